@@ -1,0 +1,78 @@
+"""The error tree: every failure that crosses a room's boundary is one of these.
+
+An error's message says what was wrong, with what value, and what to do about it. Exceptions of
+libraries (kazoo, thriftpy2, py4j, sockets) are turned into these at the boundary of the room that
+uses the library, with the original as ``__cause__``.
+"""
+
+
+class StormkeeperError(Exception):
+    """Anything that Stormkeeper raises on purpose."""
+
+
+class ConfigError(StormkeeperError):
+    """A configuration key, value or file is wrong; commands end with exit code 2."""
+
+
+class SerializationError(StormkeeperError):
+    """Bytes are not the record that they were read as, or exceed a size limit."""
+
+
+class ProtocolError(StormkeeperError):
+    """The Pacemaker protocol was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked to send what the protocol cannot carry; our caller is at fault."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent what the protocol does not allow; the connection cannot go on."""
+
+
+class PacemakerError(StormkeeperError):
+    """A Pacemaker could not be used."""
+
+
+class PacemakerUnavailableError(PacemakerError):
+    """No Pacemaker answered before the deadline."""
+
+
+class NotAuthorizedError(PacemakerError):
+    """The Pacemaker refused the request."""
+
+
+class StateError(StormkeeperError):
+    """An operation on the cluster state failed."""
+
+
+class StateUnavailableError(StateError):
+    """The store could not be reached before the deadline; the operation may not have happened."""
+
+
+class NoNodeError(StateError):
+    """The path does not exist."""
+
+
+class NodeExistsError(StateError):
+    """The path exists already."""
+
+
+class BadVersionError(StateError):
+    """The node has another version than the one expected."""
+
+
+class NotEmptyError(StateError):
+    """The node has children."""
+
+
+class TopologyError(StormkeeperError):
+    """A topology is not well formed; its author is at fault."""
+
+
+class WorkerError(StormkeeperError):
+    """A worker could not start or went on no longer."""
+
+
+class LocalClusterError(StormkeeperError):
+    """A process of a local cluster did not start or ended on its own."""
