@@ -1,0 +1,37 @@
+# `make run` and `make test` do all of their own set-up; see README.md.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+
+.PHONY: help setup run test lint format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: $(INSTALLED) ## virtual environment, pinned packages, Java
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/setup
+	@scripts/setup $(VENV)
+	@touch $@
+
+run: $(INSTALLED) ## a whole cluster on this machine, counting words (Ctrl-C ends it)
+	@$(BIN)/storm local examples/word_count.py $(ARGS)
+
+test: $(INSTALLED) ## every test, against real ZooKeeper, Spark and daemons
+	@$(BIN)/pytest $(ARGS)
+
+lint: $(INSTALLED) ## formatter, linter, strict type checker
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(INSTALLED) ## apply the formatter and the linter's safe fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove the virtual environment and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist storm-local spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
