@@ -76,3 +76,7 @@ class WorkerError(StormkeeperError):
 
 class LocalClusterError(StormkeeperError):
     """A process of a local cluster did not start or ended on its own."""
+
+
+class EngineError(StormkeeperError):
+    """Spark did not start, or a query on it failed."""

@@ -1,0 +1,1 @@
+"""What every daemon does: start, ready line, signals, logs, a Spark session."""

@@ -1,0 +1,124 @@
+"""A Spark session for a daemon, from configuration.
+
+Every ``spark.*`` key of the configuration is handed to Spark as it is, and wins. What the
+configuration leaves open is set for a small, quick driver on one machine: no web UI, the serial
+collector and the C1 compiler, as many shuffle partitions as cores, nothing bound to an outside
+address. Spark's own log goes to stderr, warnings and above.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from stormkeeper.errors import EngineError
+
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+#: The user's own JVM options, in either key, may name another collector or compiler: two of a
+#: kind would keep the JVM from starting, so ours then stay away.
+_USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+
+
+def settings(conf: Mapping[str, Any], app_name: str) -> dict[str, str]:
+    """Return what a session of this configuration is started with, all ``spark.*``.
+
+    Parameters
+    ----------
+    conf
+        Any mapping; only keys that begin with ``spark.`` count, and None means "not set".
+    app_name
+        ``spark.app.name``, unless the configuration names one.
+    """
+    given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
+    chosen = {
+        "spark.app.name": app_name,
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # The driver's progress history is kept for the web UI, which is off.
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "20",
+        "spark.ui.retainedStages": "20",
+        "spark.ui.retainedTasks": "200",
+    }
+    if given.get("spark.master", chosen["spark.master"]).startswith("local"):
+        chosen["spark.driver.host"] = "127.0.0.1"
+        chosen["spark.driver.bindAddress"] = "127.0.0.1"
+        chosen["spark.sql.shuffle.partitions"] = str(_local_cores())
+    if not any(key in given for key in _USER_JAVA_OPTIONS):
+        chosen["spark.driver.defaultJavaOptions"] = " ".join(
+            (
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
+            )
+        )
+    return chosen | given
+
+
+def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
+    """Start a Spark session, or adapt the one that runs in this process already.
+
+    The Python that runs this is the one that Spark's Python workers run (``PYSPARK_PYTHON``,
+    unless the environment names another). Signal handlers stay as they were: Spark's own SIGINT
+    handler, which only cancels jobs, is taken out again. When this process ends, however it
+    ends, the JVM ends with it.
+
+    Raises
+    ------
+    EngineError
+        When Spark does not start: no Java, or a setting that it refuses.
+    """
+    chosen = settings(conf, app_name)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    restore = _keep_interrupt_handler()
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise EngineError(
+            f"Spark did not start with spark.master={chosen['spark.master']!r}: "
+            f"{_first_line(error)}; what Spark wrote on stderr may say more"
+        ) from error
+    finally:
+        restore()
+
+
+def _keep_interrupt_handler() -> Callable[[], None]:
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None  # signal handlers are the main thread's; Spark sets none elsewhere
+    before = signal.getsignal(signal.SIGINT)
+    return lambda: None if before is None else _set_interrupt_handler(before)
+
+
+def _set_interrupt_handler(handler: Any) -> None:
+    signal.signal(signal.SIGINT, handler)
+
+
+def _local_cores() -> int:
+    return max(1, min(os.cpu_count() or 1, 8))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,90 @@
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from stormkeeper.daemon import spark
+
+
+def test_configured_settings_win_and_other_keys_stay_out():
+    chosen = spark.settings(
+        {
+            "spark.master": "spark://host:7077",
+            "spark.ui.enabled": True,
+            "spark.executor.cores": 2,
+            "spark.executor.memory": None,
+            "topology.workers": 1,
+        },
+        "a name",
+    )
+    assert chosen["spark.master"] == "spark://host:7077"
+    assert chosen["spark.ui.enabled"] == "true"
+    assert chosen["spark.executor.cores"] == "2"
+    assert chosen["spark.app.name"] == "a name"
+    assert "topology.workers" not in chosen
+    assert "spark.executor.memory" not in chosen
+
+
+def test_only_a_local_master_is_bound_to_loopback():
+    assert spark.settings({}, "x")["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.host" not in spark.settings({"spark.master": "yarn"}, "x")
+
+
+@pytest.mark.parametrize(
+    "key", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"]
+)
+def test_the_users_java_options_replace_ours(key):
+    assert "SerialGC" in spark.settings({}, "x")["spark.driver.defaultJavaOptions"]
+    chosen = spark.settings({key: "-XX:+UseG1GC"}, "x")
+    assert not any("SerialGC" in value for value in chosen.values())
+
+
+@pytest.mark.spark
+def test_a_fresh_session_starts_runs_and_keeps_the_interrupt_handler(tmp_path):
+    program = """
+        import signal
+        from stormkeeper.daemon.spark import session
+        def handler(number, frame): pass
+        signal.signal(signal.SIGINT, handler)
+        spark = session({"spark.master": "local[1]"}, "fresh")
+        assert signal.getsignal(signal.SIGINT) is handler
+        print(spark.range(5).count(), spark.sparkContext.appName)
+        spark.stop()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["5", "fresh"]
+    noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line]
+    assert noise == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
+    program = """
+        from stormkeeper.daemon.spark import session
+        from stormkeeper.errors import EngineError
+        try:
+            session({"spark.master": "nonsense"}, "broken")
+        except EngineError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "spark.master='nonsense'" in done.stdout
+    assert "\n" not in done.stdout.strip()
