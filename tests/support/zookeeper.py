@@ -1,0 +1,45 @@
+"""A real ZooKeeper server for tests: one per test run, a root of its own for each test.
+
+Import the fixtures in a room's ``conftest.py``:
+``from support.zookeeper import zookeeper_root, zookeeper_server``.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from stormkeeper.local.dev_zookeeper import DevZooKeeper
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevZooKeeper]:
+    """A server that all tests share; whoever stops or fills it should start one of its own."""
+    with DevZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_root() -> str:
+    """A value for ``storm.zookeeper.root`` that no other test uses."""
+    return f"/test-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def zookeeper_settings(
+    zookeeper_server: DevZooKeeper, zookeeper_root: str
+) -> Callable[..., dict[str, object]]:
+    """Makes configuration values for a client of the shared server under this test's root."""
+
+    def settings(**changes: object) -> dict[str, object]:
+        return {
+            "storm.zookeeper.servers": [zookeeper_server.host],
+            "storm.zookeeper.port": zookeeper_server.port,
+            "storm.zookeeper.root": zookeeper_root,
+            **changes,
+        }
+
+    return settings
