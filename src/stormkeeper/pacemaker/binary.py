@@ -1,0 +1,171 @@
+"""Thrift's binary protocol, read strictly out of one frame.
+
+The rules that hold here:
+
+- No read passes the end of the frame; a length that announces more is the sender's fault.
+- Nothing is allocated by a length or a count that the sender announced, only by bytes that came.
+- What we do not know is skipped, but not without end: nesting is limited, and a reader can be
+  given a budget of values, since a frame of ten million one-byte values is ten seconds of work.
+
+Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
+"""
+
+from struct import Struct
+from typing import Final
+
+from stormkeeper.errors import RemoteProtocolError
+
+STOP: Final = 0
+BOOL: Final = 2
+BYTE: Final = 3
+DOUBLE: Final = 4
+I16: Final = 6
+I32: Final = 8
+I64: Final = 10
+STRING: Final = 11
+STRUCT: Final = 12
+MAP: Final = 13
+SET: Final = 14
+LIST: Final = 15
+UUID: Final = 16
+
+#: Size in bytes of each type whose values all have one size.
+_FIXED_SIZES: Final[dict[int, int]] = {
+    BOOL: 1,
+    BYTE: 1,
+    DOUBLE: 8,
+    I16: 2,
+    I32: 4,
+    I64: 8,
+    UUID: 16,
+}
+
+#: Structs and containers within each other that are followed; Thrift's own readers stop at 64.
+MAX_NESTING: Final = 64
+
+#: Stands for "as many values as fit": a frame of the largest i32 length has no more.
+UNLIMITED_VALUES: Final = 0x7FFFFFFF
+
+_FIELD_ID: Final = Struct(">h").unpack_from
+_I32: Final = Struct(">i").unpack_from
+_I64: Final = Struct(">q").unpack_from
+
+
+class BinaryReader:
+    """Reads Thrift values one after another.
+
+    Parameters
+    ----------
+    data
+        The frame's bytes, without its length.
+    max_values
+        Fields and skipped elements that may be read in all.
+
+    Every method raises `RemoteProtocolError` when the bytes are not what Thrift writes.
+    """
+
+    __slots__ = ("_data", "_end", "_pos", "_values_left")
+
+    def __init__(self, data: bytes, max_values: int = UNLIMITED_VALUES) -> None:
+        self._data = data
+        self._end = len(data)
+        self._pos = 0
+        self._values_left = max_values
+
+    def field(self) -> tuple[int, int]:
+        """Read a field's header: its type and id, or ``(STOP, 0)`` at the end of the struct."""
+        kind = self._byte()
+        if kind == STOP:
+            return STOP, 0
+        self._spend(1)
+        return kind, _FIELD_ID(self._data, self._advance(2))[0]
+
+    def boolean(self) -> bool:
+        """Read a bool."""
+        return self._byte() != 0
+
+    def i32(self) -> int:
+        """Read a signed 32-bit integer."""
+        value: int = _I32(self._data, self._advance(4))[0]
+        return value
+
+    def i64(self) -> int:
+        """Read a signed 64-bit integer."""
+        value: int = _I64(self._data, self._advance(8))[0]
+        return value
+
+    def binary(self) -> bytes:
+        """Read a length and that many bytes."""
+        start = self._advance(self._length("string"))
+        return self._data[start : self._pos]
+
+    def text(self, what: str) -> str:
+        """Read a string; `what` names it should it not be UTF-8."""
+        raw = self.binary()
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"{what} is not UTF-8: {error}") from error
+
+    def sequence(self) -> tuple[int, int]:
+        """Read the header of a list or set: the type of its elements and their number."""
+        kind = self._byte()
+        return kind, self._length("list")
+
+    def skip(self, kind: int, depth: int = MAX_NESTING) -> None:
+        """Pass over a value of type `kind`, nested no deeper than `depth`."""
+        size = _FIXED_SIZES.get(kind)
+        if size is not None:
+            self._advance(size)
+        elif kind == STRING:
+            self._advance(self._length("string"))
+        elif depth == 0:
+            raise RemoteProtocolError(f"Thrift nested deeper than {MAX_NESTING} levels")
+        elif kind == STRUCT:
+            while (field := self.field()[0]) != STOP:
+                self.skip(field, depth - 1)
+        elif kind in (LIST, SET):
+            element, count = self.sequence()
+            self._skip_elements((element,), count, depth - 1)
+        elif kind == MAP:
+            key, value = self._byte(), self._byte()
+            self._skip_elements((key, value), self._length("map"), depth - 1)
+        else:
+            raise RemoteProtocolError(
+                f"garbage where Thrift was due: type {kind} at byte {self._pos}"
+            )
+
+    def _skip_elements(self, kinds: tuple[int, ...], count: int, depth: int) -> None:
+        sizes = [_FIXED_SIZES.get(kind) for kind in kinds]
+        if None not in sizes:
+            self._advance(count * sum(size for size in sizes if size is not None))
+            return
+        for _ in range(count):
+            self._spend(len(kinds))
+            for kind in kinds:
+                self.skip(kind, depth)
+
+    def _byte(self) -> int:
+        return self._data[self._advance(1)]
+
+    def _length(self, what: str) -> int:
+        length = self.i32()
+        if length < 0:
+            raise RemoteProtocolError(
+                f"garbage where Thrift was due: {what} of length {length} at byte {self._pos - 4}"
+            )
+        return length
+
+    def _advance(self, size: int) -> int:
+        start = self._pos
+        if size > self._end - start:
+            raise RemoteProtocolError(
+                f"truncated Thrift: {size} bytes due at byte {start} of a frame of {self._end}"
+            )
+        self._pos = start + size
+        return start
+
+    def _spend(self, values: int) -> None:
+        self._values_left -= values
+        if self._values_left < 0:
+            raise RemoteProtocolError("more Thrift values in one frame than any message has")

@@ -1,0 +1,155 @@
+"""What a Pacemaker and its clients say to each other: types, members, and which go together.
+
+Names, numbers and limits are Storm's (``storm.thrift``); from 100 up they are our own.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from stormkeeper.errors import RemoteProtocolError
+
+#: Bytes of a frame without its length; the default of ``pacemaker.thrift.message.size.max``.
+DEFAULT_MAX_SIZE: Final = 10_485_760
+
+#: A path that our servers answer themselves (who they are) and at which nothing is ever stored.
+RESERVED_PATH: Final = "/.stormkeeper"
+
+
+class MessageType(IntEnum):
+    """``HBServerMessageType`` of Storm, and our own from 100 up."""
+
+    CREATE_PATH = 0
+    CREATE_PATH_RESPONSE = 1
+    EXISTS = 2
+    EXISTS_RESPONSE = 3
+    SEND_PULSE = 4
+    SEND_PULSE_RESPONSE = 5
+    GET_ALL_PULSE_FOR_PATH = 6
+    GET_ALL_PULSE_FOR_PATH_RESPONSE = 7
+    GET_ALL_NODES_FOR_PATH = 8
+    GET_ALL_NODES_FOR_PATH_RESPONSE = 9
+    GET_PULSE = 10
+    GET_PULSE_RESPONSE = 11
+    DELETE_PATH = 12
+    DELETE_PATH_RESPONSE = 13
+    DELETE_PULSE_ID = 14
+    DELETE_PULSE_ID_RESPONSE = 15
+    CONTROL_MESSAGE = 16
+    SASL_MESSAGE_TOKEN = 17
+    NOT_AUTHORIZED = 18
+    CHANGES = 100
+    CHANGES_RESPONSE = 101
+
+
+class Pulse(NamedTuple):
+    """A path and the value last sent for it; no `details` in an answer means: nothing stored."""
+
+    id: str
+    details: bytes | None
+
+
+class Change(NamedTuple):
+    """The newest pulse of a path, or, without `details`, the tombstone of a deleted one.
+
+    `revision` is the server's, `age_ms` the milliseconds since the server received the pulse (or
+    the deletion), on the server's monotonic clock.
+    """
+
+    path: str
+    details: bytes | None
+    revision: int
+    age_ms: int
+
+
+class ChangesRequest(NamedTuple):
+    """Asks for what changed at or below `path` since revision `after` of server `instance`.
+
+    A `limit` of 0 or less leaves the number of changes to the server.
+    """
+
+    path: str
+    after: int
+    limit: int
+    instance: str | None
+
+
+class Changes(NamedTuple):
+    """One page of changes, in the order of their revisions.
+
+    `revision` is the server's newest; `next` is the `after` to ask with the next time, at once if
+    there is `more`. With `reset` the answer starts from nothing: forget what is known of the paths.
+    """
+
+    instance: str
+    revision: int
+    changes: list[Change]
+    more: bool
+    reset: bool
+    next: int
+
+
+@dataclass(slots=True)
+class Message:
+    """One ``HBMessage``; at most one of the members after `message_id` is set.
+
+    `message_id` None means that the field is absent, which Storm's server answers with -1.
+    """
+
+    type: int | None
+    message_id: int | None = None
+    path: str | None = None
+    pulse: Pulse | None = None
+    boolval: bool | None = None
+    records: list[Pulse] | None = None
+    nodes: list[str] | None = None
+    blob: bytes | None = None
+    changes_request: ChangesRequest | None = None
+    changes: Changes | None = None
+
+
+#: The member that each type of request carries, by its name in `Message`.
+_REQUEST_MEMBERS: Final[dict[int, str]] = {
+    MessageType.CREATE_PATH: "path",
+    MessageType.EXISTS: "path",
+    MessageType.SEND_PULSE: "pulse",
+    MessageType.GET_ALL_PULSE_FOR_PATH: "path",
+    MessageType.GET_ALL_NODES_FOR_PATH: "path",
+    MessageType.GET_PULSE: "path",
+    MessageType.DELETE_PATH: "path",
+    MessageType.DELETE_PULSE_ID: "path",
+    MessageType.CONTROL_MESSAGE: "blob",
+    MessageType.SASL_MESSAGE_TOKEN: "blob",
+    MessageType.CHANGES: "changes_request",
+}
+
+_MEMBERS: Final = (
+    "path",
+    "pulse",
+    "boolval",
+    "records",
+    "nodes",
+    "blob",
+    "changes_request",
+    "changes",
+)
+
+
+def check_request(message: Message) -> None:
+    """Raise `RemoteProtocolError` unless `message` is a request with the data of its type."""
+    if message.type is None:
+        raise RemoteProtocolError("message without a type")
+    try:
+        kind = MessageType(message.type)
+    except ValueError:
+        raise RemoteProtocolError(f"unknown message type {message.type}") from None
+    wanted = _REQUEST_MEMBERS.get(kind)
+    if wanted is None:
+        raise RemoteProtocolError(f"{kind.name} is not a request")
+    if getattr(message, wanted) is None:
+        found = [member for member in _MEMBERS if getattr(message, member) is not None]
+        if not found:
+            raise RemoteProtocolError(f"{kind.name} without data")
+        raise RemoteProtocolError(f"{kind.name} with a {found[0]} where its {wanted} is due")
+    if kind is MessageType.SEND_PULSE and message.pulse and message.pulse.details is None:
+        raise RemoteProtocolError(f"{kind.name} of a pulse without details")
