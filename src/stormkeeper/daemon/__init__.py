@@ -1,1 +1,1 @@
-"""What every daemon does: start, say that it is ready, obey signals, log."""
+"""What every daemon does: start, ready line, signals, logs, a Spark session."""
