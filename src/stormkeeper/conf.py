@@ -1,0 +1,300 @@
+"""Configuration: Storm's keys and defaults, ``storm.yaml``, and ``-c key=value``.
+
+Later layers win, key by key: the defaults, the file (``--config FILE``; else ``storm.yaml`` in
+``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``), the ``-c`` overrides in their order. A key that
+this project reads is checked against its schema in whichever layer it stands; any other key that
+Storm knows is accepted as it is; a key that nobody knows gets a warning.
+"""
+
+import copy
+import functools
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from stormkeeper import conf_keys, conf_yaml
+from stormkeeper.address import Address
+from stormkeeper.conf_schema import SCHEMA
+from stormkeeper.errors import ConfigError
+
+__all__ = ["Address", "Conf", "Unknown", "defaults", "load"]
+
+log = logging.getLogger(__name__)
+
+#: What to do with a key that neither Storm nor this project knows. It stays in the result, but for
+#: "error".
+Unknown = Literal["warn", "error", "keep"]
+
+#: Longest part of a wrong value that a message shows, in characters.
+_SHOWN = 80
+
+#: Stated in two ways, of which the newest layer's counts.
+_PACEMAKER_KEYS = ("pacemaker.servers", "pacemaker.host")
+
+
+class Conf(Mapping[str, Any]):
+    """Configuration values by key; immutable.
+
+    Holds a value for every key of the schema, and whatever else was given. A list or mapping is
+    handed out as a copy. Values of keys that may hold a password are not in its ``repr``.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._values[key]
+        return copy.deepcopy(value) if isinstance(value, list | dict) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Conf with {', '.join(sorted(self.changed())) or 'the defaults'}>"
+
+    def with_values(self, values: Mapping[str, Any]) -> "Conf":
+        """Return a copy in which `values` win.
+
+        Raises
+        ------
+        ConfigError
+            When a value is not what its key may be. Unknown keys are taken as they are.
+        """
+        merged = dict(self._values)
+        _merge(merged, _checked(values, ""))
+        return Conf(merged)
+
+    def pacemaker_servers(self) -> tuple[Address, ...]:
+        """Return where the Pacemakers listen; empty where none is configured.
+
+        They are those of ``pacemaker.servers``, or else the one of ``pacemaker.host``; the port
+        is ``pacemaker.port`` where an entry has none.
+
+        Raises
+        ------
+        ConfigError
+            When an entry has no port and ``pacemaker.port`` is 0.
+        """
+        host = self._values["pacemaker.host"]
+        entries = self._values["pacemaker.servers"] or ([] if host is None else [host])
+        port = self._values["pacemaker.port"]
+        addresses = tuple(Address.parse(entry, port) for entry in entries)
+        for entry, address in zip(entries, addresses, strict=True):
+            if address.port == 0:
+                raise ConfigError(f"the Pacemaker {entry} has no port and pacemaker.port is 0")
+        return addresses
+
+    def changed(self) -> dict[str, Any]:
+        """Return what is not as in the defaults, by key."""
+        base = defaults()._values
+        return {k: v for k, v in self.items() if k not in base or not _same(v, base[k])}
+
+    def to_overrides(self) -> list[str]:
+        """Return what is not as in the defaults as values of ``-c``, one line each.
+
+        Read in by `load`, they give the same values. Keys that may hold a password are left out,
+        as other users can read a command line: hand these on in a file, by `write`.
+        """
+        return [
+            f"{key}={conf_yaml.write_value(value)}"
+            for key, value in self.changed().items()
+            if not conf_keys.is_secret(key)
+        ]
+
+    def to_yaml(self) -> str:
+        """Return what is not as in the defaults as a ``storm.yaml``, passwords included."""
+        return conf_yaml.write(self.changed())
+
+    def write(self, path: Path) -> None:
+        """Write `to_yaml` to `path`, readable for this user alone, all of it or nothing.
+
+        Raises
+        ------
+        OSError
+            When it cannot be written.
+        """
+        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(self.to_yaml())
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@functools.cache
+def defaults() -> Conf:
+    """Return the configuration that holds where nothing is said."""
+    path = Path(__file__).with_name("defaults.yaml")
+    return Conf(_checked(_read_file(path), path.name))
+
+
+def load(
+    *,
+    files: Sequence[Path] | None = None,
+    overrides: Sequence[str] = (),
+    strict: bool = False,
+    unknown: Unknown = "warn",
+    environ: Mapping[str, str] = os.environ,
+    also_known: Collection[str] = (),
+    warn: Callable[[str], None] = log.warning,
+) -> Conf:
+    """Read the configuration.
+
+    Parameters
+    ----------
+    files
+        Read instead of the ``storm.yaml`` that is found by itself; each must be there, and later
+        ones win. None: the ``storm.yaml`` of ``$STORM_CONF_DIR`` or of ``~/.storm``, where there
+        is one.
+    overrides
+        ``key=value`` texts, in which the value is YAML; later ones win.
+    strict
+        Whether an unknown key is an error; stronger than `unknown`.
+    unknown
+        What to do with a key that neither Storm nor this project nor `also_known` has.
+    environ
+        Where ``STORM_CONF_DIR`` and ``HOME`` are looked up.
+    also_known
+        Further keys that are accepted.
+    warn
+        Takes each warning, a line of text.
+
+    Raises
+    ------
+    ConfigError
+        When a file cannot be read or is no mapping in YAML, an override is not ``key=value``, a
+        value is not what its key may be, or a key is unknown and that is an error. One line.
+    """
+    if files is None:
+        files = _find(environ, warn)
+    layers = [(str(path), _read_file(path)) for path in files]
+    layers.append(("-c", _read_overrides(overrides)))
+    merged = dict(defaults()._values)
+    for source, values in layers:
+        _check_names(values, source, "error" if strict else unknown, also_known, warn)
+        _merge(merged, _checked(values, source))
+    return Conf(merged)
+
+
+def _find(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[Path]:
+    home = environ.get("HOME")
+    dot_storm = (Path(home) if home else Path.home()) / ".storm"
+    # Storm's is a directory; a file of that name can only be meant as the configuration itself.
+    own = dot_storm / "storm.yaml" if dot_storm.is_dir() else dot_storm
+    found = [own] if _is_there(own) else []
+    if directory := environ.get("STORM_CONF_DIR"):
+        path = Path(directory) / "storm.yaml"
+        if _is_there(path):
+            return [path]
+        instead = str(own) if found else "the defaults"
+        warn(f"STORM_CONF_DIR is {directory}, but there is no {path}; using {instead}")
+    return found
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return True  # which reading it then says
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        document = conf_yaml.read(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        kind = "a list" if isinstance(document, list) else "a single value"
+        raise ConfigError(f"{path}: must hold `key: value` lines, but holds {kind}")
+    for key in document:
+        if not isinstance(key, str):
+            raise ConfigError(f"{path}: the key {key!r} is not text; quote it")
+    return document
+
+
+def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            # What follows the name may be a password, so it is not shown.
+            name = re.match(r"[\w.-]*", key)
+            begins = f" (it begins with {name[0]!r})" if name and name[0] else ""
+            raise ConfigError(f"-c: expected KEY=VALUE, got no name or no '='{begins}")
+        try:
+            values[key] = conf_yaml.read(text)
+        except ConfigError as error:
+            raise ConfigError(f"-c {key}: {error}") from error
+    return values
+
+
+def _check_names(
+    values: Mapping[str, Any],
+    source: str,
+    unknown: Unknown,
+    also_known: Collection[str],
+    warn: Callable[[str], None],
+) -> None:
+    if unknown == "keep":
+        return
+    for key in values:
+        if key in SCHEMA or key in also_known or conf_keys.is_known(key):
+            continue
+        alike = conf_keys.nearest(key, [*SCHEMA, *also_known])
+        hint = f"; is {alike} meant?" if alike else ""
+        message = f"{source}: unknown key {key}{hint}"
+        if unknown == "error":
+            raise ConfigError(message)
+        warn(message)
+
+
+def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        key = SCHEMA.get(name)
+        if key is None:
+            checked[name] = copy.deepcopy(value)
+            continue
+        try:
+            checked[name] = key.convert(value)
+        except ConfigError as error:
+            given = "a value that is not shown here" if conf_keys.is_secret(name) else _show(value)
+            where = f"{source}: {name}" if source else name
+            raise ConfigError(f"{where}: {error}; got {given}") from error
+    return checked
+
+
+def _merge(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    if any(layer.get(key) for key in _PACEMAKER_KEYS):
+        for key in _PACEMAKER_KEYS:
+            merged[key] = defaults()._values[key]
+    merged.update(layer)
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
+
+
+def _show(value: Any) -> str:
+    try:
+        text = conf_yaml.write_value(value)
+    except ConfigError:
+        text = repr(value)
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"the text {shown}" if isinstance(value, str) else shown

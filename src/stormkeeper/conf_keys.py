@@ -1,0 +1,52 @@
+"""The names of all configuration keys that Storm knows, in any release.
+
+A real cluster's ``storm.yaml`` is full of keys that nothing here reads; they are accepted by name.
+The names stand in ``storm_keys.txt``, one per line: those of Storm 3.0 and 2.x (``Config``,
+``DaemonConfig`` and ``defaults.yaml``) and the retired ones of 1.x and 0.x. The file is read only
+when there is a name to look up.
+"""
+
+import difflib
+import functools
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+#: Beginnings of keys whose rest is somebody else's to choose: Spark's own configuration, the JVM
+#: system properties that Storm's files carry (``java.security.auth.login.config``), and what each
+#: plug-in of Storm's metrics reporters reads for itself.
+FAMILIES = ("spark.", "java.", "storm.daemon.metrics.reporter.plugin.")
+
+#: Storm masks keys by such names in what it shows, Spark likewise (``spark.redaction.regex``).
+_SECRET = re.compile(r"passw(or)?d|payload|secret|token|credential|(access|private)[._]?key", re.I)
+
+
+@functools.cache
+def storm_keys() -> frozenset[str]:
+    """Return the names of Storm's keys."""
+    return frozenset(Path(__file__).with_name("storm_keys.txt").read_text("utf-8").split())
+
+
+def is_known(key: str) -> bool:
+    """Return whether Storm knows `key`, or it belongs to a family of free names."""
+    return key.startswith(FAMILIES) or key in storm_keys()
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of `key` may be a password or the like, by its name."""
+    return _SECRET.search(key) is not None
+
+
+def nearest(key: str, also: Collection[str] = ()) -> str | None:
+    """Return the known key that is written most like `key`, or None where none is alike.
+
+    Parameters
+    ----------
+    key
+        An unknown key.
+    also
+        Further names that would have been known.
+    """
+    names = sorted(storm_keys().union(also))
+    alike = difflib.get_close_matches(key, names, n=1, cutoff=0.8)
+    return alike[0] if alike else None

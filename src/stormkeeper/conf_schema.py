@@ -1,0 +1,321 @@
+"""What each configuration key that this project reads may be: its type, range and meaning.
+
+Every key here has a default in ``defaults.yaml``. Storm's other keys have no schema: they are
+accepted by name (`stormkeeper.conf_keys`) and kept as they were written. Names, units and ranges
+of Storm's keys are Storm's; where Storm wants whole seconds, fractions are taken too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from stormkeeper.address import MAX_PORT, Address
+from stormkeeper.errors import ConfigError
+
+#: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
+JAVA_INT_MAX = 2**31 - 1
+
+#: State store that keeps heartbeats in ZooKeeper too.
+ZOOKEEPER_STATE_STORE = "org.apache.storm.cluster.ZKStateStorageFactory"
+
+#: Names of the state store that sends heartbeats to Pacemaker: that of Storm's documentation
+#: (a Clojure namespace, since gone), and that of its code.
+PACEMAKER_STATE_STORES = (
+    "org.apache.storm.pacemaker.pacemaker_state_factory",
+    "org.apache.storm.cluster.PaceMakerStateStorageFactory",
+)
+
+StateStore = Literal[
+    "org.apache.storm.cluster.ZKStateStorageFactory",
+    "org.apache.storm.pacemaker.pacemaker_state_factory",
+    "org.apache.storm.cluster.PaceMakerStateStorageFactory",
+]
+
+#: Storm's names of its delegates. A bridge reads older formats too, as every one does here.
+SerializationDelegate = Literal[
+    "org.apache.storm.serialization.ThriftSerializationDelegate",
+    "org.apache.storm.serialization.GzipThriftSerializationDelegate",
+    "org.apache.storm.serialization.GzipBridgeThriftSerializationDelegate",
+    "org.apache.storm.serialization.ZstdThriftSerializationDelegate",
+    "org.apache.storm.serialization.ZstdBridgeThriftSerializationDelegate",
+]
+
+AuthMethod = Literal["NONE", "DIGEST", "KERBEROS"]
+
+#: ZooKeeper's rule for a path: begins with a slash, no empty parts, no slash at the end.
+_ZNODE = r"^/([^/\s]+(/[^/\s]+)*)?$"
+
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A configuration key that is read.
+
+    Parameters
+    ----------
+    name
+        The key.
+    type
+        What its value is converted to by msgspec, strictly.
+    allowed
+        `type` in words, for messages and documentation.
+    meaning
+        What it does, with its unit.
+    is_list
+        Whether a single value stands for a list of one.
+    check
+        Raises `ConfigError` for what a type cannot express.
+    """
+
+    name: str
+    type: Any
+    allowed: str
+    meaning: str
+    is_list: bool = False
+    check: Callable[[Any], object] | None = None
+
+    def convert(self, value: Any) -> Any:
+        """Return `value` as this key's type.
+
+        Raises
+        ------
+        ConfigError
+            Without the key and the value, which the caller adds: it knows what may be shown.
+        """
+        if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
+            value = [value]
+        try:
+            converted = msgspec.convert(value, self.type)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"expected {self.allowed}") from error
+        if self.check is not None and converted is not None:
+            try:
+                self.check(converted)
+            except ConfigError as error:
+                raise ConfigError(f"expected {self.allowed}") from error
+        return converted
+
+
+def _whole(name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX) -> Key:
+    limit = f"from {least} to {most}" if most < JAVA_INT_MAX else f"of {least} or more"
+    return Key(name, Annotated[int, Meta(ge=least, le=most)], f"a whole number {limit}", meaning)
+
+
+def _port(name: str, meaning: str) -> Key:
+    return _whole(name, meaning, least=0, most=MAX_PORT)
+
+
+def _seconds(name: str, meaning: str) -> Key:
+    kind = (
+        Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
+    )
+    return Key(name, kind, "a number of seconds above 0", meaning)
+
+
+def _seconds_from(name: str, meaning: str, *, least: int) -> Key:
+    kind = (
+        Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
+        | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
+    )
+    return Key(name, kind, f"a number of seconds of {least} or more", meaning)
+
+
+def _seconds_or_null(name: str, meaning: str) -> Key:
+    key = _seconds(name, meaning)
+    return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
+
+
+def _text(name: str, meaning: str) -> Key:
+    return Key(name, _Text, "text that is not empty", meaning)
+
+
+def _text_or_null(name: str, meaning: str) -> Key:
+    return Key(name, _Text | None, "text that is not empty, or null", meaning)
+
+
+def _one_of(name: str, kind: Any, meaning: str) -> Key:
+    return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
+
+
+def _hosts(name: str, meaning: str) -> Key:
+    kind = Annotated[list[_Text], Meta(min_length=1)]
+    return Key(name, kind, "a list of host names, not empty", meaning, True, _check_hosts)
+
+
+def _texts(name: str, meaning: str) -> Key:
+    return Key(name, list[_Text], "a list of texts", meaning, is_list=True)
+
+
+def _check_addresses(value: list[str]) -> None:
+    for text in value:
+        Address.parse(text, MAX_PORT)
+
+
+def _check_hosts(value: list[str]) -> None:
+    for text in value:
+        if Address.parse(text, 0).port:
+            raise ConfigError(f"{text!r} has a port")
+
+
+def _check_distinct(value: list[int]) -> None:
+    if len(set(value)) < len(value):
+        raise ConfigError("twice the same")
+
+
+_KEYS = (
+    # Storm
+    _text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
+    _text_or_null(
+        "storm.local.hostname", "name of this machine in the cluster; null: what the system says"
+    ),
+    _one_of(
+        "storm.cluster.state.store",
+        StateStore,
+        "where the cluster's state is: all in ZooKeeper, or heartbeats in Pacemaker (two names)",
+    ),
+    _one_of(
+        "storm.meta.serialization.delegate",
+        SerializationDelegate,
+        "how records are written: plain, gzip or zstd; all are read",
+    ),
+    _hosts("storm.zookeeper.servers", "hosts of the ZooKeeper ensemble"),
+    _port(
+        "storm.zookeeper.port",
+        "port of every ZooKeeper server; 0: `storm dev-zookeeper` takes any free one",
+    ),
+    Key(
+        "storm.zookeeper.root",
+        Annotated[str, Meta(pattern=_ZNODE)],
+        "a path of ZooKeeper (/storm)",
+        "znode below which everything is kept",
+    ),
+    _whole("storm.zookeeper.session.timeout", "ZooKeeper session timeout, in ms", least=1),
+    _whole(
+        "storm.zookeeper.connection.timeout", "longest wait for a ZooKeeper connection, ms", least=1
+    ),
+    _whole("storm.zookeeper.retry.times", "times that a ZooKeeper operation is retried", least=0),
+    _whole("storm.zookeeper.retry.interval", "wait before the first retry, in ms", least=0),
+    _whole(
+        "storm.zookeeper.retry.intervalceiling.millis",
+        "longest wait between two retries, ms",
+        least=0,
+    ),
+    _text_or_null(
+        "storm.zookeeper.auth.scheme", "how daemons authenticate to ZooKeeper (digest); null: not"
+    ),
+    _text_or_null(
+        "storm.zookeeper.auth.payload",
+        "what daemons authenticate to ZooKeeper with (user:password)",
+    ),
+    _text_or_null(
+        "storm.zookeeper.topology.auth.scheme", "how a topology's workers authenticate to ZooKeeper"
+    ),
+    _text_or_null(
+        "storm.zookeeper.topology.auth.payload", "what a topology's workers authenticate to it with"
+    ),
+    # Pacemaker
+    Key(
+        "pacemaker.servers",
+        list[_Text],
+        "a list of host or host:port",
+        "Pacemakers to write to and read from",
+        is_list=True,
+        check=_check_addresses,
+    ),
+    Key(
+        "pacemaker.host",
+        _Text | None,
+        "host or host:port, or null",
+        "the one Pacemaker, as Storm 1.x names it; pacemaker.servers comes first",
+        check=lambda value: _check_addresses([value]),
+    ),
+    _port(
+        "pacemaker.port",
+        "port that a Pacemaker listens on, and that of servers without one; 0: any free one",
+    ),
+    _text("pacemaker.bind.host", "address that a Pacemaker listens on"),
+    _whole(
+        "pacemaker.thrift.message.size.max", "longest message of the protocol, in bytes", least=1
+    ),
+    _one_of("pacemaker.auth.method", AuthMethod, "how readers authenticate to a Pacemaker"),
+    _texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
+    _whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
+    Key(
+        "pacemaker.childopts",
+        _Text | list[_Text] | None,
+        "text, a list of texts, or null",
+        "Storm's JVM options; without effect here",
+    ),
+    _seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse is dropped; 0: never", least=0),
+    # Nimbus
+    _hosts("nimbus.seeds", "hosts that run a Nimbus"),
+    _port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
+    _seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
+    _seconds("nimbus.supervisor.timeout.secs", "silence after which a supervisor counts as dead"),
+    _seconds("nimbus.monitor.freq.secs", "time between two looks at the heartbeats"),
+    _seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
+    _seconds("nimbus.code.sync.freq.secs", "time between two looks for missing topology code"),
+    # Supervisor and worker
+    Key(
+        "supervisor.slots.ports",
+        list[Annotated[int, Meta(ge=1, le=MAX_PORT)]],
+        f"a list of distinct ports from 1 to {MAX_PORT}",
+        "slots of a machine: a worker each, named by port",
+        is_list=True,
+        check=_check_distinct,
+    ),
+    _seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
+    _seconds(
+        "supervisor.monitor.frequency.secs", "time between a supervisor's looks at its workers"
+    ),
+    _seconds(
+        "supervisor.worker.timeout.secs", "silence after which a supervisor restarts a worker"
+    ),
+    _seconds("supervisor.worker.start.timeout.secs", "silence that it allows a worker that starts"),
+    _seconds(
+        "worker.heartbeat.frequency.secs", "time between a worker's heartbeats to its supervisor"
+    ),
+    _seconds(
+        "task.heartbeat.frequency.secs", "time between a worker's heartbeats to the cluster state"
+    ),
+    # Topology
+    _whole("topology.workers", "most workers that a topology may have", least=1),
+    _seconds(
+        "topology.message.timeout.secs", "time for a message; wait before a topology is killed"
+    ),
+    _whole(
+        "topology.min.replication.count", "copies of a topology's code before it starts", least=0
+    ),
+    _seconds_from(
+        "topology.max.replication.wait.time.sec",
+        "longest wait for copies of a topology's code; -1: for ever",
+        least=-1,
+    ),
+    _text_or_null(
+        "topology.checkpoint.dir",
+        "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",
+    ),
+    # Heartbeat pipeline
+    _text_or_null(
+        "pipeline.tables.dir",
+        "folder of the heartbeat pipeline's Parquet tables; null: tables in storm.local.dir",
+    ),
+    _text_or_null(
+        "pipeline.checkpoint.dir",
+        "folder of the heartbeat pipeline's checkpoints; null: pipeline-checkpoints in storm.local.dir",
+    ),
+    _seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
+    _seconds_or_null(
+        "pipeline.late.secs",
+        "silence after which the heartbeat pipeline calls a worker late; null: three of task.heartbeat.frequency.secs",
+    ),
+    # User interface
+    _port("ui.port", "port of the web UI"),
+)
+
+#: Every key that is read, by name.
+SCHEMA: dict[str, Key] = {key.name: key for key in _KEYS}

@@ -1,0 +1,139 @@
+"""YAML as configuration is written in it, read and written.
+
+Read as Storm reads it (YAML 1.1), with two differences: a key that stands twice in a mapping is an
+error instead of the last one winning unseen, and a date stays the text that it was written as.
+"""
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import yaml
+
+from stormkeeper.errors import ConfigError
+
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # PyYAML was built without libyaml: slower, and the same otherwise
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
+
+class _Loader(_SafeLoader):
+    """Refuses duplicate keys; knows no dates."""
+
+    def __init__(self, stream: str | bytes) -> None:
+        super().__init__(stream)
+        self._checked: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Every mapping comes through here before its merge keys (<<) are resolved, which makes
+        # duplicates that are none; a mapping that others merge may come more than once.
+        if id(node) not in self._checked:
+            self._checked.add(id(node))
+            self._refuse_duplicates(node)
+        super().flatten_mapping(node)
+
+    def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # the base class refuses it
+            if key in seen:
+                raise _DuplicateKeyError(f"the key {key} stands twice", key_node.start_mark)
+            seen.add(key)
+
+
+class _DuplicateKeyError(yaml.MarkedYAMLError):
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _OneLineDumper(yaml.SafeDumper):
+    """Writes every text so that it takes one line, and every mapping in its own order."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_OneLineDumper.add_representer(str, _represent_text)
+
+
+def read(text: str | bytes) -> Any:
+    """Return the one document in `text`.
+
+    Raises
+    ------
+    ConfigError
+        When it is not YAML, naming line and column but quoting nothing: it may hold a secret.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(_fault(error)) from None
+    except (ValueError, OverflowError, RecursionError):
+        # As of dates and numbers that only look like some (0b, 1:99e9), or of absurd nesting.
+        raise ConfigError("a value cannot be read as what it looks like; quote it") from None
+
+
+def write(values: Mapping[str, Any]) -> str:
+    """Return `values` as a YAML document that `read` reads back to the same.
+
+    Raises
+    ------
+    ConfigError
+        When a value is of a kind that YAML does not have.
+    """
+    return _dump(dict(values), flow=False)
+
+
+def write_value(value: Any) -> str:
+    """Return `value` as YAML on one line that `read` reads back to the same.
+
+    Raises
+    ------
+    ConfigError
+        When it is of a kind that YAML does not have.
+    """
+    return _dump(value, flow=True).removesuffix("...\n").rstrip("\n")
+
+
+def _dump(value: Any, *, flow: bool) -> str:
+    try:
+        return yaml.dump(
+            value,
+            Dumper=_OneLineDumper,
+            default_flow_style=flow,
+            sort_keys=False,
+            width=math.inf,
+            allow_unicode=True,
+        )
+    except yaml.YAMLError as error:
+        raise ConfigError(f"a value of type {type(value).__name__} has no YAML form") from error
+
+
+def _fault(error: yaml.YAMLError) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return f"it is not text in UTF-8 or holds a control character (at {error.position})"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return "it is not YAML"
+    mark = error.problem_mark
+    where = "" if mark is None else f" (line {mark.line + 1}, column {mark.column + 1})"
+    if isinstance(error, _DuplicateKeyError):
+        return f"{error.problem}{where}"
+    if "single document" in str(error.context):
+        return f"it holds more than one document{where}"
+    if isinstance(error, yaml.composer.ComposerError | yaml.constructor.ConstructorError):
+        # Their messages quote what was written.
+        return f"it has an anchor, alias, tag or key that YAML does not define{where}"
+    return f"it is not YAML: {error.problem}{where}"

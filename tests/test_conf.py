@@ -1,0 +1,376 @@
+import os
+import pickle
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper import conf
+from stormkeeper.conf import Address, Conf, load
+from stormkeeper.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path):
+    path = tmp_path / "home"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str, name: str = "storm.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def fault(**arguments) -> str:
+    with pytest.raises(ConfigError) as failure:
+        load(**{"files": [], **arguments})
+    message = str(failure.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def warnings(**arguments) -> list[str]:
+    told: list[str] = []
+    load(**{"files": [], **arguments}, warn=told.append)
+    return told
+
+
+# --- layers ----------------------------------------------------------------------------------
+
+
+def test_storms_defaults_hold_where_nothing_is_said():
+    c = load(files=[])
+    assert c == conf.defaults()
+    assert c["pacemaker.port"] == 6699
+    assert c["storm.zookeeper.servers"] == ["localhost"]
+    assert c["supervisor.slots.ports"] == [6700, 6701, 6702, 6703]
+    assert c["storm.meta.serialization.delegate"].endswith(".GzipThriftSerializationDelegate")
+
+
+def test_a_file_wins_over_the_defaults_and_an_override_over_the_file(write):
+    path = write("pacemaker.port: 1\nui.port: 2\n")
+    c = load(files=[path], overrides=["ui.port=3", "topology.workers=4", "topology.workers=5"])
+    assert (c["pacemaker.port"], c["ui.port"], c["topology.workers"]) == (1, 3, 5)
+
+
+def test_later_files_win(write):
+    files = [write("ui.port: 1\nnimbus.thrift.port: 1", "a"), write("ui.port: 2", "b")]
+    c = load(files=files)
+    assert (c["ui.port"], c["nimbus.thrift.port"]) == (2, 1)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "---\n", "null"])
+def test_an_empty_file_says_nothing(write, text):
+    assert load(files=[write(text)]) == conf.defaults()
+
+
+def test_override_values_are_yaml():
+    c = load(
+        files=[],
+        overrides=["spark.x=1", "spark.y='1'", "spark.z={a: [b, null]}", "spark.e=", "spark.t=a=b"],
+    )
+    assert [c[f"spark.{k}"] for k in "xyzet"] == [1, "1", {"a": ["b", None]}, None, "a=b"]
+
+
+def test_a_scalar_is_a_list_of_one_where_a_list_is_due(write):
+    c = load(files=[write("nimbus.seeds: a")], overrides=["pacemaker.servers=b:1"])
+    assert c["nimbus.seeds"] == ["a"]
+    assert c["pacemaker.servers"] == ["b:1"]
+
+
+# --- where storm.yaml is found ---------------------------------------------------------------
+
+
+def test_storm_conf_dir_comes_first(write, home):
+    write("ui.port: 1", "home/.storm/storm.yaml")
+    where = write("ui.port: 2", "etc/storm.yaml").parent
+    environ = {"HOME": str(home), "STORM_CONF_DIR": str(where)}
+    assert load(environ=environ)["ui.port"] == 2
+
+
+@pytest.mark.parametrize("name", ["home/.storm/storm.yaml", "home/.storm"])
+def test_then_the_users_own_directory_or_file(write, home, name):
+    write("ui.port: 1", name)
+    assert load(environ={"HOME": str(home)})["ui.port"] == 1
+    assert load(environ={"HOME": str(home), "STORM_CONF_DIR": ""})["ui.port"] == 1
+
+
+def test_neither_need_be_there(home):
+    assert load(environ={"HOME": str(home)}) == conf.defaults()
+    (home / ".storm").mkdir()
+    assert load(environ={"HOME": str(home)}) == conf.defaults()
+
+
+def test_a_storm_conf_dir_without_a_file_is_told_of(write, home, tmp_path):
+    environ = {"HOME": str(home), "STORM_CONF_DIR": str(tmp_path / "etc")}
+    told = warnings(files=None, environ=environ)
+    assert told == [
+        f"STORM_CONF_DIR is {tmp_path}/etc, but there is no {tmp_path}/etc/storm.yaml; "
+        "using the defaults"
+    ]
+    own = write("ui.port: 1", "home/.storm/storm.yaml")
+    assert warnings(files=None, environ=environ)[0].endswith(f"using {own}")
+    assert load(environ=environ, warn=lambda _: None)["ui.port"] == 1
+
+
+def test_named_files_replace_both(write, home):
+    write("ui.port: 1", "home/.storm/storm.yaml")
+    where = write("ui.port: 2", "etc/storm.yaml").parent
+    environ = {"HOME": str(home), "STORM_CONF_DIR": str(where)}
+    assert load(files=[write("", "empty")], environ=environ) == conf.defaults()
+
+
+# --- what is wrong ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pacemaker.port: many", "pacemaker.port: expected a whole number from 0 to 65535; got "),
+        ("- a", "must hold `key: value` lines, but holds a list"),
+        ("a", "must hold `key: value` lines, but holds a single value"),
+        ("1: a", "the key 1 is not text"),
+        ("ui.port: 1\nui.port: 2", "the key ui.port stands twice (line 2, column 1)"),
+        ("ui.port: [", "it is not YAML"),
+        ("ui.port: null", "ui.port: expected a whole number from 0 to 65535; got null"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(write, text, says):
+    path = write(text)
+    assert fault(files=[path]).startswith(f"{path}: {says}")
+
+
+def test_an_unreadable_file(tmp_path, home):
+    missing = tmp_path / "none.yaml"
+    assert fault(files=[missing]) == f"{missing}: cannot be read: No such file or directory"
+    assert fault(files=[tmp_path]) == f"{tmp_path}: cannot be read: Is a directory"
+    (home / ".storm" / "storm.yaml").mkdir(parents=True)
+    assert "Is a directory" in fault(files=None, environ={"HOME": str(home)})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file(write):
+    path = write("ui.port: 1")
+    path.chmod(0)
+    assert fault(files=[path]) == f"{path}: cannot be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("ui.port=70000", "-c: ui.port: expected a whole number from 0 to 65535; got 70000"),
+        ("ui.port='80'", "-c: ui.port: expected a whole number from 0 to 65535; got the text '80'"),
+        ("ui.port", "-c: expected KEY=VALUE, got no name or no '=' (it begins with 'ui.port')"),
+        ("=1", "-c: expected KEY=VALUE, got no name or no '='"),
+        ("ui.port=[1", "-c ui.port: it is not YAML"),
+        ("storm.local.dir=", "-c: storm.local.dir: expected text that is not empty; got null"),
+    ],
+)
+def test_a_wrong_override(override, says):
+    assert fault(overrides=[override]).startswith(says)
+
+
+def test_a_long_value_is_cut():
+    assert len(fault(overrides=[f"ui.port={'x' * 10_000}"])) < 200
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "storm.zookeeper.auth.payload=[hush]",
+        "storm.zookeeper.auth.payload=[hush",
+        "storm.zookeeper.auth.payload=*hush",
+        "storm.zookeeper.auth.payload:hush",
+        "storm.zookeeper.topology.auth.payload={a: hush}",
+    ],
+)
+def test_messages_show_no_password(override, write):
+    assert "hush" not in fault(overrides=[override])
+    assert "hush" not in fault(files=[write(override.replace("=", ": ", 1))])
+
+
+def test_a_conf_shows_no_values():
+    c = load(files=[], overrides=["storm.zookeeper.auth.payload=hush", "ui.port=1"])
+    assert repr(c) == "<Conf with storm.zookeeper.auth.payload, ui.port>"
+
+
+# --- unknown keys ----------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_told_of_with_the_nearest_and_kept(write):
+    path = write("pacemaker.prot: 1\ninput: x\nstorm.scheduler: y")
+    told: list[str] = []
+    c = load(files=[path], warn=told.append)
+    assert told == [
+        f"{path}: unknown key pacemaker.prot; is pacemaker.port meant?",
+        f"{path}: unknown key input",
+    ]
+    assert (c["pacemaker.prot"], c["input"], c["storm.scheduler"]) == (1, "x", "y")
+
+
+def test_strict_makes_it_an_error():
+    overrides = ["pacemaker.prot=1"]
+    says = "-c: unknown key pacemaker.prot; is pacemaker.port meant?"
+    assert fault(overrides=overrides, strict=True) == says
+    assert fault(overrides=overrides, unknown="error") == says
+    assert fault(overrides=overrides, unknown="keep", strict=True) == says
+
+
+def test_unknown_keys_can_be_kept_in_silence():
+    assert warnings(overrides=["input=x"], unknown="keep") == []
+    assert load(files=[], overrides=["input=x"], unknown="keep")["input"] == "x"
+
+
+def test_further_keys_can_be_known():
+    assert warnings(overrides=["input=x", "outptu=y"], also_known=["input", "output"]) == [
+        "-c: unknown key outptu; is output meant?"
+    ]
+
+
+def test_the_storm_yaml_of_a_real_cluster_is_taken_as_it_is(write):
+    path = write("""
+storm.zookeeper.servers: ["zk1", "zk2", "zk3"]
+nimbus.seeds: ["nimbus1", "nimbus2"]
+storm.local.dir: "/var/storm"
+storm.cluster.state.store: "org.apache.storm.pacemaker.pacemaker_state_factory"
+pacemaker.servers: ["pm1", "pm2"]
+pacemaker.base.threads: 10
+java.security.auth.login.config: /etc/storm/jaas.conf
+java.library.path: "/usr/local/lib"
+nimbus.childopts: "-Xmx1024m"
+supervisor.childopts: "-Djava.net.preferIPv4Stack=true"
+supervisor.slots.ports:
+    - 6700
+    - 6701
+worker.childopts: "-Xmx%HEAP-MEM%m"
+drpc.servers: [drpc1]
+topology.kryo.register:
+    - org.mycompany.MyType
+    - org.mycompany.MyType2: org.mycompany.MyType2Serializer
+topology.metrics.consumer.register:
+  - class: "org.apache.storm.metric.LoggingMetricsConsumer"
+    parallelism.hint: 1
+storm.log.dir: /var/log/storm
+storm.thrift.transport: org.apache.storm.security.auth.kerberos.KerberosSaslTransportPlugin
+ui.filter: null
+ui.filter.params: {type: kerberos}
+logviewer.port: 8000
+nimbus.impersonation.acl: {user: {hosts: [h], groups: [g]}}
+""")
+    assert warnings(files=[path], strict=True) == []
+    assert load(files=[path])["nimbus.impersonation.acl"]["user"]["hosts"] == ["h"]
+
+
+# --- Pacemakers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "servers"),
+    [
+        ([], []),
+        (["pacemaker.servers=[a, 'b:7000', '[::1]']"], ["a:6699", "b:7000", "[::1]:6699"]),
+        (["pacemaker.servers=a", "pacemaker.port=7"], ["a:7"]),
+        (["pacemaker.host=a"], ["a:6699"]),
+        (["pacemaker.host=a:7", "pacemaker.port=8"], ["a:7"]),
+        (["pacemaker.host=a", "pacemaker.servers=b"], ["b:6699"]),
+    ],
+)
+def test_pacemaker_servers(overrides, servers):
+    addresses = load(files=[], overrides=overrides).pacemaker_servers()
+    assert [str(address) for address in addresses] == servers
+    assert all(isinstance(address, Address) for address in addresses)
+
+
+def test_the_newest_layer_says_which_pacemakers(write):
+    path = write("pacemaker.servers: [a, b]")
+    c = load(files=[path], overrides=["pacemaker.host=c"])
+    assert [s.host for s in c.pacemaker_servers()] == ["c"]
+    c = load(files=[write("pacemaker.host: a")], overrides=["pacemaker.servers=b"])
+    assert [s.host for s in c.with_values({"ui.port": 1}).pacemaker_servers()] == ["b"]
+    assert [s.host for s in c.with_values({"pacemaker.host": "d"}).pacemaker_servers()] == ["d"]
+
+
+def test_port_0_is_no_address_to_connect_to():
+    c = load(files=[], overrides=["pacemaker.port=0", "pacemaker.servers=[a:1, b]"])
+    with pytest.raises(ConfigError, match="Pacemaker b has no port"):
+        c.pacemaker_servers()
+
+
+# --- as a value ------------------------------------------------------------------------------
+
+
+def test_it_cannot_be_changed():
+    c = load(files=[], overrides=["spark.map={a: [1]}"])
+    c["supervisor.slots.ports"].append(1)
+    c["spark.map"]["a"].append(2)
+    c.changed()["spark.map"]["a"].append(3)
+    assert c["supervisor.slots.ports"] == conf.defaults()["supervisor.slots.ports"]
+    assert c["spark.map"] == {"a": [1]}
+    with pytest.raises(TypeError):
+        c["ui.port"] = 1
+
+
+def test_with_values_checks_them():
+    c = conf.defaults().with_values({"ui.port": 1, "nimbus.seeds": "a", "input": [1]})
+    assert (c["ui.port"], c["nimbus.seeds"], c["input"]) == (1, ["a"], [1])
+    assert conf.defaults()["ui.port"] == 8080
+    with pytest.raises(ConfigError, match=r"^ui\.port: expected .*; got the text x$"):
+        c.with_values({"ui.port": "x"})
+    with pytest.raises(ConfigError, match=r"^storm\.local\.dir: expected text"):
+        c.with_values({"storm.local.dir": Path("/tmp")})
+
+
+def test_it_can_be_sent_to_another_process():
+    c = load(files=[], overrides=["ui.port=1"])
+    assert pickle.loads(pickle.dumps(c)) == c
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]))
+given_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.from_regex(r"\Aspark\.[a-z]{1,5}\Z"), given_values))
+def test_overrides_and_yaml_give_the_same_configuration(values):
+    c = conf.defaults().with_values({"ui.port": 1, **values})
+    assert load(files=[], overrides=c.to_overrides()) == c
+    assert conf.defaults().with_values(conf.conf_yaml.read(c.to_yaml())) == c
+
+
+def test_overrides_hold_what_differs_but_no_password():
+    c = load(
+        files=[],
+        overrides=["storm.zookeeper.auth.payload=hush", "ui.port=8080", "pacemaker.host=a"],
+    )
+    assert c.to_overrides() == ["pacemaker.host=a"]
+
+
+def test_a_file_for_a_child_process_holds_everything_and_is_private(tmp_path):
+    c = load(files=[], overrides=["storm.zookeeper.auth.payload='u:hush'", "ui.port=1"])
+    path = tmp_path / "child.yaml"
+    path.write_text("old")
+    path.chmod(0o644)
+    c.write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load(files=[path]) == c
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    target = tmp_path / "taken"
+    target.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        Conf({}).write(target)
+    assert list(tmp_path.iterdir()) == [target]

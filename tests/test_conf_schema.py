@@ -1,0 +1,119 @@
+import re
+from pathlib import Path
+
+import pytest
+
+import stormkeeper
+from stormkeeper import conf, conf_keys, conf_yaml
+from stormkeeper.conf_schema import PACEMAKER_STATE_STORES, SCHEMA, ZOOKEEPER_STATE_STORE
+from stormkeeper.errors import ConfigError
+
+PACKAGE = Path(stormkeeper.__file__).parent
+DOCUMENT = PACKAGE.parent.parent / "docs" / "configuration.md"
+
+OURS = {
+    "pacemaker.bind.host",
+    "pacemaker.pulse.ttl.secs",
+    "pipeline.checkpoint.dir",
+    "pipeline.late.secs",
+    "pipeline.tables.dir",
+    "pipeline.trigger.secs",
+    "topology.checkpoint.dir",
+}
+
+ACCEPTED = {
+    "pacemaker.port": [0, 6699, 65535],
+    "pacemaker.servers": [[], ["a"], ["a:1", "[::1]:2"]],
+    "pacemaker.host": [None, "a", "a:7000"],
+    "pacemaker.auth.method": ["NONE", "DIGEST", "KERBEROS"],
+    "pacemaker.childopts": ["-Xmx1g", ["-Xmx1g", "-ea"], None],
+    "pacemaker.pulse.ttl.secs": [0, 0.5, 3600],
+    "storm.cluster.state.store": [ZOOKEEPER_STATE_STORE, *PACEMAKER_STATE_STORES],
+    "storm.zookeeper.root": ["/", "/storm", "/a/b"],
+    "storm.zookeeper.retry.times": [0, 2**31 - 1],
+    "supervisor.slots.ports": [[], [6700, 6701]],
+    "task.heartbeat.frequency.secs": [0.1, 3],
+    "topology.max.replication.wait.time.sec": [-1, 0, 60],
+    "pipeline.late.secs": [None, 9],
+}
+
+REFUSED = {
+    "pacemaker.port": [-1, 65536, "6699", 1.5, True, None, [6699]],
+    "pacemaker.servers": [None, [""], ["a:0"], ["a,b"], [6699], {"a": 1}, ["a:1:2"]],
+    "pacemaker.host": ["", "a:x", 1, ["a"]],
+    "pacemaker.auth.method": ["none", "", None, 1],
+    "pacemaker.thrift.message.size.max": [0, 2**31, 1e6],
+    "pacemaker.pulse.ttl.secs": [-1, "0", float("nan"), float("inf"), True],
+    "storm.cluster.state.store": ["", "zookeeper", None],
+    "storm.meta.serialization.delegate": ["org.apache.storm.serialization.Zip", None],
+    "storm.zookeeper.root": ["", "storm", "/storm/", "//", "/a b"],
+    "storm.zookeeper.servers": [[], ["a:2181"], None],
+    "storm.local.dir": ["", None, 1],
+    "supervisor.slots.ports": [[0], [6700, 6700], ["6700"], None],
+    "task.heartbeat.frequency.secs": [0, -1, "3", None, 2**31],
+    "topology.workers": [0, 1.5],
+    "topology.max.replication.wait.time.sec": [-2],
+}
+
+
+def pairs(table):
+    return [(key, value) for key, values in table.items() for value in values]
+
+
+@pytest.mark.parametrize(("key", "value"), pairs(ACCEPTED))
+def test_accepts(key, value):
+    converted = SCHEMA[key].convert(value)
+    assert converted == value
+    assert type(converted) is type(value)
+
+
+@pytest.mark.parametrize(("key", "value"), pairs(REFUSED))
+def test_refuses(key, value):
+    with pytest.raises(ConfigError, match=r"^expected ") as failure:
+        SCHEMA[key].convert(value)
+    assert SCHEMA[key].allowed in str(failure.value)
+
+
+@pytest.mark.parametrize("key", [key for key in SCHEMA.values() if key.is_list])
+def test_a_scalar_is_a_list_of_one(key):
+    scalar = 6700 if key.name == "supervisor.slots.ports" else "a"
+    assert key.convert(scalar) == [scalar]
+
+
+@pytest.mark.parametrize(
+    "delegate", ["Thrift", "GzipThrift", "GzipBridgeThrift", "ZstdThrift", "ZstdBridgeThrift"]
+)
+def test_storms_delegates(delegate):
+    name = f"org.apache.storm.serialization.{delegate}SerializationDelegate"
+    assert SCHEMA["storm.meta.serialization.delegate"].convert(name) == name
+
+
+def test_every_key_has_a_default_and_every_default_a_key():
+    assert set(conf.defaults()) == set(SCHEMA)
+
+
+def test_keys_are_storms_or_listed_as_ours():
+    assert {key for key in SCHEMA if key not in conf_keys.storm_keys()} == OURS
+
+
+def test_every_key_that_the_code_reads_is_in_the_schema():
+    read = re.compile(r"""\bconf(?:\[|\.get\()\s*["']([a-z][\w-]*(?:\.[\w-]+)+)["']""")
+    found = {
+        (key, path.relative_to(PACKAGE).as_posix())
+        for path in PACKAGE.rglob("*.py")
+        for key in read.findall(path.read_text())
+    }
+    assert {(key, path) for key, path in found if not key.startswith("spark.")} - {
+        (key, path) for key, path in found if key in SCHEMA
+    } == set()
+
+
+def row(name: str) -> str:
+    key, default = SCHEMA[name], conf.defaults()[name]
+    shown = "" if default is None else f"`{conf_yaml.write_value(default)}`"
+    return f"| `{name}` | {shown or '—'} | {key.allowed} | {key.meaning} |"
+
+
+def test_the_documentation_has_every_key():
+    table = "\n".join(row(name) for name in sorted(SCHEMA))
+    assert table in DOCUMENT.read_text(), f"the table of docs/configuration.md must be\n{table}"
