@@ -302,16 +302,16 @@ _KEYS = (
     # Heartbeat pipeline
     _text_or_null(
         "pipeline.tables.dir",
-        "folder of the heartbeat pipeline's Parquet tables; null: tables in storm.local.dir",
+        "the heartbeat pipeline's Parquet tables; null: tables in storm.local.dir",
     ),
     _text_or_null(
         "pipeline.checkpoint.dir",
-        "folder of the heartbeat pipeline's checkpoints; null: pipeline-checkpoints in storm.local.dir",
+        "the heartbeat pipeline's checkpoints; null: pipeline-checkpoints in storm.local.dir",
     ),
     _seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
     _seconds_or_null(
         "pipeline.late.secs",
-        "silence after which the heartbeat pipeline calls a worker late; null: three of task.heartbeat.frequency.secs",
+        "silence after which a worker counts as late; null: three of task.heartbeat.frequency.secs",
     ),
     # User interface
     _port("ui.port", "port of the web UI"),
