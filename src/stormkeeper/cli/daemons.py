@@ -1,0 +1,72 @@
+"""The commands that run a daemon until it is told to stop."""
+
+# ruff: noqa: PLC0415 -- what a command needs is imported when it runs
+
+import click
+
+from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf
+
+
+@click.command(
+    epilog=examples(
+        "storm pacemaker", "storm pacemaker -c pacemaker.bind.host=127.0.0.1 -c pacemaker.port=0"
+    )
+)
+@conf_options
+def pacemaker() -> None:
+    """Run a Pacemaker, which takes and keeps heartbeats.
+
+    Listens on pacemaker.bind.host and pacemaker.port, and prints `pacemaker listening on HOST:PORT`
+    when it is ready. SIGTERM and SIGINT stop it.
+    """
+    conf = load_conf()
+    from stormkeeper.pacemaker import server
+
+    with faults():
+        code = server.serve(conf)
+    exit_with(code)
+
+
+@click.command(
+    "dev-zookeeper",
+    epilog=examples(
+        "storm dev-zookeeper",
+        "storm dev-zookeeper -c storm.zookeeper.port=0 -c storm.local.dir=/tmp/storm",
+    ),
+)
+@conf_options
+def dev_zookeeper() -> None:
+    """Run a ZooKeeper server, for development.
+
+    It is the real one, from PySpark's jars. Listens on storm.zookeeper.port, keeps its data below
+    storm.local.dir, and prints `zookeeper listening on HOST:PORT` when it serves. SIGTERM and
+    SIGINT stop it.
+    """
+    conf = load_conf()
+    from stormkeeper.local import dev_zookeeper as zookeeper
+
+    with faults():
+        code = zookeeper.serve(conf)
+    exit_with(code)
+
+
+@click.command(
+    epilog=examples(
+        "storm pipeline -c 'pacemaker.servers=[pacemaker-1, pacemaker-2]'",
+        "storm pipeline -c pipeline.tables.dir=/data/heartbeats -c 'spark.master=local[2]'",
+    )
+)
+@conf_options
+def pipeline() -> None:
+    """Run the heartbeat pipeline on Spark.
+
+    Reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker liveness
+    and component statistics to pipeline.tables.dir, and prints `pipeline writing to DIR` when the
+    first rows are there. SIGTERM and SIGINT stop it.
+    """
+    conf = load_conf()
+    from stormkeeper.pipeline import process
+
+    with faults():
+        code = process.serve(conf)
+    exit_with(code)

@@ -1,0 +1,196 @@
+"""``storm heartbeats``: what workers last said, as the Pacemakers have it."""
+
+# ruff: noqa: PLC0415 -- `list` must not pay for the Thrift that only a heartbeat needs
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stormkeeper.cli.options import Fault, conf_options, examples, faults, load_conf
+from stormkeeper.errors import (
+    NotAuthorizedError,
+    PacemakerError,
+    PacemakerUnavailableError,
+    SerializationError,
+)
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Address, Conf
+    from stormkeeper.pacemaker.pool import PacemakerPool
+
+#: Tries after the first: a person waits, and can ask again.
+_RETRIES = 2
+
+_REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.servers=HOST:PORT"
+
+#: Bytes of an undecodable value that one line shows.
+_HEX_WIDTH = 32
+
+_PATH_HELP = "PATH is /workerbeats/STORM-ID/NODE-PORT or above; its first slash may be left out."
+
+
+@click.group(
+    epilog=examples(
+        "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:6699",
+        "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
+    )
+)
+@conf_options
+def heartbeats() -> None:
+    """Look at the heartbeats that the Pacemakers hold.
+
+    The Pacemakers asked are those of pacemaker.servers.
+    """
+
+
+@heartbeats.command(
+    "list",
+    help=f"""List what lies directly below PATH, one name a line.
+
+    Where nothing lies below and PATH is itself a heartbeat, it is printed as `get` does.
+
+    {_PATH_HELP} Exit code 1: nothing is there, or no Pacemaker answered.
+    """,
+    epilog=examples(
+        "storm heartbeats list /",
+        "storm heartbeats list /workerbeats -c 'pacemaker.servers=[a, b:7000]'",
+        "storm heartbeats list /workerbeats/word-count-1-1700000000 --json",
+    ),
+)
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list (a heartbeat: an object).")
+@conf_options
+def list_below(path: str, as_json: bool) -> None:
+    """List what lies directly below a path."""
+    path = normal(path)
+    with _asking() as pool:
+        names = sorted(pool.children(path))
+        data = None if names else pool.get_pulse(path)
+    if names:
+        click.echo(json.dumps(names) if as_json else "\n".join(names))
+    elif data is not None:
+        click.echo(_shown(data, as_json=as_json))
+    else:
+        raise Fault(f"nothing at {path}")
+
+
+@heartbeats.command(
+    help=f"""Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
+
+    A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each Pacemaker
+    is and can do.
+
+    {_PATH_HELP} Exit code 1: nothing is there, or no Pacemaker answered.
+    """,
+    epilog=examples(
+        "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
+        "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700 --json",
+        "storm heartbeats get /.stormkeeper",
+    ),
+)
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@conf_options
+def get(path: str, as_json: bool) -> None:
+    """Print the heartbeat at a path."""
+    path = normal(path)
+    if path == "/.stormkeeper":
+        _print_servers(as_json=as_json)
+        return
+    with _asking() as pool:
+        data = pool.get_pulse(path)
+        below = data is None and bool(pool.children(path))
+    if data is None:
+        hint = f"; see `storm heartbeats list {path}`" if below else ""
+        raise Fault(f"no heartbeat at {path}{hint}")
+    click.echo(_shown(data, as_json=as_json))
+
+
+def normal(path: str) -> str:
+    """Return a path as Pacemaker writes it: one slash before each part and none at the end."""
+    return "/" + "/".join(part for part in path.split("/") if part)
+
+
+def _servers(conf: "Conf") -> "tuple[Address, ...]":
+    with faults():
+        servers = conf.pacemaker_servers()
+    if not servers:
+        raise Fault(
+            "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT", exit_code=2
+        )
+    return servers
+
+
+@contextmanager
+def _asking() -> Iterator["PacemakerPool"]:
+    conf = load_conf()
+    with faults():
+        _servers(conf)
+        from stormkeeper.pacemaker import pool as pools
+
+        pool = pools.connect(conf, name="storm-heartbeats")
+        try:
+            yield pool
+        except PacemakerUnavailableError as error:
+            raise Fault(f"{error}; {_REMEDY}") from error
+        except NotAuthorizedError as error:
+            raise Fault(
+                f"{error}; pacemaker.auth.method and java.security.auth.login.config must be as "
+                "the Pacemaker's are"
+            ) from error
+        finally:
+            pool.close()
+
+
+def _print_servers(*, as_json: bool) -> None:
+    infos = dict(_server_infos())
+    if as_json:
+        click.echo(json.dumps(infos))
+        return
+    for server, info in infos.items():
+        click.echo(f"{server}:")
+        if info is None:
+            click.echo("  a Pacemaker without extensions")
+        for name, value in (info or {}).items():
+            click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
+
+
+def _server_infos() -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yield what each server that answers says of itself: None from one that is not ours."""
+    conf = load_conf()
+    from stormkeeper.pacemaker.client import PacemakerClient
+    from stormkeeper.thrift import readable
+
+    answered = 0
+    for server in _servers(conf):
+        client = PacemakerClient(server, name="storm-heartbeats", retries=_RETRIES)
+        try:
+            info = client.server_info()
+        except PacemakerError as error:
+            click.echo(f"storm: {error}", err=True)
+            continue
+        finally:
+            client.close()
+        answered += 1
+        yield str(server), None if info is None else readable.to_builtins(info)
+    if not answered:
+        raise Fault(f"no Pacemaker answered; {_REMEDY}")
+
+
+def _shown(data: bytes, *, as_json: bool) -> str:
+    from stormkeeper.thrift import readable
+    from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+    from stormkeeper.thrift.serialization import deserialize
+
+    try:
+        record = deserialize(ClusterWorkerHeartbeat, data)
+    except SerializationError as error:
+        click.echo(f"storm: not a heartbeat ({error}); shown in hexadecimal", err=True)
+        if as_json:
+            return json.dumps({"hex": data.hex()})
+        lines = (data[i : i + _HEX_WIDTH].hex() for i in range(0, len(data), _HEX_WIDTH))
+        return "\n".join(lines)
+    return json.dumps(readable.to_builtins(record)) if as_json else readable.render(record)

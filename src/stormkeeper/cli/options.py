@@ -1,0 +1,160 @@
+"""``-c``, ``--config`` and ``--strict``: on every command, before or after its name.
+
+What stands before and after is merged in its order, and read before the command does anything.
+"""
+
+# ruff: noqa: PLC0415 -- the configuration is imported when a command reads it
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from stormkeeper.errors import ConfigError, StormkeeperError
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Conf, Unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Where the context, which click shares between a command and the groups above it, keeps ours.
+_META = "stormkeeper.settings"
+
+
+class Fault(click.ClickException):
+    """Ends the command with one line on stderr.
+
+    Parameters
+    ----------
+    message
+        What was wrong and what to do about it.
+    exit_code
+        1 not found, refused or failed; 2 wrong usage or configuration.
+    """
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def show(self, file: Any = None) -> None:
+        """Write the line."""
+        click.echo(f"storm: {self.format_message()}", file=file, err=file is None)
+
+
+@dataclass
+class Settings:
+    """What the command line says about the configuration.
+
+    Parameters
+    ----------
+    overrides
+        The ``-c`` values, in their order.
+    files
+        The ``--config`` files, in their order.
+    strict
+        Whether ``--strict`` was given.
+    """
+
+    overrides: list[str] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    strict: bool = False
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: what one may type."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def settings() -> Settings:
+    """Return what the running command's line says about the configuration."""
+    found = click.get_current_context().meta.setdefault(_META, Settings())
+    assert isinstance(found, Settings)
+    return found
+
+
+def conf_options(command: F) -> F:
+    """Give a command or a group the three options."""
+
+    def add_overrides(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> None:
+        settings().overrides.extend(values)
+
+    def add_files(_: click.Context, __: click.Parameter, values: tuple[Path, ...]) -> None:
+        settings().files.extend(values)
+
+    def set_strict(_: click.Context, __: click.Parameter, value: bool) -> None:
+        settings().strict |= value
+
+    for option in (
+        click.option(
+            "--strict",
+            is_flag=True,
+            expose_value=False,
+            callback=set_strict,
+            help="An unknown configuration key is an error, not a warning.",
+        ),
+        click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            expose_value=False,
+            callback=add_files,
+            help="Read FILE instead of storm.yaml of $STORM_CONF_DIR or ~/.storm.",
+        ),
+        click.option(
+            "-c",
+            "overrides",
+            metavar="KEY=VALUE",
+            multiple=True,
+            expose_value=False,
+            callback=add_overrides,
+            help="Set a configuration key; VALUE is YAML. Repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def load_conf(unknown: "Unknown" = "warn") -> "Conf":
+    """Read the configuration that the running command's line asks for.
+
+    Parameters
+    ----------
+    unknown
+        What to do with keys that nobody knows, where the line does not say ``--strict``.
+
+    Raises
+    ------
+    Fault
+        With exit code 2, when something in it is wrong.
+    """
+    from stormkeeper import conf
+
+    given = settings()
+    with faults():
+        return conf.load(
+            files=given.files or None,
+            overrides=given.overrides,
+            strict=given.strict,
+            unknown=unknown,
+            warn=lambda line: click.echo(f"storm: warning: {line}", err=True),
+        )
+
+
+@contextmanager
+def faults() -> Iterator[None]:
+    """Turn what our code raises on purpose into a `Fault`."""
+    try:
+        yield
+    except ConfigError as error:
+        raise Fault(str(error), exit_code=2) from error
+    except StormkeeperError as error:
+        raise Fault(str(error)) from error
+
+
+def exit_with(code: int) -> NoReturn:
+    """End the command with that exit code."""
+    click.get_current_context().exit(code)

@@ -1,0 +1,87 @@
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMANDS = {
+    *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats"),
+    *("version", "localconfvalue"),
+}
+
+HEAVY = {"pyspark", "py4j", "thriftpy2", "pandas", "numpy", "pyarrow", "rich", "kazoo", "asyncio"}
+
+
+def imported_by(arguments: list[str], environ: dict[str, str]) -> set[str]:
+    """Return the top-level modules that a command line has imported when it ends."""
+    program = (
+        "import sys\n"
+        "from stormkeeper.cli import storm\n"
+        "try:\n"
+        f"    storm.main({arguments!r}, prog_name='storm')\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return set(ast.literal_eval(ran.stdout.splitlines()[-1]))
+
+
+def test_help_names_every_command(storm):
+    told = storm("--help")
+    assert told.returncode == 0
+    assert {line.split()[0] for line in told.stdout.splitlines() if line.strip()} > COMMANDS
+
+
+@pytest.mark.parametrize(
+    "command", [*[[name] for name in COMMANDS], ["heartbeats", "list"], ["heartbeats", "get"]]
+)
+def test_every_command_has_help_with_examples(storm, command):
+    told = storm(*command, "--help")
+    assert told.returncode == 0
+    assert f"  storm {' '.join(command)}" in told.stdout.partition("Examples:")[2]
+    for option in ("-c KEY=VALUE", "--config FILE", "--strict"):
+        assert option in told.stdout
+
+
+def test_help_imports_nothing_heavy(environ):
+    modules = imported_by(["--help"], environ)
+    assert not modules & (HEAVY | {"yaml", "msgspec"})
+    assert "click" in modules
+
+
+def test_a_command_is_called_as_it_was_invoked(environ, tmp_path):
+    both = [Path(sys.executable).with_name(name) for name in ("storm", "stormkeeper")]
+    for command, name in [
+        ([str(both[0])], "storm"),
+        ([str(both[1])], "stormkeeper"),
+        ([sys.executable, "-m", "stormkeeper"], "storm"),
+    ]:
+        told = subprocess.run(
+            [*command, "--help"],
+            env=environ,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert told.stdout.startswith(f"Usage: {name} ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["version", "extra"], ["localconfvalue"], ["--nonsense"]]
+)
+def test_wrong_usage_is_exit_code_2(storm, arguments):
+    told = storm(*arguments)
+    assert told.returncode == 2
+    assert told.stdout == ""
+    assert "Usage: storm" in told.stderr
