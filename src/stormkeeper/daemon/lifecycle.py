@@ -1,0 +1,116 @@
+"""How a daemon begins and ends: its ready line, its stop signals, its parent, its limits.
+
+The first SIGTERM or SIGINT asks a daemon to stop; a second one ends it at once.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    import asyncio
+
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+#: Set to ``1``, or better to the parent's process id, by whoever starts a daemon for itself.
+DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
+
+_PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
+
+
+def announce(line: str) -> None:
+    """Print the line by which others see that a daemon is ready, at once, on stdout."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class StopSignals:
+    """Turns SIGTERM and SIGINT into a flag while it is entered; for daemons without asyncio.
+
+    Enter it in the main thread, as signal handlers ask. The handlers of before are put back.
+
+    Examples
+    --------
+    >>> with StopSignals() as stop:
+    ...     while not stop.wait(0.0):
+    ...         break
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _STOP_SIGNALS:
+            self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has come."""
+        return self._event.is_set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for a signal; return whether one has come."""
+        return self._event.wait(timeout)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._event.is_set():
+            os._exit(128 + number)
+        self._event.set()
+
+
+def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
+    """Return a future that the first SIGTERM or SIGINT fulfils with its number.
+
+    For daemons on asyncio; the handlers stay until the loop is closed.
+    """
+    stop: asyncio.Future[int] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if stop.done():
+            os._exit(128 + number)
+        stop.set_result(number)
+
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+def die_with_parent() -> None:
+    """Arrange for a SIGTERM when the parent dies, if the environment asks for it (Linux only).
+
+    Does nothing unless `DIE_WITH_PARENT` is set. Linux sends the signal when the *thread* that
+    started this process ends: start such daemons from a thread that outlives them.
+    """
+    wanted = os.environ.get(DIE_WITH_PARENT, "")
+    if not wanted or sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    # A parent that died before the call sends nothing any more.
+    expected = int(wanted) if wanted.isdigit() and wanted != "1" else parent
+    if os.getppid() != expected:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system lets this user have; a connection is one."""
+    import resource  # noqa: PLC0415 - absent where there are no such limits
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
