@@ -1,6 +1,6 @@
-"""Thrift's binary protocol, read strictly out of one frame.
+"""Thrift's binary protocol: fields to write, and a strict reader of one frame.
 
-The rules that hold here:
+The rules that hold in the reader:
 
 - No read passes the end of the frame; a length that announces more is the sender's fault.
 - Nothing is allocated by a length or a count that the sender announced, only by bytes that came.
@@ -46,9 +46,43 @@ MAX_NESTING: Final = 64
 #: Stands for "as many values as fit": a frame of the largest i32 length has no more.
 UNLIMITED_VALUES: Final = 0x7FFFFFFF
 
+_pack_boolean: Final = Struct(">Bh?").pack
+_pack_i32: Final = Struct(">Bhi").pack
+_pack_i64: Final = Struct(">Bhq").pack
+_pack_list: Final = Struct(">BhBi").pack
 _FIELD_ID: Final = Struct(">h").unpack_from
 _I32: Final = Struct(">i").unpack_from
 _I64: Final = Struct(">q").unpack_from
+
+
+def boolean_field(field_id: int, value: bool) -> bytes:
+    """Write a field of type bool."""
+    return _pack_boolean(BOOL, field_id, value)
+
+
+def i32_field(field_id: int, value: int) -> bytes:
+    """Write a field of type i32; `struct.error` if `value` is not one."""
+    return _pack_i32(I32, field_id, value)
+
+
+def i64_field(field_id: int, value: int) -> bytes:
+    """Write a field of type i64; `struct.error` if `value` is not one."""
+    return _pack_i64(I64, field_id, value)
+
+
+def binary_field(field_id: int, value: bytes) -> bytes:
+    """Write a field of type binary."""
+    return _pack_i32(STRING, field_id, len(value)) + value
+
+
+def text_field(field_id: int, value: str) -> bytes:
+    """Write a field of type string; `UnicodeEncodeError` if `value` has lone surrogates."""
+    return binary_field(field_id, value.encode())
+
+
+def list_header(field_id: int, element: int, count: int) -> bytes:
+    """Write the header of a list field: `count` elements of type `element` must follow."""
+    return _pack_list(LIST, field_id, element, count)
 
 
 class BinaryReader:
