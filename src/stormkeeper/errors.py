@@ -26,6 +26,10 @@ class LocalProtocolError(ProtocolError):
     """We were asked to send what the protocol cannot carry; our caller is at fault."""
 
 
+class UnsupportedExtensionError(LocalProtocolError):
+    """The server has not told that it has the extension that a request belongs to."""
+
+
 class RemoteProtocolError(ProtocolError):
     """The peer sent what the protocol does not allow; the connection cannot go on."""
 
@@ -38,6 +42,10 @@ class PacemakerUnavailableError(PacemakerError):
     """No Pacemaker answered before the deadline."""
 
 
+class PacemakerClosedError(PacemakerUnavailableError):
+    """The client was closed, by us, before the request was answered or even made."""
+
+
 class NotAuthorizedError(PacemakerError):
     """The Pacemaker refused the request."""
 
@@ -48,6 +56,10 @@ class StateError(StormkeeperError):
 
 class StateUnavailableError(StateError):
     """The store could not be reached before the deadline; the operation may not have happened."""
+
+
+class InvalidPathError(StateError):
+    """No node of the cluster's state can have that path."""
 
 
 class NoNodeError(StateError):

@@ -1,0 +1,78 @@
+"""What a Pacemaker may answer to each request.
+
+The type of an answer is the request's plus one, or NOT_AUTHORIZED for a refusal. An answer to a
+question carries a member of the union; an acknowledgement carries none.
+"""
+
+from typing import Final
+
+from stormkeeper.errors import NotAuthorizedError
+from stormkeeper.pacemaker.wire import Message, MessageType
+
+#: The member that the answer to each request must have; GET_ALL_PULSE_FOR_PATH is answered without
+#: data by Storm always, and by us when the pulses would not fit a frame.
+_MEMBER_DUE: Final[dict[int, str | None]] = {
+    MessageType.CREATE_PATH: None,
+    MessageType.EXISTS: "boolval",
+    MessageType.SEND_PULSE: None,
+    MessageType.GET_ALL_PULSE_FOR_PATH: None,
+    MessageType.GET_ALL_NODES_FOR_PATH: "nodes",
+    MessageType.GET_PULSE: "pulse",
+    MessageType.DELETE_PATH: None,
+    MessageType.DELETE_PULSE_ID: None,
+    MessageType.CHANGES: "changes",
+}
+
+
+def is_request(kind: int | None) -> bool:
+    """Whether a message of type `kind` is a question with exactly one answer."""
+    return kind in _MEMBER_DUE
+
+
+def type_name(kind: int | None) -> str:
+    """Name a message type for people: ``GET_PULSE``, or its number if it is unknown."""
+    try:
+        return MessageType(-1 if kind is None else kind).name
+    except ValueError:
+        return f"type {kind}"
+
+
+def subject(message: Message) -> str:
+    """Return the path that a request is about."""
+    if message.pulse is not None:
+        return message.pulse.id
+    if message.changes_request is not None:
+        return message.changes_request.path
+    return message.path or ""
+
+
+def fault_of(kind: int, answer: Message) -> str | None:
+    """Say what is wrong with `answer` to a request of type `kind`; None if nothing is."""
+    if answer.type == MessageType.NOT_AUTHORIZED:
+        return None
+    if answer.type != kind + 1:
+        return f"{type_name(answer.type)} came as the answer to {type_name(kind)}"
+    member = _MEMBER_DUE[kind]
+    if member is not None and getattr(answer, member) is None:
+        return f"{type_name(answer.type)} came without its {member}"
+    return None
+
+
+def refusal(peer: str, kind: int, path: str) -> NotAuthorizedError:
+    """Make the error for a NOT_AUTHORIZED answer of the server `peer`."""
+    what = f"{peer} refused {type_name(kind)} {path}"
+    if kind in (MessageType.SEND_PULSE, MessageType.CREATE_PATH):
+        return NotAuthorizedError(
+            f"{what}: the path is reserved or a limit of the server is reached;"
+            " the server's log has the reason"
+        )
+    if kind in (MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID):
+        return NotAuthorizedError(
+            f"{what}: the path is reserved or the server asks for authentication"
+            " (pacemaker.auth.method and its JAAS file); the server's log has the reason"
+        )
+    return NotAuthorizedError(
+        f"{what}: the server asks readers for authentication (set pacemaker.auth.method and"
+        " java.security.auth.login.config as on the server), or a limit of it is reached;"
+        " the server's log has the reason"
+    )
