@@ -1,0 +1,241 @@
+"""Records for people and for JSON.
+
+Keys of maps become strings that an operator knows: an executor is ``[first task-last task]``, a
+stream ``component:stream`` (with ``%3A`` for a colon in the component's name, so that the first
+colon always separates), a slot ``node:port``. Maps are put in order: windows from the shortest to
+``:all-time``, executors by task, everything else by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from thriftpy2.thrift import TPayload
+
+from stormkeeper.thrift.idl import schema_of
+from stormkeeper.thrift.records import (
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorStats,
+    GlobalStreamId,
+    NodeInfo,
+)
+
+_INDENT = "  "
+
+
+def to_builtins(record: object) -> Any:
+    """Return a record as values that JSON has.
+
+    Parameters
+    ----------
+    record : object
+        A record, or anything that occurs in one.
+
+    Returns
+    -------
+    dict, list, str, int, float, bool or None
+        A struct or union as a dict of the fields that are set, a map as a dict with string keys
+        (see the module), a list or set as a list (a set in ascending order), an enum as its name,
+        binary as lower-case hexadecimal digits, a double that is not a number or infinite as None.
+    """
+    if isinstance(record, TPayload):
+        return {name: to_builtins(value) for name, value in _set_fields(record)}
+    if isinstance(record, Mapping):
+        return {key_text(key): to_builtins(value) for key, value in _in_order(record)}
+    if isinstance(record, set | frozenset):
+        return [to_builtins(value) for value in sorted(record)]
+    if isinstance(record, list | tuple):
+        return [to_builtins(value) for value in record]
+    return _scalar_to_builtin(record)
+
+
+def _scalar_to_builtin(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def key_text(key: object) -> str:
+    """Return the string that stands for a map's key.
+
+    Examples
+    --------
+    >>> key_text(ExecutorInfo(1, 3)), key_text((1, 3))
+    ('[1-3]', '[1-3]')
+    >>> key_text(GlobalStreamId("split", "default"))
+    'split:default'
+    """
+    if isinstance(key, ExecutorInfo):
+        return f"[{key.task_start}-{key.task_end}]"
+    if isinstance(key, tuple):
+        return f"[{'-'.join(map(str, key))}]"
+    if isinstance(key, GlobalStreamId):
+        component = key.componentId.replace("%", "%25").replace(":", "%3A")
+        return f"{component}:{key.streamId}"
+    if isinstance(key, NodeInfo):
+        return f"{key.node}:{','.join(map(str, sorted(key.port)))}"
+    return str(key)
+
+
+def render(record: object) -> str:
+    """Return a record as text of several lines, without a newline at its end.
+
+    A `ClusterWorkerHeartbeat` becomes what ``storm heartbeats get`` shows: the topology and the
+    times, then for every executor a table of its statistics, one column for each window. Other
+    records become their fields, one to a line. The same record always gives the same text, and
+    characters that are not printable (heartbeats come from anywhere) are escaped.
+    """
+    if isinstance(record, ClusterWorkerHeartbeat):
+        lines = _heartbeat(record)
+    elif isinstance(record, TPayload):
+        lines = _fields([(_label(name), value) for name, value in _set_fields(record)])
+    else:
+        raise TypeError(f"{type(record).__name__} is not a record")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _set_fields(record: TPayload) -> list[tuple[str, Any]]:
+    """Return the names and values of the fields that are set, in the IDL's order."""
+    fields = [(field.name, getattr(record, field.name)) for field in schema_of(type(record)).fields]
+    return [(name, value) for name, value in fields if value is not None]
+
+
+def _in_order(entries: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+    return sorted(entries.items(), key=lambda entry: _rank(entry[0]))
+
+
+def _rank(key: object) -> tuple[Any, ...]:
+    """Return what a map's keys are sorted by: numbers by value (of any length), before names."""
+    if isinstance(key, ExecutorInfo):
+        return (key.task_start, key.task_end)
+    if isinstance(key, tuple):
+        return key
+    if isinstance(key, GlobalStreamId):
+        return (key.componentId, key.streamId)
+    if isinstance(key, NodeInfo):
+        return (key.node, sorted(key.port))
+    if isinstance(key, str) and key.isascii() and key.isdigit():
+        return (0, len(key.lstrip("0")), key.lstrip("0"), key)
+    return (1, 0, "", key)
+
+
+def _printable(text: str) -> str:
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def _label(name: str) -> str:
+    return name.replace("_", "-")
+
+
+# ---- any record ----------------------------------------------------------------------------------
+
+
+def _fields(entries: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    entries = list(entries)
+    width = max((len(name) for name, _ in entries), default=0)
+    for name, value in entries:
+        if isinstance(value, TPayload):
+            nested = [(_label(inner), item) for inner, item in _set_fields(value)]
+        elif isinstance(value, Mapping):
+            nested = [(_printable(key_text(key)), item) for key, item in _in_order(value)]
+        elif isinstance(value, str) and "\n" in value:
+            yield name
+            yield from (_INDENT + _printable(line.expandtabs(4)) for line in value.splitlines())
+            continue
+        else:
+            yield f"{name:<{width}}  {_scalar(value)}"
+            continue
+        yield name if nested else f"{name:<{width}}  none"
+        yield from (_INDENT + line for line in _fields(nested))
+
+
+def _scalar(value: object) -> str:
+    value = to_builtins(value)
+    if isinstance(value, list):
+        return ", ".join(map(_scalar, value)) or "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _printable(str(value))
+
+
+# ---- heartbeats ----------------------------------------------------------------------------------
+
+
+def _heartbeat(beat: ClusterWorkerHeartbeat) -> Iterator[str]:
+    yield f"storm-id     {_printable(beat.storm_id)}"
+    yield f"time-secs    {beat.time_secs}{_date(beat.time_secs)}"
+    yield f"uptime-secs  {beat.uptime_secs}{_duration(beat.uptime_secs)}"
+    yield f"executors    {len(beat.executor_stats)}"
+    for executor, stats in _in_order(beat.executor_stats):
+        yield ""
+        yield from _executor(executor, stats)
+
+
+def _date(secs: int) -> str:
+    try:
+        return f" ({datetime.fromtimestamp(secs, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    except (ValueError, OverflowError, OSError):  # a clock can be as wrong as it likes
+        return ""
+
+
+def _duration(secs: int) -> str:
+    try:
+        return f" ({timedelta(seconds=secs)})"
+    except OverflowError:
+        return ""
+
+
+def _executor(executor: ExecutorInfo, stats: ExecutorStats) -> Iterator[str]:
+    statistics: list[tuple[str, Any]]
+    statistics = [("emitted", stats.emitted), ("transferred", stats.transferred)]
+    members = _set_fields(stats.specific)
+    kind = members[0][0] if members else "unknown"
+    for _, specific in members:
+        statistics += _set_fields(specific)
+    yield f"executor {key_text(executor)}  {kind}  rate {stats.rate:g}"
+    windows = sorted({window for _, by_window in statistics for window in by_window}, key=_rank)
+    rows = [["statistic", "stream", *map(_printable, windows)]]
+    for name, by_window in statistics:
+        rows += _statistic(_label(name), by_window, windows)
+    yield from (_INDENT + line for line in _table(rows))
+
+
+def _statistic(
+    name: str, by_window: Mapping[str, Mapping[Any, float]], windows: list[str]
+) -> Iterator[list[str]]:
+    """Return the rows of one statistic: a row for each stream, a dash where there is no value."""
+    streams = dict.fromkeys(stream for by_stream in by_window.values() for stream in by_stream)
+    for stream, _ in _in_order(streams):
+        values = (by_window.get(window, {}).get(stream) for window in windows)
+        yield [name, _printable(key_text(stream)), *map(_figure, values)]
+    if not streams:
+        yield [name, *("-" for _ in ("stream", *windows))]
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _table(rows: list[list[str]]) -> Iterator[str]:
+    """Return lines of columns: the first two to the left, the figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        yield "  ".join(
+            f"{cell:<{width}}" if place < 2 else f"{cell:>{width}}"
+            for place, (cell, width) in enumerate(cells)
+        )

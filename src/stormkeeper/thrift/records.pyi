@@ -1,0 +1,315 @@
+# The classes of storm.thrift, with Storm's own field names.
+# ruff: noqa: N803, N815
+
+from enum import IntEnum
+
+from thriftpy2.thrift import TPayload
+
+__all__ = [
+    "Assignment",
+    "BoltStats",
+    "ClusterWorkerHeartbeat",
+    "Credentials",
+    "DebugOptions",
+    "ErrorInfo",
+    "ExecutorInfo",
+    "ExecutorSpecificStats",
+    "ExecutorStats",
+    "GlobalStreamId",
+    "KillOptions",
+    "LogConfig",
+    "LogLevel",
+    "LogLevelAction",
+    "NimbusSummary",
+    "NodeInfo",
+    "PrivateWorkerKey",
+    "ProfileAction",
+    "ProfileRequest",
+    "RebalanceOptions",
+    "SpoutStats",
+    "StormBase",
+    "SupervisorInfo",
+    "TopologyActionOptions",
+    "TopologyStatus",
+    "WorkerResources",
+]
+
+class ExecutorInfo(TPayload):
+    task_start: int
+    task_end: int
+    def __init__(self, task_start: int, task_end: int) -> None: ...
+
+class GlobalStreamId(TPayload):
+    componentId: str
+    streamId: str
+    def __init__(self, componentId: str, streamId: str) -> None: ...
+
+class BoltStats(TPayload):
+    acked: dict[str, dict[GlobalStreamId, int]]
+    failed: dict[str, dict[GlobalStreamId, int]]
+    process_ms_avg: dict[str, dict[GlobalStreamId, float]]
+    executed: dict[str, dict[GlobalStreamId, int]]
+    execute_ms_avg: dict[str, dict[GlobalStreamId, float]]
+    def __init__(
+        self,
+        acked: dict[str, dict[GlobalStreamId, int]],
+        failed: dict[str, dict[GlobalStreamId, int]],
+        process_ms_avg: dict[str, dict[GlobalStreamId, float]],
+        executed: dict[str, dict[GlobalStreamId, int]],
+        execute_ms_avg: dict[str, dict[GlobalStreamId, float]],
+    ) -> None: ...
+
+class SpoutStats(TPayload):
+    acked: dict[str, dict[str, int]]
+    failed: dict[str, dict[str, int]]
+    complete_ms_avg: dict[str, dict[str, float]]
+    def __init__(
+        self,
+        acked: dict[str, dict[str, int]],
+        failed: dict[str, dict[str, int]],
+        complete_ms_avg: dict[str, dict[str, float]],
+    ) -> None: ...
+
+class ExecutorSpecificStats(TPayload):
+    bolt: BoltStats | None
+    spout: SpoutStats | None
+    def __init__(self, bolt: BoltStats | None = None, spout: SpoutStats | None = None) -> None: ...
+
+class ExecutorStats(TPayload):
+    emitted: dict[str, dict[str, int]]
+    transferred: dict[str, dict[str, int]]
+    specific: ExecutorSpecificStats
+    rate: float
+    def __init__(
+        self,
+        emitted: dict[str, dict[str, int]],
+        transferred: dict[str, dict[str, int]],
+        specific: ExecutorSpecificStats,
+        rate: float,
+    ) -> None: ...
+
+class ClusterWorkerHeartbeat(TPayload):
+    storm_id: str
+    executor_stats: dict[ExecutorInfo, ExecutorStats]
+    time_secs: int
+    uptime_secs: int
+    def __init__(
+        self,
+        storm_id: str,
+        executor_stats: dict[ExecutorInfo, ExecutorStats],
+        time_secs: int,
+        uptime_secs: int,
+    ) -> None: ...
+
+class NodeInfo(TPayload):
+    node: str
+    port: set[int]
+    def __init__(self, node: str, port: set[int]) -> None: ...
+
+class WorkerResources(TPayload):
+    mem_on_heap: float | None
+    mem_off_heap: float | None
+    cpu: float | None
+    shared_mem_on_heap: float | None
+    shared_mem_off_heap: float | None
+    resources: dict[str, float] | None
+    shared_resources: dict[str, float] | None
+    def __init__(
+        self,
+        mem_on_heap: float | None = None,
+        mem_off_heap: float | None = None,
+        cpu: float | None = None,
+        shared_mem_on_heap: float | None = None,
+        shared_mem_off_heap: float | None = None,
+        resources: dict[str, float] | None = None,
+        shared_resources: dict[str, float] | None = None,
+    ) -> None: ...
+
+class Assignment(TPayload):
+    master_code_dir: str
+    node_host: dict[str, str] | None
+    executor_node_port: dict[tuple[int, ...], NodeInfo] | None
+    executor_start_time_secs: dict[tuple[int, ...], int] | None
+    worker_resources: dict[NodeInfo, WorkerResources] | None
+    total_shared_off_heap: dict[str, float] | None
+    owner: str | None
+    def __init__(
+        self,
+        master_code_dir: str,
+        node_host: dict[str, str] | None = None,
+        executor_node_port: dict[tuple[int, ...], NodeInfo] | None = None,
+        executor_start_time_secs: dict[tuple[int, ...], int] | None = None,
+        worker_resources: dict[NodeInfo, WorkerResources] | None = None,
+        total_shared_off_heap: dict[str, float] | None = None,
+        owner: str | None = None,
+    ) -> None: ...
+
+class TopologyStatus(IntEnum):
+    ACTIVE = 1
+    INACTIVE = 2
+    REBALANCING = 3
+    KILLED = 4
+
+class KillOptions(TPayload):
+    wait_secs: int | None
+    def __init__(self, wait_secs: int | None = None) -> None: ...
+
+class RebalanceOptions(TPayload):
+    wait_secs: int | None
+    num_workers: int | None
+    num_executors: dict[str, int] | None
+    topology_resources_overrides: dict[str, dict[str, float]] | None
+    topology_conf_overrides: str | None
+    principal: str | None
+    def __init__(
+        self,
+        wait_secs: int | None = None,
+        num_workers: int | None = None,
+        num_executors: dict[str, int] | None = None,
+        topology_resources_overrides: dict[str, dict[str, float]] | None = None,
+        topology_conf_overrides: str | None = None,
+        principal: str | None = None,
+    ) -> None: ...
+
+class TopologyActionOptions(TPayload):
+    kill_options: KillOptions | None
+    rebalance_options: RebalanceOptions | None
+    def __init__(
+        self,
+        kill_options: KillOptions | None = None,
+        rebalance_options: RebalanceOptions | None = None,
+    ) -> None: ...
+
+class DebugOptions(TPayload):
+    enable: bool | None
+    samplingpct: float | None
+    def __init__(self, enable: bool | None = None, samplingpct: float | None = None) -> None: ...
+
+class StormBase(TPayload):
+    name: str
+    status: TopologyStatus
+    num_workers: int
+    component_executors: dict[str, int] | None
+    launch_time_secs: int | None
+    owner: str | None
+    topology_action_options: TopologyActionOptions | None
+    prev_status: TopologyStatus | None
+    component_debug: dict[str, DebugOptions] | None
+    principal: str | None
+    topology_version: str | None
+    def __init__(
+        self,
+        name: str,
+        status: TopologyStatus,
+        num_workers: int,
+        component_executors: dict[str, int] | None = None,
+        launch_time_secs: int | None = None,
+        owner: str | None = None,
+        topology_action_options: TopologyActionOptions | None = None,
+        prev_status: TopologyStatus | None = None,
+        component_debug: dict[str, DebugOptions] | None = None,
+        principal: str | None = None,
+        topology_version: str | None = None,
+    ) -> None: ...
+
+class Credentials(TPayload):
+    creds: dict[str, str]
+    topoOwner: str | None
+    def __init__(self, creds: dict[str, str], topoOwner: str | None = None) -> None: ...
+
+class ErrorInfo(TPayload):
+    error: str
+    error_time_secs: int
+    host: str | None
+    port: int | None
+    def __init__(
+        self, error: str, error_time_secs: int, host: str | None = None, port: int | None = None
+    ) -> None: ...
+
+class SupervisorInfo(TPayload):
+    time_secs: int
+    hostname: str
+    assignment_id: str | None
+    used_ports: list[int] | None
+    meta: list[int] | None
+    scheduler_meta: dict[str, str] | None
+    uptime_secs: int | None
+    version: str | None
+    resources_map: dict[str, float] | None
+    server_port: int | None
+    def __init__(
+        self,
+        time_secs: int,
+        hostname: str,
+        assignment_id: str | None = None,
+        used_ports: list[int] | None = None,
+        meta: list[int] | None = None,
+        scheduler_meta: dict[str, str] | None = None,
+        uptime_secs: int | None = None,
+        version: str | None = None,
+        resources_map: dict[str, float] | None = None,
+        server_port: int | None = None,
+    ) -> None: ...
+
+class NimbusSummary(TPayload):
+    host: str
+    port: int
+    uptime_secs: int
+    isLeader: bool
+    version: str
+    tlsPort: int | None
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        uptime_secs: int,
+        isLeader: bool,
+        version: str,
+        tlsPort: int | None = None,
+    ) -> None: ...
+
+class PrivateWorkerKey(TPayload):
+    key: bytes
+    userName: str
+    expirationTimeMillis: int
+    def __init__(self, key: bytes, userName: str, expirationTimeMillis: int) -> None: ...
+
+class LogLevelAction(IntEnum):
+    UNCHANGED = 1
+    UPDATE = 2
+    REMOVE = 3
+
+class LogLevel(TPayload):
+    action: LogLevelAction
+    target_log_level: str | None
+    reset_log_level_timeout_secs: int | None
+    reset_log_level_timeout_epoch: int | None
+    reset_log_level: str | None
+    def __init__(
+        self,
+        action: LogLevelAction,
+        target_log_level: str | None = None,
+        reset_log_level_timeout_secs: int | None = None,
+        reset_log_level_timeout_epoch: int | None = None,
+        reset_log_level: str | None = None,
+    ) -> None: ...
+
+class LogConfig(TPayload):
+    named_logger_level: dict[str, LogLevel] | None
+    def __init__(self, named_logger_level: dict[str, LogLevel] | None = None) -> None: ...
+
+class ProfileAction(IntEnum):
+    JPROFILE_STOP = 0
+    JPROFILE_START = 1
+    JPROFILE_DUMP = 2
+    JMAP_DUMP = 3
+    JSTACK_DUMP = 4
+    JVM_RESTART = 5
+
+class ProfileRequest(TPayload):
+    nodeInfo: NodeInfo
+    action: ProfileAction
+    time_stamp: int | None
+    def __init__(
+        self, nodeInfo: NodeInfo, action: ProfileAction, time_stamp: int | None = None
+    ) -> None: ...

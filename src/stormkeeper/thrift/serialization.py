@@ -1,0 +1,107 @@
+"""Records to and from the bytes of a znode's value or a pulse's details.
+
+::
+
+    data = serialize(heartbeat, compression_for(conf["storm.meta.serialization.delegate"]))
+    heartbeat = deserialize(ClusterWorkerHeartbeat, data)
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from thriftpy2.thrift import TPayload
+
+from stormkeeper.errors import SerializationError
+from stormkeeper.thrift.compression import (
+    DEFAULT_LIMIT,
+    Compression,
+    compress,
+    compression_for,
+    decompress,
+)
+from stormkeeper.thrift.reader import decode
+from stormkeeper.thrift.writer import Release, encode
+
+__all__ = [
+    "DEFAULT_LIMIT",
+    "Compression",
+    "Release",
+    "compression_for",
+    "deserialize",
+    "serialize",
+]
+
+#: What Storm stores in a znode that is only a directory.
+_DIRECTORY = b"\x07"
+
+Record = TypeVar("Record", bound=TPayload)
+
+
+def serialize(
+    record: TPayload,
+    compression: Compression = Compression.GZIP,
+    *,
+    release: Release = Release.STORM_2,
+) -> bytes:
+    """Return a record as Storm stores it.
+
+    Parameters
+    ----------
+    record : object
+        An instance of a class of `stormkeeper.thrift.records` or `stormkeeper.thrift.pacemaker`.
+    compression : Compression, optional
+        What `compression_for` says of the configured delegate; Storm 2's default, gzip, if left
+        out.
+    release : Release, optional
+        Which Storm is to read it. It matters to `ClusterWorkerHeartbeat` alone, whose
+        ``time_secs`` Storm 2 wants as i32 and Storm 3 as i64; everything of ours reads both.
+
+    Raises
+    ------
+    SerializationError
+        If the record does not fit its schema: a required field that is None, a value of a wrong
+        type or out of range, a union without exactly one member.
+    """
+    return compress(encode(record, release), compression)
+
+
+def deserialize(
+    cls: type[Record], data: bytes | bytearray | memoryview, *, limit: int = DEFAULT_LIMIT
+) -> Record:
+    """Read a record that any release of Storm, or we, stored, compressed or not.
+
+    Parameters
+    ----------
+    cls : type
+        The record's class.
+    data : bytes
+        A znode's value, or a pulse's details.
+    limit : int, optional
+        The bytes that the record may decompress to, 100 MiB as in Storm if left out. A record in
+        memory can be some forty times as large as its bytes: where anyone may write, ask for less.
+
+    Returns
+    -------
+    Record
+        An instance of `cls`. Optional fields that are absent are None.
+
+    Raises
+    ------
+    SerializationError
+        If the bytes are not such a record, or decompress to more than `limit`. Nothing else is
+        raised whatever the bytes are, and the time is linear in what they decompress to.
+    """
+    data = bytes(data)
+    if data == _DIRECTORY:
+        raise SerializationError(
+            f"not a {cls.__name__}: the single byte 07, which Storm stores in a znode that is only"
+            " a directory"
+        )
+    if not data:
+        raise SerializationError(f"not a {cls.__name__}: no bytes at all")
+    try:
+        plain = decompress(data, limit)
+    except SerializationError as error:
+        raise SerializationError(f"not a {cls.__name__}: {error}") from error
+    return decode(cls, plain)

@@ -1,0 +1,213 @@
+// The records that a Storm cluster keeps in ZooKeeper and sends to Pacemaker: Storm's names, field
+// ids and types, which are the contract; the words are ours.
+//
+// Storm's defaults ("= {}") are left out: a field that is not set is None and is not written, and a
+// reader of Storm's puts its own default in.
+//
+// (storm2 = "i32") on a field: Storm 2 declares this type instead. Written as the reader expects it
+// (serialization.Release), read either way.
+
+// ---- heartbeats: what a worker sends every task.heartbeat.frequency.secs --------------------------
+
+// Tasks task_start to task_end, both included, run by one executor.
+struct ExecutorInfo {
+  1: required i32 task_start
+  2: required i32 task_end
+}
+
+struct GlobalStreamId {
+  1: required string componentId
+  2: required string streamId
+}
+
+// Every statistic is a map from window ("600", "10800", "86400", ":all-time") to a map from stream
+// to a count or an average. A bolt counts by the stream that came in, a spout by the one it emits.
+
+struct BoltStats {
+  1: required map<string, map<GlobalStreamId, i64>> acked
+  2: required map<string, map<GlobalStreamId, i64>> failed
+  3: required map<string, map<GlobalStreamId, double>> process_ms_avg
+  4: required map<string, map<GlobalStreamId, i64>> executed
+  5: required map<string, map<GlobalStreamId, double>> execute_ms_avg
+}
+
+struct SpoutStats {
+  1: required map<string, map<string, i64>> acked
+  2: required map<string, map<string, i64>> failed
+  3: required map<string, map<string, double>> complete_ms_avg
+}
+
+union ExecutorSpecificStats {
+  1: BoltStats bolt
+  2: SpoutStats spout
+}
+
+struct ExecutorStats {
+  1: required map<string, map<string, i64>> emitted
+  2: required map<string, map<string, i64>> transferred
+  3: required ExecutorSpecificStats specific
+  4: required double rate
+}
+
+// A worker's heartbeat: /workerbeats/<storm id>/<node>-<port>.
+struct ClusterWorkerHeartbeat {
+  1: required string storm_id
+  2: required map<ExecutorInfo, ExecutorStats> executor_stats
+  3: required i64 time_secs (storm2 = "i32")
+  4: required i32 uptime_secs
+}
+
+// ---- assignments: which worker runs what ----------------------------------------------------------
+
+// A supervisor (by id) and ports of it.
+struct NodeInfo {
+  1: required string node
+  2: required set<i64> port
+}
+
+struct WorkerResources {
+  1: optional double mem_on_heap
+  2: optional double mem_off_heap
+  3: optional double cpu
+  4: optional double shared_mem_on_heap
+  5: optional double shared_mem_off_heap
+  6: optional map<string, double> resources
+  7: optional map<string, double> shared_resources
+}
+
+// The list keys are executors: [first task, last task].
+struct Assignment {
+  1: required string master_code_dir
+  2: optional map<string, string> node_host
+  3: optional map<list<i64>, NodeInfo> executor_node_port
+  4: optional map<list<i64>, i64> executor_start_time_secs
+  5: optional map<NodeInfo, WorkerResources> worker_resources
+  6: optional map<string, double> total_shared_off_heap
+  7: optional string owner
+}
+
+// ---- topologies -----------------------------------------------------------------------------------
+
+enum TopologyStatus {
+  ACTIVE = 1
+  INACTIVE = 2
+  REBALANCING = 3
+  KILLED = 4
+}
+
+struct KillOptions {
+  1: optional i32 wait_secs
+}
+
+struct RebalanceOptions {
+  1: optional i32 wait_secs
+  2: optional i32 num_workers
+  3: optional map<string, i32> num_executors
+  4: optional map<string, map<string, double>> topology_resources_overrides
+  5: optional string topology_conf_overrides
+  6: optional string principal
+}
+
+// The kill or the rebalance that a topology waits for.
+union TopologyActionOptions {
+  1: KillOptions kill_options
+  2: RebalanceOptions rebalance_options
+}
+
+struct DebugOptions {
+  1: optional bool enable
+  2: optional double samplingpct
+}
+
+struct StormBase {
+  1: required string name
+  2: required TopologyStatus status
+  3: required i32 num_workers
+  4: optional map<string, i32> component_executors
+  5: optional i32 launch_time_secs
+  6: optional string owner
+  7: optional TopologyActionOptions topology_action_options
+  8: optional TopologyStatus prev_status
+  9: optional map<string, DebugOptions> component_debug
+  10: optional string principal
+  11: optional string topology_version
+}
+
+struct Credentials {
+  1: required map<string, string> creds
+  2: optional string topoOwner
+}
+
+struct ErrorInfo {
+  1: required string error
+  2: required i32 error_time_secs
+  3: optional string host
+  4: optional i32 port
+}
+
+// ---- daemons --------------------------------------------------------------------------------------
+
+struct SupervisorInfo {
+  1: required i64 time_secs
+  2: required string hostname
+  3: optional string assignment_id
+  4: optional list<i64> used_ports
+  5: optional list<i64> meta
+  6: optional map<string, string> scheduler_meta
+  7: optional i64 uptime_secs
+  8: optional string version
+  9: optional map<string, double> resources_map
+  10: optional i32 server_port
+}
+
+// tlsPort came with Storm 3.
+struct NimbusSummary {
+  1: required string host
+  2: required i32 port
+  3: required i32 uptime_secs
+  4: required bool isLeader
+  5: required string version
+  6: optional i32 tlsPort
+}
+
+struct PrivateWorkerKey {
+  1: required binary key
+  2: required string userName
+  3: required i64 expirationTimeMillis
+}
+
+// ---- log levels and profiling ---------------------------------------------------------------------
+
+enum LogLevelAction {
+  UNCHANGED = 1
+  UPDATE = 2
+  REMOVE = 3
+}
+
+struct LogLevel {
+  1: required LogLevelAction action
+  2: optional string target_log_level
+  3: optional i32 reset_log_level_timeout_secs
+  4: optional i64 reset_log_level_timeout_epoch
+  5: optional string reset_log_level
+}
+
+// There is no field 1.
+struct LogConfig {
+  2: optional map<string, LogLevel> named_logger_level
+}
+
+enum ProfileAction {
+  JPROFILE_STOP = 0
+  JPROFILE_START = 1
+  JPROFILE_DUMP = 2
+  JMAP_DUMP = 3
+  JSTACK_DUMP = 4
+  JVM_RESTART = 5
+}
+
+struct ProfileRequest {
+  1: required NodeInfo nodeInfo
+  2: required ProfileAction action
+  3: optional i64 time_stamp
+}
