@@ -5,14 +5,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
 
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import dev_zookeeper
-from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word, zookeeper_classpath
+from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word
 from support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -27,7 +26,7 @@ def server(tmp_path):
 
 def test_serves_once_started_and_is_gone_once_stopped(server):
     server.start()
-    assert server.address == f"127.0.0.1:{server.port}"
+    assert str(server.address) == f"127.0.0.1:{server.port}"
     assert "Mode: standalone" in four_letter_word(server.host, server.port, "srvr")
     process = psutil.Process(server.pid)
     assert "java" in process.name()
@@ -134,12 +133,67 @@ def test_it_dies_with_its_parent(tmp_path):
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_class_path_has_only_what_the_server_needs():
-    jars = [Path(jar).name for jar in zookeeper_classpath().split(os.pathsep)]
-    assert any(jar.startswith("zookeeper-3") for jar in jars)
-    assert len(jars) < 25
+def storm(tmp_path, *options):
+    """Starts ``storm dev-zookeeper`` with its data below `tmp_path`."""
+    settings = [f"storm.local.dir={tmp_path}", *options]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "stormkeeper", "dev-zookeeper"),
+            *(part for setting in settings for part in ("-c", setting)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HOME": "/nonexistent"},
+    )
 
 
-def test_class_path_falls_back_to_every_jar(monkeypatch):
-    monkeypatch.setattr(dev_zookeeper, "JARS", ("zookeeper", "no-such-library"))
-    assert zookeeper_classpath().endswith(f"jars{os.sep}*")
+def java_of(daemon):
+    return psutil.Process(daemon.pid).children()[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_daemon_serves_when_it_says_so_and_stops_cleanly(tmp_path, number):
+    with storm(tmp_path, "storm.zookeeper.port=0") as daemon:
+        ready = daemon.stdout.readline()
+        assert ready.startswith("zookeeper listening on 127.0.0.1:")
+        assert "Mode:" in four_letter_word("127.0.0.1", int(ready.rpartition(":")[2]), "srvr")
+        java = java_of(daemon)
+        daemon.send_signal(number)
+        assert daemon.wait(30) == 0
+        assert not java.is_running()
+        assert daemon.stdout.read() == ""
+    assert (tmp_path / "zookeeper" / "data").is_dir()
+
+
+def test_the_daemon_stops_while_it_starts(tmp_path):
+    with storm(tmp_path, "storm.zookeeper.port=0") as daemon:
+        java = until(lambda: next(iter(psutil.Process(daemon.pid).children()), None))
+        daemon.terminate()
+        assert daemon.wait(30) == 0
+        assert not java.is_running()
+
+
+def test_the_daemon_says_that_its_port_is_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with storm(tmp_path, f"storm.zookeeper.port={port}") as daemon:
+            assert daemon.wait(60) == 1
+            error = daemon.stderr.read()
+            assert daemon.stdout.read() == ""
+    assert f"cannot listen on 127.0.0.1:{port}" in error
+    assert "Traceback" not in error
+
+
+def test_the_daemon_ends_with_the_log_of_a_server_that_ends(tmp_path):
+    with storm(tmp_path, "storm.zookeeper.port=0") as daemon:
+        daemon.stdout.readline()
+        with (tmp_path / "zookeeper" / "zookeeper.log").open("a") as log:
+            log.write("the last words\n")
+        java_of(daemon).kill()
+        assert daemon.wait(30) == 1
+        error = daemon.stderr.read()
+    assert "ended with code -9 while it served" in error
+    assert "the last words" in error
+    assert "Traceback" not in error

@@ -5,7 +5,6 @@ ours, not against the machine's (``forceSync=no``), which makes a write cheap on
 """
 
 import contextlib
-import importlib.util
 import os
 import queue
 import signal
@@ -14,60 +13,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from stormkeeper.address import Address
+from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import tether
+from stormkeeper.local import tether, zookeeper_jvm
 from stormkeeper.local.java import find_java
-
-MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
-
-#: What the server needs of PySpark's 280 jars, by name without version. With all of them it takes
-#: 30 MB more memory and starts more slowly; all of them are used where one of these is not found.
-JARS = (
-    "zookeeper",
-    "zookeeper-jute",
-    "slf4j-api",
-    "log4j-api",
-    "log4j-core",
-    "log4j-slf4j2-impl",
-    "metrics-core",
-    "commons-io",
-    "snappy-java",
-    "audience-annotations",
-    "netty-buffer",
-    "netty-codec",
-    "netty-codec-base",
-    "netty-common",
-    "netty-handler",
-    "netty-resolver",
-    "netty-transport",
-)
-
-#: The serial collector and the C1 compiler: a small, quick JVM. A larger heap than a development
-#: cluster fills costs nothing until it is filled.
-JVM_OPTIONS = (
-    "-Xms16m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-Dzookeeper.admin.enableServer=false",
-    "-Dzookeeper.jmx.log4j.disable=true",
-    "-Dlog4j2.disable.jmx=true",
-    "-Dzookeeper.forceSync=no",
-    # The transaction log is preallocated in blocks of this many KiB; the default is 64 MiB.
-    "-Dzookeeper.preAllocSize=1024",
-)
-
-#: Sessions may be shorter (tests) and longer (Storm's 20 s default fits anyway) than ZooKeeper's
-#: own bounds of 2 and 20 ticks allow. Expiry is noticed at ticks, so ticks are short.
-TICK_MILLIS = 250
-MIN_SESSION_MILLIS = 500
-MAX_SESSION_MILLIS = 120_000
 
 #: How many free ports are tried when another process takes the chosen one first.
 PORT_ATTEMPTS = 5
@@ -78,6 +34,39 @@ QUESTION_SECS = 2.0
 
 #: Lines of the log that an error shows.
 ERROR_LINES = 15
+
+
+#: How soon `serve` notices that the server ended on its own, in seconds.
+WATCH_SECS = 0.5
+
+
+def serve(conf: Mapping[str, Any]) -> int:
+    """Run a server until SIGTERM or SIGINT; return the exit code, 0.
+
+    It listens on ``storm.zookeeper.port`` (0: any free one) of the loopback address, keeps its
+    data in ``zookeeper`` below ``storm.local.dir``, and ``zookeeper listening on HOST:PORT`` is
+    printed on stdout when it serves.
+
+    Raises
+    ------
+    LocalClusterError
+        It could not start, or ended on its own; the message ends with its log's end.
+    """
+    configure_logging()
+    die_with_parent()
+    data_dir = Path(conf["storm.local.dir"]).expanduser() / "zookeeper"
+    server = DevZooKeeper(data_dir, conf["storm.zookeeper.port"])
+    with StopSignals() as stop:
+        try:
+            server.start(cancelled=lambda: stop.stopped)
+            if server.running:
+                announce(f"zookeeper listening on {server.address}")
+            while not stop.wait(WATCH_SECS):
+                if not server.running:
+                    raise server.ended_error("while it served")
+        finally:
+            server.stop()
+    return 0
 
 
 class DevZooKeeper:
@@ -124,9 +113,9 @@ class DevZooKeeper:
         return self._port
 
     @property
-    def address(self) -> str:
-        """``host:port``, as clients connect to it."""
-        return f"[{self.host}]:{self._port}" if ":" in self.host else f"{self.host}:{self._port}"
+    def address(self) -> Address:
+        """Where clients connect to it."""
+        return Address(self.host, self._port)
 
     @property
     def pid(self) -> int | None:
@@ -155,8 +144,17 @@ class DevZooKeeper:
     ) -> None:
         self.stop()
 
-    def start(self, deadline_secs: float = 60.0) -> None:
+    def start(
+        self, deadline_secs: float = 60.0, cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
         """Start the server and return when it serves.
+
+        Parameters
+        ----------
+        deadline_secs
+            How long that may take.
+        cancelled
+            Asked meanwhile; once it says so, the server is stopped again.
 
         Raises
         ------
@@ -168,13 +166,13 @@ class DevZooKeeper:
             return
         deadline = time.monotonic() + deadline_secs
         java = find_java(self._environ)
-        classpath = zookeeper_classpath()
+        classpath = zookeeper_jvm.classpath()
         any_port = self._port == 0
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self._port = _free_port(self.host, self._port)
             try:
                 self._launch(java, classpath)
-                self._wait_serving(deadline)
+                self._wait_serving(deadline, cancelled)
             except BaseException as error:
                 self.stop()
                 clash = "BindException" in self.log_tail()
@@ -213,16 +211,16 @@ class DevZooKeeper:
     def _launch(self, java: Path, classpath: str) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         settings = self.data_dir / "zoo.cfg"
-        settings.write_text(_server_settings(self.data_dir / "data", self.host, self._port))
+        settings.write_text(
+            zookeeper_jvm.server_settings(self.data_dir / "data", self.host, self._port)
+        )
         logging = self.data_dir / "log4j2.properties"
-        logging.write_text(_logging_settings(self.log))
+        logging.write_text(zookeeper_jvm.logging_settings(self.log))
         with contextlib.suppress(OSError):
             self._log_start = self.log.stat().st_size
         argv = [
-            sys.executable,
-            *("-I", "-S", tether.__file__, str(os.getpid())),
-            *(str(java), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging.as_uri()}"),
-            *("-cp", classpath, MAIN_CLASS, str(settings)),
+            *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
+            *zookeeper_jvm.command(java, classpath, settings, logging),
         ]
         started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
         # Linux ends the child at the death of the thread that started it, so it gets one that
@@ -236,13 +234,20 @@ class DevZooKeeper:
             raise LocalClusterError(f"ZooKeeper cannot be started with {java}: {process}")
         self._process, self._keeper = process, keeper
 
-    def _wait_serving(self, deadline: float) -> None:
+    def ended_error(self, when: str) -> LocalClusterError:
+        """Return the error that says that the server ended on its own, with its log's end."""
+        return LocalClusterError(
+            f"ZooKeeper on {self.address} ended with code {self.returncode} {when}; its log,"
+            f" {self.log}, ends with:\n{self.log_tail()}"
+        )
+
+    def _wait_serving(self, deadline: float, cancelled: Callable[[], bool]) -> None:
         while not self._serves():
+            if cancelled():
+                self.stop()
+                return
             if not self.running:
-                raise LocalClusterError(
-                    f"ZooKeeper on {self.address} ended with code {self.returncode} before it"
-                    f" served; its log, {self.log}, ends with:\n{self.log_tail()}"
-                )
+                raise self.ended_error("before it served")
             if time.monotonic() > deadline:
                 raise LocalClusterError(
                     f"ZooKeeper on {self.address} did not serve before the deadline; its log,"
@@ -274,30 +279,6 @@ def four_letter_word(host: str, port: int, word: str) -> str:
         while chunk := connection.recv(4096):
             answer += chunk
     return answer.decode(errors="replace")
-
-
-def zookeeper_classpath() -> str:
-    """Return the class path of a ZooKeeper server, out of PySpark's jars.
-
-    Raises
-    ------
-    LocalClusterError
-        PySpark is not installed, or has no ZooKeeper among its jars.
-    """
-    spec = importlib.util.find_spec("pyspark")
-    places = (spec.submodule_search_locations or []) if spec else []
-    folder = next((f for place in places if (f := Path(place) / "jars").is_dir()), None)
-    if folder is None:
-        raise LocalClusterError(
-            "ZooKeeper is started out of PySpark's jars, and PySpark was not found:"
-            " pip install pyspark"
-        )
-    chosen = [sorted(folder.glob(f"{name}-[0-9]*.jar")) for name in JARS]
-    if not chosen[0]:
-        raise LocalClusterError(f"there is no zookeeper-*.jar in {folder}: re-install pyspark 4")
-    if all(chosen):
-        return os.pathsep.join(str(jar) for jars in chosen for jar in jars)
-    return str(folder / "*")
 
 
 def _keep(
@@ -338,44 +319,7 @@ def _free_port(host: str, port: int) -> int:
         ) from error
 
 
-def _in_use(address: str) -> LocalClusterError:
+def _in_use(address: Address) -> LocalClusterError:
     return LocalClusterError(
         f"ZooKeeper cannot listen on {address}: another process took the port while it started"
     )
-
-
-def _server_settings(data: Path, host: str, port: int) -> str:
-    values = {
-        "dataDir": str(data),
-        "clientPortAddress": host,
-        "clientPort": str(port),
-        "tickTime": str(TICK_MILLIS),
-        "minSessionTimeout": str(MIN_SESSION_MILLIS),
-        "maxSessionTimeout": str(MAX_SESSION_MILLIS),
-        "maxClientCnxns": "0",
-        "4lw.commands.whitelist": "*",
-        "autopurge.snapRetainCount": "3",
-        "autopurge.purgeInterval": "1",
-    }
-    return "".join(f"{key}={_java_property(value)}\n" for key, value in values.items())
-
-
-def _logging_settings(log: Path) -> str:
-    values = {
-        "status": "error",
-        "appender.file.type": "File",
-        "appender.file.name": "file",
-        "appender.file.fileName": str(log),
-        "appender.file.layout.type": "PatternLayout",
-        "appender.file.layout.pattern": "%d{ISO8601} %-5p %c{1} %m%n",
-        "rootLogger.level": "warn",
-        "rootLogger.appenderRef.file.ref": "file",
-    }
-    return "".join(f"{key}={_java_property(value)}\n" for key, value in values.items())
-
-
-def _java_property(value: str) -> str:
-    """Write a value as Java's Properties.load reads it: Latin-1, with backslash escapes."""
-    units = value.replace("\\", "\\\\").encode("utf-16-be")
-    codes = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
-    return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
