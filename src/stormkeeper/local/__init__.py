@@ -1,0 +1,1 @@
+"""A whole cluster on one machine: ZooKeeper, Pacemakers, a worker, the heartbeat pipeline."""

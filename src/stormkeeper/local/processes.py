@@ -1,0 +1,200 @@
+"""A child process of a local cluster: its start, its ready line, its log, its end.
+
+Every child runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone,
+which then stops the children in order. Children carry ``RUN_MARK`` in their environment, and
+what they start inherits it, so that whoever is left at the end can be found by it even when its
+parent is long gone.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from stormkeeper.errors import LocalClusterError
+
+RUN_MARK = "STORMKEEPER_RUN"
+
+#: Lines of a child's standard output that are kept for the view.
+TAIL_LINES = 200
+
+#: Lines of a child's log that an error shows: enough for a Python traceback.
+ERROR_LINES = 25
+
+#: How often a wait looks again at a child, in seconds.
+POLL_SECS = 0.05
+
+
+class Child:
+    """One process of the cluster.
+
+    Parameters
+    ----------
+    name
+        What an operator calls it: ``pacemaker 1``, ``worker``.
+    argv
+        The command.
+    log
+        File that gets everything it writes; standard output is kept in memory too.
+    env
+        Its environment.
+    ready
+        The line on standard output by which it says that it serves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str],
+        ready: re.Pattern[str],
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self.ready_match: re.Match[str] | None = None
+        self._ready = ready
+        self._log_file = log.open("ab")
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._log_file,
+                env=dict(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log_file.close()
+            raise LocalClusterError(f"{name} cannot be started: {error}") from error
+        self._reader = threading.Thread(target=self._read, name=f"{name} output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code once it has ended, negative where a signal ended it; None while it runs."""
+        return self._process.poll()
+
+    def state(self) -> str:
+        """In words, what the process is doing: ``starting``, ``running``, ``ended by SIGKILL``."""
+        code = self.returncode
+        if code is None:
+            return "running" if self.ready_match else "starting"
+        if code < 0:
+            return f"ended by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def wait_ready(self, timeout_secs: float) -> re.Match[str] | None:
+        """Wait up to `timeout_secs` for its ready line; None when it has not come yet.
+
+        Raises
+        ------
+        LocalClusterError
+            It ended; the message ends with the tail of its log.
+        """
+        deadline = time.monotonic() + timeout_secs
+        while self.ready_match is None:
+            if self.returncode is not None:
+                # Its last lines may still be on their way through the pipe.
+                self._reader.join(timeout=1.0)
+                if self.ready_match is None:
+                    raise LocalClusterError(f"the {self.name} {self.state()}:\n{self.log_tail()}")
+            elif time.monotonic() > deadline:
+                break
+            else:
+                time.sleep(POLL_SECS)
+        return self.ready_match
+
+    def log_tail(self) -> str:
+        """Return the last lines of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-ERROR_LINES:])
+
+    def memory_mib(self) -> float:
+        """Resident memory of the process and all that it started, in MiB; 0 once it ended."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            family = [process, *process.children(recursive=True)]
+            total = 0
+            for member in family:
+                with contextlib.suppress(psutil.Error):
+                    total += member.memory_info().rss
+            return total / 2**20
+        return 0.0
+
+    def request_stop(self) -> None:
+        """Ask it to end; a suspended process is continued, so that it can act on the signal."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+                self._process.send_signal(signal.SIGCONT)
+
+    def wait_stopped(self, grace_secs: float) -> None:
+        """Wait `grace_secs` for its end, then end it and everything in its session by force."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=grace_secs)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join(timeout=1.0)
+        self._log_file.close()
+
+    def stop(self, grace_secs: float) -> None:
+        """End it: SIGTERM, `grace_secs` to comply, then SIGKILL."""
+        self.request_stop()
+        self.wait_stopped(grace_secs)
+
+    def _read(self) -> None:
+        stdout = self._process.stdout
+        if stdout is None:
+            return
+        for raw in stdout:
+            self._log_file.write(raw)
+            self._log_file.flush()
+            line = raw.decode(errors="replace").rstrip()
+            if self.ready_match is None and (match := self._ready.search(line)):
+                self.ready_match = match
+            else:
+                self.lines.append(line)
+        stdout.close()
+
+
+def end_marked(run: str, *, settle_secs: float) -> int:
+    """End every process that carries the mark of `run`, and say how many had to be ended.
+
+    Those that are on their way out already get `settle_secs` for it and do not count.
+    """
+    deadline = time.monotonic() + settle_secs
+    while (left := marked(run)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECS)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    return len(left)
+
+
+def marked(run: str) -> list[psutil.Process]:
+    """Return the live processes, other than this one, that carry the mark of `run`."""
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(RUN_MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found

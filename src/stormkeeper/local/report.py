@@ -1,0 +1,47 @@
+"""The report of a local run, as JSON for scripts and tests."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stormkeeper.local.ledger import Snapshot
+
+
+def build(
+    snapshot: Snapshot, *, now: float, tables: Mapping[str, int], processes_left: int
+) -> dict[str, Any]:
+    """Return what was seen as a JSON-able object.
+
+    Parameters
+    ----------
+    snapshot
+        What the Pacemakers reported.
+    now
+        When watching ended, on the clock of the snapshot's times: a silence that lasted until
+        then counts as a gap.
+    tables
+        Rows of each table that the heartbeat pipeline wrote.
+    processes_left
+        Processes of the run that were still there after everything was stopped.
+    """
+    return {
+        "pacemakers": [
+            {"address": p.address, "pulses_received": p.pulses_received, "keys": p.keys}
+            for p in snapshot.pacemakers
+        ],
+        "workers": [
+            {
+                "topology": w.slot.topology,
+                "node": w.slot.node,
+                "port": w.slot.port,
+                "pulses": w.pulses,
+                "max_gap_secs": round(w.gap_at(now), 3),
+            }
+            for w in snapshot.workers
+        ],
+        "components": {
+            name: {"emitted": counts.emitted, "executed": counts.executed}
+            for name, counts in sorted(snapshot.components().items())
+        },
+        "tables": dict(tables),
+        "processes_left": processes_left,
+    }

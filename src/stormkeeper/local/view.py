@@ -1,0 +1,276 @@
+"""What a local cluster shows: one live picture in a terminal, plain lines elsewhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from stormkeeper.local.ledger import Counts, Snapshot
+
+#: Time between two plain progress lines, in seconds.
+LINE_SECS = 5.0
+
+#: Lines of the topology's own output in the picture.
+OUTPUT_LINES = 6
+
+
+@dataclass(frozen=True)
+class ProcessSeen:
+    """A process of the cluster, as the picture shows it."""
+
+    name: str
+    pid: int
+    state: str
+    address: str
+    memory_mib: float
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything that is shown at one moment; `now` and `up_secs` are in seconds."""
+
+    title: str
+    hint: str
+    now: float
+    up_secs: float
+    processes: Sequence[ProcessSeen]
+    snapshot: Snapshot
+    statuses: dict[tuple[str, str, int], str]
+    rates: dict[str, Counts]
+    output: Sequence[str]
+
+
+class View(Protocol):
+    """Shows pictures until it is left."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Say something once."""
+        ...
+
+    def show(self, picture: Picture) -> None:
+        """Show the newest picture."""
+        ...
+
+
+def view_on(console: Console) -> View:
+    """Return the view that fits the console: live in a terminal, lines in a pipe or a file."""
+    return LiveView(console) if console.is_terminal else LineView(console)
+
+
+class LineView:
+    """Plain lines: every note, a line of progress now and then, the topology's own output."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = 0.0
+        self._output_seen: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def note(self, line: str) -> None:
+        """Print the line."""
+        self._print(line)
+
+    def show(self, picture: Picture) -> None:
+        """Print what the topology said since, and at times a line on each worker."""
+        for line in new_lines(self._output_seen, picture.output):
+            self._print(f"  | {line}")
+        self._output_seen = list(picture.output)
+        if picture.now < self._next:
+            return
+        self._next = picture.now + LINE_SECS
+        for worker in picture.snapshot.workers:
+            counts = " · ".join(
+                f"{name} {flow(c)}" for name, c in sorted(worker.components.items())
+            )
+            self._print(
+                f"{picture.up_secs:4.0f} s  {worker.slot.topology} at {worker.slot.port}: "
+                f"pulse {worker.pulses}, {picture.now - worker.last_received:.1f} s ago "
+                f"at {worker.pacemaker}  {counts}"
+            )
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveView:
+    """One picture, redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def note(self, line: str) -> None:
+        """Print the line above the picture."""
+        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, picture: Picture) -> None:
+        """Redraw."""
+        self._live.update(render(picture), refresh=True)
+
+
+def render(picture: Picture) -> RenderableType:
+    """Draw one picture."""
+    parts: list[RenderableType] = [
+        Text.assemble((picture.title, "bold"), f"   up {clock(picture.up_secs)}"),
+        processes_table(picture),
+        workers_table(picture),
+        components_table(picture),
+    ]
+    if picture.output:
+        lines = "\n".join(picture.output[-OUTPUT_LINES:])
+        parts.append(Panel(Text(lines, no_wrap=True, overflow="ellipsis"), title="topology says"))
+    parts.append(Text(picture.hint, style="dim", overflow="fold"))
+    return Group(*parts)
+
+
+def processes_table(picture: Picture) -> Table:
+    """Show the processes: where they listen, what they take, whether they run."""
+    table = _table("process", "address", "pid", "memory", "keys", "pulses", "state")
+    seen = {p.address: p for p in picture.snapshot.pacemakers}
+    for process in picture.processes:
+        pacemaker = seen.get(process.address)
+        table.add_row(
+            process.name,
+            process.address,
+            str(process.pid),
+            f"{process.memory_mib:,.0f} MiB" if process.memory_mib else "",
+            f"{pacemaker.keys:,}" if pacemaker else "",
+            f"{pacemaker.pulses_received:,}" if pacemaker else "",
+            Text(process.state, style="" if process.state == "running" else "yellow"),
+        )
+    return table
+
+
+def workers_table(picture: Picture) -> Table:
+    """Show the workers: the age of their last pulse, and what the liveness table says of them."""
+    table = _table("worker", "slot", "last pulse", "at", "pulses", "longest gap", "liveness")
+    colours = {"alive": "green", "late": "yellow", "dead": "bold red"}
+    for worker in picture.snapshot.workers:
+        slot = worker.slot
+        status = picture.statuses.get((slot.topology, slot.node, slot.port), "")
+        table.add_row(
+            slot.topology,
+            f"{slot.node}:{slot.port}",
+            f"{picture.now - worker.last_received:.1f} s ago",
+            worker.pacemaker,
+            f"{worker.pulses:,}",
+            f"{worker.gap_at(picture.now):.1f} s",
+            Text(status, style=colours.get(status, "")),
+        )
+    return table
+
+
+def components_table(picture: Picture) -> Table:
+    """Show the components: rows in and out since the start, and per second now."""
+    table = _table("component", "executed", "emitted", "executed/s", "emitted/s")
+    for name, counts in sorted(picture.snapshot.components().items()):
+        rate = picture.rates.get(name, Counts())
+        table.add_row(
+            name,
+            f"{counts.executed:,}",
+            f"{counts.emitted:,}",
+            f"{rate.executed:,}",
+            f"{rate.emitted:,}",
+        )
+    return table
+
+
+def new_lines(before: Sequence[str], after: Sequence[str]) -> Sequence[str]:
+    """Return the lines of `after`, a sliding tail of one output, that came since `before`."""
+    for start in range(len(before) + 1):
+        kept = before[start:]
+        if list(after[: len(kept)]) == list(kept):
+            return after[len(kept) :]
+    return after
+
+
+def flow(counts: Counts) -> str:
+    """Say rows in and out in words: ``1,200 in, 40 out``; a side that is zero is left out."""
+    sides = [
+        f"{number:,} {side}"
+        for number, side in ((counts.executed, "in"), (counts.emitted, "out"))
+        if number
+    ]
+    return ", ".join(sides) or "nothing yet"
+
+
+def clock(secs: float) -> str:
+    """Return `secs` as ``m:ss``."""
+    return f"{int(secs) // 60}:{int(secs) % 60:02d}"
+
+
+class Rates:
+    """Rows per second by component, over the last few pictures.
+
+    A worker beats every few seconds, so a shorter view would show nothing, then everything.
+    """
+
+    WINDOW_SECS = 10.0
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, dict[str, Counts]]] = []
+
+    def update(self, now: float, components: dict[str, Counts]) -> dict[str, Counts]:
+        """Take in the counts at `now` and return the rates."""
+        self._samples.append((now, components))
+        while len(self._samples) > 2 and now - self._samples[1][0] >= self.WINDOW_SECS:
+            del self._samples[0]
+        then, before = self._samples[0]
+        elapsed = max(now - then, 1.0)
+        zero = Counts()
+        return {
+            name: Counts(
+                max(0, round((c.emitted - before.get(name, zero).emitted) / elapsed)),
+                max(0, round((c.executed - before.get(name, zero).executed) / elapsed)),
+            )
+            for name, c in components.items()
+        }
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
+    for column in columns:
+        numeric = column in {"memory", "keys", "pulses", "executed", "emitted"} or "/s" in column
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    return table

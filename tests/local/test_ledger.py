@@ -1,0 +1,92 @@
+"""What the ledger of a local run makes of the Pacemakers' answers."""
+
+from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot
+
+A, B = "127.0.0.1:1", "127.0.0.1:2"
+SLOT = Slot("wc-1-1", "node", 6700)
+
+
+def pulse(received, revision=1, slot=SLOT, **components):
+    return Pulse(slot, revision, received, {name: Counts(*c) for name, c in components.items()})
+
+
+def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):
+    ledger.answered(
+        address,
+        instance=instance,
+        pulses_received=len(pulses) if received is None else received,
+        keys=keys,
+        pulses=pulses,
+    )
+
+
+def worker(ledger):
+    (only,) = ledger.snapshot().workers
+    return only
+
+
+def test_gap_is_the_longest_time_between_two_receipts():
+    ledger = Ledger()
+    answer(ledger, A, pulse(10.0))
+    answer(ledger, A, pulse(13.0))
+    answer(ledger, A, pulse(17.5))
+    answer(ledger, A, pulse(19.0))
+    assert worker(ledger).max_gap_secs == 4.5
+    assert worker(ledger).pulses == 4
+
+
+def test_silence_that_lasts_is_a_gap_too():
+    ledger = Ledger()
+    answer(ledger, A, pulse(10.0))
+    assert worker(ledger).gap_at(12.0) == 2.0
+    assert worker(ledger).gap_at(40.0) == 30.0
+
+
+def test_worker_that_moves_to_another_pacemaker_keeps_one_history():
+    ledger = Ledger()
+    answer(ledger, A, pulse(10.0))
+    answer(ledger, B, pulse(14.0))
+    assert worker(ledger).pacemaker == B
+    assert worker(ledger).max_gap_secs == 4.0
+
+
+def test_older_copy_on_another_pacemaker_changes_nothing_but_the_count():
+    ledger = Ledger()
+    answer(ledger, B, pulse(14.0, words=(5, 1)))
+    answer(ledger, A, pulse(10.0, words=(2, 1)))
+    seen = worker(ledger)
+    assert (seen.pacemaker, seen.last_received, seen.pulses) == (B, 14.0, 2)
+    assert seen.components["words"] == Counts(5, 1)
+
+
+def test_pulses_of_a_restarted_pacemaker_add_to_those_before():
+    ledger = Ledger()
+    answer(ledger, A, received=7, instance="i1")
+    answer(ledger, A, received=9, instance="i1")
+    answer(ledger, A, received=2, instance="i2")
+    answer(ledger, A, received=3, instance="i2")
+    assert ledger.snapshot().pacemakers[0].pulses_received == 12
+
+
+def test_pulses_of_a_pacemaker_restarted_twice_all_count():
+    ledger = Ledger()
+    for instance, received in (("i1", 4), ("i2", 3), ("i3", 2)):
+        answer(ledger, A, received=received, instance=instance)
+    assert ledger.snapshot().pacemakers[0].pulses_received == 9
+
+
+def test_silent_pacemaker_keeps_what_it_said_last():
+    ledger = Ledger()
+    ledger.expect(B)
+    answer(ledger, A, received=5, keys=3)
+    ledger.silent(A)
+    first, second = ledger.snapshot().pacemakers
+    assert (first.address, first.reachable, first.pulses_received, first.keys) == (A, False, 5, 3)
+    assert (second.address, second.reachable, second.pulses_received) == (B, False, 0)
+
+
+def test_components_add_up_over_workers():
+    ledger = Ledger()
+    other = Slot("wc-1-1", "node", 6701)
+    answer(ledger, A, pulse(1.0, words=(5, 2)), pulse(1.0, slot=other, words=(10, 3), lines=(1, 0)))
+    assert ledger.snapshot().components() == {"words": Counts(15, 5), "lines": Counts(1, 0)}

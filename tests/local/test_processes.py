@@ -1,0 +1,125 @@
+"""Children of a local cluster: ready lines, failures that explain themselves, and no orphans."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+
+import psutil
+import pytest
+
+from stormkeeper.errors import LocalClusterError
+from stormkeeper.local.processes import RUN_MARK, Child, end_marked, marked
+
+READY = re.compile(r"^ready at (\S+)$")
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def start(tmp_path):
+    children = []
+    run = uuid.uuid4().hex
+
+    def start(code, name="thing"):
+        child = Child(
+            name,
+            [sys.executable, "-u", "-c", code],
+            log=tmp_path / f"{name}.log",
+            env=os.environ | {RUN_MARK: run},
+            ready=READY,
+        )
+        child.run = run
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.stop(1.0)
+    end_marked(run, settle_secs=0)
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.02)
+
+
+def test_ready_line_is_matched_and_later_lines_are_kept(start):
+    child = start("print('ready at here:1'); print('one'); print('two'); input()" + "\n")
+    match = child.wait_ready(DEADLINE)
+    assert match.group(1) == "here:1"
+    until(lambda: list(child.lines) == ["one", "two"])
+
+
+def test_not_ready_yet_is_none_not_an_error(start):
+    child = start("import time; time.sleep(60)")
+    assert child.wait_ready(0.1) is None
+    assert child.state() == "starting"
+
+
+def test_child_that_fails_to_start_shows_its_log(start):
+    child = start("raise SystemExit('no such disk: buy one')")
+    with pytest.raises(LocalClusterError, match=r"(?s)exit code 1.*no such disk: buy one"):
+        child.wait_ready(DEADLINE)
+
+
+def test_command_that_does_not_exist_is_our_error(tmp_path):
+    with pytest.raises(LocalClusterError, match="cannot be started"):
+        Child("x", [str(tmp_path / "no")], log=tmp_path / "x.log", env={}, ready=READY)
+
+
+def test_stubborn_child_is_ended_by_force(start):
+    ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    child = start(ignore + "print('ready at a'); time.sleep(60)")
+    child.wait_ready(DEADLINE)
+    child.stop(0.2)
+    assert child.state() == "ended by SIGKILL"
+
+
+def test_suspended_child_is_ended(start):
+    child = start("import time; print('ready at a'); time.sleep(60)")
+    child.wait_ready(DEADLINE)
+    psutil.Process(child.pid).suspend()
+    child.stop(DEADLINE)
+    assert child.state() == "ended by SIGTERM"
+
+
+def test_orphan_in_a_session_of_its_own_is_found_by_the_mark_and_ended(start):
+    orphan = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', "
+        "'import time; time.sleep(60)'], start_new_session=True); print('ready at', p.pid)"
+    )
+    child = start(orphan)
+    pid = int(child.wait_ready(DEADLINE).group(1))
+    child.stop(DEADLINE)
+    assert [p.pid for p in marked(child.run)] == [pid]
+    assert end_marked(child.run, settle_secs=0) == 1
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    assert end_marked(child.run, settle_secs=0) == 0
+
+
+def test_memory_counts_what_the_child_started(start):
+    grandchild = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-u', '-c', "
+        "'x = bytearray(b\"1\" * 80_000_000); print(1); import time; time.sleep(60)'], "
+        "stdout=subprocess.PIPE); p.stdout.readline(); print('ready at a'); p.wait()"
+    )
+    child = start(grandchild)
+    child.wait_ready(DEADLINE)
+    assert child.memory_mib() > 80
+
+
+def test_process_of_another_run_is_left_alone():
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"],
+        env=os.environ | {RUN_MARK: "another"},
+    )
+    try:
+        assert end_marked(uuid.uuid4().hex, settle_secs=0) == 0
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

@@ -1,0 +1,39 @@
+"""The report says what the ledger saw, in the documented shape."""
+
+from stormkeeper.local import report
+from stormkeeper.local.ledger import Counts, PacemakerSeen, Slot, Snapshot, WorkerSeen
+
+
+def test_report_has_the_documented_shape():
+    snapshot = Snapshot(
+        [PacemakerSeen("127.0.0.1:1", True, "i", 12, 1), PacemakerSeen("127.0.0.1:2")],
+        [
+            WorkerSeen(
+                Slot("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, {"w": Counts(4, 2)}
+            )
+        ],
+    )
+    assert report.build(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
+        "pacemakers": [
+            {"address": "127.0.0.1:1", "pulses_received": 12, "keys": 1},
+            {"address": "127.0.0.1:2", "pulses_received": 0, "keys": 0},
+        ],
+        "workers": [
+            {
+                "topology": "wc-1-1",
+                "node": "local",
+                "port": 6700,
+                "pulses": 12,
+                "max_gap_secs": 3.25,
+            }
+        ],
+        "components": {"w": {"emitted": 4, "executed": 2}},
+        "tables": {"liveness": 1},
+        "processes_left": 0,
+    }
+
+
+def test_silence_at_the_end_counts_as_a_gap():
+    seen = WorkerSeen(Slot("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
+    built = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)
+    assert built["workers"][0]["max_gap_secs"] == 15.0

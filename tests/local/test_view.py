@@ -1,0 +1,156 @@
+"""What a local run shows, in a terminal and in a pipe."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from stormkeeper.local.ledger import Counts, PacemakerSeen, Slot, Snapshot, WorkerSeen
+from stormkeeper.local.view import (
+    LineView,
+    LiveView,
+    Picture,
+    ProcessSeen,
+    Rates,
+    clock,
+    flow,
+    new_lines,
+    render,
+    view_on,
+)
+
+ADDRESS = "127.0.0.1:41001"
+SLOT = Slot("wc-1-1", "local", 6700)
+
+
+def picture(now=100.0, output=(), status="alive"):
+    components = {"lines": Counts(1200, 0), "words": Counts(34567, 1200)}
+    return Picture(
+        title="wc-1-1",
+        hint="Ctrl-C stops everything.",
+        now=now,
+        up_secs=65,
+        processes=[ProcessSeen("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
+        snapshot=Snapshot(
+            [PacemakerSeen(ADDRESS, True, "i", 21, 1)],
+            [WorkerSeen(SLOT, ADDRESS, 21, now - 1.5, 3.1, components)],
+        ),
+        statuses={("wc-1-1", "local", 6700): status},
+        rates={"words": Counts(345, 12)},
+        output=output,
+    )
+
+
+def text_of(view_class, *pictures, width=120):
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=view_class is LiveView)
+    with view_class(console) as view:
+        for each in pictures:
+            view.show(each)
+    return out.getvalue()
+
+
+def test_picture_shows_processes_workers_components_and_output():
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(picture(output=["batch 7: 12 words"])))
+    shown = out.getvalue()
+    for part in (
+        "up 1:05",
+        "pacemaker 1",
+        ADDRESS,
+        "4711",
+        "31 MiB",
+        "1.5 s ago",
+        "3.1 s",
+        "alive",
+        "34,567",
+        "1,200",
+        "345",
+        "batch 7: 12 words",
+        "Ctrl-C stops everything.",
+    ):
+        assert part in shown, part
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_picture_fits_its_terminal(width):
+    out = io.StringIO()
+    Console(file=out, width=width).print(render(picture(output=["x" * 500])))
+    assert max(len(line) for line in out.getvalue().splitlines()) <= width
+
+
+def test_live_view_redraws_the_newest_picture():
+    shown = text_of(LiveView, picture(status="alive"), picture(status="dead"))
+    assert "dead" in shown
+
+
+def test_line_view_prints_new_output_once_and_progress_now_and_then():
+    shown = text_of(
+        LineView,
+        picture(now=100.0, output=["batch 1"]),
+        picture(now=101.0, output=["batch 1", "batch 2"]),
+        picture(now=106.0, output=["batch 1", "batch 2"]),
+    )
+    assert shown.count("batch 1") == 1
+    assert shown.count("batch 2") == 1
+    assert shown.count("1.5 s ago") == 2
+    assert "words 1,200 in, 34,567 out" in shown
+
+
+def test_line_view_leaves_long_lines_and_brackets_whole():
+    out = io.StringIO()
+    with LineView(Console(file=out, width=40)) as view:
+        view.note("-c 'pacemaker.servers=[127.0.0.1:41001, 127.0.0.1:41002]' [bold]")
+    assert out.getvalue() == "-c 'pacemaker.servers=[127.0.0.1:41001, 127.0.0.1:41002]' [bold]\n"
+
+
+def test_view_fits_the_console():
+    assert isinstance(view_on(Console(file=io.StringIO())), LineView)
+    assert isinstance(view_on(Console(file=io.StringIO(), force_terminal=True)), LiveView)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "new"),
+    [
+        ([], ["a", "b"], ["a", "b"]),
+        (["a", "b"], ["a", "b"], []),
+        (["a", "b"], ["a", "b", "c"], ["c"]),
+        (["a", "b", "c"], ["b", "c", "d"], ["d"]),
+        (["a", "b"], ["x", "y"], ["x", "y"]),
+        (["a", "a"], ["a", "a", "a"], ["a"]),
+    ],
+)
+def test_new_lines_of_a_sliding_tail(before, after, new):
+    assert list(new_lines(before, after)) == new
+
+
+def test_rates_are_over_the_last_seconds_not_since_the_start():
+    rates = Rates()
+    assert rates.update(0.0, {"w": Counts(0, 0)}) == {"w": Counts(0, 0)}
+    assert rates.update(10.0, {"w": Counts(1000, 500)}) == {"w": Counts(100, 50)}
+    for second in range(11, 40):
+        last = rates.update(float(second), {"w": Counts(1000, 500)})
+    assert last == {"w": Counts(0, 0)}
+
+
+def test_rate_of_a_restarted_worker_is_never_negative():
+    rates = Rates()
+    rates.update(0.0, {"w": Counts(1000, 500)})
+    assert rates.update(5.0, {"w": Counts(10, 5)}) == {"w": Counts(0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (Counts(), "nothing yet"),
+        (Counts(1200, 0), "1,200 out"),
+        (Counts(0, 3), "3 in"),
+        (Counts(2, 1), "1 in, 2 out"),
+    ],
+)
+def test_flow_in_words(counts, words):
+    assert flow(counts) == words
+
+
+def test_clock():
+    assert [clock(0), clock(59.9), clock(3601)] == ["0:00", "0:59", "60:01"]
