@@ -30,6 +30,7 @@ ACCEPTED = {
     "pacemaker.pulse.ttl.secs": [0, 0.5, 3600],
     "storm.cluster.state.store": [ZOOKEEPER_STATE_STORE, *PACEMAKER_STATE_STORES],
     "storm.zookeeper.root": ["/", "/storm", "/a/b"],
+    "storm.zookeeper.servers": [["zk1", "zk2:2182"]],
     "storm.zookeeper.retry.times": [0, 2**31 - 1],
     "supervisor.slots.ports": [[], [6700, 6701]],
     "task.heartbeat.frequency.secs": [0.1, 3],
@@ -47,7 +48,8 @@ REFUSED = {
     "storm.cluster.state.store": ["", "zookeeper", None],
     "storm.meta.serialization.delegate": ["org.apache.storm.serialization.Zip", None],
     "storm.zookeeper.root": ["", "storm", "/storm/", "//", "/a b"],
-    "storm.zookeeper.servers": [[], ["a:2181"], None],
+    "storm.zookeeper.servers": [[], ["a:x"], None],
+    "nimbus.seeds": [[], [1]],
     "storm.local.dir": ["", None, 1],
     "supervisor.slots.ports": [[0], [6700, 6700], ["6700"], None],
     "task.heartbeat.frequency.secs": [0, -1, "3", None, 2**31],
@@ -97,15 +99,15 @@ def test_keys_are_storms_or_listed_as_ours():
 
 
 def test_every_key_that_the_code_reads_is_in_the_schema():
-    read = re.compile(r"""\bconf(?:\[|\.get\()\s*["']([a-z][\w-]*(?:\.[\w-]+)+)["']""")
+    rooms = "pacemaker|storm|nimbus|supervisor|worker|task|topology|pipeline|ui"
+    read = re.compile(rf"""(?:\[|\.get\()\s*["']((?:{rooms})\.[\w.]+)["']""")
     found = {
-        (key, path.relative_to(PACKAGE).as_posix())
+        (path.relative_to(PACKAGE).as_posix(), key)
         for path in PACKAGE.rglob("*.py")
         for key in read.findall(path.read_text())
     }
-    assert {(key, path) for key, path in found if not key.startswith("spark.")} - {
-        (key, path) for key, path in found if key in SCHEMA
-    } == set()
+    assert len(found) > 10
+    assert {(path, key) for path, key in found if key not in SCHEMA} == set()
 
 
 def row(name: str) -> str:

@@ -141,9 +141,10 @@ def _one_of(name: str, kind: Any, meaning: str) -> Key:
     return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
 
 
-def _hosts(name: str, meaning: str) -> Key:
-    kind = Annotated[list[_Text], Meta(min_length=1)]
-    return Key(name, kind, "a list of host names, not empty", meaning, True, _check_hosts)
+def _servers(name: str, meaning: str, *, least: int = 0) -> Key:
+    kind = Annotated[list[_Text], Meta(min_length=least)]
+    allowed = "a list of host or host:port" + (", not empty" if least else "")
+    return Key(name, kind, allowed, meaning, is_list=True, check=_check_addresses)
 
 
 def _texts(name: str, meaning: str) -> Key:
@@ -153,12 +154,6 @@ def _texts(name: str, meaning: str) -> Key:
 def _check_addresses(value: list[str]) -> None:
     for text in value:
         Address.parse(text, MAX_PORT)
-
-
-def _check_hosts(value: list[str]) -> None:
-    for text in value:
-        if Address.parse(text, 0).port:
-            raise ConfigError(f"{text!r} has a port")
 
 
 def _check_distinct(value: list[int]) -> None:
@@ -182,10 +177,10 @@ _KEYS = (
         SerializationDelegate,
         "how records are written: plain, gzip or zstd; all are read",
     ),
-    _hosts("storm.zookeeper.servers", "hosts of the ZooKeeper ensemble"),
+    _servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
     _port(
         "storm.zookeeper.port",
-        "port of every ZooKeeper server; 0: `storm dev-zookeeper` takes any free one",
+        "port of ZooKeeper servers without one; 0: `storm dev-zookeeper` takes any free one",
     ),
     Key(
         "storm.zookeeper.root",
@@ -218,14 +213,7 @@ _KEYS = (
         "storm.zookeeper.topology.auth.payload", "what a topology's workers authenticate to it with"
     ),
     # Pacemaker
-    Key(
-        "pacemaker.servers",
-        list[_Text],
-        "a list of host or host:port",
-        "Pacemakers to write to and read from",
-        is_list=True,
-        check=_check_addresses,
-    ),
+    _servers("pacemaker.servers", "Pacemakers to write to and read from"),
     Key(
         "pacemaker.host",
         _Text | None,
@@ -252,7 +240,9 @@ _KEYS = (
     ),
     _seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse is dropped; 0: never", least=0),
     # Nimbus
-    _hosts("nimbus.seeds", "hosts that run a Nimbus"),
+    _servers(
+        "nimbus.seeds", "where a Nimbus runs; nimbus.thrift.port where no port is given", least=1
+    ),
     _port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
     _seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
     _seconds("nimbus.supervisor.timeout.secs", "silence after which a supervisor counts as dead"),
