@@ -16,7 +16,7 @@ from typing import Any
 from thriftpy2.thrift import TPayload
 
 from stormkeeper.thrift import pacemaker, records
-from stormkeeper.thrift.idl import schema_of
+from stormkeeper.thrift.idl import I32, Type, schema_of
 
 _FOLDER = Path(__file__).parent.parent / "vectors"
 
@@ -80,7 +80,19 @@ def build(noted: Any) -> Any:
     if "$set" in noted:
         return {build(item) for item in noted["$set"]}
     cls = record_class(noted.get("$struct") or noted["$union"])
-    return cls(**{name: build(item) for name, item in noted.items() if not name.startswith("$")})
+    values = {
+        field.name: _member(field.type, build(noted[field.name]))
+        for field in schema_of(cls).fields
+        if field.name in noted
+    }
+    assert len(values) == len(noted) - 1, f"unknown fields in {noted}"
+    return cls(**values)
+
+
+def _member(of: Type, value: Any) -> Any:
+    """Return an enum's number as the enum: the notation has no name of its class."""
+    kind, detail = of
+    return detail(value) if kind == I32 and detail is not None else value
 
 
 def _build_key(noted: Any) -> Any:

@@ -119,7 +119,7 @@ def _write_double(value: Any, out: list[bytes]) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise _UnfitError(f"must be a float, not {_type_name(value)}")
     try:
-        out.append(_double.pack(value))
+        out.append(_double.pack(float(value)))
     except OverflowError:
         raise _UnfitError("an int that is too large for a double") from None
 

@@ -1,0 +1,98 @@
+"""What does not fit its field is refused, with the path to it."""
+
+import pytest
+
+from stormkeeper.errors import SerializationError
+from stormkeeper.thrift import records as r
+from stormkeeper.thrift.writer import Release, encode
+
+STREAM = r.GlobalStreamId("split", "default")
+
+
+def heartbeat(executors=None, time_secs=1, **changes):
+    beat = r.ClusterWorkerHeartbeat("wc-1", executors or {}, time_secs, 2)
+    vars(beat).update(changes)
+    return beat
+
+
+def executor_stats(specific):
+    return {r.ExecutorInfo(1, 1): r.ExecutorStats({}, {}, specific, 1.0)}
+
+
+def test_the_release_decides_the_width_of_time_secs():
+    narrow, wide = (encode(heartbeat(time_secs=7), release) for release in Release)
+    assert len(wide) - len(narrow) == 4
+    assert b"\x08\x00\x03\x00\x00\x00\x07" in narrow
+    assert b"\x0a\x00\x03\x00\x00\x00\x00\x00\x00\x00\x07" in wide
+
+
+def test_sets_are_written_in_ascending_order():
+    assert encode(r.NodeInfo("n", {6703, 6700, 6701})) == encode(
+        r.NodeInfo("n", {6701, 6700, 6703})
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (heartbeat(storm_id=None), r"^ClusterWorkerHeartbeat.storm_id: is required, but None"),
+        (heartbeat(storm_id=b"wc"), r"^ClusterWorkerHeartbeat.storm_id: must be a str, not bytes"),
+        (heartbeat(storm_id="\ud800"), r"^ClusterWorkerHeartbeat.storm_id: cannot be .* UTF-8"),
+        (heartbeat(executor_stats=[]), r"executor_stats: must be a dict, not list"),
+        (
+            heartbeat(executor_stats={1: 2}),
+            r"executor_stats: must be of class ExecutorInfo, not int",
+        ),
+        (heartbeat(time_secs=1.0), r"time_secs: must be an int, not float"),
+        (heartbeat(time_secs=True), r"time_secs: must be an int, not bool"),
+        (heartbeat(uptime_secs=-(2**31) - 1), r"uptime_secs: -2147483649 does not fit i32"),
+        (
+            heartbeat(executor_stats(r.ExecutorSpecificStats())),
+            r"executor_stats.specific: ExecutorSpecificStats must have exactly one member, has 0",
+        ),
+        (
+            heartbeat(
+                executor_stats(
+                    r.ExecutorSpecificStats(
+                        bolt=r.BoltStats({}, {}, {}, {"600": {STREAM: "1"}}, {})
+                    )
+                )
+            ),
+            r"Heartbeat.executor_stats.specific.bolt.executed: must be an int, not str",
+        ),
+        (
+            r.TopologyActionOptions(r.KillOptions(), r.RebalanceOptions()),
+            r"^TopologyActionOptions: TopologyActionOptions must have exactly one member, has 2",
+        ),
+        (r.SupervisorInfo(2**63, "h"), r"time_secs: 9223372036854775808 does not fit i64"),
+        (r.SupervisorInfo(1, "h", meta={6700}), r"meta: must be a list, not set"),
+        (
+            r.SupervisorInfo(1, "h", resources_map={"cpu": "1"}),
+            r"resources_map: must be a float, not",
+        ),
+        (r.SupervisorInfo(1, "h", resources_map={"cpu": 10**400}), r"too large for a double"),
+        (r.NodeInfo("n", [6700]), r"^NodeInfo.port: must be a set, not list"),
+        (r.NodeInfo("n", {6700, "x"}), r"^NodeInfo.port: a set of values of different types"),
+        (r.StormBase("n", 9, 1), r"^StormBase.status: 9 is no TopologyStatus"),
+        (r.DebugOptions(enable=1), r"^DebugOptions.enable: must be a bool, not int"),
+        (r.PrivateWorkerKey("key", "u", 1), r"^PrivateWorkerKey.key: must be bytes, not str"),
+    ],
+)
+def test_what_does_not_fit_is_refused(record, reason):
+    with pytest.raises(SerializationError, match=reason):
+        encode(record)
+
+
+def test_credentials_are_not_told_in_an_error():
+    with pytest.raises(SerializationError) as error:
+        encode(r.Credentials({"password": b"hunter2"}))
+    assert "hunter2" not in str(error.value)
+
+
+def test_enums_are_taken_by_value_too():
+    assert encode(r.StormBase("n", 1, 1)) == encode(r.StormBase("n", r.TopologyStatus.ACTIVE, 1))
+
+
+def test_only_records_can_be_encoded():
+    with pytest.raises(TypeError, match="not a record class"):
+        encode({"storm_id": "wc"})
