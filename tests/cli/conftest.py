@@ -1,11 +1,12 @@
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-STORM = Path(sys.executable).with_name("storm")
+from support.command import STORM
+from support.pacemaker import pacemaker, start_pacemaker
+
+__all__ = ["environ", "pacemaker", "start_pacemaker", "storm"]
 
 
 @pytest.fixture

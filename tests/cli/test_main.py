@@ -1,38 +1,15 @@
-import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.command import HEAVY, imported_by
+
 COMMANDS = {
     *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats"),
     *("version", "localconfvalue"),
 }
-
-HEAVY = {"pyspark", "py4j", "thriftpy2", "pandas", "numpy", "pyarrow", "rich", "kazoo", "asyncio"}
-
-
-def imported_by(arguments: list[str], environ: dict[str, str]) -> set[str]:
-    """Return the top-level modules that a command line has imported when it ends."""
-    program = (
-        "import sys\n"
-        "from stormkeeper.cli import storm\n"
-        "try:\n"
-        f"    storm.main({arguments!r}, prog_name='storm')\n"
-        "except SystemExit:\n"
-        "    pass\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}))\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return set(ast.literal_eval(ran.stdout.splitlines()[-1]))
 
 
 def test_help_names_every_command(storm):

@@ -60,16 +60,25 @@ def test_storm_yaml_is_found(storm, tmp_path):
         (["-c", "pacemaker.prot=1", "--strict"], "-c: unknown key pacemaker.prot; is pacemaker.p"),
     ],
 )
-@pytest.mark.parametrize(
-    "command", [["pacemaker"], ["pipeline"], ["dev-zookeeper"], ["heartbeats", "list", "/"]]
-)
-def test_wrong_configuration_is_one_line_and_exit_code_2(storm, tmp_path, command, arguments, line):
+def test_wrong_configuration_is_one_line_and_exit_code_2(storm, tmp_path, arguments, line):
     (tmp_path / "bad.yaml").write_text("a: [")
+    command = ["localconfvalue", "ui.port"]
     for told in (storm(*arguments, *command), storm(*command, *arguments)):
         assert told.returncode == 2
         assert told.stdout == ""
         assert told.stderr.startswith(f"storm: {line}")
         assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["pacemaker"], ["pipeline"], ["dev-zookeeper"], ["heartbeats", "get", "/"], ["local", "t.py"]],
+)
+def test_no_command_starts_with_wrong_configuration(storm, tmp_path, command):
+    (tmp_path / "t.py").touch()
+    told = storm(*command, "-c", "ui.port=x")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("storm: -c: ui.port: expected ")
 
 
 def test_options_of_a_group_stand_between_too(storm):
