@@ -1,0 +1,9 @@
+"""What a user writes: a `Topology` of spouts and bolts on PySpark.
+
+Importing this imports no PySpark: the functions of a topology are called by its worker, later.
+"""
+
+from stormkeeper.topology.component import Component
+from stormkeeper.topology.topology import Topology
+
+__all__ = ["Component", "Topology"]

@@ -1,0 +1,120 @@
+"""What runs when a topology runs: its queries, their executors, and the numbers of the tasks.
+
+A query is a sink and everything that feeds it; an executor is a component in a query, with as
+many tasks as the component's parallelism; tasks are numbered from 1 over the components sorted by
+id, and for each over its queries sorted by id. Nothing of this needs Spark or calls a function,
+so anyone who has the topology counts the same tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stormkeeper.errors import TopologyError
+from stormkeeper.topology.component import Component
+from stormkeeper.topology.topology import Topology
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An input of a component within a query: rows that flow from `source` to `target`.
+
+    `position` is the input's place among the target's inputs, from 0.
+    """
+
+    source: str
+    target: str
+    position: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """A sink and everything that feeds it; runs as one streaming query.
+
+    `id` is the sink's; `components` are in an order in which each comes after its inputs, the
+    sink last.
+    """
+
+    id: str
+    components: tuple[Component, ...]
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """The inputs of all components of the query, in their order."""
+        return tuple(
+            Edge(source, component.id, position)
+            for component in self.components
+            for position, source in enumerate(component.inputs)
+        )
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A component in a query, with the tasks from `task_start` to `task_end`, both included."""
+
+    component: Component
+    query: str
+    task_start: int
+    task_end: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The queries by the order of their sinks in the topology, and the executors by task."""
+
+    queries: tuple[Query, ...]
+    executors: tuple[Executor, ...]
+
+
+def plan(topology: Topology) -> Plan:
+    """Return what runs when `topology` runs.
+
+    A bolt that no other component reads from is taken for a sink; that it is one shows only when
+    its function is called.
+
+    Raises
+    ------
+    TopologyError
+        When the topology has no sink, or a spout that nobody reads from.
+    """
+    components = topology.components
+    if not components:
+        raise TopologyError(
+            f"the topology {topology.name!r} is empty: add a spout with @topology.spout and a "
+            "bolt that reads from it with @topology.bolt(...)"
+        )
+    consumed = {source for component in components.values() for source in component.inputs}
+    for component in components.values():
+        if component.kind == "spout" and component.id not in consumed:
+            raise TopologyError(
+                f"nobody reads from the spout {component.id!r}: add a bolt with "
+                f"@topology.bolt({component.id}), or take the spout out"
+            )
+    sinks = [c for c in components.values() if c.kind == "bolt" and c.id not in consumed]
+    queries = tuple(Query(sink.id, _with_ancestors(sink, topology)) for sink in sinks)
+    return Plan(queries, _numbered(queries))
+
+
+def _with_ancestors(sink: Component, topology: Topology) -> tuple[Component, ...]:
+    wanted: set[str] = set()
+    left = [sink.id]
+    while left:
+        id_ = left.pop()
+        if id_ not in wanted:
+            wanted.add(id_)
+            left.extend(topology.components[id_].inputs)
+    # A component can only read from earlier ones, so this order puts each after its inputs.
+    return tuple(c for c in topology.components.values() if c.id in wanted)
+
+
+def _numbered(queries: tuple[Query, ...]) -> tuple[Executor, ...]:
+    runs = sorted(
+        ((component, query.id) for query in queries for component in query.components),
+        key=lambda run: (run[0].id, run[1]),
+    )
+    executors = []
+    task = 1
+    for component, query in runs:
+        executors.append(Executor(component, query, task, task + component.parallelism - 1))
+        task += component.parallelism
+    return tuple(executors)
