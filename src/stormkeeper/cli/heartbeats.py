@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormkeeper.cli.options import Fault, conf_options, examples, faults, load_conf
+from stormkeeper.cli.options import ConfigFault, Fault, conf_options, examples, faults, load_conf
 from stormkeeper.errors import (
     NotAuthorizedError,
-    PacemakerError,
     PacemakerUnavailableError,
     SerializationError,
+    StormkeeperError,
 )
 
 if TYPE_CHECKING:
-    from stormkeeper.conf import Address, Conf
     from stormkeeper.pacemaker.pool import PacemakerPool
 
 #: Tries after the first: a person waits, and can ask again.
 _RETRIES = 2
 
 _REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.servers=HOST:PORT"
+_AUTH_REMEDY = (
+    "pacemaker.auth.method and java.security.auth.login.config must be as the Pacemaker's are"
+)
 
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
-
-_PATH_HELP = "PATH is /workerbeats/STORM-ID/NODE-PORT or above; its first slash may be left out."
 
 
 @click.group(
@@ -48,12 +48,6 @@ def heartbeats() -> None:
 
 @heartbeats.command(
     "list",
-    help=f"""List what lies directly below PATH, one name a line.
-
-    Where nothing lies below and PATH is itself a heartbeat, it is printed as `get` does.
-
-    {_PATH_HELP} Exit code 1: nothing is there, or no Pacemaker answered.
-    """,
     epilog=examples(
         "storm heartbeats list /",
         "storm heartbeats list /workerbeats -c 'pacemaker.servers=[a, b:7000]'",
@@ -64,7 +58,13 @@ def heartbeats() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list (a heartbeat: an object).")
 @conf_options
 def list_below(path: str, as_json: bool) -> None:
-    """List what lies directly below a path."""
+    """List what lies directly below PATH, one name a line.
+
+    Where nothing lies below and PATH is itself a heartbeat, it is printed as `get` does.
+
+    PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
+    left out. Exit code 1: nothing is there, or no Pacemaker answered.
+    """
     path = normal(path)
     with _asking() as pool:
         names = sorted(pool.children(path))
@@ -78,13 +78,6 @@ def list_below(path: str, as_json: bool) -> None:
 
 
 @heartbeats.command(
-    help=f"""Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
-
-    A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each Pacemaker
-    is and can do.
-
-    {_PATH_HELP} Exit code 1: nothing is there, or no Pacemaker answered.
-    """,
     epilog=examples(
         "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
         "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700 --json",
@@ -95,7 +88,14 @@ def list_below(path: str, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @conf_options
 def get(path: str, as_json: bool) -> None:
-    """Print the heartbeat at a path."""
+    """Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
+
+    A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each Pacemaker
+    is and can do.
+
+    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out. Exit code 1: no
+    heartbeat is there, or no Pacemaker answered.
+    """
     path = normal(path)
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
@@ -114,70 +114,56 @@ def normal(path: str) -> str:
     return "/" + "/".join(part for part in path.split("/") if part)
 
 
-def _servers(conf: "Conf") -> "tuple[Address, ...]":
-    with faults():
-        servers = conf.pacemaker_servers()
-    if not servers:
-        raise Fault(
-            "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT", exit_code=2
-        )
-    return servers
-
-
 @contextmanager
 def _asking() -> Iterator["PacemakerPool"]:
     conf = load_conf()
     with faults():
-        _servers(conf)
-        from stormkeeper.pacemaker import pool as pools
+        servers = conf.pacemaker_servers()
+    if not servers:
+        raise ConfigFault(
+            "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
+        )
+    from stormkeeper.pacemaker.pool import PacemakerPool
 
-        pool = pools.connect(conf, name="storm-heartbeats")
-        try:
+    pool = PacemakerPool(
+        servers,
+        name="storm-heartbeats",
+        retries=_RETRIES,
+        max_message_size=conf["pacemaker.thrift.message.size.max"],
+    )
+    try:
+        with faults(), pool:
             yield pool
-        except PacemakerUnavailableError as error:
-            raise Fault(f"{error}; {_REMEDY}") from error
-        except NotAuthorizedError as error:
-            raise Fault(
-                f"{error}; pacemaker.auth.method and java.security.auth.login.config must be as "
-                "the Pacemaker's are"
-            ) from error
-        finally:
-            pool.close()
+    except Fault as fault:
+        if isinstance(fault.__cause__, PacemakerUnavailableError):
+            raise Fault(f"{fault.message}; {_REMEDY}") from fault
+        if isinstance(fault.__cause__, NotAuthorizedError):
+            raise Fault(f"{fault.message}; {_AUTH_REMEDY}") from fault
+        raise
 
 
 def _print_servers(*, as_json: bool) -> None:
-    infos = dict(_server_infos())
-    if as_json:
-        click.echo(json.dumps(infos))
-        return
-    for server, info in infos.items():
-        click.echo(f"{server}:")
-        if info is None:
-            click.echo("  a Pacemaker without extensions")
-        for name, value in (info or {}).items():
-            click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
-
-
-def _server_infos() -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield what each server that answers says of itself: None from one that is not ours."""
-    conf = load_conf()
-    from stormkeeper.pacemaker.client import PacemakerClient
+    with _asking() as pool:
+        answers = pool.server_infos()
+    failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
+    if len(failures) == len(answers):
+        raise Fault(f"{failures[0]}; {_REMEDY}")
     from stormkeeper.thrift import readable
 
-    answered = 0
-    for server in _servers(conf):
-        client = PacemakerClient(server, name="storm-heartbeats", retries=_RETRIES)
-        try:
-            info = client.server_info()
-        except PacemakerError as error:
-            click.echo(f"storm: {error}", err=True)
-            continue
-        finally:
-            client.close()
-        answered += 1
-        yield str(server), None if info is None else readable.to_builtins(info)
-    if not answered:
-        raise Fault(f"no Pacemaker answered; {_REMEDY}")
+    for failure in failures:
+        click.echo(f"storm: {failure}", err=True)
+    told: dict[str, dict[str, Any] | None] = {
+        str(server): None if answer is None else readable.to_builtins(answer)
+        for server, answer in answers.items()
+        if not isinstance(answer, StormkeeperError)
+    }
+    if as_json:
+        click.echo(json.dumps(told))
+        return
+    for server, info in told.items():
+        click.echo(f"{server}:" if info else f"{server}: a Pacemaker without extensions")
+        for name, value in (info or {}).items():
+            click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
 
 
 def _shown(data: bytes, *, as_json: bool) -> str:

@@ -25,23 +25,19 @@ _META = "stormkeeper.settings"
 
 
 class Fault(click.ClickException):
-    """Ends the command with one line on stderr.
+    """Ends the command with one line on stderr: not found, refused or failed."""
 
-    Parameters
-    ----------
-    message
-        What was wrong and what to do about it.
-    exit_code
-        1 not found, refused or failed; 2 wrong usage or configuration.
-    """
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 1
 
     def show(self, file: Any = None) -> None:
         """Write the line."""
         click.echo(f"storm: {self.format_message()}", file=file, err=file is None)
+
+
+class ConfigFault(Fault):
+    """Ends the command with one line on stderr: the configuration is wrong."""
+
+    exit_code = 2
 
 
 @dataclass
@@ -128,8 +124,8 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
 
     Raises
     ------
-    Fault
-        With exit code 2, when something in it is wrong.
+    ConfigFault
+        When something in it is wrong.
     """
     from stormkeeper import conf
 
@@ -150,7 +146,7 @@ def faults() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise Fault(str(error), exit_code=2) from error
+        raise ConfigFault(str(error)) from error
     except StormkeeperError as error:
         raise Fault(str(error)) from error
 

@@ -1,0 +1,216 @@
+import json
+import socket
+import subprocess
+
+import pytest
+
+from stormkeeper.cli.heartbeats import normal
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.thrift import readable
+from stormkeeper.thrift.records import (
+    BoltStats,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorSpecificStats,
+    ExecutorStats,
+    GlobalStreamId,
+)
+from stormkeeper.thrift.serialization import Compression, serialize
+from support.command import HEAVY, STORM, imported_by
+
+PATH = "/workerbeats/word-count-1-1700000000/node-6700"
+
+
+def windows(value):
+    return dict.fromkeys(("600", "10800", "86400", ":all-time"), value)
+
+
+@pytest.fixture
+def heartbeat():
+    by_input = {GlobalStreamId(componentId="lines", streamId="default"): 5}
+    stats = ExecutorStats(
+        emitted=windows({"default": 17}),
+        transferred=windows({"default": 17}),
+        specific=ExecutorSpecificStats(
+            bolt=BoltStats(
+                acked=windows(by_input),
+                failed=windows({}),
+                process_ms_avg=windows({}),
+                executed=windows(by_input),
+                execute_ms_avg=windows({}),
+            )
+        ),
+        rate=1.0,
+    )
+    return ClusterWorkerHeartbeat(
+        storm_id="word-count-1-1700000000",
+        executor_stats={ExecutorInfo(task_start=1, task_end=2): stats},
+        time_secs=1700000300,
+        uptime_secs=42,
+    )
+
+
+@pytest.fixture
+def client(pacemaker):
+    client = PacemakerClient(pacemaker.address)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def ask(storm, pacemaker):
+    """Runs ``storm heartbeats`` against a running Pacemaker."""
+    servers = f"pacemaker.servers={pacemaker.address}"
+    return lambda *arguments: storm("heartbeats", *arguments, "-c", servers)
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))  # and does not listen
+        yield holder.getsockname()[1]
+
+
+def test_list_walks_down_to_the_heartbeat(ask, client, heartbeat):
+    client.send_pulse(PATH, serialize(heartbeat))
+    client.send_pulse(PATH.replace("6700", "6701"), serialize(heartbeat))
+    for path, names in [
+        ("/", "workerbeats\n"),
+        ("/workerbeats", "word-count-1-1700000000\n"),
+        ("/workerbeats/word-count-1-1700000000", "node-6700\nnode-6701\n"),
+    ]:
+        told = ask("list", path)
+        assert (told.returncode, told.stdout, told.stderr) == (0, names, "")
+    told = ask("list", PATH)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout == readable.render(heartbeat).rstrip("\n") + "\n"
+    for part in ("word-count-1-1700000000", "[1-2]", "lines:default", "600", ":all-time", "42"):
+        assert part in told.stdout
+
+
+def test_list_as_json(ask, client, heartbeat):
+    client.send_pulse(PATH, serialize(heartbeat))
+    assert json.loads(ask("list", "/workerbeats", "--json").stdout) == ["word-count-1-1700000000"]
+    assert json.loads(ask("list", PATH, "--json").stdout)["time_secs"] == 1700000300
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_get(ask, client, heartbeat, compression):
+    client.send_pulse(PATH, serialize(heartbeat, compression))
+    told = ask("get", PATH)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout == readable.render(heartbeat).rstrip("\n") + "\n"
+    told = ask("get", "--json", PATH)
+    assert json.loads(told.stdout) == readable.to_builtins(heartbeat)
+    assert len(told.stdout.splitlines()) == 1
+
+
+def test_the_newest_of_several_pacemakers_is_shown(storm, start_pacemaker, heartbeat):
+    servers = [start_pacemaker(), start_pacemaker()]
+    for server, uptime in zip(servers, (41, 42), strict=True):
+        heartbeat.uptime_secs = uptime
+        client = PacemakerClient(server.address)
+        client.send_pulse(PATH, serialize(heartbeat))
+        client.close()
+    both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
+    told = storm("heartbeats", "get", PATH, "--json", "-c", both)
+    assert json.loads(told.stdout)["uptime_secs"] == 42
+    servers[1].kill()
+    told = storm("heartbeats", "get", PATH, "--json", "-c", both)
+    assert json.loads(told.stdout)["uptime_secs"] == 41
+
+
+def test_nothing_is_there(ask, client):
+    for command, path, message in [
+        ("list", "/", "nothing at /"),
+        ("list", "/workerbeats", "nothing at /workerbeats"),
+        ("get", PATH, f"no heartbeat at {PATH}"),
+    ]:
+        told = ask(command, path)
+        assert (told.returncode, told.stdout) == (1, "")
+        assert told.stderr == f"storm: {message}\n"
+    client.send_pulse(PATH, b"x")
+    told = ask("get", "/workerbeats")
+    assert told.returncode == 1
+    assert told.stderr.endswith("see `storm heartbeats list /workerbeats`\n")
+
+
+def test_what_is_no_heartbeat_is_shown_in_hexadecimal(ask, client):
+    client.send_pulse(PATH, bytes(range(40)))
+    told = ask("get", PATH)
+    assert told.returncode == 0
+    assert told.stdout == f"{bytes(range(32)).hex()}\n{bytes(range(32, 40)).hex()}\n"
+    assert told.stderr.startswith("storm: not a heartbeat (")
+    assert json.loads(ask("list", PATH, "--json").stdout) == {"hex": bytes(range(40)).hex()}
+
+
+def test_what_a_pacemaker_says_of_itself(ask, client, pacemaker):
+    client.send_pulse(PATH, b"x")
+    info = client.server_info()
+    told = json.loads(ask("get", "/.stormkeeper", "--json").stdout)
+    assert told[pacemaker.address]["instance"] == info.instance
+    assert told[pacemaker.address]["extensions"] == ["changes"]
+    told = ask("get", ".stormkeeper")
+    assert told.stdout.startswith(f"{pacemaker.address}:\n  instance: {info.instance}\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/.stormkeeper"])
+def test_no_pacemaker_answers(storm, closed_port, path):
+    told = storm("heartbeats", "get", path, "-c", f"pacemaker.servers=127.0.0.1:{closed_port}")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert f"127.0.0.1:{closed_port}" in told.stderr
+    assert "start one with `storm pacemaker`" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_no_pacemaker_is_configured(storm):
+    for path in ("/", "/.stormkeeper"):
+        told = storm("heartbeats", "get", path)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert told.stderr == (
+            "storm: no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT\n"
+        )
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["get"], ["list", "/", "/"], ["put", "/"]])
+def test_wrong_usage(storm, arguments):
+    assert storm("heartbeats", *arguments).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/", "/"),
+        ("", "/"),
+        ("workerbeats", "/workerbeats"),
+        ("/workerbeats/", "/workerbeats"),
+        ("//a///b", "/a/b"),
+    ],
+)
+def test_paths_are_taken_as_people_write_them(given, path):
+    assert normal(given) == path
+
+
+def test_a_reader_that_goes_away_is_no_failure_to_talk_of(environ, pacemaker, client):
+    for n in range(2000):
+        client.send_pulse(f"/workerbeats/a-topology-with-a-name-that-takes-room-{n:05}/n-1", b"x")
+    command = f"{STORM} heartbeats list /workerbeats -c pacemaker.servers={pacemaker.address}"
+    told = subprocess.run(
+        f"{command} | head -n 1",
+        shell=True,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert told.stdout == "a-topology-with-a-name-that-takes-room-00000\n"
+    assert told.stderr == ""
+
+
+def test_list_imports_nothing_heavy(environ, pacemaker, client):
+    client.send_pulse(PATH, b"x")
+    servers = f"pacemaker.servers={pacemaker.address}"
+    modules = imported_by(["heartbeats", "list", "/workerbeats", "-c", servers], environ)
+    assert not modules & HEAVY
+    assert "yaml" in modules
