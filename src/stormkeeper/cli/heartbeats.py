@@ -3,6 +3,7 @@
 # ruff: noqa: PLC0415 -- `list` must not pay for the Thrift that only a heartbeat needs
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,7 @@ def _asking() -> Iterator["PacemakerPool"]:
         )
     from stormkeeper.pacemaker.pool import PacemakerPool
 
+    _log_to_stderr()
     pool = PacemakerPool(
         servers,
         name="storm-heartbeats",
@@ -140,6 +142,14 @@ def _asking() -> Iterator["PacemakerPool"]:
         if isinstance(fault.__cause__, NotAuthorizedError):
             raise Fault(f"{fault.message}; {_AUTH_REMEDY}") from fault
         raise
+
+
+def _log_to_stderr() -> None:
+    """Show what the pool has to say, such as that a server did not answer; once, so no more."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
+    logging.getLogger("stormkeeper.pacemaker.pool").addHandler(handler)
+    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
 
 
 def _print_servers(*, as_json: bool) -> None:
