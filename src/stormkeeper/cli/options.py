@@ -120,7 +120,8 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
     Parameters
     ----------
     unknown
-        What to do with keys that nobody knows, where the line does not say ``--strict``.
+        What to do with keys that nobody knows. With ``--strict`` "warn" is "error"; "keep" stays,
+        as whoever they are kept for will judge them.
 
     Raises
     ------
@@ -134,8 +135,7 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
         return conf.load(
             files=given.files or None,
             overrides=given.overrides,
-            strict=given.strict,
-            unknown=unknown,
+            unknown="error" if given.strict and unknown == "warn" else unknown,
             warn=lambda line: click.echo(f"storm: warning: {line}", err=True),
         )
 

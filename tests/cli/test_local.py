@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from stormkeeper.cli import storm as command
+from stormkeeper.errors import LocalClusterError
+from stormkeeper.local import cluster
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the command asks of the cluster, which here does nothing."""
+    seen = []
+
+    def run(conf, request):
+        seen.append((conf, request))
+        return 0
+
+    monkeypatch.setattr(cluster, "run", run)
+    return seen
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "job.py"
+    path.touch()
+    return str(path)
+
+
+@pytest.fixture
+def local(environ, script):
+    def run(*arguments, before=()):
+        return CliRunner(env=environ).invoke(command, [*before, "local", script, *arguments])
+
+    return run
+
+
+def test_it_asks_for_what_was_said(asked, local, script, tmp_path):
+    report = tmp_path / "r.json"
+    told = local(
+        *("--seconds", "60", "--report", str(report), "-c", "spark.master=local[2]"),
+        before=["-c", "ui.port=1", "--strict"],
+    )
+    assert told.exit_code == 0, told.output
+    conf, request = asked[0]
+    assert conf["ui.port"] == 1
+    assert request == cluster.Request(
+        topology=Path(script),
+        overrides=["ui.port=1", "spark.master=local[2]"],
+        seconds=60.0,
+        report=report,
+        strict=True,
+    )
+
+
+@pytest.mark.parametrize("strict", [[], ["--strict"]])
+def test_unknown_keys_are_the_topologys_own(asked, local, strict):
+    told = local("-c", "input=/data", "-c", "pacemaker.prot=1", *strict)
+    assert (told.exit_code, told.stderr) == (0, "")
+    conf, request = asked[0]
+    assert conf["input"] == "/data"
+    assert request.overrides == ["input=/data", "pacemaker.prot=1"]
+    assert (request.seconds, request.report, request.strict) == (None, None, bool(strict))
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--seconds", "x"], ["--report"]])
+def test_wrong_usage(asked, local, arguments):
+    assert local(*arguments).exit_code == 2
+    assert not asked
+
+
+def test_the_script_must_be_there(asked, environ, tmp_path):
+    for arguments in ([], [str(tmp_path / "none.py")], [str(tmp_path)]):
+        told = CliRunner(env=environ).invoke(command, ["local", *arguments])
+        assert told.exit_code == 2
+    assert not asked
+
+
+def test_a_cluster_that_fails_is_one_line_and_exit_code_1(monkeypatch, local):
+    def run(*_):
+        raise LocalClusterError("the worker ended with 3")
+
+    monkeypatch.setattr(cluster, "run", run)
+    told = local()
+    assert (told.exit_code, told.stderr) == (1, "storm: the worker ended with 3\n")
+    monkeypatch.setattr(cluster, "run", lambda *_: 3)
+    assert local().exit_code == 3
