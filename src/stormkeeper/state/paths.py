@@ -1,0 +1,293 @@
+"""The paths of the cluster's state: Storm's layout, built and taken apart.
+
+Paths are relative to ``storm.zookeeper.root``. The same path names a worker's heartbeat in
+ZooKeeper and in Pacemaker.
+"""
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote_plus, unquote_plus
+
+from stormkeeper.errors import InvalidPathError
+
+ASSIGNMENTS = "/assignments"
+STORMS = "/storms"
+SUPERVISORS = "/supervisors"
+WORKERBEATS = "/workerbeats"
+ERRORS = "/errors"
+NIMBUSES = "/nimbuses"
+BLOBSTORE = "/blobstore"
+BLOB_KEY_SEQUENCES = "/blobstoremaxkeysequencenumber"
+CREDENTIALS = "/credentials"
+LOG_CONFIGS = "/logconfigs"
+PROFILER_CONFIGS = "/profilerconfigs"
+BACKPRESSURE = "/backpressure"
+
+#: The task-level tree of Storm's first years, which is kept beside the worker-level one.
+TASKS = "/tasks"
+TASKBEATS = "/taskbeats"
+TASKERRORS = "/taskerrors"
+
+#: Made by every daemon at its start.
+DIRECTORIES = (
+    ASSIGNMENTS,
+    STORMS,
+    SUPERVISORS,
+    WORKERBEATS,
+    ERRORS,
+    BLOBSTORE,
+    NIMBUSES,
+    LOG_CONFIGS,
+    BACKPRESSURE,
+)
+
+#: What ZooKeeper allows in no path (its PathUtils): control characters, private ones, and all that
+#: Java writes as two (emoji among them).
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
+
+_LAST_ERROR = "-last-error"
+
+
+def check(path: str) -> str:
+    """Return `path` if a node can have it.
+
+    A path is ``/``, or names that are each preceded by a ``/``. A name is not empty, not ``.``,
+    not ``..``, and has no control characters, private characters or emoji.
+
+    Raises
+    ------
+    InvalidPathError
+        It is not one.
+    """
+    if path == "/":
+        return path
+    if not path.startswith("/"):
+        raise InvalidPathError(f"the path {path!r} must start with /")
+    if path.endswith("/"):
+        raise InvalidPathError(f"the path {path!r} must not end with /")
+    names = path[1:].split("/")
+    if "" in names:
+        raise InvalidPathError(f"the path {path!r} has an empty name in it (//)")
+    if "." in names or ".." in names:
+        raise InvalidPathError(f"the path {path!r} has a relative name in it (. or ..)")
+    if bad := _FORBIDDEN.search(path):
+        raise InvalidPathError(f"the path {path!r} has the forbidden character {bad[0]!r} in it")
+    return path
+
+
+def parent(path: str) -> str:
+    """Return the path of the parent; that of ``/`` is itself."""
+    return path.rpartition("/")[0] or "/"
+
+
+def is_at_or_below(path: str, top: str) -> bool:
+    """Return whether `path` is `top` or in the tree below it."""
+    return top in ("/", path) or path.startswith(f"{top}/")
+
+
+def assignment(storm_id: str) -> str:
+    """Where a topology's assignment is."""
+    return _join(ASSIGNMENTS, storm_id)
+
+
+def storm(storm_id: str) -> str:
+    """Where a topology's ``StormBase`` is."""
+    return _join(STORMS, storm_id)
+
+
+def supervisor(supervisor_id: str) -> str:
+    """Where a supervisor registers itself."""
+    return _join(SUPERVISORS, supervisor_id)
+
+
+def workerbeats(storm_id: str) -> str:
+    """Where a topology's heartbeats are."""
+    return _join(WORKERBEATS, storm_id)
+
+
+def workerbeat(storm_id: str, node: str, port: int) -> str:
+    """Where a worker's heartbeat is: `node` is the id of its supervisor."""
+    return _join(WORKERBEATS, storm_id, f"{node}-{port}")
+
+
+class Workerbeat(NamedTuple):
+    """Whose heartbeat a path holds."""
+
+    storm_id: str
+    node: str
+    port: int
+
+
+def parse_workerbeat(path: str) -> Workerbeat | None:
+    """Return whose heartbeat `path` holds, None when it is no path of a heartbeat.
+
+    Examples
+    --------
+    >>> parse_workerbeat("/workerbeats/wc-1-1700000000/sup-aaaa-10.0.0.1-6700")
+    Workerbeat(storm_id='wc-1-1700000000', node='sup-aaaa-10.0.0.1', port=6700)
+    """
+    names = _names_below(WORKERBEATS, path, 2)
+    if names is None:
+        return None
+    slot = _parse_slot(names[1])
+    return Workerbeat(names[0], *slot) if slot else None
+
+
+def component_errors(storm_id: str, component: str) -> str:
+    """Where a component's newest errors are, as sequential nodes ``e…``."""
+    return _join(ERRORS, storm_id, _encode(component))
+
+
+def error_prefix(storm_id: str, component: str) -> str:
+    """Where a component's next error goes: `create_sequential` adds its number."""
+    return _join(component_errors(storm_id, component), "e")
+
+
+def last_error(storm_id: str, component: str) -> str:
+    """Where a component's last error is, beside its newest ones."""
+    return component_errors(storm_id, component) + _LAST_ERROR
+
+
+def errors(storm_id: str) -> str:
+    """Where a topology's errors are."""
+    return _join(ERRORS, storm_id)
+
+
+class ComponentErrors(NamedTuple):
+    """Whose errors a path holds, and whether the last one only."""
+
+    storm_id: str
+    component: str
+    last: bool
+
+
+def parse_component_errors(path: str) -> ComponentErrors | None:
+    """Return whose errors are at `path`, None when it is no such path.
+
+    A component whose own name ends in ``-last-error`` cannot be told from another's last error,
+    in Storm neither.
+    """
+    names = _names_below(ERRORS, path, 2)
+    if names is None:
+        return None
+    name = names[1].removesuffix(_LAST_ERROR)
+    return ComponentErrors(names[0], unquote_plus(name), name != names[1])
+
+
+def nimbus(nimbus_id: str) -> str:
+    """Where a Nimbus registers itself by its id, see `NimbusId`."""
+    return _join(NIMBUSES, nimbus_id)
+
+
+class NimbusId(NamedTuple):
+    """A Nimbus by its addresses; `tls_port` is 0 where there is none."""
+
+    host: str
+    port: int
+    tls_port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}:{self.tls_port}"
+
+
+def parse_nimbus_id(text: str) -> NimbusId | None:
+    """Read ``host:port:tlsPort`` or Storm 2's ``host:port``, None when it is neither."""
+    match = re.fullmatch(r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>\d+)(:(?P<tls>\d+))?", text)
+    return NimbusId(match["host"], int(match["port"]), int(match["tls"] or 0)) if match else None
+
+
+def blob(key: str) -> str:
+    """Where the Nimbuses that hold a blob say so."""
+    return _join(BLOBSTORE, key)
+
+
+def blob_holder(key: str, nimbus_id: str, version: int) -> str:
+    """Where one Nimbus says that it holds a version of a blob."""
+    return _join(BLOBSTORE, key, f"{nimbus_id}-{version}")
+
+
+def blob_key_sequence(key: str) -> str:
+    """Where a blob's highest version is counted."""
+    return _join(BLOB_KEY_SEQUENCES, key)
+
+
+def credentials(storm_id: str) -> str:
+    """Where a topology's credentials are."""
+    return _join(CREDENTIALS, storm_id)
+
+
+def log_config(storm_id: str) -> str:
+    """Where a topology's log levels are."""
+    return _join(LOG_CONFIGS, storm_id)
+
+
+def profiler_configs(storm_id: str) -> str:
+    """Where a topology's profiling requests are."""
+    return _join(PROFILER_CONFIGS, storm_id)
+
+
+def profiler_config(storm_id: str, host: str, port: int, action: str) -> str:
+    """Where the request is that a worker be profiled; `action` is a ``ProfileAction``'s name."""
+    return _join(PROFILER_CONFIGS, storm_id, f"{host}_{port}_{action}")
+
+
+def backpressure_of_topology(storm_id: str) -> str:
+    """Where a topology's workers say that they are under back-pressure."""
+    return _join(BACKPRESSURE, storm_id)
+
+
+def backpressure(storm_id: str, node: str, port: int) -> str:
+    """Where a worker says since when it is under back-pressure."""
+    return _join(BACKPRESSURE, storm_id, f"{node}-{port}")
+
+
+def tasks(storm_id: str) -> str:
+    """Where a topology's tasks are."""
+    return _join(TASKS, storm_id)
+
+
+def task(storm_id: str, task_id: int) -> str:
+    """Where a task's component id is."""
+    return _join(TASKS, storm_id, str(task_id))
+
+
+def taskbeats(storm_id: str) -> str:
+    """Where the heartbeats of a topology's tasks are."""
+    return _join(TASKBEATS, storm_id)
+
+
+def taskbeat(storm_id: str, task_id: int) -> str:
+    """Where a task's heartbeat is."""
+    return _join(TASKBEATS, storm_id, str(task_id))
+
+
+def task_errors(storm_id: str, task_id: int) -> str:
+    """Where a task's newest errors are, as sequential nodes."""
+    return _join(TASKERRORS, storm_id, str(task_id))
+
+
+def _join(top: str, *names: str) -> str:
+    for name in names:
+        if "/" in name:
+            raise InvalidPathError(f"{name!r} cannot be a name below {top}: it has a / in it")
+    return check("/".join((top, *names)))
+
+
+def _names_below(top: str, path: str, count: int) -> list[str] | None:
+    if not path.startswith(f"{top}/"):
+        return None
+    names = path[len(top) + 1 :].split("/")
+    return names if len(names) == count and all(names) else None
+
+
+def _parse_slot(name: str) -> tuple[str, int] | None:
+    # A node's id has dashes of its own.
+    node, dash, port = name.rpartition("-")
+    if node and dash and port.isascii() and port.isdigit():
+        return node, int(port)
+    return None
+
+
+def _encode(name: str) -> str:
+    """Encode as Java's URLEncoder: it leaves ``*`` alone and encodes ``~``; Python the reverse."""
+    return quote_plus(name, safe="*").replace("~", "%7E")

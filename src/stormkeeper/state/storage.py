@@ -1,0 +1,239 @@
+"""``ClusterState``: what every store of the cluster's state can do, and what may be relied on.
+
+A store is a tree of nodes. A node has a value of bytes, a version that counts the changes of its
+value, and children; an ephemeral node belongs to a session and ends with it. Paths are absolute
+and relative to ``storm.zookeeper.root``, which is made if absent.
+
+**Deadlines.** Every call ends. One that cannot reach the store ends in `StateUnavailableError` by
+its deadline (``storm.zookeeper.connection.timeout``), also while the connection is suspended.
+
+**Outcomes.** A call returns when what it says is done, and applied. `StateUnavailableError` from a
+call that writes means that it may or may not have been applied, now or a moment later; whoever
+must know reads again. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a
+lost connection, by themselves, within their deadline; `set_data` and `create_sequential` are not,
+since a second application could undo a later write of somebody else, or make a second node.
+
+**Watches.** A read with ``watch=True`` leaves a watch: the next change of what was read is told
+once to every registered callback, with the path. Two watches for the same thing, or two reasons
+at one path for one change, are told once. A watch outlives a broken connection and a lost session:
+whatever changed in between is told when the connection is back. As several changes while nobody
+looked are told as one, an event means "look again", and nothing about how often.
+
+**Callbacks.** Events and connection states come one at a time, in the order in which the store
+made them, on one thread of the store's own. A callback may use the store. One that raises is
+logged, and ends nothing. Before a read returns what an event announced, the event has been queued.
+
+**Sessions.** A lost session is followed by a new one by itself. Nodes that `set_ephemeral_node`
+made are made again in it; those of `create_sequential` never are.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+#: Value of a node that is only a directory: what Storm writes.
+DIRECTORY = b"\x07"
+
+
+class EventType(enum.Enum):
+    """What happened to a watched node."""
+
+    NODE_CREATED = "created"
+    NODE_DELETED = "deleted"
+    NODE_DATA_CHANGED = "data changed"
+    NODE_CHILDREN_CHANGED = "children changed"
+
+
+class ConnectionState(enum.Enum):
+    """How a session stands with the store."""
+
+    #: Calls are answered.
+    CONNECTED = "connected"
+
+    #: The store cannot be reached; the session, and its ephemeral nodes, may live on.
+    SUSPENDED = "suspended"
+
+    #: The session has ended, and its ephemeral nodes with it.
+    LOST = "lost"
+
+
+class VersionedData(NamedTuple):
+    """A node's value and version: 0 when created, one more with each change of the value."""
+
+    data: bytes
+    version: int
+
+
+#: Takes an event's type and path.
+EventCallback = Callable[[EventType, str], None]
+
+#: Takes the new state of the connection.
+ConnectionListener = Callable[[ConnectionState], None]
+
+
+class ClusterState(Protocol):
+    """A session with a store of the cluster's state. Safe for many threads.
+
+    Notes
+    -----
+    Errors that every operation may raise:
+
+    - `InvalidPathError`: the path is not one (see `stormkeeper.state.paths.check`);
+    - `StateUnavailableError`: the store was not reached, or did not answer, before the deadline;
+    - `StateError`: the store refused for another reason, or this session was closed.
+    """
+
+    @property
+    def connection(self) -> ConnectionState:
+        """How the session stands now, whatever listeners have been told so far."""
+        ...
+
+    def get_data(self, path: str, watch: bool = False) -> bytes | None:
+        """Return a node's value, None when there is no node.
+
+        A watch fires when the node is created, deleted, or its value set.
+        """
+        ...
+
+    def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
+        """Return a node's value and version, None when there is no node; watch as `get_data`."""
+        ...
+
+    def get_version(self, path: str, watch: bool = False) -> int | None:
+        """Return a node's version, None when there is no node; watch as `get_data`."""
+        ...
+
+    def node_exists(self, path: str, watch: bool = False) -> bool:
+        """Return whether there is a node; watch as `get_data`."""
+        ...
+
+    def get_children(self, path: str, watch: bool = False) -> list[str]:
+        """Return the names of a node's children, sorted.
+
+        A watch fires when a child is created or deleted, or the node itself deleted.
+
+        Raises
+        ------
+        NoNodeError
+            There is no node, as in Storm; no watch is left then. To wait for one to appear, ask
+            `node_exists` with a watch.
+        """
+        ...
+
+    def set_data(self, path: str, data: bytes) -> None:
+        """Give a node a value; make it, persistent, and its ancestors if they are absent.
+
+        Raises
+        ------
+        StateError
+            Its parent is ephemeral and so can have no children.
+        """
+        ...
+
+    def set_ephemeral_node(self, path: str, data: bytes) -> None:
+        """Make an ephemeral node of this session; make its ancestors if they are absent.
+
+        This is for registrations: the node is this session's afterwards, whoever had it. If it
+        is this session's already, its value is set. If it is another's, which is to say left over
+        from an earlier life of this process, or persistent, it is replaced in one step. After a
+        lost session it is made again, unless another session has taken the path by then.
+
+        Raises
+        ------
+        NotEmptyError
+            There is a node that has children.
+        StateError
+            Its parent is ephemeral and so can have no children.
+        """
+        ...
+
+    def create_sequential(self, path: str, data: bytes) -> str:
+        """Make an ephemeral node, named by `path` and ten digits that grow, and return its path.
+
+        The digits count the nodes made under the parent so far. Absent ancestors are made. Its
+        being ephemeral is Storm's choice.
+
+        Raises
+        ------
+        StateError
+            Its parent is ephemeral and so can have no children.
+        """
+        ...
+
+    def mkdirs(self, path: str) -> None:
+        """Make a node that is a directory, and its ancestors; those that exist stay as they are.
+
+        The node's value is `DIRECTORY`; ancestors made on the way are empty, as in Storm.
+
+        Raises
+        ------
+        StateError
+            An ancestor is ephemeral and so can have no children.
+        """
+        ...
+
+    def delete_node(self, path: str) -> None:
+        """Delete a node and everything below it; an absent one is fine.
+
+        What others add below it meanwhile is deleted too. It is not one step: a failure may leave
+        a part, and a second call deletes the rest. Registrations of this session at or below the
+        path are given up.
+
+        Raises
+        ------
+        StateError
+            Others kept adding nodes for as long as was tried.
+        """
+        ...
+
+    def sync_path(self, path: str) -> None:
+        """Make the next reads see every write, of anybody, that was done before this call."""
+        ...
+
+    def register(self, callback: EventCallback) -> int:
+        """Have `callback` told every event of this session's watches; returns an id."""
+        ...
+
+    def unregister(self, registration: int) -> None:
+        """Tell the callback of that id no more events; an unknown id is fine."""
+        ...
+
+    def add_listener(self, listener: ConnectionListener) -> None:
+        """Have `listener` told every change of the connection from now on.
+
+        After ``CONNECTED`` follow the events that were missed while it was not.
+        """
+        ...
+
+    def remove_listener(self, listener: ConnectionListener) -> None:
+        """Tell `listener` no more; an unknown one is fine."""
+        ...
+
+    def set_worker_hb(self, path: str, data: bytes) -> None:
+        """Store a worker's heartbeat; where there is a Pacemaker, in the Pacemaker.
+
+        Raises
+        ------
+        PacemakerError
+            A Pacemaker failed; this holds for all four heartbeat calls.
+        """
+        ...
+
+    def get_worker_hb(self, path: str) -> bytes | None:
+        """Return a worker's heartbeat, None when there is none."""
+        ...
+
+    def get_worker_hb_children(self, path: str) -> list[str]:
+        """Return the names of the children of a heartbeat path, sorted; none when it is absent."""
+        ...
+
+    def delete_worker_hb(self, path: str) -> None:
+        """Delete the heartbeat at a path and all below it; none is fine."""
+        ...
+
+    def close(self) -> None:
+        """End the session and with it its ephemeral nodes; a second time does nothing.
+
+        No callback starts after it, and every other call fails. A callback may call it.
+        """
+        ...

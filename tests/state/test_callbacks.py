@@ -1,0 +1,121 @@
+import threading
+
+import pytest
+
+from stormkeeper.state.callbacks import Callbacks
+from stormkeeper.state.storage import ConnectionState, EventType
+from support.waiting import until
+
+CREATED = EventType.NODE_CREATED
+
+
+@pytest.fixture
+def callbacks():
+    callbacks = Callbacks("callbacks of a test")
+    yield callbacks
+    callbacks.close()
+
+
+def test_events_and_states_keep_their_order(callbacks):
+    told = []
+    callbacks.register(lambda _event, path: told.append(path))
+    callbacks.add_listener(told.append)
+    for number in range(100):
+        callbacks.tell_event(CREATED, str(number))
+        callbacks.tell_connection(ConnectionState.SUSPENDED)
+    until(lambda: len(told) == 200)
+    assert told[::2] == [str(number) for number in range(100)]
+    assert set(told[1::2]) == {ConnectionState.SUSPENDED}
+
+
+def test_the_thread_has_its_name(callbacks):
+    names = []
+    callbacks.register(lambda *_: names.append(threading.current_thread().name))
+    callbacks.tell_event(CREATED, "/")
+    until(lambda: names == ["callbacks of a test"])
+
+
+def test_one_that_raises_does_not_keep_the_next_from_being_told(callbacks, caplog):
+    told = []
+
+    def fail(*_):
+        raise RuntimeError("on purpose")
+
+    callbacks.register(fail)
+    callbacks.add_listener(fail)
+    callbacks.register(lambda *event: told.append(event))
+    callbacks.add_listener(told.append)
+    callbacks.tell_event(CREATED, "/a")
+    callbacks.tell_connection(ConnectionState.LOST)
+    until(lambda: told == [(CREATED, "/a"), ConnectionState.LOST])
+    assert caplog.text.count("RuntimeError: on purpose") == 2
+
+
+def test_one_may_unregister_another_that_was_still_to_be_told(callbacks):
+    told = []
+
+    def first(*_):
+        callbacks.unregister(second)
+
+    callbacks.register(first)
+    second = callbacks.register(lambda *event: told.append(event))
+    last = threading.Event()
+    callbacks.register(lambda *_: last.set())
+    callbacks.tell_event(CREATED, "/a")
+    assert last.wait(20)
+    assert told == []
+
+
+def test_one_registered_meanwhile_is_told_from_the_next_event_on(callbacks):
+    told = []
+    once = []
+
+    def register_another(_event, path):
+        if not once:
+            once.append(path)
+            callbacks.register(lambda _event, path: told.append(path))
+
+    callbacks.register(register_another)
+    callbacks.tell_event(CREATED, "/a")
+    callbacks.tell_event(CREATED, "/b")
+    until(lambda: told == ["/b"])
+
+
+def test_nothing_is_told_after_close():
+    callbacks = Callbacks("callbacks of a test")
+    told = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(*event):
+        told.append(event)
+        entered.set()
+        leave.wait(20)
+
+    callbacks.register(block)
+    callbacks.tell_event(CREATED, "/a")
+    callbacks.tell_event(CREATED, "/b")
+    assert entered.wait(20)
+    closing = threading.Thread(target=callbacks.close)
+    closing.start()
+    until(lambda: callbacks._closed)
+    leave.set()
+    closing.join(20)
+    assert told == [(CREATED, "/a")]
+    assert not callbacks._thread.is_alive()
+
+
+def test_one_that_does_not_return_holds_up_close_for_a_while_only(monkeypatch, caplog):
+    monkeypatch.setattr("stormkeeper.state.callbacks.CLOSE_SECS", 0.1)
+    callbacks = Callbacks("callbacks of a test")
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(*_):
+        entered.set()
+        leave.wait(20)
+
+    callbacks.register(block)
+    callbacks.tell_event(CREATED, "/a")
+    assert entered.wait(20)
+    callbacks.close()
+    assert "a callback still runs" in caplog.text
+    leave.set()

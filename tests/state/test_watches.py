@@ -1,0 +1,73 @@
+import pytest
+
+from stormkeeper.state.storage import EventType
+from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched, missed
+
+CREATED = EventType.NODE_CREATED
+DELETED = EventType.NODE_DELETED
+CHANGED = EventType.NODE_DATA_CHANGED
+CHILDREN = EventType.NODE_CHILDREN_CHANGED
+
+A = Seen(created=1, modified=1, children_modified=1)
+SET = A._replace(modified=2)
+CHILD_ADDED = A._replace(children_modified=2)
+MADE_AGAIN = Seen(created=3, modified=3, children_modified=3)
+
+NODE = Watch(Watched.NODE, "/a")
+NAMES = Watch(Watched.CHILDREN, "/a")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "of_node", "of_children"),
+    [
+        (A, A, None, None),
+        (A, SET, CHANGED, None),
+        (A, CHILD_ADDED, None, CHILDREN),
+        (A, MADE_AGAIN, CHANGED, CHILDREN),
+        (A, None, DELETED, DELETED),
+        (None, A, CREATED, CREATED),
+        (None, None, None, None),
+    ],
+)
+def test_what_a_watch_missed(before, now, of_node, of_children):
+    assert missed(Watched.NODE, before, now) is of_node
+    assert missed(Watched.CHILDREN, before, now) is of_children
+
+
+@pytest.mark.parametrize(
+    ("event", "left"),
+    [(CREATED, [NAMES]), (CHANGED, [NAMES]), (CHILDREN, [NODE]), (DELETED, [])],
+)
+def test_an_event_uses_up_the_watches_that_it_answers(event, left):
+    armed = ArmedWatches()
+    armed.arm(NODE, A)
+    armed.arm(NAMES, A)
+    armed.arm(Watch(Watched.NODE, "/b"), A)
+    assert armed.fire(event, "/a")
+    assert armed.all() == [*left, Watch(Watched.NODE, "/b")]
+
+
+def test_an_event_that_no_watch_waits_for():
+    armed = ArmedWatches()
+    armed.arm(NAMES, A)
+    assert not armed.fire(CHANGED, "/a")
+    assert not armed.fire(CHILDREN, "/b")
+    assert armed.all() == [NAMES]
+
+
+def test_only_an_armed_watch_misses_anything():
+    armed = ArmedWatches()
+    armed.arm(NODE, A)
+    assert armed.missed(NODE, SET) is CHANGED
+    assert armed.missed(NODE, A) is None
+    assert armed.missed(NAMES, CHILD_ADDED) is None
+    armed.fire(CHANGED, "/a")
+    assert armed.missed(NODE, SET) is None
+
+
+def test_a_newer_look_counts():
+    armed = ArmedWatches()
+    armed.arm(NODE, A)
+    armed.arm(NODE, SET)
+    assert armed.missed(NODE, SET) is None
+    assert armed.all() == [NODE]
