@@ -9,8 +9,12 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
+from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.zookeeper import ZooKeeperState
+from support.waiting import until
 
 _numbers = itertools.count(1)
 
@@ -43,3 +47,20 @@ def zookeeper_settings(
         }
 
     return settings
+
+
+def expire_session(state: ZooKeeperState, deadline_secs: float = 30.0) -> None:
+    """End the session of `state` at the server, and wait until it has a new one.
+
+    Another client takes the session over and closes it, as only its owner could.
+    """
+    connection = state._connection
+    former = connection.session_id
+    thief = KazooClient(hosts=connection.ensemble, client_id=connection._client.client_id)
+    thief.start(timeout=deadline_secs)
+    thief.stop()
+    thief.close()
+    until(
+        lambda: connection.session_id != former and state.connection is ConnectionState.CONNECTED,
+        deadline_secs,
+    )

@@ -1,0 +1,154 @@
+"""A tree of nodes in memory, with ZooKeeper's rules and the events of its changes.
+
+No sessions, watches, threads or clock in here: an owner is a number, and every change returns what
+happened, in ZooKeeper's order (its DataTree): first at the node itself, then at its parent.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stormkeeper.errors import NodeExistsError, NoNodeError, NotEmptyError, StateError
+from stormkeeper.state import paths
+from stormkeeper.state.storage import DIRECTORY, EventType
+from stormkeeper.state.watches import Seen
+
+#: The owner of a persistent node.
+NOBODY = 0
+
+
+class Event(NamedTuple):
+    """What happened, and at which path."""
+
+    type: EventType
+    path: str
+
+
+@dataclass(slots=True)
+class Node:
+    """A node; `created`, `modified` and `children_modified` are counts of changes of the tree."""
+
+    data: bytes
+    owner: int
+    created: int
+    modified: int
+    children_modified: int
+    version: int = 0
+    #: How many children were ever made here; names of sequential nodes count these.
+    children_created: int = 0
+    children: set[str] = field(default_factory=set)
+
+    @property
+    def seen(self) -> Seen:
+        """What a watch remembers of the node."""
+        return Seen(self.created, self.modified, self.children_modified)
+
+
+class MemoryTree:
+    """Nodes by path; the root is always there. Not safe for concurrent use."""
+
+    def __init__(self) -> None:
+        self._changes = 0
+        self._nodes = {"/": Node(b"", NOBODY, 0, 0, 0)}
+
+    def find(self, path: str) -> Node | None:
+        """Return the node at a path, None when there is none."""
+        return self._nodes.get(path)
+
+    def get(self, path: str) -> Node:
+        """Return the node at a path.
+
+        Raises
+        ------
+        NoNodeError
+            There is none.
+        """
+        node = self._nodes.get(path)
+        if node is None:
+            raise NoNodeError(f"there is no node {path}")
+        return node
+
+    def owned_by(self, owner: int) -> list[str]:
+        """Return the paths of an owner's ephemeral nodes, in the order they were made."""
+        return [path for path, node in self._nodes.items() if node.owner == owner]
+
+    def put(self, path: str, data: bytes) -> list[Event]:
+        """Set a node's value; make it, persistent, and its ancestors if it is absent."""
+        if path in self._nodes:
+            return self._set(path, data)
+        return self.make_directory(paths.parent(path)) + self._create(path, data, NOBODY)
+
+    def put_ephemeral(self, path: str, data: bytes, owner: int) -> list[Event]:
+        """Make an owner's ephemeral node, in the place of whatever is there."""
+        node = self._nodes.get(path)
+        if node is None:
+            events = self.make_directory(paths.parent(path))
+        elif node.owner == owner:
+            return self._set(path, data)
+        else:
+            events = self._delete(path)
+        return events + self._create(path, data, owner)
+
+    def create_sequential(self, path: str, data: bytes, owner: int) -> tuple[str, list[Event]]:
+        """Make an owner's ephemeral node, named by `path` and a number; return its path."""
+        parent = paths.parent(path)
+        events = self.make_directory(parent)
+        numbered = f"{path}{self.get(parent).children_created:010d}"
+        return numbered, events + self._create(numbered, data, owner)
+
+    def make_directory(self, path: str) -> list[Event]:
+        """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
+        missing = []
+        while path not in self._nodes:
+            missing.append(path)
+            path = paths.parent(path)
+        events = []
+        for above in reversed(missing):
+            events += self._create(above, DIRECTORY if above == missing[0] else b"", NOBODY)
+        return events
+
+    def delete(self, path: str) -> list[Event]:
+        """Delete a node and all below it, level by level from the deepest; absent is fine."""
+        levels = [[path] if path in self._nodes else []]
+        while levels[-1]:
+            levels.append(sorted(f"{p}/{n}" for p in levels[-1] for n in self._nodes[p].children))
+        return [event for level in reversed(levels) for p in level for event in self._delete(p)]
+
+    def _set(self, path: str, data: bytes) -> list[Event]:
+        self._changes += 1
+        node = self._nodes[path]
+        node.data = data
+        node.version += 1
+        node.modified = self._changes
+        return [Event(EventType.NODE_DATA_CHANGED, path)]
+
+    def _create(self, path: str, data: bytes, owner: int) -> list[Event]:
+        if path in self._nodes:
+            raise NodeExistsError(f"there is a node {path} already")
+        above = paths.parent(path)
+        parent = self.get(above)
+        if parent.owner != NOBODY:
+            raise StateError(f"cannot create {path}: its parent is ephemeral and has no children")
+        self._changes += 1
+        now = self._changes
+        self._nodes[path] = Node(data, owner, now, now, now)
+        parent.children.add(path.rpartition("/")[2])
+        parent.children_created += 1
+        parent.children_modified = now
+        return [
+            Event(EventType.NODE_CREATED, path),
+            Event(EventType.NODE_CHILDREN_CHANGED, above),
+        ]
+
+    def _delete(self, path: str) -> list[Event]:
+        if self.get(path).children:
+            raise NotEmptyError(f"cannot replace {path}: it has children")
+        self._changes += 1
+        del self._nodes[path]
+        above = paths.parent(path)
+        parent = self.get(above)
+        parent.children.remove(path.rpartition("/")[2])
+        parent.children_modified = self._changes
+        return [
+            Event(EventType.NODE_DELETED, path),
+            Event(EventType.NODE_CHILDREN_CHANGED, above),
+        ]

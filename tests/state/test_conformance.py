@@ -1,0 +1,659 @@
+"""What `ClusterState` promises, asked of every store."""
+
+import itertools
+import threading
+
+import pytest
+
+from stormkeeper.errors import InvalidPathError, NoNodeError, NotEmptyError, StateError
+from stormkeeper.state.storage import DIRECTORY, ConnectionState, EventType, VersionedData
+from support.hearing import Hearing
+from support.waiting import until
+
+CREATED = EventType.NODE_CREATED
+DELETED = EventType.NODE_DELETED
+CHANGED = EventType.NODE_DATA_CHANGED
+CHILDREN = EventType.NODE_CHILDREN_CHANGED
+
+
+class TestValues:
+    def test_what_was_set_is_read(self, state):
+        state.set_data("/storms/wc-1", b"base")
+        assert state.get_data("/storms/wc-1") == b"base"
+        assert state.node_exists("/storms/wc-1")
+
+    def test_absent_nodes(self, state):
+        assert state.get_data("/absent") is None
+        assert state.get_data_with_version("/absent") is None
+        assert state.get_version("/absent") is None
+        assert not state.node_exists("/absent")
+        assert not state.node_exists("/absent/deeper")
+
+    def test_an_empty_value_is_not_an_absent_node(self, state):
+        state.set_data("/empty", b"")
+        assert state.get_data("/empty") == b""
+
+    def test_versions_count_the_changes_of_a_value(self, state):
+        state.set_data("/a", b"0")
+        assert state.get_version("/a") == 0
+        state.set_data("/a", b"1")
+        state.set_data("/a/child", b"")
+        assert state.get_data_with_version("/a") == VersionedData(b"1", 1)
+
+    def test_a_value_made_again_starts_at_version_0(self, state):
+        state.set_data("/a", b"0")
+        state.set_data("/a", b"1")
+        state.delete_node("/a")
+        state.set_data("/a", b"2")
+        assert state.get_version("/a") == 0
+
+    def test_sessions_share_what_is_stored(self, store, state):
+        other = store.open()
+        state.set_data("/shared", b"x")
+        other.sync_path("/shared")
+        assert other.get_data("/shared") == b"x"
+
+    def test_values_outlive_the_session(self, store, state):
+        state.set_data("/persistent", b"x")
+        state.close()
+        assert store.open().get_data("/persistent") == b"x"
+
+    def test_large_values(self, state):
+        data = bytes(range(256)) * 3_600
+        state.set_data("/large", data)
+        assert state.get_data("/large") == data
+
+
+class TestDirectories:
+    def test_a_directory_holds_the_byte_07_and_its_ancestors_nothing(self, state):
+        state.mkdirs("/profilerconfigs/wc-1/deep")
+        assert state.get_data("/profilerconfigs/wc-1/deep") == DIRECTORY == b"\x07"
+        assert state.get_data("/profilerconfigs/wc-1") == b""
+        assert state.get_data("/profilerconfigs") == b""
+
+    def test_what_is_there_stays_as_it_is(self, state):
+        state.set_data("/a/b", b"value")
+        state.mkdirs("/a/b")
+        state.mkdirs("/a/b/c")
+        assert state.get_data_with_version("/a/b") == VersionedData(b"value", 0)
+        state.mkdirs("/")
+
+    def test_the_directory_of_a_value_is_made_with_it(self, state):
+        state.set_data("/a/b/c", b"value")
+        assert state.get_data("/a/b") == DIRECTORY
+        assert state.get_data("/a") == b""
+
+    def test_children_are_sorted_names(self, state):
+        for name in ("b", "a", "ä", "B", "10", "9"):
+            state.set_data(f"/top/{name}", b"")
+        assert state.get_children("/top") == ["10", "9", "B", "a", "b", "ä"]
+        assert state.get_children("/top/a") == []
+        assert "top" in state.get_children("/")
+
+    def test_children_of_an_absent_node_are_an_error_as_in_storm(self, state):
+        with pytest.raises(NoNodeError, match="/absent"):
+            state.get_children("/absent")
+        with pytest.raises(NoNodeError):
+            state.get_children("/absent", watch=True)
+
+    def test_many_at_once_make_the_same_directory(self, store):
+        sessions = [store.open() for _ in range(3)]
+        failures = []
+
+        def make(session, number):
+            try:
+                session.mkdirs("/race/to/one/directory")
+                session.set_data(f"/race/to/values/{number % 3}", b"x")
+            except StateError as error:
+                failures.append(error)
+
+        threads = [
+            threading.Thread(target=make, args=(session, number))
+            for number, session in enumerate(sessions * 4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert sessions[0].get_data("/race/to/one/directory") == DIRECTORY
+        assert sessions[0].get_children("/race/to/values") == ["0", "1", "2"]
+
+
+class TestDeleting:
+    def test_a_node_goes_with_all_below_it_and_nothing_else(self, state):
+        for path in ("/t/a/b/c", "/t/a/b/d", "/t/ab", "/t/z"):
+            state.set_data(path, b"x")
+        state.delete_node("/t/a")
+        assert state.get_children("/t") == ["ab", "z"]
+        assert not state.node_exists("/t/a/b/c")
+
+    def test_an_absent_node_is_fine(self, state):
+        state.delete_node("/absent")
+        state.delete_node("/absent/deeper")
+
+    def test_the_root_stays(self, state):
+        with pytest.raises(InvalidPathError, match="root"):
+            state.delete_node("/")
+
+    def test_what_others_add_meanwhile_goes_too(self, store, state):
+        other = store.open()
+        state.mkdirs("/busy")
+        stop = threading.Event()
+
+        def fill():
+            for number in itertools.count():
+                other.set_data(f"/busy/{number % 20}/x", b"x")
+                if stop.wait(0.005):
+                    break
+
+        filler = threading.Thread(target=fill)
+        filler.start()
+        try:
+            for _ in range(5):
+                until(lambda: other.node_exists("/busy/3/x"))
+                state.delete_node("/busy")
+        finally:
+            stop.set()
+            filler.join()
+        state.delete_node("/busy")
+        assert not state.node_exists("/busy")
+
+    def test_many_at_once_delete_the_same_tree(self, store):
+        sessions = [store.open() for _ in range(3)]
+        for number in range(200):
+            sessions[0].set_data(f"/tree/{number % 10}/{number}", b"")
+        failures = []
+
+        def delete(session):
+            try:
+                session.delete_node("/tree")
+            except StateError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=delete, args=(session,)) for session in sessions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert not sessions[0].node_exists("/tree")
+
+
+class TestEphemeralNodes:
+    def test_they_end_with_their_session(self, store, state):
+        state.set_ephemeral_node("/supervisors/s-1", b"info")
+        other = store.open()
+        assert other.get_data("/supervisors/s-1") == b"info"
+        assert other.get_data("/supervisors") == DIRECTORY
+        state.close()
+        until(lambda: not other.node_exists("/supervisors/s-1"))
+        assert other.get_children("/supervisors") == []
+
+    def test_ones_own_is_set_again(self, store, state):
+        state.set_ephemeral_node("/s", b"1")
+        state.set_ephemeral_node("/s", b"2")
+        assert state.get_data_with_version("/s") == VersionedData(b"2", 1)
+        other = store.open()
+        state.close()
+        until(lambda: not other.node_exists("/s"))
+
+    def test_what_an_earlier_session_left_is_replaced(self, store):
+        former, state = store.open(), store.open()
+        former.set_ephemeral_node("/s", b"former")
+        state.set_ephemeral_node("/s", b"now")
+        assert state.get_data_with_version("/s") == VersionedData(b"now", 0)
+        former.close()
+        assert state.get_data("/s") == b"now"
+
+    def test_a_persistent_node_is_replaced(self, store, state):
+        state.set_data("/s", b"persistent")
+        state.set_ephemeral_node("/s", b"ephemeral")
+        other = store.open()
+        state.close()
+        until(lambda: not other.node_exists("/s"))
+
+    def test_a_node_with_children_is_not_replaced(self, state):
+        state.set_data("/s/child", b"x")
+        with pytest.raises(NotEmptyError):
+            state.set_ephemeral_node("/s", b"ephemeral")
+        assert state.get_children("/s") == ["child"]
+
+    def test_a_set_value_keeps_it_ephemeral(self, store, state):
+        state.set_ephemeral_node("/s", b"1")
+        state.set_data("/s", b"2")
+        other = store.open()
+        assert other.get_data("/s") == b"2"
+        state.close()
+        until(lambda: not other.node_exists("/s"))
+
+    @pytest.mark.parametrize(
+        "operation",
+        [
+            lambda state: state.set_data("/s/child", b""),
+            lambda state: state.set_ephemeral_node("/s/child", b""),
+            lambda state: state.mkdirs("/s/child"),
+            lambda state: state.set_data("/s/child/deeper", b""),
+            lambda state: state.create_sequential("/s/e", b""),
+        ],
+    )
+    def test_they_have_no_children(self, state, operation):
+        state.set_ephemeral_node("/s", b"")
+        with pytest.raises(StateError, match="ephemeral") as caught:
+            operation(state)
+        assert type(caught.value) is StateError
+
+
+class TestSequentialNodes:
+    def test_names_grow(self, state):
+        state.mkdirs("/errors/wc-1/bolt")
+        made = [state.create_sequential("/errors/wc-1/bolt/e", str(n).encode()) for n in range(3)]
+        assert made == [f"/errors/wc-1/bolt/e{n:010d}" for n in range(3)]
+        assert [state.get_data(path) for path in made] == [b"0", b"1", b"2"]
+
+    def test_numbers_are_not_used_twice(self, state):
+        state.delete_node(state.create_sequential("/q/e", b""))
+        assert state.create_sequential("/q/e", b"") == "/q/e0000000001"
+
+    def test_ancestors_are_made(self, state):
+        assert state.create_sequential("/x/y/e", b"") == "/x/y/e0000000000"
+        assert state.get_data("/x/y") == DIRECTORY
+
+    def test_they_end_with_their_session(self, store, state):
+        path = state.create_sequential("/q/e", b"")
+        other = store.open()
+        state.close()
+        until(lambda: not other.node_exists(path))
+
+
+class TestWatches:
+    def test_creation(self, state):
+        heard = Hearing(state)
+        assert state.get_data("/a", watch=True) is None
+        state.set_data("/a", b"x")
+        assert heard.events() == [(CREATED, "/a")]
+
+    @pytest.mark.parametrize(
+        "look",
+        [
+            lambda state: state.get_data("/a", watch=True),
+            lambda state: state.get_data_with_version("/a", watch=True),
+            lambda state: state.get_version("/a", watch=True),
+            lambda state: state.node_exists("/a", watch=True),
+        ],
+    )
+    def test_every_look_at_a_node_leaves_the_same_watch(self, state, look):
+        heard = Hearing(state)
+        look(state)
+        state.set_data("/a", b"1")
+        look(state)
+        state.set_data("/a", b"2")
+        look(state)
+        state.delete_node("/a")
+        assert heard.events() == [(CREATED, "/a"), (CHANGED, "/a"), (DELETED, "/a")]
+
+    def test_a_watch_fires_once(self, state):
+        heard = Hearing(state)
+        state.set_data("/a", b"0")
+        state.get_data("/a", watch=True)
+        for value in (b"1", b"2", b"3"):
+            state.set_data("/a", value)
+        assert heard.events() == [(CHANGED, "/a")]
+
+    def test_two_watches_for_the_same_are_one(self, state):
+        heard = Hearing(state)
+        state.set_data("/a", b"0")
+        state.get_data("/a", watch=True)
+        state.node_exists("/a", watch=True)
+        state.set_data("/a", b"1")
+        state.set_data("/a", b"2")
+        assert heard.events() == [(CHANGED, "/a")]
+
+    def test_without_a_watch_nothing_is_told(self, state):
+        heard = Hearing(state)
+        state.set_data("/a", b"0")
+        state.get_data("/a")
+        state.get_children("/a")
+        state.set_data("/a", b"1")
+        state.set_data("/a/b", b"1")
+        state.delete_node("/a")
+        assert heard.events() == []
+
+    def test_children(self, state):
+        heard = Hearing(state)
+        state.mkdirs("/top")
+        state.get_children("/top", watch=True)
+        state.set_data("/top", b"a value is not a child")
+        state.set_data("/top/a/b", b"")
+        assert heard.events() == [(CHILDREN, "/top")]
+        heard.forget()
+        state.get_children("/top", watch=True)
+        state.set_data("/top/a", b"a child's value is no child")
+        state.set_data("/top/a/c", b"nor is a grandchild")
+        state.delete_node("/top/a")
+        assert heard.events() == [(CHILDREN, "/top")]
+
+    def test_the_deletion_of_a_node_whose_children_are_watched(self, state):
+        heard = Hearing(state)
+        state.mkdirs("/top")
+        state.get_children("/top", watch=True)
+        state.delete_node("/top")
+        assert heard.events() == [(DELETED, "/top")]
+
+    def test_two_reasons_for_one_change_are_told_once(self, state):
+        heard = Hearing(state)
+        state.mkdirs("/top")
+        state.get_data("/top", watch=True)
+        state.get_children("/top", watch=True)
+        state.delete_node("/top")
+        state.mkdirs("/top")
+        assert heard.events() == [(DELETED, "/top")]
+
+    def test_the_root_can_be_watched(self, state):
+        heard = Hearing(state)
+        state.get_children("/", watch=True)
+        state.mkdirs("/new")
+        assert heard.events() == [(CHILDREN, "/")]
+
+    def test_what_another_session_does(self, store, state):
+        heard = Hearing(state)
+        other = store.open()
+        state.get_data("/a", watch=True)
+        other.set_data("/a", b"x")
+        until(lambda: state.get_data("/a") == b"x")
+        assert heard.events() == [(CREATED, "/a")]
+
+    def test_what_another_session_watches_is_its_own_affair(self, store, state):
+        heard = Hearing(state)
+        other = store.open()
+        other.get_data("/a", watch=True)
+        state.set_data("/a", b"x")
+        assert heard.events() == []
+
+    def test_the_end_of_a_session_is_seen(self, store, state):
+        other = store.open()
+        other.set_ephemeral_node("/nimbuses/n:1:0", b"")
+        heard = Hearing(state)
+        state.get_children("/nimbuses", watch=True)
+        other.close()
+        until(lambda: state.get_children("/nimbuses") == [])
+        assert heard.events() == [(CHILDREN, "/nimbuses")]
+
+    def test_a_replaced_node_is_deleted_and_created(self, store, state):
+        former = store.open()
+        former.set_ephemeral_node("/s", b"former")
+        heard, former_heard = Hearing(state), Hearing(former)
+        state.get_data("/s", watch=True)
+        former.get_data("/s", watch=True)
+        state.set_ephemeral_node("/s", b"now")
+        assert heard.events() == [(DELETED, "/s")]
+        assert former_heard.events() == [(DELETED, "/s")]
+
+
+class TestCallbacks:
+    def test_every_registered_callback_is_told(self, state):
+        first, second = Hearing(state), Hearing(state)
+        state.get_data("/a", watch=True)
+        state.set_data("/a", b"")
+        assert (CREATED, "/a") in first.events()
+        assert (CREATED, "/a") in second.events()
+
+    def test_an_unregistered_one_is_not(self, state):
+        told = []
+        registration = state.register(lambda *event: told.append(event))
+        heard = Hearing(state)
+        state.unregister(registration)
+        state.unregister(registration)
+        state.get_data("/a", watch=True)
+        state.set_data("/a", b"")
+        heard.everything()
+        assert told == []
+
+    def test_one_that_raises_ends_nothing(self, state, caplog):
+        def fail(_event, path):
+            if path == "/a":
+                raise RuntimeError("of the callback")
+
+        state.register(fail)
+        heard = Hearing(state)
+        state.get_data("/a", watch=True)
+        state.set_data("/a", b"")
+        assert heard.events() == [(CREATED, "/a")]
+        assert "of the callback" in caplog.text
+
+    def test_one_may_use_the_store_and_watch_again(self, state):
+        values = []
+        state.register(lambda _event, path: values.append(state.get_data(path, watch=True)))
+        state.get_data("/a", watch=True)
+        for number in range(5):
+            state.set_data("/a", str(number).encode())
+            until(lambda number=number: values[-1:] == [str(number).encode()])
+        assert values[-1] == b"4"
+
+    def test_they_run_one_at_a_time_on_one_thread_in_order(self, state):
+        running = threading.Lock()
+        threads, told = set(), []
+
+        def callback(_event, path):
+            assert running.acquire(blocking=False)
+            threads.add(threading.current_thread())
+            told.append(path)
+            running.release()
+
+        state.register(callback)
+        paths = [f"/n/{number}" for number in range(50)]
+        for path in paths:
+            state.get_data(path, watch=True)
+        for path in paths:
+            state.set_data(path, b"")
+        until(lambda: len(told) == len(paths))
+        assert told == paths
+        assert len(threads) == 1
+        assert threads.pop().daemon
+
+    def test_a_slow_one_does_not_hold_up_calls(self, state):
+        entered, leave = threading.Event(), threading.Event()
+
+        def callback(_event, _path):
+            entered.set()
+            leave.wait(20)
+
+        state.register(callback)
+        state.get_data("/a", watch=True)
+        state.set_data("/a", b"1")
+        assert entered.wait(20)
+        state.set_data("/a", b"2")
+        assert state.get_data("/a") == b"2"
+        leave.set()
+
+    def test_one_may_close_the_session(self, store, state):
+        closed = threading.Event()
+
+        def callback(_event, _path):
+            state.close()
+            closed.set()
+
+        state.register(callback)
+        state.get_data("/a", watch=True)
+        store.open().set_data("/a", b"")
+        assert closed.wait(20)
+
+
+class TestSessions:
+    def test_a_new_session_is_connected(self, state):
+        assert state.connection is ConnectionState.CONNECTED
+
+    def test_a_lost_session_is_told_and_followed_by_a_new_one(self, store, state):
+        heard = Hearing(state)
+        store.expire(state)
+        assert state.connection is ConnectionState.CONNECTED
+        told = heard.everything()
+        assert told[-2:] == [ConnectionState.LOST, ConnectionState.CONNECTED]
+        state.set_data("/a", b"in the new session")
+        assert state.get_data("/a") == b"in the new session"
+
+    def test_a_removed_listener_is_not_told(self, store, state):
+        told = []
+        state.add_listener(told.append)
+        state.remove_listener(told.append)
+        state.remove_listener(told.append)
+        heard = Hearing(state)
+        store.expire(state)
+        heard.everything()
+        assert told == []
+
+    def test_registrations_are_made_again(self, store, state):
+        state.set_ephemeral_node("/supervisors/s-1", b"1")
+        state.set_ephemeral_node("/supervisors/s-1", b"2")
+        other = store.open()
+        store.expire(state)
+        until(lambda: other.get_data("/supervisors/s-1") == b"2")
+        until(lambda: other.get_version("/supervisors/s-1") == 0)
+        store.expire(state)
+        until(lambda: other.get_data("/supervisors/s-1") == b"2")
+        state.close()
+        until(lambda: not other.node_exists("/supervisors/s-1"))
+
+    def test_sequential_nodes_are_not_made_again(self, store, state):
+        path = state.create_sequential("/lock/e", b"")
+        state.set_ephemeral_node("/registration", b"")
+        store.expire(state)
+        until(lambda: state.node_exists("/registration"))
+        assert not state.node_exists(path)
+
+    def test_a_deleted_registration_is_given_up(self, store, state):
+        state.set_ephemeral_node("/supervisors/s-1", b"")
+        state.set_ephemeral_node("/supervisors/s-2", b"")
+        state.set_ephemeral_node("/supervisors-3", b"")
+        state.delete_node("/supervisors")
+        store.expire(state)
+        until(lambda: state.node_exists("/supervisors-3"))
+        assert not state.node_exists("/supervisors/s-1")
+        assert not state.node_exists("/supervisors")
+
+    def test_a_registration_that_another_took_is_left_to_it(self, store, state):
+        other = store.open()
+        state.set_ephemeral_node("/s", b"mine")
+        state.set_ephemeral_node("/t", b"mine")
+        other.set_ephemeral_node("/s", b"other")
+        store.expire(state)
+        until(lambda: state.get_data("/t") == b"mine")
+        assert state.get_data("/s") == b"other"
+        other.close()
+        until(lambda: not state.node_exists("/s"))
+        store.expire(state)
+        until(lambda: state.get_data("/t") == b"mine")
+        assert not state.node_exists("/s")
+
+    def test_watches_outlive_the_session(self, store, state):
+        heard = Hearing(state)
+        other = store.open()
+        state.set_data("/a", b"0")
+        state.mkdirs("/top")
+        state.get_data("/a", watch=True)
+        state.get_data("/absent", watch=True)
+        state.get_children("/top", watch=True)
+        store.expire(state)
+        # Nothing changed, so nothing is told, and the watches are still there.
+        assert heard.events() == []
+        other.set_data("/a", b"1")
+        other.set_data("/absent", b"")
+        other.set_data("/top/child", b"")
+        until(lambda: len(heard.events()) == 3)
+        assert heard.events() == [(CHANGED, "/a"), (CREATED, "/absent"), (CHILDREN, "/top")]
+        other.set_data("/a", b"2")
+        assert len(heard.events()) == 3
+
+    def test_ones_own_lost_node_is_told(self, store, state):
+        state.set_ephemeral_node("/registration", b"")
+        lock = state.create_sequential("/lock/e", b"")
+        heard = Hearing(state)
+        state.get_data("/registration", watch=True)
+        state.get_data(lock, watch=True)
+        store.expire(state)
+        until(lambda: len(heard.events()) == 2)
+        assert sorted(heard.events(), key=str) == sorted(
+            [(CHANGED, "/registration"), (DELETED, lock)], key=str
+        )
+
+    def test_a_closed_session_does_nothing_more(self, store, state):
+        told = []
+        state.register(lambda *event: told.append(event))
+        state.add_listener(told.append)
+        state.get_data("/a", watch=True)
+        state.close()
+        state.close()
+        other = store.open()
+        other.set_data("/a", b"")
+        for call in (
+            lambda: state.get_data("/a"),
+            lambda: state.set_data("/a", b""),
+            lambda: state.get_worker_hb("/a"),
+            lambda: state.create_sequential("/a", b""),
+            lambda: state.delete_node("/a"),
+        ):
+            with pytest.raises(StateError, match="closed"):
+                call()
+        assert state.connection is ConnectionState.LOST
+        assert told == []
+
+
+class TestHeartbeats:
+    PATH = "/workerbeats/wc-1-1700000000/sup-aaaa-6700"
+
+    def test_what_was_set_is_read(self, store, state):
+        state.set_worker_hb(self.PATH, b"beat 1")
+        state.set_worker_hb(self.PATH, b"beat 2")
+        assert store.open().get_worker_hb(self.PATH) == b"beat 2"
+
+    def test_they_outlive_their_session(self, store, state):
+        state.set_worker_hb(self.PATH, b"beat")
+        state.close()
+        assert store.open().get_worker_hb(self.PATH) == b"beat"
+
+    def test_children(self, state):
+        assert state.get_worker_hb_children("/workerbeats") == []
+        for port in (6701, 6700):
+            state.set_worker_hb(f"/workerbeats/wc-1/s-{port}", b"")
+        state.set_worker_hb("/workerbeats/wc-2/s-6700", b"")
+        assert state.get_worker_hb_children("/workerbeats") == ["wc-1", "wc-2"]
+        assert state.get_worker_hb_children("/workerbeats/wc-1") == ["s-6700", "s-6701"]
+        assert state.get_worker_hb_children("/workerbeats/absent") == []
+
+    def test_deletion_takes_all_below(self, state):
+        state.set_worker_hb("/workerbeats/wc-1/s-6700", b"")
+        state.set_worker_hb("/workerbeats/wc-10/s-6700", b"")
+        state.delete_worker_hb("/workerbeats/wc-1")
+        state.delete_worker_hb("/workerbeats/wc-1")
+        assert state.get_worker_hb("/workerbeats/wc-1/s-6700") is None
+        assert state.get_worker_hb_children("/workerbeats") == ["wc-10"]
+
+    def test_absent(self, state):
+        assert state.get_worker_hb("/workerbeats/none/s-1") is None
+        assert state.get_worker_hb("/workerbeats") is None
+
+
+class TestPaths:
+    @pytest.mark.parametrize(
+        "path", ["", "a", "a/b", "/a/", "//", "/a//b", "/a/./b", "/..", "/a\x00b", "/\ud800", "/🐘"]
+    )
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda state, path: state.get_data(path),
+            lambda state, path: state.get_children(path, watch=True),
+            lambda state, path: state.set_data(path, b""),
+            lambda state, path: state.set_ephemeral_node(path, b""),
+            lambda state, path: state.create_sequential(path, b""),
+            lambda state, path: state.delete_node(path),
+        ],
+    )
+    def test_what_is_no_path(self, state, call, path):
+        with pytest.raises(InvalidPathError, match="path"):
+            call(state, path)
+
+    def test_any_other_name(self, state):
+        path = "/errors/wc-1/split+bolt%2F%C3%A9/ü 漢=:*"
+        state.set_data(path, b"x")
+        assert state.get_data(path) == b"x"
+        assert state.get_children("/errors/wc-1/split+bolt%2F%C3%A9") == ["ü 漢=:*"]
