@@ -1,7 +1,5 @@
 """The commands that run a daemon until it is told to stop."""
 
-# ruff: noqa: PLC0415 -- what a command needs is imported when it runs
-
 import click
 
 from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf

@@ -1,7 +1,5 @@
 """``storm heartbeats``: what workers last said, as the Pacemakers have it."""
 
-# ruff: noqa: PLC0415 -- `list` must not pay for the Thrift that only a heartbeat needs
-
 import json
 import logging
 from collections.abc import Iterator

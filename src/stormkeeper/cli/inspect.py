@@ -1,7 +1,5 @@
 """The commands that say what is installed and configured here."""
 
-# ruff: noqa: PLC0415 -- what a command needs is imported when it runs
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """``storm local``: a whole cluster on this machine, for one topology."""
 
-# ruff: noqa: PLC0415 -- what a command needs is imported when it runs
-
 from pathlib import Path
 
 import click

@@ -3,8 +3,6 @@
 What stands before and after is merged in its order, and read before the command does anything.
 """
 
-# ruff: noqa: PLC0415 -- the configuration is imported when a command reads it
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
