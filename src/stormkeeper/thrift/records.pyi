@@ -80,12 +80,14 @@ class ExecutorStats(TPayload):
     transferred: dict[str, dict[str, int]]
     specific: ExecutorSpecificStats
     rate: float
+    component: str | None
     def __init__(
         self,
         emitted: dict[str, dict[str, int]],
         transferred: dict[str, dict[str, int]],
         specific: ExecutorSpecificStats,
         rate: float,
+        component: str | None = None,
     ) -> None: ...
 
 class ClusterWorkerHeartbeat(TPayload):

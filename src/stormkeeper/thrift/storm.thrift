@@ -47,6 +47,8 @@ struct ExecutorStats {
   2: required map<string, map<string, i64>> transferred
   3: required ExecutorSpecificStats specific
   4: required double rate
+  // Ours: the component's id. Storm's readers skip it: they have the topology to look tasks up in.
+  100: optional string component
 }
 
 // A worker's heartbeat: /workerbeats/<storm id>/<node>-<port>.
