@@ -1,0 +1,607 @@
+"""The client against the real daemon, and against peers that break every rule."""
+
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from stormkeeper.address import Address
+from stormkeeper.errors import (
+    LocalProtocolError,
+    NotAuthorizedError,
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    UnsupportedExtensionError,
+)
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from support.leaks import nothing_left_behind
+from support.pacemaker import PacemakerProcess
+from support.proxy import Proxy
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, honest, refusing
+from support.waiting import until
+
+THREADS = 64
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    with PacemakerProcess() as process:
+        yield process
+
+
+@pytest.fixture
+def client(daemon):
+    with PacemakerClient(daemon.address) as client:
+        client.delete_path("/")
+        yield client
+
+
+def unused_address():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def in_threads(work, threads=THREADS):
+    """Run `work(number)` in many threads at once; return their results in order."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(threads)))
+
+
+# --- the verbs, against the real daemon -----------------------------------------------------------
+
+
+def test_a_pulse_is_stored_found_listed_and_deleted(client):
+    assert client.get_pulse("/a/b") is None
+    assert not client.exists("/a/b")
+    client.send_pulse("/a/b", b"one")
+    client.send_pulse("/a/b", b"two")
+    client.send_pulse("/a/c", b"")
+    assert client.get_pulse("/a/b") == b"two"
+    assert client.get_pulse("/a/c") == b""
+    assert client.exists("/a/b")
+    assert not client.exists("/a")
+    assert client.children("/a") == ["b", "c"]
+    assert client.children("/nowhere") == []
+    assert sorted(client.all_pulses("/a")) == [Pulse("/a/b", b"two"), Pulse("/a/c", b"")]
+    client.delete_pulse("/a/b")
+    assert client.children("/a") == ["c"]
+    client.delete_path("/a")
+    assert client.children("/") == []
+
+
+def test_create_path_stores_nothing(client):
+    client.create_path("/a")
+    assert client.children("/") == []
+
+
+def test_our_server_tells_of_itself_and_of_changes(client):
+    info = client.server_info()
+    assert "changes" in info.extensions
+    before = client.changes("/", limit=1).revision
+    client.send_pulse("/a", b"1")
+    page = client.changes("/", after=before, instance=info.instance)
+    assert [(change.path, change.details) for change in page.changes] == [("/a", b"1")]
+    assert page.instance == info.instance
+
+
+def test_a_refused_write_is_an_error(client):
+    with pytest.raises(NotAuthorizedError, match=r"refused SEND_PULSE /\.stormkeeper/x"):
+        client.send_pulse("/.stormkeeper/x", b"")
+    with pytest.raises(NotAuthorizedError, match=r"refused DELETE_PATH /\.stormkeeper"):
+        client.delete_path("/.stormkeeper")
+
+
+def test_a_host_name_works_as_an_address_does(daemon):
+    with PacemakerClient(f"localhost:{daemon.port}") as client:
+        assert client.children("/nowhere") == []
+        assert str(client.address) == f"localhost:{daemon.port}"
+
+
+def test_a_pulse_of_megabytes_goes_both_ways(client):
+    details = Random(1).randbytes(9_000_000)
+    client.send_pulse("/large", details)
+    assert client.get_pulse("/large") == details
+
+
+# --- many threads ---------------------------------------------------------------------------------
+
+
+def test_64_threads_on_one_connection_get_the_answers_to_their_own_questions(client):
+    keys = 200
+    for key in range(keys):
+        client.send_pulse(f"/threads/{key}", b"value of %d" % key)
+
+    def ask(number):
+        random = Random(number)
+        for turn in range(60):
+            key = random.randrange(keys)
+            assert client.get_pulse(f"/threads/{key}") == b"value of %d" % key
+            if turn % 10 == 0:
+                own = f"/own/{number}/{turn}"
+                assert not client.exists(own)
+                client.send_pulse(own, b"%d" % number)
+                assert client.exists(own)
+                assert client.children(f"/own/{number}") == [
+                    str(other) for other in sorted(range(0, turn + 1, 10), key=str)
+                ]
+        return client.get_pulse(f"/nobody/{number}")
+
+    connections = client.server_info().connections
+    assert in_threads(ask) == [None] * THREADS
+    assert client.server_info().connections == connections
+
+
+def test_64_threads_get_their_own_answers_while_the_connection_is_cut_again_and_again(daemon):
+    over = threading.Event()
+    cuts = []
+
+    def beat(number):
+        """Write and read back: what is read is what this thread wrote last."""
+        path, value = f"/cut/{number}", None
+        for turn in range(40):
+            value = b"%d-%d" % (number, turn)
+            client.send_pulse(path, value)
+            assert client.get_pulse(path) == value
+            assert client.get_pulse(f"{path}/nothing") is None
+        client.delete_pulse(path)
+        assert not client.exists(path)
+        client.send_pulse(path, value)
+        return value
+
+    def cut_again_and_again():
+        random = Random(5)
+        while not over.wait(random.uniform(0.02, 0.1)):
+            proxy.cut()
+            proxy.mend()
+            cuts.append(1)
+
+    with (
+        Proxy(Address(daemon.host, daemon.port)) as proxy,
+        PacemakerClient(proxy.address, retries=100, deadline=60.0) as client,
+    ):
+        cutter = threading.Thread(target=cut_again_and_again)
+        cutter.start()
+        try:
+            values = in_threads(beat)
+        finally:
+            over.set()
+            cutter.join()
+        assert len(cuts) > 5, "the line was hardly cut"
+        assert [client.get_pulse(f"/cut/{number}") for number in range(THREADS)] == values
+
+
+def test_64_threads_open_one_connection_and_open_it_once_again():
+    def cut_the_first(connection):
+        for _ in range(THREADS):
+            connection.request()
+        connection.reset()
+
+    with ScriptedPacemaker(cut_the_first, honest) as peer, PacemakerClient(peer.address) as client:
+        assert in_threads(lambda number: client.exists(f"/{number}")) == [False] * THREADS
+        assert peer.connections == 2
+
+
+def test_answers_come_to_callbacks_which_may_ask_again(client):
+    client.send_pulse("/a", b"1")
+    done = threading.Event()
+    answers = []
+
+    def second(future):
+        answers.append(future.result().boolval)
+        done.set()
+
+    def first(future):
+        answers.append(future.result().pulse.details)
+        question = Message(MessageType.EXISTS, path="/b")
+        client.submit(question).add_done_callback(second)
+
+    client.submit(Message(MessageType.GET_PULSE, path="/a")).add_done_callback(first)
+    assert done.wait(5.0)
+    assert answers == [b"1", False]
+
+
+def test_waiting_in_a_callback_is_refused_not_a_deadlock(client):
+    errors = []
+    done = threading.Event()
+
+    def wait_there(_):
+        try:
+            client.exists("/a")
+        except LocalProtocolError as error:
+            errors.append(str(error))
+        done.set()
+
+    client.submit(Message(MessageType.GET_PULSE, path="/a")).add_done_callback(wait_there)
+    # Should the answer come before the callback is set, this thread runs it, and may well wait.
+    assert done.wait(5.0)
+    assert all("callback" in error for error in errors)
+
+
+# --- a real daemon that goes away -----------------------------------------------------------------
+
+
+def test_a_restart_between_two_calls_is_not_noticed():
+    with PacemakerProcess() as daemon, PacemakerClient(daemon.address) as client:
+        client.send_pulse("/a", b"1")
+        daemon.restart()
+        client.send_pulse("/a", b"2")
+        assert client.get_pulse("/a") == b"2"
+
+
+def test_a_frozen_daemon_costs_tries_until_it_goes_on():
+    with (
+        PacemakerProcess() as daemon,
+        PacemakerClient(daemon.address, try_timeout=0.2) as client,
+    ):
+        client.send_pulse("/a", b"1")
+        daemon.suspend()
+        futures = [client.submit(Message(MessageType.GET_PULSE, path="/a")) for _ in range(10)]
+        until(lambda: client.suspect)
+        daemon.resume()
+        assert [future.result(10.0).pulse.details for future in futures] == [b"1"] * 10
+
+
+def test_all_calls_of_a_dead_daemon_end_and_the_first_after_its_return_succeeds():
+    with (
+        PacemakerProcess() as daemon,
+        PacemakerClient(daemon.address, retries=3) as client,
+    ):
+        client.send_pulse("/a", b"1")
+        daemon.kill()
+        for _ in range(3):
+            with pytest.raises(PacemakerUnavailableError) as raised:
+                client.get_pulse("/a")
+        text = str(raised.value)
+        assert daemon.address in text
+        assert "GET_PULSE /a" in text
+        assert "4 tries" in text
+        assert "connection refused" in text
+        daemon.start()
+        client.send_pulse("/a", b"2")
+        assert client.get_pulse("/a") == b"2"
+
+
+# --- peers that break the rules -------------------------------------------------------------------
+
+
+def hang(connection):
+    connection.request()
+    connection.wait()
+
+
+def test_a_peer_that_hangs_is_given_up_in_bounded_time():
+    with (
+        ScriptedPacemaker(hang) as peer,
+        PacemakerClient(peer.address, try_timeout=0.1, retries=3) as client,
+    ):
+        started = time.monotonic()
+        with pytest.raises(PacemakerUnavailableError, match="4 tries") as raised:
+            client.get_pulse("/a")
+        took = time.monotonic() - started
+        assert "no answer within 0.1 s" in str(raised.value)
+        assert took >= 0.4
+        assert peer.connections == 4
+
+
+def test_the_deadline_ends_what_the_tries_would_not():
+    with (
+        ScriptedPacemaker(hang) as peer,
+        PacemakerClient(peer.address, try_timeout=0.1, deadline=0.35, retries=1000) as client,
+    ):
+        with pytest.raises(PacemakerUnavailableError):
+            client.get_pulse("/a")
+        assert peer.connections < 10
+
+
+def test_a_peer_that_never_takes_the_connection_is_given_up():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:  # the queue of a listener that accepts nothing
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        try:
+            with (
+                PacemakerClient(f"127.0.0.1:{address[1]}", try_timeout=0.2, retries=1) as client,
+                pytest.raises(PacemakerUnavailableError, match=r"no connection within 0\.2 s"),
+            ):
+                client.exists("/a")
+        finally:
+            for filler in fillers:
+                filler.close()
+
+
+def test_nobody_there_is_said_so():
+    with (
+        PacemakerClient(unused_address(), retries=2) as client,
+        pytest.raises(PacemakerUnavailableError, match=r"3 tries in .* connection refused"),
+    ):
+        client.exists("/a")
+
+
+def test_an_unknown_host_is_said_so():
+    with (
+        PacemakerClient("no-such-host.invalid", retries=1) as client,
+        pytest.raises(PacemakerUnavailableError, match=r"no-such-host\.invalid:6699"),
+    ):
+        client.exists("/a")
+
+
+def misbehaving(fault):
+    """Make a script that answers the first request with bytes made by `fault` from the request."""
+
+    def script(connection):
+        connection.send(fault(connection.request()))
+        connection.wait_for_end()
+
+    return script
+
+
+def right_answer(request):
+    return encode(Message(MessageType.EXISTS_RESPONSE, request.message_id, boolval=True))
+
+
+FAULTS = {
+    "no such id": lambda _: encode(Message(3, 4711, boolval=True)),
+    "id -1": lambda _: encode(Message(3, -1, boolval=True)),
+    "no id": lambda _: encode(Message(3, boolval=True)),
+    "two answers at once": lambda request: right_answer(request) * 2,
+    "negative length": lambda _: b"\xff\xff\xff\xff",
+    "frame above the limit": lambda _: (10_485_761).to_bytes(4, "big"),
+    "empty frame": lambda _: bytes(4),
+    "garbage": lambda _: b"\x00\x00\x00\x05hello",
+    "control message": lambda _: encode(Message(16, blob=b"\xff\x9c")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_rule_ends_the_connection_and_the_next_one_serves(fault):
+    with (
+        ScriptedPacemaker(misbehaving(FAULTS[fault]), honest) as peer,
+        PacemakerClient(peer.address) as client,
+    ):
+        answer = client.exists("/a")
+        assert answer == (fault == "two answers at once")
+        assert client.exists("/b") is False
+        assert peer.connections == 2
+
+
+@pytest.mark.parametrize("fault", ["garbage", "empty frame", "no such id"])
+def test_a_peer_that_always_breaks_the_rules_is_called_by_its_name(fault):
+    with (
+        ScriptedPacemaker(misbehaving(FAULTS[fault])) as peer,
+        PacemakerClient(peer.address, retries=2) as client,
+    ):
+        with pytest.raises(RemoteProtocolError, match=f"{peer.address} did not answer EXISTS /a"):
+            client.exists("/a")
+        assert peer.connections == 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Message(11, 0, pulse=Pulse("/a", b"x")),
+        Message(3, 0),
+        Message(77, 0),
+        Message(3, 0, path=""),
+    ],
+)
+def test_a_wrong_answer_is_an_error_at_once(answer):
+    with (
+        ScriptedPacemaker(misbehaving(lambda _: encode(answer)), honest) as peer,
+        PacemakerClient(peer.address) as client,
+    ):
+        with pytest.raises(RemoteProtocolError, match="broke the protocol"):
+            client.exists("/a")
+        assert client.exists("/a") is False
+
+
+def test_a_connection_that_is_cut_in_mid_frame_is_made_again():
+    def half_an_answer(connection):
+        connection.send(right_answer(connection.request())[:-3])
+
+    with (
+        ScriptedPacemaker(half_an_answer, honest) as peer,
+        PacemakerClient(peer.address) as client,
+    ):
+        assert client.exists("/a") is False
+        assert peer.connections == 2
+
+
+def test_a_late_answer_reaches_nobody():
+    def too_late(connection):
+        request = connection.request()
+        connection.wait(0.6)
+        connection.send(right_answer(request))
+
+    with (
+        ScriptedPacemaker(too_late, honest) as peer,
+        PacemakerClient(peer.address, try_timeout=0.2) as client,
+    ):
+        assert client.exists("/late") is False
+        deadline = time.monotonic() + 0.8
+        while time.monotonic() < deadline:
+            assert client.exists("/other") is False
+        assert peer.connections == 2
+
+
+def test_an_answer_in_small_pieces_is_read():
+    def drip(connection):
+        frame = right_answer(connection.request())
+        for position in range(len(frame)):
+            connection.send(frame[position : position + 1])
+            connection.wait(0.03)
+        connection.wait_for_end()
+
+    with (
+        ScriptedPacemaker(drip) as peer,
+        PacemakerClient(peer.address, try_timeout=0.5, retries=0) as client,
+    ):
+        assert client.exists("/a") is True, "it took longer than a try, but came without a pause"
+
+
+def test_a_peer_that_takes_no_more_bytes_is_given_up():
+    def take_nothing(connection):
+        connection.wait()
+
+    with (
+        ScriptedPacemaker(take_nothing, honest) as peer,
+        PacemakerClient(peer.address, try_timeout=0.3) as client,
+    ):
+        large = [
+            client.submit(
+                Message(MessageType.SEND_PULSE, pulse=Pulse(f"/{number}", bytes(8_000_000)))
+            )
+            for number in range(3)
+        ]
+        assert [future.result(10.0).type for future in large] == [5, 5, 5]
+        assert peer.connections == 2
+
+
+def test_a_refusal_is_never_an_empty_list():
+    with ScriptedPacemaker(refusing) as peer, PacemakerClient(peer.address) as client:
+        for verb in (client.children, client.get_pulse, client.exists, client.all_pulses):
+            with pytest.raises(NotAuthorizedError, match=r"pacemaker\.auth\.method"):
+                verb("/a")
+        with pytest.raises(NotAuthorizedError):
+            client.changes("/a")
+        with pytest.raises(NotAuthorizedError):
+            client.server_info()
+
+
+def test_a_java_pacemaker_is_served_and_never_sent_an_extension():
+    java = JavaPacemaker()
+    with ScriptedPacemaker(java) as peer, PacemakerClient(peer.address) as client:
+        client.send_pulse("/a/b", b"1")
+        assert client.get_pulse("/a/b") == b"1"
+        assert client.children("/a") == ["b"]
+        assert client.all_pulses("/a") is None
+        assert client.server_info() is None
+        for _ in range(2):
+            with pytest.raises(UnsupportedExtensionError, match="changes"):
+                client.changes("/")
+        client.delete_path("/a")
+        assert client.children("/a") == []
+        assert MessageType.CHANGES not in java.asked
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_is_sent():
+    with (
+        ScriptedPacemaker(honest) as peer,
+        PacemakerClient(peer.address, max_message_size=1000) as client,
+    ):
+        with pytest.raises(LocalProtocolError, match="1000"):
+            client.send_pulse("/a", bytes(1000))
+        assert peer.connections == 0
+        client.send_pulse("/a", bytes(900))
+
+
+@pytest.mark.parametrize("kind", [None, 1, 16, 17, 18, 101, 200])
+def test_what_is_no_request_is_not_sent(kind):
+    with PacemakerClient("127.0.0.1:1") as client, pytest.raises(LocalProtocolError):
+        client.submit(Message(kind, path="/a"))
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+def test_closing_wakes_everybody_who_waits():
+    with ScriptedPacemaker(hang) as peer:
+        client = PacemakerClient(peer.address)
+        with ThreadPoolExecutor(8) as pool:
+            waiting = [pool.submit(client.get_pulse, f"/{number}") for number in range(8)]
+            until(lambda: peer.connections == 1)
+            client.close()
+            for call in waiting:
+                with pytest.raises(PacemakerClosedError, match="closed"):
+                    call.result(5.0)
+        client.close()
+        with pytest.raises(PacemakerClosedError, match=f"client of {peer.address} is closed"):
+            client.get_pulse("/a")
+
+
+def test_closing_during_the_back_off_and_while_connecting_ends_the_calls():
+    with PacemakerClient(unused_address(), retries=1000) as client:
+        refused = client.submit(Message(MessageType.EXISTS, path="/a"))
+        until(lambda: client.suspect)
+    with pytest.raises(PacemakerClosedError):
+        refused.result(1.0)
+
+
+def test_a_client_may_be_closed_in_a_callback(daemon):
+    client = PacemakerClient(daemon.address)
+    future = client.submit(Message(MessageType.EXISTS, path="/a"))
+    closed = threading.Event()
+
+    def close(_):
+        client.close()
+        closed.set()
+
+    future.add_done_callback(close)
+    assert closed.wait(5.0)
+    with pytest.raises(PacemakerClosedError):
+        client.exists("/a")
+
+
+def test_threads_and_descriptors_are_gone_at_the_end(daemon):
+    gc.collect()
+    with nothing_left_behind(), ScriptedPacemaker(hang) as peer:
+        for number in range(5):
+            with PacemakerClient(daemon.address, name="leaky") as client:
+                in_threads(lambda _, client=client: client.exists("/a"), 8)
+                if number == 0:
+                    names = [thread.name for thread in threading.enumerate()]
+                    assert names.count(f"leaky {daemon.address}") == 1
+        with (
+            Proxy(Address(daemon.host, daemon.port)) as proxy,
+            PacemakerClient(proxy.address) as client,
+        ):
+            for _ in range(10):
+                client.exists("/a")
+                proxy.cut()
+                proxy.mend()
+        for address in (peer.address, unused_address()):
+            with (
+                PacemakerClient(address, try_timeout=0.05, retries=2) as client,
+                pytest.raises(PacemakerUnavailableError),
+            ):
+                client.exists("/a")
+        PacemakerClient(daemon.address).close()
+
+
+def test_a_fork_is_told_to_make_its_own_client(client, daemon):
+    assert client.exists("/a") is False
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            client.exists("/a")
+        except PacemakerUnavailableError as error:
+            client.close()
+            with PacemakerClient(daemon.address) as own:
+                code = 0 if "fork" in str(error) and own.exists("/a") is False else 2
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + 20.0
+    pid = code = 0
+    while pid == 0 and time.monotonic() < deadline:
+        pid, code = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if pid == 0:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert (pid, code) == (child, 0)
+    assert client.exists("/a") is False, "the parent's client is unharmed"

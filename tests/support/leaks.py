@@ -1,0 +1,27 @@
+"""Finds threads and file descriptors that code under test left behind."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.waiting import until
+
+
+def _descriptors() -> set[tuple[str, str]]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the one that lists the others is gone
+            found.add((descriptor.name, str(descriptor.readlink())))
+    return found
+
+
+@contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    """Fail if more threads or descriptors are open at the end than at the beginning."""
+    threads, descriptors = set(threading.enumerate()), _descriptors()
+    yield
+    until(lambda: not [t for t in threading.enumerate() if t not in threads], 5.0)
+    left = _descriptors() - descriptors
+    assert not left, f"descriptors left open: {left}"
