@@ -1,0 +1,93 @@
+"""Which of several servers' copies of a pulse is the newest.
+
+A worker writes to one Pacemaker and goes to another when that one fails, so an older copy of its
+pulse may lie elsewhere, and so may a pulse that was deleted while its server was out of reach.
+
+- Copies on our servers, and their tombstones, are ranked by when the server received them. A
+  tombstone that is newer than every copy on our servers hides them all.
+- A Java Pacemaker tells no age. Copies on such are ranked by ``time_secs`` of the heartbeat, the
+  worker's own clock; what is no heartbeat is older than whatever is.
+- What is newest by age and what is newest by ``time_secs`` are compared by ``time_secs``, which
+  both have; our server's copy wins a tie. A tombstone hides nothing on a Java Pacemaker.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from stormkeeper.address import Address
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The newest pulse of a path over all servers.
+
+    Parameters
+    ----------
+    details
+        The bytes that the worker sent.
+    age_secs
+        Seconds since the server received it; None from a Java Pacemaker, which does not tell.
+    server
+        Which server holds it.
+    """
+
+    details: bytes
+    age_secs: float | None
+    server: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What one server holds for a path.
+
+    Parameters
+    ----------
+    server
+        Which server.
+    details
+        The pulse; None for a tombstone.
+    received
+        When the server received it (or the deletion), in seconds of the reader's monotonic clock;
+        None from a Java Pacemaker.
+    """
+
+    server: Address
+    details: bytes | None
+    received: float | None
+
+
+def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> Copy | None:
+    """Return the copy that counts; None where there is none or it was deleted.
+
+    Parameters
+    ----------
+    copies
+        All copies and tombstones of one path; of equals the first one wins.
+    time_secs
+        Reads the time that a worker put into its pulse; None for what has none. It is called only
+        where ages do not decide.
+    """
+    ours: Copy | None = None
+    theirs: list[Copy] = []
+    for copy in copies:
+        if copy.received is None:
+            if copy.details is not None:
+                theirs.append(copy)
+        elif ours is None or _receipt(copy) > _receipt(ours):
+            ours = copy
+    if ours is not None and ours.details is None:
+        ours = None
+    rivals = theirs if ours is None else [ours, *theirs]
+    if len(rivals) < 2:
+        return rivals[0] if rivals else None
+    return max(rivals, key=lambda copy: _payload_time(copy, time_secs))
+
+
+def _receipt(copy: Copy) -> tuple[float, bool]:
+    # Received and deleted in the same instant: a pulse too many does less harm than one too few.
+    return (float("-inf") if copy.received is None else copy.received, copy.details is not None)
+
+
+def _payload_time(copy: Copy, time_secs: Callable[[bytes], int | None]) -> float:
+    time = None if copy.details is None else time_secs(copy.details)
+    return float("-inf") if time is None else float(time)
