@@ -435,6 +435,24 @@ def test_a_late_answer_reaches_nobody():
         assert peer.connections == 2
 
 
+def test_an_answer_that_came_while_we_were_late_ourselves_counts():
+    def answer_two(connection):
+        first, second = connection.request(), connection.request()
+        connection.send(right_answer(first))
+        connection.wait(0.05)
+        connection.send(right_answer(second))
+        connection.wait_for_end()
+
+    with (
+        ScriptedPacemaker(answer_two) as peer,
+        PacemakerClient(peer.address, try_timeout=0.2) as client,
+    ):
+        late = client.submit(Message(MessageType.EXISTS, path="/a"))
+        late.add_done_callback(lambda _: time.sleep(0.5))  # as if nobody gave us the processor
+        assert client.exists("/b") is True
+        assert peer.connections == 1
+
+
 def test_an_answer_in_small_pieces_is_read():
     def drip(connection):
         frame = right_answer(connection.request())
@@ -590,6 +608,7 @@ def test_a_fork_is_told_to_make_its_own_client(client, daemon):
         try:
             client.exists("/a")
         except PacemakerUnavailableError as error:
+            assert client.retry_in() == 0.0
             client.close()
             with PacemakerClient(daemon.address) as own:
                 code = 0 if "fork" in str(error) and own.exists("/a") is False else 2

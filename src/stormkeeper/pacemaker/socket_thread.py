@@ -96,6 +96,8 @@ class SocketThread:
         self._attempt: int | None = None
         self._splitter = FrameSplitter(max_message_size)
         self._watched = 0
+        #: When the thread began to look for what happened on its sockets.
+        self._looked_at = clock()
 
     # --- for any thread --------------------------------------------------------------------------
 
@@ -133,6 +135,8 @@ class SocketThread:
 
     def retry_in(self) -> float:
         """Return the seconds until the server may be tried again; 0 when it may be now."""
+        if os.getpid() != self._pid:
+            return 0.0  # `submit` says what is wrong
         with self._lock:
             return self._exchange.retry_in(self._clock())
 
@@ -256,7 +260,9 @@ class SocketThread:
     def _turn(self) -> bool:
         """Do what is due, then sleep until something happens; return False at the end."""
         with self._lock:
-            self._exchange.passed(self._clock())
+            # Not the time that it is: a peer is given up only when a look after its time had passed
+            # found nothing from it, however long this thread has not had the processor.
+            self._exchange.passed(self._looked_at)
             settled = self._perform()
             dropped, self._dropped = self._dropped, []
             current, has_unsent = self._socket, bool(self._unsent)
@@ -280,7 +286,10 @@ class SocketThread:
                 self._dialer.start()
         if self._attempt is not None and self._dial():
             return True
-        events = self._selector.select(None if alarm == NEVER else max(0.0, alarm - self._clock()))
+        self._looked_at = self._clock()
+        events = self._selector.select(
+            None if alarm == NEVER else max(0.0, alarm - self._looked_at)
+        )
         with self._lock:
             self._awake = True
         for key, mask in events:
