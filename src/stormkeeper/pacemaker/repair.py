@@ -40,11 +40,20 @@ class Repair:
         The client of each server.
     name
         Of the thread.
+    first_secs
+        Seconds before the thread's first attempt.
     """
 
-    def __init__(self, clients: Mapping[Address, PacemakerClient], *, name: str) -> None:
+    def __init__(
+        self,
+        clients: Mapping[Address, PacemakerClient],
+        *,
+        name: str,
+        first_secs: float = FIRST_SECS,
+    ) -> None:
         self._clients = clients
         self._name = name
+        self._first_secs = first_secs
         self._missed = MissedDeletes()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -103,7 +112,7 @@ class Repair:
             log.warning("%s %s is not made good: %s", missed.kind.name, missed.path, error)
 
     def _run(self) -> None:
-        delay = FIRST_SECS
+        delay = self._first_secs
         while True:
             with self._lock:
                 if self._closed or not self._missed.servers():
@@ -111,7 +120,7 @@ class Repair:
                     return
                 if self._news.is_set():
                     self._news.clear()
-                    delay = FIRST_SECS
+                    delay = self._first_secs
             if self._news.wait(delay):
                 continue
             delay = min(_GROWTH * delay, LONGEST_SECS)
