@@ -134,6 +134,11 @@ class PacemakerClient:
         """Whether the server failed since it last answered."""
         return self._thread.suspect
 
+    @property
+    def last_failure(self) -> str:
+        """Why the server failed the last time; empty if it never did."""
+        return self._thread.last_failure
+
     def retry_in(self) -> float:
         """Return the seconds until the server is tried again; 0 unless it failed just now."""
         return self._thread.retry_in()

@@ -94,7 +94,8 @@ class Exchange:
         #: Every call that is not settled yet, with those that only follow another.
         self._open: dict[int, Call] = {}
         self._sequence = 0
-        self._last_reason = ""
+        #: Why the connection failed the last time; empty if it never did.
+        self.last_failure = ""
         self._retry_at = float("-inf")
         self._connect_by = NEVER
         #: When `passed` is due: never too late, but possibly too early.
@@ -166,7 +167,7 @@ class Exchange:
         if was_used or peer_at_fault:
             # That an idle connection ends is no failure: the next call finds out more.
             self._retry_at = now + self._backoff.failed()
-            self._last_reason = reason
+            self.last_failure = reason
         for call in touched:
             call.reason, call.peer_at_fault = reason, peer_at_fault
             if call.tries > call.retries:
@@ -370,7 +371,7 @@ class Exchange:
         self._asking = False
 
     def _give_up(self, call: Call, now: float) -> None:
-        reason = call.reason or self._last_reason or "no answer yet"
+        reason = call.reason or self.last_failure or "no answer yet"
         tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
         message = (
             f"{self._peer} did not answer {type_name(call.kind)} {call.path}"

@@ -78,9 +78,8 @@ class _Fanout(Generic[T]):
         nobody_is_well = not any(talk.is_patient for talk in talks)
         for talk in talks:
             talk.is_patient = talk.is_patient or nobody_is_well
-            wait = talk.client.retry_in()
-            if wait and not talk.is_patient:
-                self._end_talk(talk, f"failed just now and is tried again in {wait:.1f} s")
+            if talk.client.retry_in() and not talk.is_patient:
+                self._end_talk(talk, f"failed just now ({talk.client.last_failure})")
             else:
                 self._open.append(talk)
         for talk in list(self._open):
@@ -103,7 +102,8 @@ class _Fanout(Generic[T]):
                 talk,
                 "did not answer before the deadline"
                 if talk.is_patient
-                else f"failed before and did not answer within {GRACE:g} s after the others",
+                else f"failed before ({talk.client.last_failure}) and did not answer within"
+                f" {GRACE:g} s after the others",
             )
 
     def _start(self, talk: _Talk[T]) -> None:

@@ -209,10 +209,13 @@ class PacemakerPool:
                 return
         if refused:
             raise next(iter(refused.values()))
-        reasons = "; ".join(str(error) for error in failed.values())
+        reasons = "; ".join(
+            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
+            for address, client in self._clients.items()
+        )
         raise PacemakerUnavailableError(
             f"no Pacemaker took the write in {tries} tries and"
-            f" {time.monotonic() - started:.1f} s: {reasons or 'all failed just now'}"
+            f" {time.monotonic() - started:.1f} s: {reasons}"
         )
 
     def _next_to_write(self, refused: Mapping[Address, object]) -> int | None:
@@ -234,7 +237,7 @@ class PacemakerPool:
                 return  # another thread has moved on already
             self._current = place
         before = self._order[begun_with]
-        reason = errors.get(before, "it failed just now")
+        reason = errors.get(before) or self._clients[before].last_failure
         log.warning("Pulses go to %s now, not to %s: %s", self._order[place], before, reason)
 
     # --- asking all ------------------------------------------------------------------------------

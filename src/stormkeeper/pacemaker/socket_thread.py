@@ -146,6 +146,11 @@ class SocketThread:
         return self._exchange.suspect
 
     @property
+    def last_failure(self) -> str:
+        """Why the server failed the last time; empty if it never did."""
+        return self._exchange.last_failure
+
+    @property
     def is_current(self) -> bool:
         """Whether it is this very thread that asks."""
         return threading.current_thread() is self._thread
