@@ -97,13 +97,22 @@ class PacemakerProcess:
         """Ask the daemon to stop, wait for its end, and return its exit code."""
         assert self._process is not None, "the Pacemaker is not running"
         self._process.send_signal(signal.SIGTERM)
-        return self._ended()
+        return self.wait()
 
     def kill(self) -> None:
         """End the daemon with SIGKILL, if it runs."""
         if self._process is not None:
             self._process.kill()
-            self._ended()
+            self.wait()
+
+    def wait(self) -> int:
+        """Wait for the daemon's end, and return its exit code."""
+        assert self._process is not None
+        code = self._process.wait(_STOP_SECS)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process = None
+        return code
 
     def suspend(self) -> None:
         """Stop the daemon's process without ending it; its sockets stay open."""
@@ -117,14 +126,6 @@ class PacemakerProcess:
         """Kill the daemon and start another on the same port."""
         self.kill()
         self.start()
-
-    def _ended(self) -> int:
-        assert self._process is not None
-        code = self._process.wait(_STOP_SECS)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._process = None
-        return code
 
     def _first_line(self) -> str:
         assert self._process is not None

@@ -164,14 +164,17 @@ class PacemakerServer:
             connection.close()
 
     def _tick(self) -> None:
+        self._observe()
+        self._loop.call_later(_TICK, self._tick)
+
+    def _observe(self) -> None:
         silence = self._horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
-        self._loop.call_later(_TICK, self._tick)
 
     def _status(self) -> ServerStatus:
-        # A stopped process may be asked before its timer comes due.
-        self._horizon.observe()
+        # After a suspension it may be asked before its timer comes due.
+        self._observe()
         return ServerStatus(
             instance=self.store.instance,
             uptime_ms=int((clock() - self._started) * 1000),
