@@ -5,9 +5,10 @@ The first SIGTERM or SIGINT asks a daemon to stop; a second one ends it at once.
 
 import ctypes
 import os
+import selectors
 import signal
+import socket
 import sys
-import threading
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -31,7 +32,8 @@ def announce(line: str) -> None:
 class StopSignals:
     """Turns SIGTERM and SIGINT into a flag while it is entered; for daemons without asyncio.
 
-    Enter it in the main thread, as signal handlers ask. The handlers of before are put back.
+    Enter it, once, in the main thread, as signal handlers ask; wait for it in any. The handlers of
+    before are put back at the end.
 
     Examples
     --------
@@ -41,8 +43,10 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self._event = threading.Event()
         self._previous: dict[signal.Signals, Any] = {}
+        self._stopped = False
+        # Not a threading.Event: its lock may be held by the very code that a handler interrupts.
+        self._reader, self._writer = socket.socketpair()
 
     def __enter__(self) -> Self:
         for number in _STOP_SIGNALS:
@@ -58,20 +62,28 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+        self._reader.close()
+        self._writer.close()
 
     @property
     def stopped(self) -> bool:
         """Whether a signal has come."""
-        return self._event.is_set()
+        return self._stopped
 
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a signal; return whether one has come."""
-        return self._event.wait(timeout)
+        if not self._stopped:
+            # What comes is never read, so that every waiting thread sees it.
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._reader, selectors.EVENT_READ)
+                selector.select(max(timeout, 0.0))
+        return self._stopped
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self._event.is_set():
+        if self._stopped:
             os._exit(128 + number)
-        self._event.set()
+        self._stopped = True
+        self._writer.send(b"\0")
 
 
 def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":

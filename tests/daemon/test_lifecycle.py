@@ -1,0 +1,138 @@
+"""Beginning and ending, with real signals and real parents."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from stormkeeper.daemon.lifecycle import StopSignals, announce
+from support.waiting import until
+
+DEADLINE_SECS = 20.0
+
+#: Waits for a signal, and is then slow to stop.
+SYNCHRONOUS = """
+import time
+from stormkeeper.daemon.lifecycle import StopSignals, announce
+with StopSignals() as stop:
+    announce("ready")
+    while not stop.wait(20.0):
+        raise SystemExit(9)
+    announce("stopping")
+    if "slow" in __import__("sys").argv:
+        time.sleep(20.0)
+"""
+
+ASYNCHRONOUS = """
+import asyncio
+from stormkeeper.daemon.lifecycle import announce, stop_requested
+async def main():
+    stop = stop_requested(asyncio.get_running_loop())
+    announce("ready")
+    number = await asyncio.wait_for(stop, 20.0)
+    announce("stopping")
+    if "slow" in __import__("sys").argv:
+        await asyncio.sleep(20.0)
+asyncio.run(main())
+"""
+
+
+def start(program, *arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("program", [SYNCHRONOUS, ASYNCHRONOUS], ids=["sync", "asyncio"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_asks_and_the_second_ends(program, number):
+    with start(program) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(DEADLINE_SECS) == 0
+    with start(program, "slow") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(number)
+        assert process.wait(DEADLINE_SECS) == 128 + number
+
+
+def test_the_handlers_of_before_come_back():
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with StopSignals() as stop:
+        assert not stop.stopped
+        assert not stop.wait(0.0)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        assert stop.wait(DEADLINE_SECS)
+        assert stop.stopped
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_an_announced_line_is_out_at_once(capfd):
+    announce("pacemaker listening on 127.0.0.1:6699")
+    assert capfd.readouterr().out == "pacemaker listening on 127.0.0.1:6699\n"
+
+
+CHILD = """
+from stormkeeper.daemon.lifecycle import announce, die_with_parent
+import time
+die_with_parent()
+announce("ready")
+time.sleep(60.0)
+"""
+
+PARENT = f"""
+import os, subprocess, sys, time
+from stormkeeper.daemon.lifecycle import announce
+parent = sys.argv[1] if len(sys.argv) > 1 else str(os.getpid())
+child = subprocess.Popen(
+    [sys.executable, "-c", {CHILD!r}],
+    stdout=subprocess.PIPE,
+    env={{**os.environ, "STORMKEEPER_DIE_WITH_PARENT": parent}},
+)
+child.stdout.readline()
+announce(str(child.pid))
+time.sleep(60.0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
+@pytest.mark.parametrize("arguments", [["1"], []], ids=["flag", "pid"])
+def test_a_killed_parent_takes_its_daemons_along(arguments):
+    with start(PARENT, *arguments) as parent:
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert child.is_running()
+        parent.kill()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, DEADLINE_SECS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
+def test_a_parent_that_is_gone_already_is_noticed():
+    with start(CHILD, STORMKEEPER_DIE_WITH_PARENT="999999999") as child:
+        assert child.wait(DEADLINE_SECS) == -signal.SIGTERM
+        assert child.stdout.read() == ""
+
+
+def test_without_the_environments_word_it_stays():
+    with start(CHILD, STORMKEEPER_DIE_WITH_PARENT="") as child:
+        assert child.stdout.readline() == "ready\n"
+        child.kill()
+
+
+def test_the_file_limit_is_raised_to_what_is_allowed():
+    program = (
+        "import resource as r; from stormkeeper.daemon.lifecycle import raise_file_limit\n"
+        "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
+        "assert r.getrlimit(r.RLIMIT_NOFILE) == (hard, hard)"
+    )
+    with start(program) as process:
+        assert process.wait(DEADLINE_SECS) == 0
