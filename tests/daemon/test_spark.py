@@ -88,3 +88,19 @@ def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "spark.master='nonsense'" in done.stdout
     assert "\n" not in done.stdout.strip()
+
+
+def test_the_reason_is_the_last_line_of_a_python_traceback_or_the_first_of_all():
+    message = (
+        "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
+        "Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n'
+        "    g()\n"
+        "OSError: [Errno 28] No space left on device\n"
+        "\n\tat org.apache.spark.A(B.scala:1)\n"
+    )
+    assert spark.reason(RuntimeError(message)) == "OSError: [Errno 28] No space left on device"
+    assert spark.reason(RuntimeError("\n [CODE] what went wrong\n\tat x(Y:1)")) == (
+        "[CODE] what went wrong"
+    )
+    assert spark.reason(RuntimeError()) == "RuntimeError"

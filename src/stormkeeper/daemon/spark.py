@@ -8,9 +8,13 @@ address. Spark's own log goes to stderr, warnings and above.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+import re
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -18,10 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from stormkeeper.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
@@ -81,6 +88,7 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
         When Spark does not start: no Java, or a setting that it refuses.
     """
     chosen = settings(conf, app_name)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call otherwise
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder
@@ -92,10 +100,42 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as error:
         raise EngineError(
             f"Spark did not start with spark.master={chosen['spark.master']!r}: "
-            f"{_first_line(error)}; what Spark wrote on stderr may say more"
+            f"{reason(error)}; what Spark wrote on stderr may say more"
         ) from error
     finally:
         restore()
+
+
+def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
+    """Stop a session, end the JVM and Spark's Python workers with it, and wait until they are gone.
+
+    The JVM ends as it does when this process ends: its standard input closes. If it has not ended
+    after `timeout_secs` it is killed. Does nothing when there is no JVM.
+    """
+    with contextlib.suppress(PySparkException, Py4JError, OSError):
+        session.stop()
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None or process.poll() is not None:
+        return
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it would report the lost connection
+    process.stdin.close()
+    try:
+        process.wait(timeout_secs)
+    except subprocess.TimeoutExpired:
+        log.warning("Spark's JVM (process %d) did not end in time; ended by force", process.pid)
+        process.kill()
+        process.wait()
+
+
+def reason(error: BaseException) -> str:
+    """Return in one line why Spark failed, out of a message with traces of several languages.
+
+    Where Python code failed it is the last line of its traceback, else the first line of all.
+    """
+    text = str(error)
+    ends = re.findall(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)", text, re.M)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next(iter(ends or lines), type(error).__name__).strip()
 
 
 def _keep_interrupt_handler() -> Callable[[], None]:
@@ -117,8 +157,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
