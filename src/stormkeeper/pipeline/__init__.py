@@ -1,0 +1,1 @@
+"""The heartbeat pipeline on Spark: source, decoding, liveness, statistics, tables."""

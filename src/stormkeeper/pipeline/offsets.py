@@ -1,0 +1,106 @@
+"""How far a stream has read: offsets of the ``pacemaker`` source, as checkpoints keep them.
+
+An offset is a JSON object with one entry per server, ``{"host:port": [instance, revision]}``:
+whatever this instance of the server stored up to this revision has been read, or overwritten by
+what will be. Beside them
+stands ``"tick": ["reader", n]``, which grows at every trigger, so that a trigger at which nobody
+sent anything runs a batch as well: silence must be noticed. A server's name has a colon, so no
+server is ever called "tick".
+
+A server that knows no revisions (a Java Pacemaker) has the instance ``""`` and, for a revision,
+the tick: it is read as a whole every time.
+
+Everything here is a function of its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+#: ``{server: [instance, revision]}``, and the tick; what Spark writes to the checkpoint.
+Offset = dict[str, list[str | int]]
+
+TICK: Final = "tick"
+
+#: The instance of a server that tells none.
+WITHOUT_REVISIONS: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the history of one instance of a server."""
+
+    instance: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is new of one server in one batch: revisions above `after`, up to `until`.
+
+    Parameters
+    ----------
+    instance
+        The server's instance as planned; `WITHOUT_REVISIONS` for one that is read as a whole.
+    after, until
+        Revisions; `until` was the newest one when the batch was planned.
+    reset
+        Whether the server started anew since the batch before: what was known of its paths may be
+        gone, and this span is all that it holds.
+    """
+
+    instance: str
+    after: int
+    until: int
+    reset: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was stored in this span; never so where there are no revisions."""
+        return self.instance != WITHOUT_REVISIONS and self.until <= self.after
+
+
+def initial() -> Offset:
+    """Return the offset of a reader that has read nothing."""
+    return {TICK: ["reader", 0]}
+
+
+def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
+    """Return the offset up to which the next batch reads.
+
+    Parameters
+    ----------
+    start
+        Where the batch before ended.
+    found
+        By server: where it stands now, or None where it did not answer. Such a server keeps its
+        place, so that nothing is skipped or read twice when it answers again; servers that are
+        not named are no longer read, and their places are dropped.
+    """
+    tick = int(start[TICK][1]) + 1
+    end: Offset = {TICK: ["reader", tick]}
+    for server, position in found.items():
+        if position is not None:
+            known = position.instance != WITHOUT_REVISIONS
+            end[server] = [position.instance, position.revision if known else tick]
+        elif server in start:
+            end[server] = start[server]
+    return end
+
+
+def span(start: Offset, end: Offset, server: str) -> Span | None:
+    """Return what a batch between two offsets reads from a server; None for a server unheard of."""
+    if server not in end:
+        return None
+    until = _position(end[server])
+    before = _position(start[server]) if server in start else None
+    if before is None or before.instance != until.instance:
+        return Span(until.instance, 0, until.revision, reset=before is not None)
+    return Span(until.instance, before.revision, until.revision)
+
+
+def _position(entry: Sequence[str | int]) -> Position:
+    instance, revision = entry
+    return Position(str(instance), int(revision))

@@ -1,0 +1,74 @@
+"""Heartbeats as workers send them."""
+
+import time
+from collections.abc import Mapping
+
+from stormkeeper.thrift.records import (
+    BoltStats,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorSpecificStats,
+    ExecutorStats,
+    GlobalStreamId,
+    SpoutStats,
+)
+from stormkeeper.thrift.serialization import serialize
+
+WINDOWS = ("600", "10800", "86400", ":all-time")
+
+
+def path(storm_id: str, node: str = "node", port: int = 6700) -> str:
+    """Return where a worker's pulses go."""
+    return f"/workerbeats/{storm_id}/{node}-{port}"
+
+
+def spout(emitted: int, *, stream: str = "default", acked: int = 0) -> ExecutorStats:
+    """Return the statistics of a spout, the same in every window."""
+    return ExecutorStats(
+        _counts({stream: emitted}),
+        _counts({stream: emitted}),
+        ExecutorSpecificStats(
+            spout=SpoutStats(_counts({stream: acked}), _counts({}), _counts({stream: 2.5}))
+        ),
+        1.0,
+    )
+
+
+def bolt(
+    executed: Mapping[tuple[str, str], int], emitted: int = 0, *, execute_ms: float = 1.0
+) -> ExecutorStats:
+    """Return the statistics of a bolt, the same in every window, by (component, stream)."""
+    sources = {GlobalStreamId(*source): count for source, count in executed.items()}
+    times = dict.fromkeys(sources, execute_ms)
+    return ExecutorStats(
+        _counts({"default": emitted}),
+        _counts({"default": emitted}),
+        ExecutorSpecificStats(
+            bolt=BoltStats(
+                _counts(sources), _counts({}), _counts(times), _counts(sources), _counts(times)
+            )
+        ),
+        1.0,
+    )
+
+
+def heartbeat(
+    storm_id: str = "wc-1-1700000000",
+    executors: Mapping[tuple[int, int], ExecutorStats] | None = None,
+    *,
+    time_secs: int | None = None,
+    uptime_secs: int = 10,
+) -> bytes:
+    """Return a worker's pulse; executors are (first task, last task)."""
+    return serialize(
+        ClusterWorkerHeartbeat(
+            storm_id,
+            {ExecutorInfo(*tasks): stats for tasks, stats in (executors or {}).items()},
+            int(time.time()) if time_secs is None else time_secs,
+            uptime_secs,
+        )
+    )
+
+
+def _counts(by_stream):  # type: ignore[no-untyped-def]
+    return {window: dict(by_stream) for window in WINDOWS}
