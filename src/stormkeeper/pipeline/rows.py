@@ -1,0 +1,94 @@
+"""The rows of the ``pacemaker`` source, as Spark and Arrow see them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from stormkeeper.pipeline.health import Health
+from stormkeeper.pipeline.scan import Page
+
+PULSE: Final = "pulse"
+TOMBSTONE: Final = "tombstone"
+SERVER: Final = "server"
+
+_HEALTH: Final = pa.struct(
+    [
+        ("reachable", pa.bool_()),
+        ("error", pa.string()),
+        ("uptime_secs", pa.float64()),
+        ("horizon_secs", pa.float64()),
+        ("keys", pa.int64()),
+        ("reset", pa.bool_()),
+    ]
+)
+
+#: What Spark carries times as.
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+#: The source's schema; `PacemakerDataSource` says what the columns mean.
+SCHEMA: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("server", pa.string()),
+        ("instance", pa.string()),
+        ("path", pa.string()),
+        ("revision", pa.int64()),
+        ("age_secs", pa.float64()),
+        ("received_at", TIMESTAMP),
+        ("read_at", TIMESTAMP),
+        ("details", pa.binary()),
+        ("health", _HEALTH),
+    ]
+)
+
+
+def of_page(server: str, page: Page) -> pa.RecordBatch:
+    """Return one row per reading of a page: pulses and tombstones."""
+    readings = page.readings
+    count = len(readings)
+    read_at = _micros(page.read_at)
+    columns = {
+        "kind": pa.array(
+            [TOMBSTONE if r.details is None else PULSE for r in readings], pa.string()
+        ),
+        "server": pa.array([server] * count, pa.string()),
+        "instance": pa.array([page.instance or None] * count, pa.string()),
+        "path": pa.array([r.path for r in readings], pa.string()),
+        "revision": pa.array([r.revision for r in readings], pa.int64()),
+        "age_secs": pa.array([r.age_secs for r in readings], pa.float64()),
+        "received_at": pa.array(
+            [None if r.age_secs is None else _micros(page.read_at - r.age_secs) for r in readings],
+            TIMESTAMP,
+        ),
+        "read_at": pa.array([read_at] * count, TIMESTAMP),
+        "details": pa.array([r.details for r in readings], pa.binary()),
+        "health": pa.nulls(count, _HEALTH),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def of_server(server: str, health: Health, *, reset: bool = False) -> pa.RecordBatch:
+    """Return the one row that says how a server was."""
+    position = health.position
+    row = dict.fromkeys(SCHEMA.names) | {
+        "kind": SERVER,
+        "server": server,
+        "instance": (position.instance or None) if position else None,
+        "revision": position.revision if position and position.instance else None,
+        "read_at": _micros(health.read_at),
+        "health": {
+            "reachable": health.is_reachable,
+            "error": health.error,
+            "uptime_secs": health.uptime_secs,
+            "horizon_secs": health.horizon_secs,
+            "keys": health.keys,
+            "reset": reset,
+        },
+    }
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def _micros(seconds: float) -> int:
+    return round(seconds * 1_000_000)

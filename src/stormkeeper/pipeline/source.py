@@ -1,0 +1,220 @@
+"""``format("pacemaker")``: Pacemakers as a Spark data source, batch and streaming."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from stormkeeper.address import Address
+from stormkeeper.errors import ConfigError, StormkeeperError
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import offsets, rows, scan
+from stormkeeper.pipeline.health import CLIENT_NAME, Health, look, look_at_all
+from stormkeeper.pipeline.offsets import Offset, Span
+from stormkeeper.pipeline.options import Options
+
+
+class PacemakerDataSource(DataSource):
+    """The pulses that Pacemakers hold, one row per change and one row per server.
+
+    Nothing needs to be registered: where this package is installed, Spark finds the format.
+
+    ========================  =====================================================================
+    option                    meaning
+    ========================  =====================================================================
+    ``servers``               required: ``host`` or ``host:port``, separated by commas; port 6699
+                              where none is given
+    ``path``, or ``load(…)``  this path and everything below it is read (``/workerbeats``)
+    ``timeoutSecs``           how long one answer of a server is waited for (2)
+    ``pageSize``              changes asked for in one request; 0 leaves it to the server (0)
+    ========================  =====================================================================
+
+    ================  =============================================================================
+    column            meaning
+    ================  =============================================================================
+    ``kind``          ``pulse``; ``tombstone``, a path whose pulse was deleted (streams only); or
+                      ``server``, one row per server, batch and trigger, after that server's others
+    ``server``        ``host:port``
+    ``instance``      the server's random id, new at each of its starts
+    ``path``          whose pulse; null for kind ``server``
+    ``revision``      the change's place in the server's history (kind ``server``: the newest)
+    ``age_secs``      since the server received the pulse, on the server's monotonic clock
+    ``received_at``   the same as a time: ``read_at`` less ``age_secs``
+    ``read_at``       when the answer came, on the reader's clock
+    ``details``       the pulse's bytes; null for other kinds
+    ``health``        kind ``server`` only: ``reachable``; ``error``, why not; ``uptime_secs``;
+                      ``horizon_secs``, for how long it could have received and kept pulses without
+                      a break; ``keys``, pulses held; ``reset``, whether it started anew or forgot
+                      tombstones since the batch before, so that this batch has all that it holds
+    ================  =============================================================================
+
+    A server is read as it is, not as it was: a value that is overwritten before it is read is
+    never seen. A batch has every path that changed since the batch before; what changed between
+    the planning and the reading of a batch is in it, and unless it changes again, in the next one
+    as well: ``server``, ``instance`` and ``revision`` tell one change from another.
+
+    A server that does not answer within ``timeoutSecs`` has its row, with ``reachable`` false, and
+    fails no query. A Java Pacemaker tells neither instance nor revision nor age (all null) and
+    makes no tombstones; it is read as a whole every time, one request per pulse.
+
+    Examples
+    --------
+    >>> df = spark.read.format("pacemaker").option("servers", "a:6699,b:6699").load()
+    >>> df.where("kind = 'pulse'").select("path", "age_secs").show()  # doctest: +SKIP
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return ``pacemaker``."""
+        return "pacemaker"
+
+    def schema(self) -> StructType:
+        """Return the one schema; raise `ConfigError` for options that are missing or wrong."""
+        Options.parse(self.options)
+        return from_arrow_schema(rows.SCHEMA)
+
+    def reader(self, schema: StructType) -> PacemakerReader:
+        """Return the batch reader."""
+        return PacemakerReader(self._checked(schema))
+
+    def streamReader(self, schema: StructType) -> PacemakerStreamReader:  # noqa: N802
+        """Return the streaming reader."""
+        return PacemakerStreamReader(self._checked(schema))
+
+    def _checked(self, schema: StructType) -> Options:
+        if schema.simpleString() != from_arrow_schema(rows.SCHEMA).simpleString():
+            raise ConfigError(
+                'format("pacemaker") has its own schema: leave .schema(…) out and select the '
+                f"columns afterwards; got {schema.simpleString()}"
+            )
+        return Options.parse(self.options)
+
+
+@dataclass(frozen=True)
+class ServerPartition(InputPartition):
+    """One server's share of a batch.
+
+    Parameters
+    ----------
+    span
+        What to read; None for a server that has never answered.
+    health
+        How it was when the batch was planned; None where that is not known, as for a batch that
+        an earlier run planned: then it is asked again.
+    """
+
+    server: Address
+    span: Span | None
+    health: Health | None
+
+
+class PacemakerReader(DataSourceReader):
+    """Reads what the servers hold at this moment, a partition each."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition per server."""
+        return [ServerPartition(server, None, None) for server in self._options.servers]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the server's pulses, and its row."""
+        assert isinstance(partition, ServerPartition)
+        health = look(partition.server, self._options.timeout_secs)
+        span = None
+        if health.position is not None:
+            span = Span(health.position.instance, 0, health.position.revision)
+        for batch in _read(self._options, ServerPartition(partition.server, span, health)):
+            # What is gone is not part of what there is.
+            yield batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE))
+
+
+class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what changed since the batch before, a partition per server.
+
+    A batch runs at every trigger, whether or not anything changed. With the trigger AvailableNow
+    it is one batch: what had changed when the query started.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        #: The servers when the newest batch was planned, by name.
+        self._health: Mapping[str, Health] = {}
+        #: Where that batch ends.
+        self._planned: Offset | None = None
+        #: The servers when a query with the trigger AvailableNow started.
+        self._available: Mapping[str, Health] | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Return the offset before everything."""
+        return offsets.initial()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note where the servers are: nothing that comes later is read."""
+        self._available = self._look()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
+        """Return the end of the batch that begins at `start`, asking every server within one wait.
+
+        A batch is never cut short: it has at most one row per path.
+        """
+        if self._available is not None and self._planned == start:
+            return start
+        self._health = self._look() if self._available is None else self._available
+        self._planned = offsets.advance(
+            start, {server: health.position for server, health in self._health.items()}
+        )
+        return self._planned
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return one partition per server, those that are down included."""
+        if start == end:
+            return []
+        health = self._health if end == self._planned else {}
+        return [
+            ServerPartition(server, offsets.span(start, end, str(server)), health.get(str(server)))
+            for server in self._options.servers
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the server's changes, and its row."""
+        assert isinstance(partition, ServerPartition)
+        return _read(self._options, partition)
+
+    def _look(self) -> Mapping[str, Health]:
+        return look_at_all(self._options.servers, self._options.timeout_secs)
+
+
+def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBatch]:
+    server, span, health = str(partition.server), partition.span, partition.health
+    if health is None:
+        health = look(partition.server, options.timeout_secs)
+    reset = span is not None and span.reset
+    if health.is_reachable and span is not None and not span.is_empty:
+        try:
+            with _client(options, partition.server) as client:
+                for page in scan.pages(client, options.path, span, options.page_size):
+                    reset = reset or page.reset
+                    health = replace(health, read_at=page.read_at)
+                    yield rows.of_page(server, page)
+        except StormkeeperError as error:
+            health = Health(time.time(), error=str(error) or type(error).__name__)
+    yield rows.of_server(server, health, reset=reset)
+
+
+def _client(options: Options, server: Address) -> PacemakerClient:
+    return PacemakerClient(server, name=CLIENT_NAME, try_timeout=options.timeout_secs, retries=1)

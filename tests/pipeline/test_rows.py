@@ -1,0 +1,71 @@
+import datetime as dt
+
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.health import Health
+from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
+from stormkeeper.pipeline.scan import Page, Reading
+
+AT = dt.datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=dt.UTC)
+
+
+def test_the_arrow_schema_is_the_one_that_spark_expects():
+    assert to_arrow_schema(from_arrow_schema(rows.SCHEMA), timezone="UTC") == rows.SCHEMA
+
+
+def test_a_reading_has_its_age_and_the_time_of_its_receipt():
+    page = Page("x", [Reading("/p", b"d", 7, 1.5), Reading("/q", None, 8, 0.25)], AT.timestamp())
+    pulse, tombstone = rows.of_page("a:1", page).to_pylist()
+    assert pulse == {
+        "kind": "pulse",
+        "server": "a:1",
+        "instance": "x",
+        "path": "/p",
+        "revision": 7,
+        "age_secs": 1.5,
+        "received_at": AT - dt.timedelta(seconds=1.5),
+        "read_at": AT,
+        "details": b"d",
+        "health": None,
+    }
+    assert (tombstone["kind"], tombstone["details"]) == ("tombstone", None)
+
+
+def test_what_a_java_pacemaker_does_not_tell_is_null():
+    page = Page(WITHOUT_REVISIONS, [Reading("/p", b"d")], AT.timestamp())
+    (row,) = rows.of_page("a:1", page).to_pylist()
+    unknown = ("instance", "revision", "age_secs", "received_at")
+    assert [row[name] for name in unknown] == [None] * 4
+
+
+def test_an_empty_value_is_a_pulse():
+    (row,) = rows.of_page("a:1", Page("x", [Reading("/p", b"", 1, 0.0)], 0.0)).to_pylist()
+    assert (row["kind"], row["details"]) == ("pulse", b"")
+
+
+def test_a_server_has_a_row():
+    health = Health(AT.timestamp(), None, Position("x", 9), 100.0, 50.0, 3)
+    (row,) = rows.of_server("a:1", health, reset=True).to_pylist()
+    assert (row["kind"], row["server"], row["instance"], row["revision"]) == (
+        "server",
+        "a:1",
+        "x",
+        9,
+    )
+    assert row["read_at"] == AT
+    assert row["health"] == {
+        "reachable": True,
+        "error": None,
+        "uptime_secs": 100.0,
+        "horizon_secs": 50.0,
+        "keys": 3,
+        "reset": True,
+    }
+
+
+def test_a_server_that_does_not_answer_has_a_row_too():
+    (row,) = rows.of_server("a:1", Health(AT.timestamp(), "gone")).to_pylist()
+    assert row["instance"] is None
+    assert row["health"]["reachable"] is False
+    assert row["health"]["error"] == "gone"

@@ -1,0 +1,285 @@
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+
+import pytest
+from pyspark.errors import PySparkException
+
+from stormkeeper.pacemaker.client import PacemakerClient
+from support.heartbeats import path
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
+from support.waiting import until
+
+pytestmark = pytest.mark.spark
+
+
+def send(server, *names, details=b"x"):
+    with PacemakerClient(server.address) as client:
+        for name in names:
+            client.send_pulse(path(name), details)
+
+
+def names_of(rows, kind="pulse"):
+    return sorted(row.path.split("/")[2] for row in rows if row.kind == kind)
+
+
+def servers_of(rows):
+    return {row.server: row for row in rows if row.kind == "server"}
+
+
+class Stream:
+    """A running stream of the source, and its batches as they come."""
+
+    def __init__(self, query, batches):
+        self.query = query
+        self.batches = batches
+
+    def until(self, condition, deadline_secs=30.0):
+        """Wait for a batch, from now on, that fulfils the condition, and return its rows."""
+        seen = len(self.batches)
+
+        def found():
+            nonlocal seen
+            assert self.query.isActive, self.query.exception()
+            while seen < len(self.batches):
+                seen += 1
+                if condition(self.batches[seen - 1]):
+                    return self.batches[seen - 1]
+            return None
+
+        return until(found, deadline_secs)
+
+
+def _between_batches(query):
+    """Wait a little for the running batch: Spark cuts it off with many words."""
+    deadline = time.monotonic() + 5
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def streaming(spark, tmp_path):
+    """Starts streams with one checkpoint; a stream is stopped as its block ends."""
+
+    @contextmanager
+    def start(*servers, trigger=None, **options):
+        batches = []
+        reader = spark.readStream.format("pacemaker")
+        reader = reader.option("servers", ",".join(server.address for server in servers))
+        writer = (
+            reader.options(**{"timeoutSecs": "1"} | options)
+            .load()
+            .writeStream.foreachBatch(lambda df, _: batches.append(df.collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(**trigger or {"processingTime": "500 milliseconds"})
+        )
+        query = writer.start()
+        try:
+            yield Stream(query, batches)
+        finally:
+            _between_batches(query)
+            query.stop()
+
+    return start
+
+
+def batch(spark, *addresses, **options):
+    reader = spark.read.format("pacemaker").option("servers", ",".join(addresses))
+    return reader.options(**options).load()
+
+
+def test_the_format_is_there_in_a_fresh_session_without_registration(pacemaker, tmp_path):
+    send(pacemaker, "a")
+    program = f"""
+        from pyspark.sql import SparkSession
+        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False)
+        spark = spark.getOrCreate()
+        df = spark.read.format("pacemaker").option("servers", "{pacemaker.address}").load()
+        print([(row.kind, row.path) for row in df.collect()])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([("pulse", path("a")), ("server", None)])
+
+
+def test_a_batch_is_what_the_servers_hold(spark, start_pacemaker):
+    a, b = start_pacemaker(), start_pacemaker()
+    send(a, "one", "two", "gone")
+    send(b, "two", "three")
+    with PacemakerClient(a.address) as client:
+        client.delete_path("/workerbeats/gone")
+    rows = batch(spark, a.address, b.address, pageSize="1").collect()
+    assert names_of(rows) == ["one", "three", "two", "two"]
+    assert names_of(rows, "tombstone") == []
+    assert servers_of(rows).keys() == {a.address, b.address}
+    assert all(row.health.reachable for row in servers_of(rows).values())
+    for row in rows:
+        if row.kind == "pulse":
+            received = row.read_at.timestamp() - row.age_secs
+            assert row.received_at.timestamp() == pytest.approx(received, abs=1e-3)
+            assert bytes(row.details) == b"x"
+
+
+def test_load_takes_the_path(spark, pacemaker):
+    send(pacemaker, "one", "two")
+    reader = spark.read.format("pacemaker").option("servers", pacemaker.address)
+    assert names_of(reader.load("/workerbeats/two").collect()) == ["two"]
+
+
+def test_an_empty_server_has_its_row_alone(spark, pacemaker):
+    (row,) = batch(spark, pacemaker.address).collect()
+    assert (row.kind, row.server, row.health["keys"]) == ("server", pacemaker.address, 0)
+
+
+def test_a_server_that_is_down_or_hangs_does_not_hide_the_others(spark, start_pacemaker):
+    up, hanging, down = start_pacemaker(), start_pacemaker(), start_pacemaker()
+    send(up, "one")
+    hanging.suspend()
+    down.kill()
+    rows = batch(spark, down.address, up.address, hanging.address, timeoutSecs="1").collect()
+    assert names_of(rows) == ["one"]
+    servers = servers_of(rows)
+    assert servers[up.address].health.reachable
+    assert not servers[hanging.address].health.reachable
+    assert not servers[down.address].health.reachable
+    assert "refused" in servers[down.address].health.error
+
+
+def test_a_java_pacemaker_is_read_by_its_own_means(spark):
+    java = JavaPacemaker()
+    java.store = {path("one"): b"1", path("two"): b"2"}
+    with ScriptedPacemaker(java) as server:
+        rows = batch(spark, server.address).collect()
+    assert names_of(rows) == ["one", "two"]
+    assert {(row.instance, row.revision, row.received_at) for row in rows} == {(None, None, None)}
+    assert [row.health.reachable for row in rows if row.kind == "server"] == [True]
+
+
+@pytest.mark.parametrize("method", ["read", "readStream"])
+def test_a_missing_option_is_named(spark, method):
+    with pytest.raises(PySparkException, match="option 'servers'"):
+        getattr(spark, method).format("pacemaker").load()
+
+
+def test_another_schema_is_refused(spark, pacemaker):
+    reader = spark.read.format("pacemaker").option("servers", pacemaker.address)
+    with pytest.raises(PySparkException, match="has its own schema"):
+        reader.schema("path STRING").load().collect()
+
+
+def test_a_stream_has_what_is_new_and_a_batch_at_every_trigger(streaming, start_pacemaker):
+    a, b = start_pacemaker(), start_pacemaker()
+    send(a, "one")
+    send(b, "two")
+    with streaming(a, b) as stream:
+        until(lambda: stream.batches)
+        assert names_of(stream.batches[0]) == ["one", "two"]
+        stream.until(lambda rows: not names_of(rows))  # silence makes batches as well,
+        silent = stream.until(lambda rows: not names_of(rows))
+        assert servers_of(silent).keys() == {a.address, b.address}  # with a row for every server
+        send(b, "three")
+        news = stream.until(lambda rows: names_of(rows) == ["three"])
+        assert servers_of(news).keys() == {a.address, b.address}
+        with PacemakerClient(a.address) as client:
+            client.delete_path("/workerbeats/one")
+        stream.until(lambda rows: names_of(rows, "tombstone") == ["one"])
+
+
+def test_a_stream_goes_on_where_its_checkpoint_ends(streaming, start_pacemaker):
+    a, b = start_pacemaker(), start_pacemaker()
+    send(a, "one")
+    with streaming(a) as stream:
+        until(lambda: stream.batches)
+        assert names_of(stream.batches[0]) == ["one"]
+    send(a, "two")
+    send(b, "three")
+    with streaming(a, b) as stream:  # and a server that it did not know comes in as a whole
+        until(lambda: stream.batches)
+        assert names_of(stream.batches[0]) == ["three", "two"]
+    with streaming(b) as stream:
+        until(lambda: stream.batches)
+        assert servers_of(stream.batches[0]).keys() == {b.address}
+
+
+def test_a_restarted_server_is_read_from_its_beginning(streaming, start_pacemaker):
+    a, b = start_pacemaker(), start_pacemaker()
+    send(a, "one", "two", "three")
+    with streaming(a, b) as stream:
+        until(lambda: stream.batches)
+        first = servers_of(stream.batches[0])[a.address]
+        a.kill()
+        down = stream.until(lambda rows: not servers_of(rows)[a.address].health.reachable)
+        assert servers_of(down)[b.address].health.reachable
+        a.start()
+        send(a, "one")
+        back = stream.until(lambda rows: names_of(rows) == ["one"])
+        again = servers_of(back)[a.address]
+        assert again.instance not in (None, first.instance)
+        assert again.revision == 1
+
+
+def test_a_new_instance_is_a_reset(streaming, pacemaker):
+    send(pacemaker, "one")
+    with streaming(pacemaker) as stream:
+        until(lambda: stream.batches)
+        assert not servers_of(stream.batches[0])[pacemaker.address].health.reset
+    pacemaker.restart()
+    send(pacemaker, "two")
+    with streaming(pacemaker) as stream:
+        until(lambda: stream.batches)
+        assert names_of(stream.batches[0]) == ["two"]
+        assert servers_of(stream.batches[0])[pacemaker.address].health.reset
+        stream.until(lambda rows: not servers_of(rows)[pacemaker.address].health.reset)
+
+
+def test_a_hanging_server_costs_one_wait_and_loses_nothing(streaming, start_pacemaker):
+    a, b = start_pacemaker(), start_pacemaker()
+    send(a, "one")
+    with streaming(a, b) as stream:
+        until(lambda: stream.batches)
+        a.suspend()
+        stream.until(lambda rows: not servers_of(rows)[a.address].health.reachable)
+        started = time.monotonic()
+        for name in ("two", "three"):
+            send(b, name)
+            stream.until(lambda rows, name=name: names_of(rows) == [name])
+        assert time.monotonic() - started < 20
+        assert stream.query.lastProgress["durationMs"]["latestOffset"] < 2000
+        a.resume()
+        send(a, "four")
+        stream.until(lambda rows: names_of(rows) == ["four"])
+
+
+def test_available_now_reads_what_there_is_and_ends(streaming, start_pacemaker):
+    a, down = start_pacemaker(), start_pacemaker()
+    down.kill()
+    send(a, "one")
+    for expected in (["one"], [], ["two"]):
+        if "two" in expected:
+            send(a, "two")
+        with streaming(a, down, trigger={"availableNow": True}) as stream:
+            assert stream.query.awaitTermination(60)
+            (rows,) = stream.batches
+            assert names_of(rows) == expected
+            assert servers_of(rows).keys() == {a.address, down.address}
+
+
+def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
+    java = JavaPacemaker()
+    java.store = {path("one"): b"1"}
+    with ScriptedPacemaker(java) as server, streaming(server) as stream:
+        stream.until(lambda rows: names_of(rows) == ["one"])
+        java.store = {**java.store, path("two"): b"2"}
+        stream.until(lambda rows: names_of(rows) == ["one", "two"])
+        stream.until(lambda rows: names_of(rows) == ["one", "two"])
