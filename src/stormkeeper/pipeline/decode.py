@@ -1,0 +1,201 @@
+"""From pulses to typed rows: ``raw.transform(heartbeats).transform(statistics)``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, explode
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from stormkeeper.errors import SerializationError
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.counters import Counter, counters
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats
+from stormkeeper.thrift.serialization import deserialize
+
+_COUNTER_TYPES: Final = {
+    **dict.fromkeys(("window", "source", "stream"), pa.string()),
+    **dict.fromkeys(("emitted", "transferred", "executed", "acked", "failed"), pa.int64()),
+    **dict.fromkeys(("complete_ms_avg", "execute_ms_avg", "process_ms_avg"), pa.float64()),
+}
+_COUNTER: Final = pa.struct(list(_COUNTER_TYPES.items()))
+
+_EXECUTOR: Final = pa.struct(
+    [
+        ("task_start", pa.int32()),
+        ("task_end", pa.int32()),
+        ("component", pa.string()),
+        ("kind", pa.string()),
+        ("rate", pa.float64()),
+        ("counters", pa.list_(_COUNTER)),
+    ]
+)
+
+_WORKER: Final = [("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())]
+
+_HEARTBEAT: Final = [
+    ("time_secs", pa.int64()),
+    ("uptime_secs", pa.int32()),
+    ("executors", pa.list_(_EXECUTOR)),
+    ("error", pa.string()),
+]
+
+_PASSED_ON: Final = [name for name in rows.SCHEMA.names if name != "details"]
+
+TYPED: Final = pa.schema(
+    [*_WORKER, *_HEARTBEAT, *((name, rows.SCHEMA.field(name).type) for name in _PASSED_ON)]
+)
+
+_PULSE_PATH: Final = re.compile(r"/workerbeats/([^/]+)/([^/]+)-(\d{1,9})")
+
+
+def heartbeats(df: DataFrame) -> DataFrame:
+    """Decode the pulses among the rows of the ``pacemaker`` source; other rows are left out.
+
+    Parameters
+    ----------
+    df
+        Rows of ``format("pacemaker")``, all of its columns.
+
+    Returns
+    -------
+    One row per pulse:
+
+    - ``storm_id``, ``node``, ``port``: the worker, by the pulse's path; null when the path is not
+      ``/workerbeats/<storm id>/<node>-<port>``.
+    - ``time_secs``: the worker's clock when it beat, seconds since the epoch; ``uptime_secs``.
+    - ``executors``: an array of ``task_start``, ``task_end``, ``component`` (null in a heartbeat of
+      Storm's own workers, which does not carry it), ``kind`` (spout or bolt), ``rate``, and
+      ``counters`` as `statistics` has them.
+    - ``error``: why the pulse could not be decoded, in which case the columns above but the path's
+      are null; else null.
+    - ``server``, ``instance``, ``path``, ``revision``, ``age_secs``, ``received_at``, ``read_at``:
+      as in the source.
+
+    Notes
+    -----
+    The field ids are those of ``ClusterWorkerHeartbeat`` in Storm's ``storm.thrift``; plain, gzip
+    and zstd values are told apart by their first bytes.
+    """
+    return typed(df.where(col("kind") == rows.PULSE)).drop("kind", "health")
+
+
+def statistics(df: DataFrame) -> DataFrame:
+    """Lay out the executors' statistics of `heartbeats` rows, one row per window and stream.
+
+    Returns
+    -------
+    ``storm_id``, ``node``, ``port``, ``server``, ``received_at``, ``time_secs`` of the heartbeat;
+    ``task_start``, ``task_end``, ``component``, ``kind`` of the executor; ``window`` (600, 10800,
+    86400 seconds or ``:all-time``, a string); ``source``, null for a stream that the executor
+    emitted on, else the component from which the stream came in; ``stream``; ``emitted``,
+    ``transferred``, ``executed``, ``acked``, ``failed``, ``complete_ms_avg``, ``execute_ms_avg``,
+    ``process_ms_avg``, null where not reported.
+    """
+    worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
+    executor = ["task_start", "task_end", "component", "kind"]
+    return (
+        df.select(*worker, explode("executors").alias("executor"))
+        .select(
+            *worker,
+            *(f"executor.{name}" for name in executor),
+            explode("executor.counters").alias("counter"),
+        )
+        .select(*worker, *executor, "counter.*")
+    )
+
+
+def typed(df: DataFrame) -> DataFrame:
+    """Do as `heartbeats`, but keep the source's other rows, with null in the typed columns."""
+    return df.mapInArrow(decode_batches, from_arrow_schema(TYPED))
+
+
+def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Decode Arrow batches of the source's rows; the rows stay in their order."""
+    return map(decode_batch, batches)
+
+
+def decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Decode one Arrow batch of the source's rows."""
+    paths = [parse_path(path or "") for path in batch["path"].to_pylist()]
+    beats = [_decode(details) for details in batch["details"].to_pylist()]
+    columns = {
+        "storm_id": [worker[0] for worker in paths],
+        "node": [worker[1] for worker in paths],
+        "port": [worker[2] for worker in paths],
+        "time_secs": [beat and beat.time_secs for beat, _ in beats],
+        "uptime_secs": [beat and beat.uptime_secs for beat, _ in beats],
+        "executors": _executors([beat for beat, _ in beats]),
+        "error": [error for _, error in beats],
+        **{name: batch[name] for name in _PASSED_ON},
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=TYPED)
+
+
+def parse_path(path: str) -> tuple[str, str, int] | tuple[None, None, None]:
+    """Return the storm id, node and port of a worker's pulse; Nones for any other path."""
+    match = _PULSE_PATH.fullmatch(path)
+    if match is None:
+        return None, None, None
+    return match[1], match[2], int(match[3])
+
+
+def _decode(details: bytes | None) -> tuple[ClusterWorkerHeartbeat | None, str | None]:
+    if details is None:
+        return None, None
+    try:
+        return deserialize(ClusterWorkerHeartbeat, details), None
+    except SerializationError as error:
+        return None, str(error)
+
+
+def _executors(beats: list[ClusterWorkerHeartbeat | None]) -> pa.Array:
+    """Return a list array, built by column: a value object per counter would cost most of the time.
+
+    A row without a heartbeat is null.
+    """
+    reported: list[tuple[ExecutorInfo, ExecutorStats]] = []
+    counts: list[int] = []
+    for beat in beats:
+        executors = list(beat.executor_stats.items()) if beat and beat.executor_stats else []
+        reported += executors
+        counts.append(len(executors))
+    counted = [list(counters(stats)) for _, stats in reported]
+    flat = [counter for executor in counted for counter in executor]
+    values = zip(*flat, strict=True) if flat else ((),) * len(Counter._fields)
+    counter_array = pa.StructArray.from_arrays(
+        [pa.array(column, t) for column, t in zip(values, _COUNTER_TYPES.values(), strict=True)],
+        fields=list(_COUNTER),
+    )
+    executor_array = pa.StructArray.from_arrays(
+        [
+            pa.array([info.task_start for info, _ in reported], pa.int32()),
+            pa.array([info.task_end for info, _ in reported], pa.int32()),
+            pa.array([stats.component for _, stats in reported], pa.string()),
+            pa.array([_kind(stats) for _, stats in reported], pa.string()),
+            pa.array([stats.rate for _, stats in reported], pa.float64()),
+            _lists(counter_array, [len(executor) for executor in counted]),
+        ],
+        fields=list(_EXECUTOR),
+    )
+    return _lists(executor_array, counts, present=[beat is not None for beat in beats])
+
+
+def _lists(values: pa.Array, counts: list[int], present: list[bool] | None = None) -> pa.Array:
+    ends = list(accumulate(counts, initial=0))
+    mask = None if present is None else pa.array([not there for there in present], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, mask=mask)
+
+
+def _kind(stats: ExecutorStats) -> str | None:
+    specific: Any = stats.specific
+    if specific is None:
+        return None
+    if specific.bolt is not None:
+        return "bolt"
+    return "spout" if specific.spout is not None else None
