@@ -1,0 +1,279 @@
+"""Which workers are alive, late or dead: a function of what was known and what was read.
+
+The rules, and why:
+
+- **A pulse is as old as its receipt.** The server that took it tells its age on its own monotonic
+  clock; the worker's clock counts only where the server (a Java Pacemaker) tells no age. Of copies
+  of one worker's pulse on several servers the newest wins, so one that a worker left behind when
+  it went over to another server means nothing.
+- **Dead needs proof.** A worker writes to one server. Its silence is proven for as long as that
+  server, which must answer now, could have received and kept a pulse: its horizon. A server that
+  is down, or restarted a moment ago, proves nothing, so its workers become late at most; they are
+  *stale*: silent for longer than the timeout, without proof. Once somebody else has gone over from
+  a silent server to another one, workers have noticed its loss themselves; whoever has not turned
+  up elsewhere since is then judged by the servers that do answer.
+- **Only a newer pulse ends death.** A server that goes down later does not raise the dead.
+- **A tombstone is no evidence of death.** It says that somebody deleted the pulse, as happens when
+  a topology is killed. When it comes from the server with the worker's newest pulse, the worker is
+  no longer looked for, and its row goes.
+
+The rules stand one fault at a time. A worker that goes over from one server to another, which
+cannot be reached from here, looks silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Final, NamedTuple
+
+#: How long a dead worker is shown, in seconds.
+FORGET_SECS: Final = 3600.0
+
+
+class Status(StrEnum):
+    """What is known of a worker."""
+
+    ALIVE = "alive"
+    LATE = "late"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ages at which a worker's status changes, in seconds.
+
+    Parameters
+    ----------
+    late_secs
+        The oldest pulse of a worker that is alive: ``pipeline.late.secs``.
+    timeout_secs
+        The longest silence of one that is not dead: ``nimbus.task.timeout.secs``.
+    forget_secs
+        The longest silence after which a dead worker still has a row.
+    """
+
+    late_secs: float
+    timeout_secs: float
+    forget_secs: float = FORGET_SECS
+
+
+class Worker(NamedTuple):
+    """A worker, by the path of its pulses."""
+
+    storm_id: str
+    node: str
+    port: int
+
+
+class Beat(NamedTuple):
+    """A worker's newest pulse on one server, as read there.
+
+    `received_at` is None from a server that tells no age; `instance` and `revision` are None from
+    one that has none. `time_secs` is the worker's own clock, None if the pulse was not readable
+    (`error` says why). Times are seconds since the epoch.
+    """
+
+    worker: Worker
+    server: str
+    instance: str | None
+    revision: int | None
+    received_at: float | None
+    read_at: float
+    time_secs: int | None = None
+    uptime_secs: int | None = None
+    error: str | None = None
+
+
+class Tombstone(NamedTuple):
+    """The deletion of a worker's pulse on one server."""
+
+    worker: Worker
+    server: str
+    instance: str | None
+    revision: int | None
+
+
+class Server(NamedTuple):
+    """A server as it was when the batch was read; no `horizon_secs` from a Java Pacemaker."""
+
+    reachable: bool
+    horizon_secs: float | None
+
+
+class Row(NamedTuple):
+    """What the liveness table says of a worker.
+
+    `last_seen` is when its newest pulse was received, by `server`; `stale` marks a silence longer
+    than the timeout that nothing proves. `moved_from` is the server at which the one before
+    was, `moved_at` when its first pulse arrived at the present one. Times are seconds since the
+    epoch.
+    """
+
+    worker: Worker
+    server: str
+    instance: str | None
+    revision: int | None
+    last_seen: float
+    age_secs: float
+    status: Status
+    stale: bool
+    time_secs: int | None
+    uptime_secs: int | None
+    error: str | None
+    moved_from: str | None
+    moved_at: float | None
+
+
+class Step(NamedTuple):
+    """The workers after a batch, and which of its beats are their newest (positions)."""
+
+    rows: list[Row]
+    taken: list[int]
+
+
+def status(age_secs: float, limits: Limits) -> Status:
+    """Return the status of a worker whose silence of `age_secs` is proven."""
+    if age_secs > limits.timeout_secs:
+        return Status.DEAD
+    return Status.LATE if age_secs > limits.late_secs else Status.ALIVE
+
+
+def step(
+    previous: Iterable[Row],
+    beats: Sequence[Beat],
+    tombstones: Iterable[Tombstone],
+    servers: Mapping[str, Server],
+    *,
+    now: float,
+    limits: Limits,
+) -> Step:
+    """Return what is known of every worker after a batch.
+
+    Parameters
+    ----------
+    previous
+        What was known before.
+    beats, tombstones
+        What the batch read, in any order; of a server with ages only what is new to the reader.
+    servers
+        Every server that is read, by name.
+    now
+        When the batch was read: seconds since the epoch, on the clock of the beats' times.
+    """
+    known = {row.worker: row for row in previous}
+    taken: dict[Worker, int] = {}
+    held: set[tuple[Worker, str]] = set()
+    for place, beat in enumerate(beats):
+        held.add((beat.worker, beat.server))
+        row = known.get(beat.worker)
+        seen = _received(beat, row)
+        if row is None or _is_newer(beat, seen, row):
+            known[beat.worker] = _row(beat, seen, row)
+            taken[beat.worker] = place
+    for tombstone in tombstones:
+        row = known.get(tombstone.worker)
+        if row is not None and _is_buried_by(row, tombstone):
+            del known[tombstone.worker]
+            taken.pop(tombstone.worker, None)
+    watch = _Watch(known.values(), servers, held)
+    judged = (_judged(row, watch.secs(row), now, limits) for row in known.values())
+    rows = [row for row in judged if not _is_forgotten(row, limits)]
+    return Step(rows, sorted(taken.values()))
+
+
+class _Watch:
+    """For how long a pulse of a worker could not have escaped us."""
+
+    def __init__(
+        self,
+        rows: Iterable[Row],
+        servers: Mapping[str, Server],
+        held: set[tuple[Worker, str]],
+    ) -> None:
+        self._servers = servers
+        self._held = held
+        horizons = (server.horizon_secs for server in servers.values() if server.reachable)
+        self._best = max((secs for secs in horizons if secs is not None), default=0.0)
+        self._left_at: dict[str, float] = {}
+        for row in rows:
+            if row.moved_from is not None and row.moved_at is not None:
+                before = self._left_at.get(row.moved_from, -inf)
+                self._left_at[row.moved_from] = max(before, row.moved_at)
+
+    def secs(self, row: Row) -> float:
+        server = self._servers.get(row.server)
+        if server is None:  # no longer read: its workers have to be elsewhere
+            return self._best
+        if not server.reachable:
+            return self._best if self._left_at.get(row.server, -inf) > row.last_seen else 0.0
+        if server.horizon_secs is None:  # read as a whole: the pulse is there, and is the same one
+            return inf if (row.worker, row.server) in self._held else 0.0
+        return server.horizon_secs
+
+
+def _received(beat: Beat, row: Row | None) -> float:
+    if beat.received_at is not None:
+        return beat.received_at
+    if row is not None and row.server == beat.server:
+        return beat.read_at  # if it is a newer one, it came since the batch before
+    # The worker's clock is all there is, as far as it does not say that the pulse is yet to come.
+    return beat.read_at if beat.time_secs is None else min(float(beat.time_secs), beat.read_at)
+
+
+def _is_newer(beat: Beat, seen: float, row: Row) -> bool:
+    if beat.received_at is None:
+        # One worker's clock ranks its own pulses, whether it is right or wrong.
+        return beat.time_secs is not None and (
+            row.time_secs is None or beat.time_secs > row.time_secs
+        )
+    if beat.revision is not None and row.revision is not None and _same_instance(beat, row):
+        return beat.revision > row.revision
+    return seen > row.last_seen
+
+
+def _same_instance(found: Beat | Tombstone, row: Row) -> bool:
+    return (found.server, found.instance) == (row.server, row.instance)
+
+
+def _is_buried_by(row: Row, tombstone: Tombstone) -> bool:
+    if row.server != tombstone.server:
+        return False
+    if not _same_instance(tombstone, row) or row.revision is None or tombstone.revision is None:
+        return True
+    return tombstone.revision > row.revision
+
+
+def _row(beat: Beat, seen: float, before: Row | None) -> Row:
+    moved_from, moved_at = (before.moved_from, before.moved_at) if before else (None, None)
+    if before is not None and before.server != beat.server:
+        moved_from, moved_at = before.server, seen
+    return Row(
+        worker=beat.worker,
+        server=beat.server,
+        instance=beat.instance,
+        revision=beat.revision,
+        last_seen=seen,
+        age_secs=0.0,
+        status=Status.ALIVE,
+        stale=False,
+        time_secs=beat.time_secs,
+        uptime_secs=beat.uptime_secs,
+        error=beat.error,
+        moved_from=moved_from,
+        moved_at=moved_at,
+    )
+
+
+def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
+    age = max(0.0, now - row.last_seen)
+    found = status(age, limits)
+    is_proven = row.status is Status.DEAD or status(watched_secs, limits) is Status.DEAD
+    stale = found is Status.DEAD and not is_proven
+    return row._replace(age_secs=age, status=Status.LATE if stale else found, stale=stale)
+
+
+def _is_forgotten(row: Row, limits: Limits) -> bool:
+    return row.status is Status.DEAD and row.age_secs > limits.forget_secs
