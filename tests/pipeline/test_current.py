@@ -1,0 +1,168 @@
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from stormkeeper.pipeline import current, decode, rows
+from stormkeeper.pipeline.current import liveness, next_liveness, topology_name
+from stormkeeper.pipeline.health import Health
+from stormkeeper.pipeline.liveness import Limits
+from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
+from stormkeeper.pipeline.scan import Page, Reading
+from support.heartbeats import heartbeat, path, spout
+
+LIMITS = Limits(late_secs=9, timeout_secs=30)
+NOW = 1_772_366_400.0
+A, B = "a:6699", "b:6699"
+
+
+def time_at(seconds):
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+def raw(now, readings, servers=(A, B), *, horizon=1e6, down=()):
+    """Return rows of the source: readings by server, and a row per server."""
+    batches = []
+    for server in servers:
+        if server in readings:
+            batches.append(rows.of_page(server, Page("x", readings[server], now)))
+        health = Health(now, "gone") if server in down else Health(now, None, Position("x", 9))
+        if server not in down:
+            health = Health(now, None, Position("x", 9), horizon, horizon, 1)
+        batches.append(rows.of_server(server, health))
+    return pa.Table.from_batches(batches)
+
+
+def typed(*args, **kwargs):
+    table = raw(*args, **kwargs)
+    return pa.Table.from_batches([decode.decode_batch(b) for b in table.to_batches()])
+
+
+def test_the_arrow_schema_is_the_one_that_spark_expects():
+    assert to_arrow_schema(from_arrow_schema(current.LIVENESS), timezone="UTC") == current.LIVENESS
+
+
+def test_a_batch_becomes_a_row_per_worker():
+    beat = heartbeat(time_secs=1234, uptime_secs=77)
+    batch = typed(NOW, {A: [Reading(path("wc-1-17"), beat, 5, 10.25)]})
+    table, newest = next_liveness(None, batch, LIMITS)
+    assert table.schema == current.LIVENESS
+    (row,) = table.to_pylist()
+    assert row == {
+        "storm_id": "wc-1-17",
+        "topology": "wc",
+        "node": "node",
+        "port": 6700,
+        "status": "late",
+        "stale": False,
+        "age_secs": 10.25,
+        "last_seen": time_at(NOW - 10.25),
+        "updated_at": time_at(NOW),
+        "server": A,
+        "instance": "x",
+        "revision": 5,
+        "time_secs": 1234,
+        "uptime_secs": 77,
+        "error": None,
+        "moved_from": None,
+        "moved_at": None,
+    }
+    assert newest["storm_id"].to_pylist() == ["wc-1-17"]
+
+
+def test_the_table_is_all_that_is_carried_on():
+    """Whatever is remembered of a worker survives its way through the table."""
+    one = [Reading(path("t"), heartbeat(time_secs=3), 5, 0.0)]
+    two = [Reading(path("t"), heartbeat(time_secs=6), 2, 0.0)]
+    table, _ = next_liveness(None, typed(NOW, {A: one}), LIMITS)
+    table, _ = next_liveness(table, typed(NOW + 5, {B: two}, down=[A]), LIMITS)
+    moved = table.to_pylist()[0]
+    assert (moved["server"], moved["moved_from"], moved["moved_at"]) == (B, A, time_at(NOW + 5))
+    table, newest = next_liveness(table, typed(NOW + 40, {}, down=[A]), LIMITS)
+    (row,) = table.to_pylist()
+    assert row == moved | {"age_secs": 35.0, "status": "dead", "updated_at": time_at(NOW + 40)}
+    assert newest.num_rows == 0
+    # Had its death not been carried on, it would be late now that no server answers.
+    table, _ = next_liveness(table, typed(NOW + 50, {}, down=[A, B]), LIMITS)
+    assert table["status"].to_pylist() == ["dead"]
+
+
+def test_only_the_newest_of_copies_is_handed_on():
+    readings = {
+        A: [Reading(path("t"), heartbeat(time_secs=3), 5, 8.0)],
+        B: [Reading(path("t"), heartbeat(time_secs=9), 2, 2.0)],
+    }
+    _, newest = next_liveness(None, typed(NOW, readings), LIMITS)
+    assert newest["server"].to_pylist() == [B]
+
+
+def test_an_unreadable_pulse_is_a_sign_of_life():
+    batch = typed(NOW, {A: [Reading(path("t"), b"garbage", 5, 1.0)]})
+    (row,) = next_liveness(None, batch, LIMITS)[0].to_pylist()
+    assert (row["status"], row["time_secs"]) == ("alive", None)
+    assert "ClusterWorkerHeartbeat" in row["error"]
+
+
+def test_pulses_that_are_no_workers_are_left_out():
+    batch = typed(NOW, {A: [Reading("/workerbeats/stray", heartbeat(), 5, 1.0)]})
+    assert next_liveness(None, batch, LIMITS)[0].num_rows == 0
+
+
+def test_a_tombstone_takes_the_row_away():
+    table, _ = next_liveness(
+        None, typed(NOW, {A: [Reading(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
+    )
+    gone = typed(NOW + 1, {A: [Reading(path("t"), None, 6, 0.0)]})
+    assert next_liveness(table, gone, LIMITS)[0].num_rows == 0
+
+
+def test_time_goes_by_the_servers_rows_when_nothing_else_comes():
+    table, _ = next_liveness(
+        None, typed(NOW, {A: [Reading(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
+    )
+    table, _ = next_liveness(table, typed(NOW + 31, {}), LIMITS)
+    assert table["age_secs"].to_pylist() == [31.0]
+    assert table["status"].to_pylist() == ["dead"]
+
+
+def test_a_java_pacemaker_has_neither_ages_nor_revisions():
+    page = Page(WITHOUT_REVISIONS, [Reading(path("t"), heartbeat(time_secs=int(NOW) - 5))], NOW)
+    server = rows.of_server(A, Health(NOW, None, Position(WITHOUT_REVISIONS, 0)))
+    batches = [decode.decode_batch(batch) for batch in (rows.of_page(A, page), server)]
+    (row,) = next_liveness(None, pa.Table.from_batches(batches), LIMITS)[0].to_pylist()
+    assert (row["age_secs"], row["instance"], row["revision"]) == (5.0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("storm_id", "name"),
+    [
+        ("word-count-1-1700000000", "word-count"),
+        ("a-2-3-4", "a-2"),
+        ("no-number-x", "no-number-x"),
+        ("-1-2", "-1-2"),
+    ],
+)
+def test_a_topologys_name_is_in_its_id(storm_id, name):
+    assert topology_name(storm_id) == name
+
+
+@pytest.mark.spark
+def test_liveness_is_a_transform(spark):
+    readings = {
+        A: [
+            Reading(path("t"), heartbeat("t", {(1, 1): spout(1)}), 5, 1.0),
+            Reading(path("u"), heartbeat("u"), 6, 45.0),
+        ],
+        B: [Reading(path("v"), heartbeat("v"), 7, 45.0)],
+    }
+    df = spark.createDataFrame(raw(NOW, readings)).repartition(3)
+    found = {row.storm_id: row for row in df.transform(liveness).collect()}
+    assert {name: row.status for name, row in found.items()} == {
+        "t": "alive",
+        "u": "dead",
+        "v": "dead",
+    }
+    assert found["t"].last_seen.timestamp() == NOW - 1
+    patient = df.transform(liveness, late_secs=50, timeout_secs=60).collect()
+    assert {row.status for row in patient} == {"alive"}
