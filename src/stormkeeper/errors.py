@@ -92,3 +92,7 @@ class LocalClusterError(StormkeeperError):
 
 class EngineError(StormkeeperError):
     """Spark did not start, or a query on it failed."""
+
+
+class TableError(StormkeeperError):
+    """A table of the heartbeat pipeline cannot be read or written."""
