@@ -13,7 +13,7 @@ from stormkeeper.pacemaker import store as store_module
 from stormkeeper.pacemaker.store import PulseStore
 from stormkeeper.pacemaker.wire import Message, Pulse, encode
 
-paths = st.lists(st.sampled_from(["", "a", "\u6e2c"]), min_size=1, max_size=3).map("/".join)
+paths = st.lists(st.sampled_from(["", "a", "a\u6e2c"]), min_size=1, max_size=3).map("/".join)
 values = st.binary(max_size=20)
 prefixes = paths | st.just("/") | paths.map(lambda path: path + "/")
 
@@ -76,9 +76,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(path=prefixes)
     def a_reader_of_everything(self, path):
-        self.readers = [Reader("/", 3, 10_000), Reader(path, 1, 150)]
+        self.readers = [Reader("/", 3, 10_000), Reader(path, 1, 160)]
 
-    @rule(path=prefixes, limit=st.integers(-1, 4), max_bytes=st.sampled_from([150, 200, 10_000]))
+    @rule(path=prefixes, limit=st.integers(-1, 4), max_bytes=st.sampled_from([160, 200, 10_000]))
     def a_reader_comes(self, path, limit, max_bytes):
         self.readers = [*self.readers[-4:], Reader(path, limit, max_bytes)]
 
@@ -160,6 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
         log = self.store._log
         assert log._live == pulses + len(log._tombstones)
         assert len(log._tombstones) <= 2
+        assert log._characters == sum(map(len, log._tombstones))
 
 
 StoreMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
