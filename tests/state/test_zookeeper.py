@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ CHILDREN = EventType.NODE_CHILDREN_CHANGED
 CONNECTED, SUSPENDED, LOST = ConnectionState
 
 
+def children_watched(state, path):
+    return bool(state._connection._client._child_watchers.get(state._node(path)))
+
+
+def suspend(server):
+    """Stop a server's process without ending it, and wait until its last thread stands."""
+    os.kill(server.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{server.pid}/task")
+    until(lambda: all("\nState:\tT" in (t / "status").read_text() for t in tasks.iterdir()))
+
+
 def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -48,16 +60,13 @@ def connect(zookeeper_server, zookeeper_root):
     def connect(address=None, **times):
         settings = settings_for(zookeeper_server, zookeeper_root, **times)
         if address is not None:
-            settings = Settings((address,), *(getattr(settings, f) for f in FIELDS))
+            settings = replace(settings, servers=(address,))
         sessions.append(ZooKeeperState(settings))
         return sessions[-1]
 
     yield connect
     for session in sessions:
         session.close()
-
-
-FIELDS = [name for name in Settings.__slots__ if name != "servers"]
 
 
 @pytest.fixture
@@ -148,7 +157,7 @@ class TestConnecting:
         settings = settings_for(zookeeper_server, zookeeper_root)
         for _ in range(4):
             servers = (absent, *settings.servers, absent)
-            state = ZooKeeperState(Settings(servers, *(getattr(settings, f) for f in FIELDS)))
+            state = ZooKeeperState(replace(settings, servers=servers))
             state.mkdirs("/a")
             state.close()
 
@@ -260,7 +269,7 @@ class TestServerAway:
 
     def test_a_server_that_does_not_answer(self, own_server, state):
         state.set_data("/a", b"0")
-        os.kill(own_server.pid, signal.SIGSTOP)
+        suspend(own_server)
         try:
             for call in (lambda: state.get_data("/a"), lambda: state.set_data("/b", b"x")):
                 with pytest.raises(StateUnavailableError, match="did not answer in time"):
@@ -280,7 +289,7 @@ class TestServerAway:
             except StateError as error:
                 outcomes[name] = error
 
-        os.kill(own_server.pid, signal.SIGSTOP)
+        suspend(own_server)
         threads = [
             threading.Thread(target=attempt, args=(name, call))
             for name, call in {
@@ -431,8 +440,47 @@ class TestNetworkCut:
         until(lambda: not other.node_exists("/s"))
         other.set_ephemeral_node("/s", b"theirs")
         proxy.mend()
-        until(lambda: "/s was taken by another session" in caplog.text)
+        until(lambda: "another session took it" in caplog.text)
         assert state.get_data("/s") == b"theirs"
+
+    def test_one_registration_that_cannot_be_made_again_does_not_keep_the_others(
+        self, connect, proxy, caplog
+    ):
+        state = connect(proxy.address, session_timeout_secs=1.0)
+        other = connect()
+        for path in ("/a", "/b", "/c"):
+            state.set_ephemeral_node(path, b"mine")
+        heard = Hearing(state)
+        state.get_data("/watched", watch=True)
+        proxy.cut()
+        until(lambda: not any(other.node_exists(path) for path in ("/a", "/b", "/c")))
+        other.set_data("/b/child", b"in the way")
+        other.set_data("/watched", b"")
+        proxy.mend()
+        until(lambda: (CREATED, "/watched") in heard.events())
+        assert "/b is not registered any more" in caplog.text
+        assert state.get_data("/a") == state.get_data("/c") == b"mine"
+        assert state.get_children("/b") == ["child"]
+
+    def test_a_watch_that_is_not_allowed_any_more_is_told(
+        self, connect, proxy, raw, zookeeper_root
+    ):
+        state = connect(proxy.address)
+        heard = Hearing(state)
+        for path in ("/a", "/b"):
+            state.mkdirs(path)
+            state.get_children(path, watch=True)
+        proxy.cut()
+        until(lambda: state.connection is SUSPENDED)
+        raw.set_acls(f"{zookeeper_root}/a", [make_digest_acl("u", "p", all=True)])
+        proxy.mend()
+        until(lambda: state.connection is CONNECTED)
+        until(lambda: (CHILDREN, "/a") in heard.events())
+        with pytest.raises(StateError, match="ACL"):
+            state.get_children("/a")
+        until(lambda: children_watched(state, "/b"))
+        state.set_data("/b/child", b"")
+        assert heard.events() == [(CHILDREN, "/a"), (CHILDREN, "/b")]
 
     def test_a_silent_network_is_noticed(self, connect, proxy):
         state = connect(proxy.address, session_timeout_secs=1.0, call_timeout_secs=0.5)

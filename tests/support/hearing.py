@@ -1,11 +1,13 @@
 """What a session with the cluster's state is told, as a list that a test can look at."""
 
 import itertools
+import threading
 
 from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
-from support.waiting import until
 
 _numbers = itertools.count(1)
+
+Told = tuple[EventType, str] | ConnectionState
 
 
 class Hearing:
@@ -13,19 +15,22 @@ class Hearing:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._told: list[tuple[EventType, str] | ConnectionState] = []
-        state.register(lambda event, path: self._told.append((event, path)))
-        state.add_listener(self._told.append)
+        self._told: list[Told] = []
+        self._more = threading.Condition()
+        state.register(lambda event, path: self._hear((event, path)))
+        state.add_listener(self._hear)
 
-    def everything(self) -> list[tuple[EventType, str] | ConnectionState]:
+    def everything(self) -> list[Told]:
         """All that was told until now, and was on its way."""
         # Events come in order: what was under way comes before that of a node made for this.
-        last = f"/heard-{next(_numbers)}"
-        assert not self._state.node_exists(last, watch=True)
-        self._state.set_data(last, b"")
-        until(lambda: (EventType.NODE_CREATED, last) in self._told)
-        self._told.remove((EventType.NODE_CREATED, last))
-        self._state.delete_node(last)
+        path = f"/heard-{next(_numbers)}"
+        last = (EventType.NODE_CREATED, path)
+        assert not self._state.node_exists(path, watch=True)
+        self._state.set_data(path, b"")
+        with self._more:
+            assert self._more.wait_for(lambda: last in self._told, 30), "an event was lost"
+            self._told.remove(last)
+        self._state.delete_node(path)
         return list(self._told)
 
     def events(self) -> list[tuple[EventType, str]]:
@@ -36,3 +41,8 @@ class Hearing:
         """Forget what was told until now."""
         self.everything()
         self._told.clear()
+
+    def _hear(self, told: Told) -> None:
+        with self._more:
+            self._told.append(told)
+            self._more.notify_all()

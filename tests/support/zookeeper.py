@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.watches import Watched
 from stormkeeper.state.zookeeper import ZooKeeperState
 from support.waiting import until
 
@@ -50,7 +51,7 @@ def zookeeper_settings(
 
 
 def expire_session(state: ZooKeeperState, deadline_secs: float = 30.0) -> None:
-    """End the session of `state` at the server, and wait until it has a new one.
+    """End the session of `state` at the server, and wait until a new one has all that it had.
 
     Another client takes the session over and closes it, as only its owner could.
     """
@@ -63,4 +64,13 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = 30.0) -> None:
     until(
         lambda: connection.session_id != former and state.connection is ConnectionState.CONNECTED,
         deadline_secs,
+    )
+    until(lambda: _is_restored(state), deadline_secs)
+
+
+def _is_restored(state: ZooKeeperState) -> bool:
+    client = state._connection._client
+    tables = {Watched.NODE: client._data_watchers, Watched.CHILDREN: client._child_watchers}
+    return state._registered_in == state.session_id and all(
+        tables[watch.watched].get(state._node(watch.path)) for watch in state._armed.all()
     )

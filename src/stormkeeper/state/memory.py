@@ -243,7 +243,7 @@ class MemoryState:
                 self._ensemble.publish(tree.put_ephemeral(path, data, session_id))
             else:
                 del self._registrations[path]
-                log.error("%s was taken by another session, and is given up", path)
+                log.warning("%s is not registered any more: another session took it", path)
         self.become(ConnectionState.CONNECTED)
         self.look_again()
 

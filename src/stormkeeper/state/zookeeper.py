@@ -284,8 +284,8 @@ class ZooKeeperState:
                 self._connection.wait_changed(RECOVERY_PAUSE_SECS)
                 self._recover.set()
         except StateError:
-            if not self._connection.closed:
-                log.exception("what the ZooKeeper session had cannot be put back")
+            # The session was closed meanwhile.
+            log.debug("the ZooKeeper session was not put back", exc_info=True)
 
     def _register_again(self) -> None:
         deadline = self._connection.deadline()
@@ -294,11 +294,16 @@ class ZooKeeperState:
             if session == former:
                 return
             for path, data in list(registrations.items()):
-                if self._tree.recreate_ephemeral(self._node(path), data, former, deadline):
-                    log.info("%s is registered again in the new session", path)
-                else:
+                try:
+                    self._tree.recreate_ephemeral(self._node(path), data, former, deadline)
+                except StateUnavailableError:
+                    raise
+                except StateError as error:
+                    # The others must not suffer from it.
+                    log.warning("%s is not registered any more: %s", path, error)
                     del registrations[path]
-                    log.error("%s was taken by another session, and is given up", path)
+                else:
+                    log.info("%s is registered again in the new session", path)
             self._registered_in = session
 
     def _look_again(self) -> None:
@@ -313,8 +318,11 @@ class ZooKeeperState:
             )
             for watch, answer in zip(watches, answers, strict=True):
                 if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
-                    raise answer
-                event = self._armed.missed(watch, _seen(answer))
+                    # Whoever looks again is told the same.
+                    log.warning("the watch of %s could not be left again: %s", watch.path, answer)
+                    event: EventType | None = EventType.NODE_CHILDREN_CHANGED
+                else:
+                    event = self._armed.missed(watch, _seen(answer))
                 if event is not None:
                     self._tell(event, watch.path)
 

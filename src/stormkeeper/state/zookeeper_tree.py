@@ -99,24 +99,23 @@ class Tree:
 
     def recreate_ephemeral(
         self, path: str, data: bytes, former_session: int | None, deadline: float
-    ) -> bool:
+    ) -> None:
         """Make an ephemeral node of a former session again in the new one.
 
-        Returns
-        -------
-        bool
-            False when a third session owns the path by now; it is left alone then.
+        Raises
+        ------
+        NodeExistsError
+            Neither session owns the path: another has taken it by now, and is left with it.
         """
 
-        def recreate() -> bool:
+        def recreate() -> None:
             stat = self._look_at(path, deadline)
             owners = (former_session, self._connection.session_id)
             if stat is not None and stat.ephemeralOwner not in owners:
-                return False
+                raise NodeExistsError(f"cannot create {path} again: another session took it")
             self._put_ephemeral(path, data, deadline)
-            return True
 
-        return self._connection.repeated(recreate, deadline)
+        self._connection.repeated(recreate, deadline)
 
     def create_sequential(self, path: str, data: bytes, deadline: float) -> str:
         """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
