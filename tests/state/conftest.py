@@ -1,21 +1,37 @@
 import pytest
 
-from support.stores import MemoryStore, ZooKeeperStore
+from stormkeeper.address import Address
+from support.pacemaker import PacemakerProcess
+from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore
 from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
 
 __all__ = ["zookeeper_root", "zookeeper_server", "zookeeper_settings"]
 
 
+@pytest.fixture(scope="session")
+def two_pacemakers():
+    """The addresses of two Pacemakers that share nothing."""
+    with PacemakerProcess() as first, PacemakerProcess() as second:
+        yield [Address(process.host, process.port) for process in (first, second)]
+
+
 @pytest.fixture(
-    params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)],
+    params=[
+        "memory",
+        "pacemaker over memory",
+        pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+        pytest.param("pacemaker over zookeeper", marks=pytest.mark.zookeeper),
+    ],
 )
 def store(request):
     """A store of each kind."""
-    if request.param == "memory":
+    if "memory" in request.param:
         store = MemoryStore()
     else:
         server = request.getfixturevalue("zookeeper_server")
         store = ZooKeeperStore(server, request.getfixturevalue("zookeeper_root"))
+    if "pacemaker" in request.param:
+        store = PacemakerStore(store, request.getfixturevalue("two_pacemakers"))
     yield store
     store.close()
 

@@ -634,23 +634,21 @@ class TestHeartbeats:
 
 
 class TestPaths:
-    @pytest.mark.parametrize(
-        "path", ["", "a", "a/b", "/a/", "//", "/a//b", "/a/./b", "/..", "/a\x00b", "/\ud800", "/🐘"]
-    )
-    @pytest.mark.parametrize(
-        "call",
-        [
-            lambda state, path: state.get_data(path),
-            lambda state, path: state.get_children(path, watch=True),
-            lambda state, path: state.set_data(path, b""),
-            lambda state, path: state.set_ephemeral_node(path, b""),
-            lambda state, path: state.create_sequential(path, b""),
-            lambda state, path: state.delete_node(path),
-        ],
-    )
-    def test_what_is_no_path(self, state, call, path):
-        with pytest.raises(InvalidPathError, match="path"):
-            call(state, path)
+    def test_what_is_no_path(self, state):
+        wrong = ("", "a", "a/b", "/a/", "//", "/a//b", "/a/./b", "/..", "/a\x00b", "/\ud800", "/🐘")
+        calls = (
+            *(state.get_data, state.get_data_with_version, state.get_version, state.node_exists),
+            *(state.get_children, state.mkdirs, state.delete_node, state.sync_path),
+            *(state.get_worker_hb, state.get_worker_hb_children, state.delete_worker_hb),
+            lambda path: state.set_data(path, b""),
+            lambda path: state.set_ephemeral_node(path, b""),
+            lambda path: state.create_sequential(path, b""),
+            lambda path: state.set_worker_hb(path, b""),
+        )
+        for path in wrong:
+            for call in calls:
+                with pytest.raises(InvalidPathError, match="path"):
+                    call(path)
 
     def test_any_other_name(self, state):
         path = "/errors/wc-1/split+bolt%2F%C3%A9/ü 漢=:*"

@@ -1,0 +1,65 @@
+import pytest
+
+from stormkeeper import conf as configuration
+from stormkeeper.errors import ConfigError, StateUnavailableError
+from stormkeeper.state.factory import connect
+from stormkeeper.state.pacemaker import PacemakerState
+from stormkeeper.state.zookeeper import ZooKeeperState
+
+pytestmark = pytest.mark.zookeeper
+
+ZOOKEEPER = "org.apache.storm.cluster.ZKStateStorageFactory"
+PACEMAKER = [
+    "org.apache.storm.cluster.PaceMakerStateStorageFactory",
+    "org.apache.storm.pacemaker.pacemaker_state_factory",
+]
+
+
+@pytest.fixture
+def conf(zookeeper_settings):
+    return configuration.defaults().with_values(zookeeper_settings())
+
+
+def test_zookeeper_alone(conf):
+    for chosen in (conf, conf.with_values({"storm.cluster.state.store": ZOOKEEPER})):
+        state = connect(chosen)
+        assert isinstance(state, ZooKeeperState)
+        state.set_worker_hb("/workerbeats/wc-1/s-1", b"beat")
+        assert state.get_data("/workerbeats/wc-1/s-1") == b"beat"
+        state.close()
+
+
+@pytest.mark.parametrize("name", PACEMAKER)
+def test_heartbeats_in_pacemakers(conf, two_pacemakers, name):
+    values = {
+        "storm.cluster.state.store": name,
+        "pacemaker.servers": [str(address) for address in two_pacemakers],
+    }
+    state = connect(conf.with_values(values))
+    assert isinstance(state, PacemakerState)
+    state.set_worker_hb("/workerbeats/wc-1/s-1", b"beat")
+    assert state.get_worker_hb("/workerbeats/wc-1/s-1") == b"beat"
+    assert not state.node_exists("/workerbeats/wc-1/s-1")
+    state.delete_worker_hb("/workerbeats")
+    state.close()
+
+
+def test_pacemaker_without_a_server(conf):
+    with pytest.raises(ConfigError, match=r"pacemaker\.servers"):
+        connect(conf.with_values({"storm.cluster.state.store": PACEMAKER[0]}))
+
+
+def test_a_store_that_nobody_knows(conf):
+    with pytest.raises(ConfigError, match="EtcdStateStorageFactory"):
+        connect({**conf, "storm.cluster.state.store": "org.example.EtcdStateStorageFactory"})
+
+
+def test_no_zookeeper_leaves_no_pacemaker_client(conf, two_pacemakers):
+    values = {
+        "storm.cluster.state.store": PACEMAKER[0],
+        "pacemaker.servers": [str(address) for address in two_pacemakers],
+        "storm.zookeeper.servers": ["127.0.0.1:1"],
+        "storm.zookeeper.connection.timeout": 300,
+    }
+    with pytest.raises(StateUnavailableError):
+        connect(conf.with_values(values))

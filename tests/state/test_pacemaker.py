@@ -1,0 +1,86 @@
+"""Which call goes where; what both do is in the conformance suite."""
+
+import inspect
+
+import pytest
+
+from stormkeeper.address import Address
+from stormkeeper.errors import PacemakerUnavailableError, StateError
+from stormkeeper.pacemaker.pool import PacemakerPool
+from stormkeeper.state.memory import MemoryEnsemble, MemoryState
+from stormkeeper.state.pacemaker import PacemakerState
+from stormkeeper.state.storage import ClusterState
+from stormkeeper.state.zookeeper import ZooKeeperState
+from support.pacemaker import PacemakerProcess
+
+PATH = "/workerbeats/wc-1/s-6700"
+
+
+@pytest.fixture
+def ensemble():
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+def open_state(ensemble, two_pacemakers):
+    states = []
+
+    def open_state(pacemakers=two_pacemakers, **settings):
+        pool = PacemakerPool(pacemakers, **settings)
+        states.append(PacemakerState(ensemble.session(), pool))
+        return states[-1]
+
+    yield open_state
+    for state in states:
+        state.close()
+
+
+def test_heartbeats_are_in_the_pacemakers_only(ensemble, open_state, two_pacemakers):
+    state, other = open_state(), ensemble.session()
+    state.set_worker_hb(PATH, b"beat")
+    assert state.get_worker_hb(PATH) == b"beat"
+    assert not other.node_exists("/workerbeats")
+    with PacemakerPool(two_pacemakers) as pool:
+        assert pool.get_pulse(PATH) == b"beat"
+        state.delete_worker_hb("/workerbeats/wc-1")
+        assert pool.get_pulse(PATH) is None
+    other.close()
+
+
+def test_all_else_is_in_the_other_store_only(ensemble, open_state, two_pacemakers):
+    state, other = open_state(), ensemble.session()
+    state.set_data("/storms/wc-1", b"base")
+    state.set_data(PATH, b"no heartbeat")
+    assert other.get_data("/storms/wc-1") == b"base"
+    assert state.get_worker_hb(PATH) is None
+    with PacemakerPool(two_pacemakers) as pool:
+        assert not pool.exists("/storms/wc-1")
+    other.close()
+
+
+def test_without_a_pacemaker_all_else_goes_on(open_state):
+    with PacemakerProcess() as process:
+        gone = Address(process.host, process.port)
+    state = open_state([gone], try_timeout=0.1, retries=1, deadline=1.0, write_deadline=1.0)
+    with pytest.raises(PacemakerUnavailableError):
+        state.set_worker_hb(PATH, b"beat")
+    with pytest.raises(PacemakerUnavailableError):
+        state.get_worker_hb_children("/workerbeats")
+    state.set_data("/a", b"x")
+    assert state.get_data("/a") == b"x"
+
+
+def test_both_are_closed_with_it(ensemble, open_state):
+    state = open_state()
+    state.set_worker_hb(PATH, b"beat")
+    state.close()
+    assert not ensemble._sessions
+    with pytest.raises(StateError, match="closed"):
+        state.set_worker_hb(PATH, b"beat")
+
+
+@pytest.mark.parametrize("kind", [MemoryState, ZooKeeperState, PacemakerState])
+def test_every_store_has_the_same_calls(kind):
+    for name, method in inspect.getmembers(ClusterState, inspect.isfunction):
+        if not name.startswith("_"):
+            assert inspect.signature(getattr(kind, name)) == inspect.signature(method), name
