@@ -92,8 +92,7 @@ def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
 
 def test_the_reason_is_the_last_line_of_a_python_traceback_or_the_first_of_all():
     message = (
-        "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
-        "Traceback (most recent call last):\n"
+        "[STREAM_FAILED] Query failed. Return Message: Traceback (most recent call last):\n"
         '  File "x.py", line 1, in f\n'
         "    g()\n"
         "OSError: [Errno 28] No space left on device\n"

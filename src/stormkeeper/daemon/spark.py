@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -88,7 +88,8 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
         When Spark does not start: no Java, or a setting that it refuses.
     """
     chosen = settings(conf, app_name)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call otherwise
+    # It tells of every call, and of every error that is reported by whoever gets it.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder
@@ -114,10 +115,12 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
     """
     with contextlib.suppress(PySparkException, Py4JError, OSError):
         session.stop()
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is None or process.poll() is not None:
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
         return
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it would report the lost connection
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()  # else Python objects would go on releasing their twins in the JVM
     process.stdin.close()
     try:
         process.wait(timeout_secs)
@@ -130,12 +133,13 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
 def reason(error: BaseException) -> str:
     """Return in one line why Spark failed, out of a message with traces of several languages.
 
-    Where Python code failed it is the last line of its traceback, else the first line of all.
+    Where Python code failed it is the last line of its traceback, else the first line of all. Call
+    it while the JVM runs, which holds the text of some errors.
     """
-    text = str(error)
-    ends = re.findall(r"^Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)", text, re.M)
+    text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
+    ends = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(iter(ends or lines), type(error).__name__).strip()
+    return (ends[-1] if ends else lines[0] if lines else type(error).__name__).strip()
 
 
 def _keep_interrupt_handler() -> Callable[[], None]:

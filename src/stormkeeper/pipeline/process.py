@@ -1,0 +1,151 @@
+"""The heartbeat pipeline as a process: ``storm pipeline``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stormkeeper.conf import Conf
+from stormkeeper.daemon import spark as engine
+from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.errors import ConfigError, EngineError
+from stormkeeper.pipeline import current, decode, tables, totals
+from stormkeeper.pipeline.liveness import Limits
+from stormkeeper.pipeline.tables import Origin, SnapshotTable
+
+log = logging.getLogger(__name__)
+
+_QUERY: Final = "heartbeats"
+
+#: How often the query is looked at, in seconds.
+_POLL_SECS: Final = 0.2
+
+#: How long a running batch may go on after a stop is asked for, in seconds. One that is cut off is
+#: repeated at the next start.
+_STOP_SECS: Final = 20.0
+
+#: What this process wants of Spark where the configuration says nothing: few checkpoint files, and
+#: times that mean the same wherever it runs.
+_SPARK_DEFAULTS: Final = {
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def serve(conf: Conf) -> int:
+    """Keep the tables of liveness and component statistics until told to stop.
+
+    Prints ``pipeline writing to DIR`` once the first batch is in the tables. Returns 0 after
+    SIGTERM or SIGINT (the running batch is finished first), 1 when Spark or a batch failed.
+
+    Raises
+    ------
+    ConfigError
+        When no Pacemaker is configured.
+    """
+    die_with_parent()
+    configure_logging()
+    servers = [str(address) for address in conf.pacemaker_servers()]
+    if not servers:
+        raise ConfigError(
+            "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
+            "-c 'pacemaker.servers=[host-a, host-b]'"
+        )
+    with StopSignals() as stop:
+        try:
+            session = engine.session({**_SPARK_DEFAULTS, **conf}, "storm-pipeline")
+            try:
+                _run(session, conf, servers, stop)
+            finally:
+                engine.end(session)
+        except EngineError as error:
+            log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
+            return 1
+    return 0
+
+
+def tables_directory(conf: Conf) -> Path:
+    """Return where the tables are: ``pipeline.tables.dir``."""
+    given = conf["pipeline.tables.dir"]
+    return Path(given) if given else Path(conf["storm.local.dir"]) / "tables"
+
+
+def limits(conf: Conf) -> Limits:
+    """Return from which age on a worker is late, and dead."""
+    late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
+    return Limits(float(late), float(conf["nimbus.task.timeout.secs"]))
+
+
+def start(session: SparkSession, conf: Conf, servers: list[str], directory: Path) -> StreamingQuery:
+    """Start the streaming query that keeps the tables in `directory`."""
+    checkpoint = conf["pipeline.checkpoint.dir"]
+    if not checkpoint:
+        checkpoint = Path(conf["storm.local.dir"]) / "pipeline-checkpoints"
+    raw = session.readStream.format("pacemaker").option("servers", ",".join(servers)).load()
+    keeper = Keeper(directory, limits(conf))
+    return (
+        decode.typed(raw)
+        .writeStream.queryName(_QUERY)
+        .foreachBatch(keeper)
+        .option("checkpointLocation", f"file://{Path(checkpoint).absolute()}")
+        .trigger(processingTime=f"{round(1000 * conf['pipeline.trigger.secs'])} milliseconds")
+        .start()
+    )
+
+
+class Keeper:
+    """Brings the tables up to date with each micro-batch; the same batch twice changes nothing."""
+
+    def __init__(self, directory: Path, limits: Limits) -> None:
+        self._liveness = SnapshotTable(directory / tables.LIVENESS)
+        self._statistics = SnapshotTable(directory / tables.COMPONENT_STATISTICS)
+        self._limits = limits
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Read the batch (rows as `decode.typed` gives them) and write the next snapshots."""
+        origin = Origin(_query_id(batch), number)
+        # Liveness is written last: it says which pulses are new, for the statistics as well.
+        if self._liveness.has(origin):
+            return
+        rows = batch.toArrow()
+        liveness, newest = current.next_liveness(self._liveness.read(), rows, self._limits)
+        if not self._statistics.has(origin):
+            statistics = totals.next_statistics(self._statistics.read(), newest, liveness)
+            self._statistics.write(statistics, origin)
+        self._liveness.write(liveness, origin)
+
+
+def _query_id(batch: DataFrame) -> str:
+    return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+
+
+def _run(session: SparkSession, conf: Conf, servers: list[str], stop: StopSignals) -> None:
+    directory = tables_directory(conf)
+    announced = False
+    try:
+        query = start(session, conf, servers, directory)
+        while query.isActive and not stop.wait(_POLL_SECS):
+            if not announced and query.lastProgress is not None:
+                announce(f"pipeline writing to {directory}")
+                announced = True
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        _stop_between_batches(query)
+    except (PySparkException, Py4JError) as error:
+        raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
+
+
+def _stop_between_batches(query: StreamingQuery) -> None:
+    deadline = time.monotonic() + _STOP_SECS
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    query.stop()

@@ -1,0 +1,245 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import process, tables
+from stormkeeper.pipeline.liveness import Limits
+from support.heartbeats import bolt, heartbeat, path, spout
+from support.waiting import until
+
+LATE, TIMEOUT, TRIGGER = 3, 6, 1
+
+
+class Pipeline:
+    """Runs ``storm pipeline``; started again, it goes on with the same tables and checkpoint."""
+
+    def __init__(self, directory, servers, **conf):
+        self._conf = {
+            "storm.local.dir": str(directory),
+            "pacemaker.servers": servers,
+            "pipeline.trigger.secs": TRIGGER,
+            "pipeline.late.secs": LATE,
+            "nimbus.task.timeout.secs": TIMEOUT,
+            "spark.master": "local[2]",
+            **conf,
+        }
+        self.directory = directory / "tables"
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as this
+        self._process = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(30)
+        self.log.close()
+
+    def start(self):
+        options = [f"-c{key}={json.dumps(value)}" for key, value in self._conf.items()]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "stormkeeper", "pipeline", *options],
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env={**os.environ, "HOME": "/nonexistent", "STORMKEEPER_DIE_WITH_PARENT": "1"},
+            text=True,
+        )
+        return self
+
+    def first_line(self):
+        """Return what it prints first, after at most a minute; empty if it ends before."""
+        timer = threading.Timer(60, self._process.kill)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        return line.strip()
+
+    def descendants(self):
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    def ended(self):
+        code = self._process.wait(60)
+        self._process.stdout.close()
+        return code
+
+    def errors(self):
+        self.log.seek(0)
+        return [line for line in self.log.read().splitlines() if "incubator modules" not in line]
+
+    def workers(self):
+        """Return the rows of the liveness table by storm id."""
+        place = tables.current_path(self.directory, tables.LIVENESS)
+        rows = pq.read_table(place).to_pylist() if place else []
+        return {row["storm_id"]: row for row in rows}
+
+    def statistics(self):
+        place = tables.current_path(self.directory, tables.COMPONENT_STATISTICS)
+        return pq.read_table(place).to_pylist() if place else []
+
+    def history(self):
+        """Return all rows of the liveness table so far, by snapshot."""
+        places = sorted((self.directory / tables.LIVENESS).glob("batch=*/*.parquet"))
+        return [pq.read_table(place).to_pylist() for place in places]
+
+    def until(self, condition, deadline_secs=60.0):
+        """Wait until the rows of the liveness table fulfil the condition."""
+
+        def check():
+            assert self._process.poll() is None, self.errors()
+            return condition(self.workers())
+
+        return until(check, deadline_secs)
+
+
+class Beating:
+    """A worker that beats until the block ends."""
+
+    def __init__(self, server, storm_id):
+        self._client = PacemakerClient(server.address)
+        self._storm_id = storm_id
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self._stop.set()
+        self._thread.join(30)
+        self._client.close()
+
+    def _run(self):
+        beats = 0
+        while not self._stop.wait(0.5):
+            beats += 1
+            stats = bolt({("lines", "default"): 10 * beats}, beats)
+            stats.component = "words"
+            details = heartbeat(self._storm_id, {(1, 1): spout(beats), (2, 2): stats})
+            self._client.send_pulse(path(self._storm_id), details)
+
+
+def status_of(rows, storm_id):
+    return rows[storm_id]["status"] if storm_id in rows else None
+
+
+@pytest.mark.spark
+def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
+    a, b = start_pacemaker(), start_pacemaker()
+    with Pipeline(tmp_path, [a.address, b.address]) as pipeline:
+        pipeline.start()
+        with PacemakerClient(a.address) as client:
+            client.send_pulse(path("silent"), heartbeat("silent"))
+            client.send_pulse(path("garbage"), b"garbage")
+            client.send_pulse(path("killed"), heartbeat("killed"))
+        with Beating(b, "steady-1-17"):
+            assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
+            rows = pipeline.until(lambda rows: len(rows) == 4 and rows)
+            assert "ClusterWorkerHeartbeat" in rows["garbage"]["error"]
+            with PacemakerClient(a.address) as client:
+                client.delete_path("/workerbeats/killed")
+            pipeline.until(lambda rows: "killed" not in rows)
+            # Nobody says so, but who says nothing is dead,
+            pipeline.until(lambda rows: status_of(rows, "silent") == "dead")
+            # and who beats is alive, with the counts of its newest pulse.
+            assert status_of(pipeline.workers(), "steady-1-17") == "alive"
+            words = [
+                row
+                for row in pipeline.statistics()
+                if row["component"] == "words" and row["window"] == ":all-time"
+            ]
+            assert [row["topology"] for row in words] == ["steady"]
+            assert words[0]["executed"] == 10 * words[0]["emitted"] > 10
+            # A server that is gone is no evidence against its workers.
+            with Beating(a, "orphan"):
+                pipeline.until(lambda rows: status_of(rows, "orphan") == "alive")
+            a.kill()
+            pipeline.until(lambda rows: rows["orphan"]["stale"])
+            assert status_of(pipeline.workers(), "silent") == "dead"
+            a.start()
+            pipeline.until(lambda rows: status_of(rows, "orphan") == "dead")
+            seen = pipeline.history()
+        for row in (row for rows in seen for row in rows):
+            expected = "dead" if row["age_secs"] > TIMEOUT else "late"
+            expected = expected if row["age_secs"] > LATE else "alive"
+            if row["storm_id"] != "orphan":
+                assert row["status"] == expected, row
+        before = pipeline.descendants()
+        assert any("java" in child.name() for child in before)
+        pipeline.signal(signal.SIGTERM)
+        assert pipeline.ended() == 0
+        until(lambda: not [child for child in before if child.is_running()])
+        assert pipeline.errors() == []
+
+        # It goes on where it was, and when it is killed it leaves nothing running either.
+        rows, number = pipeline.workers(), len(pipeline.history())
+        pipeline.start()
+        assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
+        assert len(pipeline.history()) > number
+        assert pipeline.workers().keys() == rows.keys()
+        assert status_of(pipeline.workers(), "silent") == "dead"
+        before = pipeline.descendants()
+        pipeline.signal(signal.SIGKILL)
+        assert pipeline.ended() == -signal.SIGKILL
+        until(lambda: not [child for child in before if child.is_running()])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        ("pipeline.tables.dir", "NotADirectoryError"),
+        ("pipeline.checkpoint.dir", "org.apache.hadoop.fs.ParentNotDirectoryException"),
+    ],
+)
+def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
+    (tmp_path / "file").write_text("in the way")
+    blocked = str(tmp_path / "file" / "here")
+    with Pipeline(tmp_path, [pacemaker.address], **{key: blocked}) as pipeline:
+        pipeline.start()
+        assert pipeline.first_line() == ""
+        assert pipeline.ended() == 1
+        (line,) = pipeline.errors()
+        assert f"the pipeline's query failed: {error}" in line
+        assert str(tmp_path / "file") in line
+
+
+def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
+    with Pipeline(tmp_path, []) as pipeline:
+        started = time.monotonic()
+        pipeline.start()
+        assert pipeline.first_line() == ""
+        assert pipeline.ended() == 2
+        assert "pacemaker.servers" in pipeline.errors()[-1]
+        assert time.monotonic() - started < 30
+
+
+def test_ages_and_places_are_those_of_the_configuration():
+    conf = defaults()
+    assert process.limits(conf) == Limits(late_secs=9.0, timeout_secs=30.0)
+    assert str(process.tables_directory(conf)) == f"{conf['storm.local.dir']}/tables"
+    conf = conf.with_values(
+        {
+            "task.heartbeat.frequency.secs": 1,
+            "nimbus.task.timeout.secs": 20,
+            "pipeline.tables.dir": "/data/heartbeats",
+        }
+    )
+    assert process.limits(conf) == Limits(late_secs=3.0, timeout_secs=20.0)
+    assert str(process.tables_directory(conf)) == "/data/heartbeats"
+    assert process.limits(conf.with_values({"pipeline.late.secs": 7})).late_secs == 7
