@@ -1,0 +1,324 @@
+"""A whole cluster on this machine, as real processes on free loopback ports.
+
+ZooKeeper, two Pacemakers, the topology's worker and the heartbeat pipeline are started, watched
+and stopped here; `storm local` is this. Nothing restarts what dies: a killed Pacemaker stays
+down and its worker moves to the other one; a killed worker is seen to be dead.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from stormkeeper.conf import Address, Conf
+from stormkeeper.daemon.lifecycle import StopSignals
+from stormkeeper.errors import LocalClusterError
+from stormkeeper.local import outcome, report
+from stormkeeper.local.processes import RUN_MARK, Child, end_marked
+from stormkeeper.local.submission import submit
+from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
+from stormkeeper.local.watch import Watch
+
+log = logging.getLogger(__name__)
+
+PACEMAKERS = 2
+
+#: Slot of the one worker.
+NODE, PORT = "local", 6700
+
+PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
+
+#: A process that has not said that it is ready by then is taken to hang, in seconds; Spark on a
+#: busy machine with two cores needs most of a minute.
+START_SECS = 120.0
+
+#: How long a process may take to end when asked to, in seconds: a running micro-batch is finished.
+GRACE_SECS = 30.0
+
+#: Time between two looks at the processes, in seconds.
+LOOK_SECS = 0.5
+
+LISTENING = re.compile(r"^(?:zookeeper|pacemaker) listening on (\S+)$")
+BEATING = re.compile(r"^worker beating (\S+) (\S+) (\S+)$")
+WRITING = re.compile(r"^pipeline writing to (.+)$")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to run.
+
+    Parameters
+    ----------
+    topology
+        The script: a topology, or any PySpark streaming script.
+    overrides
+        The user's own ``key=value`` settings, which win over the topology's.
+    seconds
+        How long to run once the worker beats; None until Ctrl-C or until the topology ends.
+    report
+        Where to write what was seen, as JSON.
+    strict
+        Whether an unknown configuration key is an error.
+    """
+
+    topology: Path
+    overrides: Sequence[str] = ()
+    seconds: float | None = None
+    report: Path | None = None
+    strict: bool = False
+
+
+def run(conf: Conf, request: Request) -> int:
+    """Run the cluster until it is told to stop; return the exit code of the command.
+
+    Raises
+    ------
+    LocalClusterError
+        A process did not start, or ended on its own with an error.
+    """
+    if not request.topology.is_file():
+        raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
+    if request.report is not None and not request.report.parent.is_dir():
+        raise LocalClusterError(f"the report's folder {request.report.parent} does not exist")
+    directory = Path(tempfile.mkdtemp(prefix="stormkeeper-local-"))
+    try:
+        with StopSignals() as signals, view_on(Console()) as view:
+            cluster = Cluster(conf, request, directory, view, signals)
+            return cluster.run()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Cluster:
+    """The processes of one run, in `directory`, which nothing outlives."""
+
+    def __init__(
+        self, conf: Conf, request: Request, directory: Path, view: View, signals: StopSignals
+    ) -> None:
+        self._conf = conf
+        self._request = request
+        self._directory = directory
+        self._view = view
+        self._signals = signals
+        # Where the user names a folder, the tables outlive the run.
+        self._tables = Path(conf["pipeline.tables.dir"] or directory / "tables").resolve()
+        self._run_mark = uuid.uuid4().hex
+        self._storm_id = storm_id(request.topology, time.time())
+        self._children: dict[str, Child] = {}
+        self._addresses: dict[str, str] = {}
+        self._rates = Rates()
+        self._memory: dict[str, float] = {}
+        self._watch: Watch | None = None
+        self._pipeline_noted = False
+
+    def run(self) -> int:
+        """Start, watch, stop, report."""
+        code = 0
+        try:
+            self._start()
+            code = self._watch_until_end()
+        except StartInterruptedError:
+            self._view.note("stopping before everything was up")
+        finally:
+            self._finish()
+        return code
+
+    # --- start -------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        (self._directory / "tmp").mkdir()
+        servers_conf = self._conf.with_values(
+            {
+                "storm.local.dir": str(self._directory),
+                "storm.zookeeper.port": 0,
+                "pacemaker.port": 0,
+                "pacemaker.bind.host": "127.0.0.1",
+                "pipeline.tables.dir": str(self._tables),
+            }
+        )
+        first = self._write_conf("servers.yaml", servers_conf)
+        self._spawn("zookeeper", ["dev-zookeeper", "--config", str(first)], LISTENING)
+        pacemakers = [f"pacemaker {n}" for n in range(1, PACEMAKERS + 1)]
+        for name in pacemakers:
+            self._spawn(name, ["pacemaker", "--config", str(first)], LISTENING)
+        for name in ("zookeeper", *pacemakers):
+            self._addresses[name] = self._ready(name).group(1)
+            self._note_listening(name)
+        zookeeper = Address.parse(self._addresses["zookeeper"], 2181)
+        servers = [self._addresses[name] for name in pacemakers]
+        cluster_conf = servers_conf.with_values(
+            {
+                "storm.zookeeper.servers": [zookeeper.host],
+                "storm.zookeeper.port": zookeeper.port,
+                "storm.cluster.state.store": PACEMAKER_STATE,
+                "pacemaker.servers": servers,
+            }
+        )
+        second = self._write_conf("cluster.yaml", cluster_conf)
+        submit(cluster_conf, self._storm_id, node=NODE, port=PORT, script=self._request.topology)
+        self._watch = Watch(
+            [Address.parse(server, 6699) for server in servers],
+            period_secs=min(0.5, self._conf["task.heartbeat.frequency.secs"] / 4),
+        )
+        self._spawn_worker(second)
+        self._ready("worker")
+        self._view.note(f"worker {self._storm_id} beats (process {self._children['worker'].pid})")
+        self._view.note(f"in another shell: {self._hint(servers)}")
+        self._spawn("pipeline", ["pipeline", "--config", str(second)], WRITING)
+
+    def _spawn_worker(self, conf_file: Path) -> None:
+        argv = [sys.executable, "-m", "stormkeeper.worker", str(self._request.topology)]
+        argv += ["--storm-id", self._storm_id, "--node", NODE, "--port", str(PORT)]
+        argv += ["--config", str(conf_file)]
+        argv += [f"--conf={override}" for override in self._request.overrides]
+        if self._request.strict:
+            argv.append("--strict")
+        self._spawn_argv("worker", argv, BEATING)
+
+    def _spawn(self, name: str, command: Sequence[str], ready: re.Pattern[str]) -> None:
+        self._spawn_argv(name, [sys.executable, "-m", "stormkeeper", *command], ready)
+
+    def _spawn_argv(self, name: str, argv: Sequence[str], ready: re.Pattern[str]) -> None:
+        env = dict(os.environ)
+        env[RUN_MARK] = self._run_mark
+        env["STORMKEEPER_DIE_WITH_PARENT"] = "1"
+        # Whatever Spark and the JVM put aside goes with the run, even where they are killed.
+        env["TMPDIR"] = str(self._directory / "tmp")
+        env["SPARK_LOCAL_DIRS"] = str(self._directory / "tmp")
+        log_file = self._directory / f"{name.replace(' ', '-')}.log"
+        self._children[name] = Child(name, argv, log=log_file, env=env, ready=ready)
+
+    def _ready(self, name: str) -> re.Match[str]:
+        child = self._children[name]
+        deadline = time.monotonic() + START_SECS
+        while time.monotonic() < deadline:
+            if self._signals.stopped:
+                raise StartInterruptedError
+            if match := child.wait_ready(LOOK_SECS):
+                return match
+        raise LocalClusterError(
+            f"the {name} (process {child.pid}) was not ready after {START_SECS:.0f} s:\n"
+            f"{child.log_tail()}"
+        )
+
+    def _write_conf(self, name: str, conf: Conf) -> Path:
+        path = self._directory / name
+        conf.write(path)
+        return path
+
+    def _note_listening(self, name: str) -> None:
+        pid = self._children[name].pid
+        self._view.note(f"{name} listens on {self._addresses[name]} (process {pid})")
+
+    def _hint(self, servers: Sequence[str]) -> str:
+        return f"storm heartbeats list /workerbeats -c 'pacemaker.servers=[{', '.join(servers)}]'"
+
+    # --- watch -------------------------------------------------------------------------------
+
+    def _watch_until_end(self) -> int:
+        began = time.monotonic()
+        measured = 0.0
+        while not self._signals.wait(LOOK_SECS):
+            now = time.monotonic()
+            if now - measured > 2.0:
+                measured = now
+                self._memory = {name: c.memory_mib() for name, c in self._children.items()}
+            self._note_pipeline()
+            self._view.show(self._picture(now, now - began))
+            if self._request.seconds is not None and now - began >= self._request.seconds:
+                return 0
+            for name in ("worker", "pipeline"):
+                code = self._children[name].returncode
+                if code is not None and code > 0:
+                    child = self._children[name]
+                    raise LocalClusterError(f"the {name} {child.state()}:\n{child.log_tail()}")
+            if self._children["worker"].returncode == 0:
+                self._view.note("the topology has ended")
+                return 0
+        return 0
+
+    def _note_pipeline(self) -> None:
+        child = self._children["pipeline"]
+        if child.ready_match and not self._pipeline_noted:
+            self._pipeline_noted = True
+            self._view.note(
+                f"pipeline writes its tables to {child.ready_match.group(1)} (process {child.pid})"
+            )
+
+    def _picture(self, now: float, up_secs: float) -> Picture:
+        watch = self._watch
+        if watch is None:
+            raise LocalClusterError("the cluster is not up")
+        snapshot = watch.snapshot()
+        servers = [p.address for p in snapshot.pacemakers]
+        return Picture(
+            title=self._storm_id,
+            hint=f"Ctrl-C stops everything. In another shell: {self._hint(servers)}",
+            now=now,
+            up_secs=up_secs,
+            processes=[
+                ProcessSeen(
+                    name,
+                    child.pid,
+                    child.state(),
+                    self._addresses.get(name, ""),
+                    self._memory.get(name, 0.0),
+                )
+                for name, child in self._children.items()
+            ],
+            snapshot=snapshot,
+            statuses=outcome.statuses(self._tables),
+            rates=self._rates.update(now, snapshot.components()),
+            output=list(self._children["worker"].lines),
+        )
+
+    # --- stop --------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        began = time.monotonic()
+        # The worker first, as its last pulse carries the final counts; the Pacemakers last.
+        worker = self._children.get("worker")
+        if worker is not None:
+            worker.stop(GRACE_SECS)
+        watched_until = time.monotonic() if worker is None else began
+        snapshot = self._watch.finish() if self._watch is not None else None
+        for name in ("pipeline", "pacemaker", "zookeeper"):
+            group = [c for n, c in self._children.items() if n.startswith(name)]
+            for child in group:
+                child.request_stop()
+            for child in group:
+                child.wait_stopped(GRACE_SECS)
+        left = end_marked(self._run_mark, settle_secs=2.0)
+        if left:
+            self._view.note(f"{left} processes had to be ended by force")
+        if self._request.report is not None and snapshot is not None:
+            seen = report.build(
+                snapshot,
+                now=watched_until,
+                tables=outcome.rows(self._tables),
+                processes_left=left,
+            )
+            self._request.report.write_text(json.dumps(seen, indent=2) + "\n")
+            self._view.note(f"report written to {self._request.report}")
+        if self._children:
+            self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
+
+
+class StartInterruptedError(Exception):
+    """The user asked to stop while the cluster was starting."""
+
+
+def storm_id(script: Path, now: float) -> str:
+    """Return a topology's id in Storm's form, ``name-number-epoch``, named after the script."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", script.stem).strip("-") or "topology"
+    return f"{name}-1-{int(now)}"

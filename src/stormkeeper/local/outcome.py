@@ -1,0 +1,28 @@
+"""What the heartbeat pipeline of a local cluster has written so far."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from stormkeeper.pipeline.tables import COMPONENT_STATISTICS, LIVENESS, current_path
+
+
+def statuses(directory: Path) -> dict[tuple[str, str, int], str]:
+    """Return the status in the liveness table, by topology id, node and port."""
+    path = current_path(directory, LIVENESS)
+    if path is None:
+        return {}
+    columns = ["storm_id", "node", "port", "status"]
+    return {
+        (row["storm_id"], row["node"], row["port"]): row["status"]
+        for row in pq.read_table(path, columns=columns).to_pylist()
+    }
+
+
+def rows(directory: Path) -> dict[str, int]:
+    """Return how many rows each table has; 0 where it was never written."""
+    counts = {}
+    for name in (LIVENESS, COMPONENT_STATISTICS):
+        path = current_path(directory, name)
+        counts[name] = pq.read_metadata(path).num_rows if path is not None else 0
+    return counts

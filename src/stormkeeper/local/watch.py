@@ -1,0 +1,130 @@
+"""Watches the Pacemakers of a local cluster, a thread each: a dead one delays no other."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
+from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot, Snapshot
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import Change
+from stormkeeper.state import paths
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import deserialize
+
+log = logging.getLogger(__name__)
+
+ALL_TIME = ":all-time"
+
+#: How long a Pacemaker may take to answer before it counts as silent, in seconds.
+ANSWER_SECS = 0.5
+
+
+class Watch:
+    """Follows the changes on every Pacemaker and keeps them in a ledger.
+
+    Parameters
+    ----------
+    servers
+        The Pacemakers.
+    period_secs
+        Time between two looks; shorter than a heartbeat period, as a Pacemaker keeps only the
+        newest pulse of a worker.
+    """
+
+    def __init__(self, servers: Iterable[Address], *, period_secs: float) -> None:
+        self._ledger = Ledger()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._period = period_secs
+        self._threads = []
+        for server in servers:
+            self._ledger.expect(str(server))
+            thread = threading.Thread(
+                target=self._follow, args=(server,), name=f"watch {server}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def snapshot(self) -> Snapshot:
+        """Return what was seen so far; times are of `time.monotonic`."""
+        with self._lock:
+            return self._ledger.snapshot()
+
+    def finish(self) -> Snapshot:
+        """Look once more at every Pacemaker, end the threads, and return all that was seen."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=10 * ANSWER_SECS)
+        return self.snapshot()
+
+    def _follow(self, server: Address) -> None:
+        address = str(server)
+        client = PacemakerClient(server, name="storm-local", try_timeout=ANSWER_SECS, retries=0)
+        instance, after = None, 0
+        with client:
+            last = False
+            while True:
+                try:
+                    info = client.server_info()
+                    page = client.changes(paths.WORKERBEATS, after, 0, instance)
+                    seen = list(page.changes)
+                    while page.more:
+                        page = client.changes(paths.WORKERBEATS, page.next, 0, page.instance)
+                        seen += page.changes
+                    now = time.monotonic()
+                except (PacemakerError, ProtocolError) as error:
+                    log.debug("%s does not answer: %s", address, error)
+                    with self._lock:
+                        self._ledger.silent(address)
+                else:
+                    instance, after = page.instance, page.next
+                    with self._lock:
+                        self._ledger.answered(
+                            address,
+                            instance=page.instance,
+                            pulses_received=info.pulses_received if info else 0,
+                            keys=info.keys if info else 0,
+                            pulses=pulses(seen, now),
+                        )
+                if last:
+                    return
+                # One more look after the stop is asked for: the workers' last pulses count.
+                last = self._stop.wait(self._period)
+
+
+def pulses(changes: Sequence[Change], now: float) -> list[Pulse]:
+    """Return the heartbeats among `changes` that were read at `now`; others are left out."""
+    found = []
+    for change in changes:
+        where = paths.parse_workerbeat(change.path)
+        if change.details is None or where is None:
+            continue
+        try:
+            beat = deserialize(ClusterWorkerHeartbeat, change.details)
+        except SerializationError as error:
+            log.debug("%s holds no heartbeat: %s", change.path, error)
+            continue
+        found.append(
+            Pulse(
+                Slot(where.storm_id, where.node, where.port),
+                change.revision,
+                now - change.age_ms / 1000,
+                component_counts(beat),
+            )
+        )
+    return found
+
+
+def component_counts(beat: ClusterWorkerHeartbeat) -> dict[str, Counts]:
+    """Sum a heartbeat's executors by component: rows emitted and executed since its start."""
+    totals: dict[str, Counts] = {}
+    for executor, stats in (beat.executor_stats or {}).items():
+        name = stats.component or f"tasks {executor.task_start}-{executor.task_end}"
+        emitted = sum(((stats.emitted or {}).get(ALL_TIME) or {}).values())
+        bolt = stats.specific.bolt if stats.specific else None
+        executed = sum(((bolt.executed or {}).get(ALL_TIME) or {}).values()) if bolt else 0
+        totals[name] = totals.get(name, Counts()) + Counts(emitted, executed)
+    return totals
