@@ -369,6 +369,46 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_1(server):
     assert "Address already in use" in line
 
 
+class FaultyPacemaker(PacemakerProcess):
+    """A daemon with an error of ours in one verb."""
+
+    program = (
+        "-c",
+        "from stormkeeper.pacemaker.store import PulseStore\n"
+        "PulseStore.children = lambda self, path: 1 / 0\n"
+        "from stormkeeper.cli import main; main()",
+    )
+
+
+def test_an_error_of_ours_ends_one_connection_with_a_traceback():
+    with FaultyPacemaker() as server, Client(server) as other, Client(server) as unlucky:
+        unlucky.send("/a")
+        assert unlucky.ask(MessageType.GET_ALL_NODES_FOR_PATH, path="/") is None
+        until(lambda: "ZeroDivisionError" in server.log)
+        assert "an error of this server" in server.log
+        assert other.get("/a") == b"pulse"
+        assert other.info().connections == 1
+
+
+def test_pulses_expire_unless_they_could_not_have_come(start_pacemaker):
+    server = start_pacemaker(conf={"pacemaker.pulse.ttl.secs": 2})
+    with Client(server) as client:
+        client.send("/silent")
+        server.suspend()
+        time.sleep(3.5)  # a suspension, older than which the pulse is now
+        server.resume()
+        client.send("/beating")
+        assert client.get("/silent") == b"pulse"
+
+        def is_only_beating_left():
+            client.send("/beating")
+            return client.get("/silent") is None
+
+        until(is_only_beating_left)
+        assert client.get("/beating") == b"pulse"
+        assert client.info().horizon_ms >= 2_000
+
+
 def test_it_does_not_run_open_where_authentication_is_asked_for():
     with pytest.raises(ConfigError, match="DIGEST"):
         serve({"pacemaker.auth.method": "DIGEST"})

@@ -268,6 +268,50 @@ def test_a_page_that_is_just_full_is_the_last(store):
     assert (page.more, page.next) == (True, page.changes[-1].revision)
 
 
+def test_pulses_expire_by_their_age_and_leave_tombstones():
+    clock = Clock()
+    store = PulseStore(clock, "instance", max_tombstones=4)
+    store.put("/a/old", b"")
+    clock.now += 10
+    store.put("/a/young", b"")
+    assert store.expire(10.0) == 0
+    clock.now += 1
+    assert store.expire(10.0) == 1
+    assert store.children("/a") == ["young"]
+    assert [change[:2] for change in store.changes("/").changes][1:] == [("/a/old", None)]
+    clock.now += 60
+    assert store.expire(10.0) == 1
+    assert store._root.children is None
+
+
+def test_no_more_pulses_expire_at_a_time_than_asked_for():
+    clock = Clock()
+    store = PulseStore(clock, "instance")
+    for n in range(10):
+        store.put(f"/{n}", b"")
+    clock.now += 1
+    assert [store.expire(0.5, limit=4) for _ in range(4)] == [4, 4, 2, 0]
+
+
+def test_a_pulse_moved_to_the_end_of_the_log_expires_too():
+    clock = Clock()
+    store = PulseStore(clock, "instance", max_tombstones=4)
+    store.put("/silent", b"")
+    for n in range(8):
+        store.put(f"/gone/{n}", b"")
+    for n in range(5):
+        if n == 4:
+            clock.now += 5
+            store.put("/beating", b"")
+        store.delete(f"/gone/{n}")
+    assert store._find("/silent").revision > store._find("/beating").revision
+    for _ in range(21):
+        clock.now += 1
+        store.put("/beating", b"")
+        store.expire(10.0)
+    assert [pulse.id for pulse in store.pulses("/")] == ["/beating"]
+
+
 def seconds(operation):
     best = 1e9
     for _ in range(5):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Self
 
@@ -33,6 +33,9 @@ class PacemakerProcess:
     conf
         Further configuration.
     """
+
+    #: What Python runs, up to the command's name.
+    program: Sequence[str] = ("-m", "stormkeeper")
 
     def __init__(self, port: int = 0, conf: Mapping[str, Any] | None = None) -> None:
         self.host = "127.0.0.1"
@@ -79,7 +82,7 @@ class PacemakerProcess:
         ]
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stormkeeper", "pacemaker", *options],
+            [sys.executable, *self.program, "pacemaker", *options],
             stdout=subprocess.PIPE,
             stderr=self._log,
             stdin=subprocess.DEVNULL,

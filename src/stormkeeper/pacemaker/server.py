@@ -62,14 +62,16 @@ class PacemakerServer:
     Parameters
     ----------
     conf
-        ``pacemaker.bind.host``, ``pacemaker.port`` (0: any free one) and
-        ``pacemaker.thrift.message.size.max`` are read.
+        ``pacemaker.bind.host``, ``pacemaker.port`` (0: any free one),
+        ``pacemaker.thrift.message.size.max`` and ``pacemaker.pulse.ttl.secs`` (0: pulses are kept
+        until they are deleted) are read.
     """
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
         self._host: str = conf["pacemaker.bind.host"]
         self._port: int = conf["pacemaker.port"]
         self.max_size: int = conf["pacemaker.thrift.message.size.max"]
+        self._pulse_ttl: float = conf.get("pacemaker.pulse.ttl.secs", 0)
         self.store = PulseStore(clock, uuid.uuid4().hex)
         self.answerer = Answerer(self.store, self._status, max_size=self.max_size)
         self.clients: set[_Client] = set()
@@ -170,6 +172,11 @@ class PacemakerServer:
 
     def _tick(self) -> None:
         self._observe()
+        # While the horizon is nearer, a pulse may be old because its next could not come.
+        if 0 < self._pulse_ttl <= self._horizon.seconds():
+            expired = self.store.expire(self._pulse_ttl)
+            if expired:
+                _log.info("%d pulses expired, %d are held", expired, self.store.keys)
         self._loop.call_later(_TICK, self._tick)
 
     def _observe(self) -> None:

@@ -32,6 +32,8 @@ from stormkeeper.pacemaker.wire import (
 
 #: Changes in one answer, at most. At 3 KiB a pulse a frame is full before that.
 MAX_CHANGES: Final = 10_000
+#: Pulses that expire at a time: some milliseconds of work.
+MAX_EXPIRED: Final = 1_000
 #: What one scan may look at, in characters of paths: some 100,000 workers' paths, or 50 ms. A scan
 #: of a small subtree in a large store is then continued by the next request.
 MAX_SCAN_CHARACTERS: Final = 8_388_608
@@ -169,6 +171,25 @@ class PulseStore:
                 node.parent = None
         self._prune(top)
         return keys - self.keys
+
+    def expire(self, max_age: float, limit: int = MAX_EXPIRED) -> int:
+        """Delete pulses received more than `max_age` seconds ago, at most `limit`; return how many.
+
+        Only the oldest changes are looked at, up to the first that is young enough. A pulse that
+        has moved to the end of the log (see `ChangeLog`) is found when what was changed before it
+        is gone or has changed again: within another `max_age`.
+        """
+        now = self._clock()
+        doomed: list[_Node] = []
+        for entry in self._log.since(0):
+            if now - entry.changed <= max_age or len(doomed) == limit:
+                break
+            if isinstance(entry, _Node):
+                doomed.append(entry)
+        for node in doomed:
+            self._bury(node, now)
+            self._prune(node)
+        return len(doomed)
 
     def changes(
         self,
