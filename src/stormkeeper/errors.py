@@ -58,6 +58,10 @@ class StateUnavailableError(StateError):
     """The store could not be reached before the deadline; the operation may not have happened."""
 
 
+class StateClosedError(StateError):
+    """The session with the store was closed by ourselves."""
+
+
 class InvalidPathError(StateError):
     """No node of the cluster's state can have that path."""
 

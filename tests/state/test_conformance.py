@@ -5,7 +5,13 @@ import threading
 
 import pytest
 
-from stormkeeper.errors import InvalidPathError, NoNodeError, NotEmptyError, StateError
+from stormkeeper.errors import (
+    InvalidPathError,
+    NoNodeError,
+    NotEmptyError,
+    StateClosedError,
+    StateError,
+)
 from stormkeeper.state.storage import DIRECTORY, ConnectionState, EventType, VersionedData
 from support.hearing import Hearing
 from support.waiting import until
@@ -592,7 +598,7 @@ class TestSessions:
             lambda: state.create_sequential("/a", b""),
             lambda: state.delete_node("/a"),
         ):
-            with pytest.raises(StateError, match="closed"):
+            with pytest.raises(StateClosedError, match="closed"):
                 call()
         assert state.connection is ConnectionState.LOST
         assert told == []

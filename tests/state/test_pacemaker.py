@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from stormkeeper.address import Address
-from stormkeeper.errors import PacemakerUnavailableError, StateError
+from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.pool import PacemakerPool
 from stormkeeper.state.memory import MemoryEnsemble, MemoryState
 from stormkeeper.state.pacemaker import PacemakerState
@@ -75,7 +75,7 @@ def test_both_are_closed_with_it(ensemble, open_state):
     state.set_worker_hb(PATH, b"beat")
     state.close()
     assert not ensemble._sessions
-    with pytest.raises(StateError, match="closed"):
+    with pytest.raises(StateClosedError, match="closed"):
         state.set_worker_hb(PATH, b"beat")
 
 

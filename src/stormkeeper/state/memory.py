@@ -11,7 +11,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stormkeeper.errors import InvalidPathError, NoNodeError, StateError, StateUnavailableError
+from stormkeeper.errors import (
+    InvalidPathError,
+    NoNodeError,
+    StateClosedError,
+    StateUnavailableError,
+)
 from stormkeeper.state import paths
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.memory_tree import Event, MemoryTree, Node
@@ -259,7 +264,7 @@ class MemoryState:
         paths.check(path)
         with self._ensemble.lock:
             if self._closed:
-                raise StateError(f"cannot use {path}: this session was closed")
+                raise StateClosedError(f"cannot use {path}: this session was closed")
             if self._connection is not ConnectionState.CONNECTED:
                 raise StateUnavailableError(
                     f"cannot use {path}: the session is cut off (the connection is"

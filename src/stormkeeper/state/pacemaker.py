@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from stormkeeper.errors import StateError
+from stormkeeper.errors import StateClosedError
 from stormkeeper.state import paths
 from stormkeeper.state.storage import (
     ClusterState,
@@ -146,5 +146,5 @@ class PacemakerState:
     def _pacemakers(self, path: str) -> Heartbeats:
         paths.check(path)
         if self._closed:
-            raise StateError(f"cannot use {path}: this session was closed")
+            raise StateClosedError(f"cannot use {path}: this session was closed")
         return self._heartbeats

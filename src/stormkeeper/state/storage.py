@@ -80,7 +80,8 @@ class ClusterState(Protocol):
 
     - `InvalidPathError`: the path is not one (see `stormkeeper.state.paths.check`);
     - `StateUnavailableError`: the store was not reached, or did not answer, before the deadline;
-    - `StateError`: the store refused for another reason, or this session was closed.
+    - `StateClosedError`: this session was closed;
+    - `StateError`: the store refused for another reason.
     """
 
     @property

@@ -10,7 +10,13 @@ from typing import Any
 from kazoo.protocol.states import EventType as KazooEvent
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
-from stormkeeper.errors import InvalidPathError, NoNodeError, StateError, StateUnavailableError
+from stormkeeper.errors import (
+    InvalidPathError,
+    NoNodeError,
+    StateClosedError,
+    StateError,
+    StateUnavailableError,
+)
 from stormkeeper.state import paths
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.storage import (
@@ -283,20 +289,19 @@ class ZooKeeperState:
                 log.warning("what the ZooKeeper session had is not back yet: %s", error)
                 self._connection.wait_changed(RECOVERY_PAUSE_SECS)
                 self._recover.set()
-        except StateError:
-            # The session was closed meanwhile.
-            log.debug("the ZooKeeper session was not put back", exc_info=True)
+        except StateClosedError:
+            pass
 
     def _register_again(self) -> None:
         deadline = self._connection.deadline()
         with self._registrations_locked(deadline) as registrations:
-            session, former = self._connection.session_id, self._registered_in
-            if session == former:
+            session = self._connection.session_id
+            if session == self._registered_in:
                 return
             for path, data in list(registrations.items()):
                 try:
-                    self._tree.recreate_ephemeral(self._node(path), data, former, deadline)
-                except StateUnavailableError:
+                    self._tree.recreate_ephemeral(self._node(path), data, deadline)
+                except (StateUnavailableError, StateClosedError):
                     raise
                 except StateError as error:
                     # The others must not suffer from it.

@@ -32,6 +32,7 @@ from stormkeeper.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    StateClosedError,
     StateError,
     StateUnavailableError,
 )
@@ -159,6 +160,8 @@ class Connection:
         self._changed = threading.Condition()
         self._state = ConnectionState.LOST
         self._session_id: int | None = None
+        #: The ids of all sessions that this connection has had.
+        self.session_ids: set[int] = set()
         self._closed = False
         self._handler = _Handler(settings)
         first, longest = _RECONNECT_SECS
@@ -270,8 +273,10 @@ class Connection:
             The connection broke meanwhile; nobody knows whether the request was carried out.
         StateUnavailableError
             There was no connection, or no answer, before the deadline.
+        StateClosedError
+            The session was closed.
         StateError
-            The server refused, or the session was closed.
+            The server refused.
         """
         self._await_connection(what, path, deadline)
         return self._answer(what, path, request(self._client), deadline, size)
@@ -288,7 +293,7 @@ class Connection:
 
         Raises
         ------
-        StateUnavailableError
+        StateUnavailableError, StateClosedError
             As `call`; some of the requests may have been carried out.
         """
         answers: list[Any] = []
@@ -327,7 +332,7 @@ class Connection:
         for path, result in under_way:
             try:
                 answers.append(self._answer(what, path, result, deadline))
-            except StateUnavailableError:
+            except (StateUnavailableError, StateClosedError):
                 raise
             except StateError as error:
                 answers.append(error)
@@ -376,8 +381,8 @@ class Connection:
             )
         return StateError(f"cannot {what} {path}: ZooKeeper refused ({type(error).__name__})")
 
-    def _closed_error(self, what: str, path: str) -> StateError:
-        return StateError(f"cannot {what} {path}: this session with ZooKeeper was closed")
+    def _closed_error(self, what: str, path: str) -> StateClosedError:
+        return StateClosedError(f"cannot {what} {path}: this session with ZooKeeper was closed")
 
     def _sleep(self, secs: float) -> None:
         with self._changed:
@@ -396,6 +401,7 @@ class Connection:
             self._state = state
             if state is ConnectionState.CONNECTED:
                 self._session_id = self._client.client_id[0]
+                self.session_ids.add(self._session_id)
             self._changed.notify_all()
         if self._closed:
             log.debug("ZooKeeper session %s closed", self._session_name())

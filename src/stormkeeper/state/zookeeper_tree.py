@@ -97,21 +97,18 @@ class Tree:
         connection = self._connection
         connection.repeated(lambda: self._put_ephemeral(path, data, deadline), deadline)
 
-    def recreate_ephemeral(
-        self, path: str, data: bytes, former_session: int | None, deadline: float
-    ) -> None:
-        """Make an ephemeral node of a former session again in the new one.
+    def recreate_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
+        """Make an ephemeral node of a former session of ours again in the new one.
 
         Raises
         ------
         NodeExistsError
-            Neither session owns the path: another has taken it by now, and is left with it.
+            It is none of ours: another session has taken the path by now, and is left with it.
         """
 
         def recreate() -> None:
             stat = self._look_at(path, deadline)
-            owners = (former_session, self._connection.session_id)
-            if stat is not None and stat.ephemeralOwner not in owners:
+            if stat is not None and stat.ephemeralOwner not in self._connection.session_ids:
                 raise NodeExistsError(f"cannot create {path} again: another session took it")
             self._put_ephemeral(path, data, deadline)
 
