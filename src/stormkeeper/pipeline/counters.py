@@ -7,7 +7,7 @@ record per window and stream, with every statistic of that stream side by side.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from stormkeeper.thrift.records import ExecutorStats, GlobalStreamId
 
@@ -32,21 +32,19 @@ class Counter(NamedTuple):
     process_ms_avg: float | None
 
 
-class _Key(NamedTuple):
-    window: str
-    source: str | None
-    stream: str
+#: Window, source and stream; then the statistics in the order of `Counter`.
+_Key = tuple[str, str | None, str]
+_Found = dict[_Key, list[Any]]
 
-
-#: Statistics by name; `Counter` says which are whole numbers.
-_Values = dict[str, Any]
-_OF_STREAMS = Mapping[str, Mapping[str, int | float]]
-_OF_SOURCES = Mapping[str, Mapping[GlobalStreamId, int | float]]
+_STATISTICS: Final = Counter._fields[3:]
+_PLACES: Final = {name: place for place, name in enumerate(_STATISTICS)}
+_OfStreams = Mapping[str, Mapping[str, int | float]]
+_OfSources = Mapping[str, Mapping[GlobalStreamId, int | float]]
 
 
 def counters(stats: ExecutorStats) -> Iterator[Counter]:
     """Yield an executor's statistics, one record per window and stream, in no special order."""
-    found: dict[_Key, _Values] = {}
+    found: _Found = {}
     _own_streams(found, "emitted", stats.emitted)
     _own_streams(found, "transferred", stats.transferred)
     specific = stats.specific
@@ -63,17 +61,23 @@ def counters(stats: ExecutorStats) -> Iterator[Counter]:
         _inputs(found, "execute_ms_avg", bolt.execute_ms_avg)
         _inputs(found, "process_ms_avg", bolt.process_ms_avg)
     for key, values in found.items():
-        yield Counter(*key, *(values.get(name) for name in Counter._fields[3:]))
+        yield Counter(*key, *values)
 
 
-def _own_streams(found: dict[_Key, _Values], statistic: str, by_window: _OF_STREAMS | None) -> None:
+def _own_streams(found: _Found, statistic: str, by_window: _OfStreams | None) -> None:
     for window, by_stream in (by_window or {}).items():
         for stream, value in by_stream.items():
-            found.setdefault(_Key(window, None, stream), {})[statistic] = value
+            _put(found, (window, None, stream), statistic, value)
 
 
-def _inputs(found: dict[_Key, _Values], statistic: str, by_window: _OF_SOURCES | None) -> None:
+def _inputs(found: _Found, statistic: str, by_window: _OfSources | None) -> None:
     for window, by_source in (by_window or {}).items():
         for source, value in by_source.items():
-            key = _Key(window, source.componentId, source.streamId)
-            found.setdefault(key, {})[statistic] = value
+            _put(found, (window, source.componentId, source.streamId), statistic, value)
+
+
+def _put(found: _Found, key: _Key, statistic: str, value: float) -> None:
+    values = found.get(key)
+    if values is None:
+        values = found[key] = [None] * len(_STATISTICS)
+    values[_PLACES[statistic]] = value
