@@ -16,6 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -68,6 +69,9 @@ def settings(conf: Mapping[str, Any], app_name: str) -> dict[str, str]:
             (
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
+                # A JVM that is killed leaves nothing in the system's own folder.
+                "-XX:-UsePerfData",
+                shlex.quote(f"-Djava.io.tmpdir={tempfile.gettempdir()}"),
                 shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
             )
         )

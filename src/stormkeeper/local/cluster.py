@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stormkeeper.conf import Address, Conf
-from stormkeeper.daemon.lifecycle import StopSignals
+from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT, StopSignals
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import outcome, report
 from stormkeeper.local.processes import RUN_MARK, Child, end_marked
@@ -120,6 +120,7 @@ class Cluster:
         self._memory: dict[str, float] = {}
         self._watch: Watch | None = None
         self._pipeline_noted = False
+        self._dead: set[str] = set()
 
     def run(self) -> int:
         """Start, watch, stop, report."""
@@ -191,7 +192,7 @@ class Cluster:
     def _spawn_argv(self, name: str, argv: Sequence[str], ready: re.Pattern[str]) -> None:
         env = dict(os.environ)
         env[RUN_MARK] = self._run_mark
-        env["STORMKEEPER_DIE_WITH_PARENT"] = "1"
+        env[DIE_WITH_PARENT] = str(os.getpid())
         # Whatever Spark and the JVM put aside goes with the run, even where they are killed.
         env["TMPDIR"] = str(self._directory / "tmp")
         env["SPARK_LOCAL_DIRS"] = str(self._directory / "tmp")
@@ -234,6 +235,7 @@ class Cluster:
                 measured = now
                 self._memory = {name: c.memory_mib() for name, c in self._children.items()}
             self._note_pipeline()
+            self._note_deaths()
             self._view.show(self._picture(now, now - began))
             if self._request.seconds is not None and now - began >= self._request.seconds:
                 return 0
@@ -243,7 +245,6 @@ class Cluster:
                     child = self._children[name]
                     raise LocalClusterError(f"the {name} {child.state()}:\n{child.log_tail()}")
             if self._children["worker"].returncode == 0:
-                self._view.note("the topology has ended")
                 return 0
         return 0
 
@@ -254,6 +255,12 @@ class Cluster:
             self._view.note(
                 f"pipeline writes its tables to {child.ready_match.group(1)} (process {child.pid})"
             )
+
+    def _note_deaths(self) -> None:
+        for name, child in self._children.items():
+            if child.returncode is not None and name not in self._dead:
+                self._dead.add(name)
+                self._view.note(f"{name} (process {child.pid}) {child.state()}")
 
     def _picture(self, now: float, up_secs: float) -> Picture:
         watch = self._watch

@@ -38,6 +38,8 @@ JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
+    # A JVM that is killed leaves nothing in the system's temporary folder.
+    "-XX:-UsePerfData",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dlog4j2.disable.jmx=true",

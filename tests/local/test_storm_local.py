@@ -1,0 +1,225 @@
+"""`storm local` as a user runs it: real processes, killed for real, and a report that is true."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import tables
+
+ROOT = Path(__file__).resolve().parents[2]
+STORM = Path(sys.executable).with_name("storm")
+WORD_COUNT = ROOT / "examples" / "word_count.py"
+START_SECS = 120
+BEAT_SECS = 3
+
+pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(400)]
+
+
+class Run:
+    """A `storm local` in the background; what it prints is gathered line by line."""
+
+    def __init__(self, *args, cwd):
+        self.lines = []
+        self.process = subprocess.Popen(
+            [STORM, "local", *map(str, args)],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"TMPDIR": str(cwd)},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+
+    def wait_for(self, pattern, secs=START_SECS):
+        deadline = time.monotonic() + secs
+        while True:
+            for line in list(self.lines):
+                if match := re.search(pattern, line):
+                    return match
+            assert self.process.poll() is None, "ended early:\n" + self.text()
+            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{self.text()}"
+            time.sleep(0.05)
+
+    def end(self, secs=120):
+        code = self.process.wait(timeout=secs)
+        self._reader.join(timeout=5)
+        return code
+
+    def text(self):
+        return "\n".join(self.lines)
+
+
+@pytest.fixture
+def local(tmp_path):
+    runs = []
+
+    def start(*args):
+        run = Run(*args, cwd=tmp_path)
+        runs.append(run)
+        return run
+
+    yield start
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.send_signal(signal.SIGINT)
+            try:
+                run.process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                run.process.kill()
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A folder of text, and what plain Python counts in it."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    # Spark passes over files whose names begin with an underscore.
+    stdlib = sorted(Path(os.__file__).parent.glob("[a-z]*.py"))[:40]
+    lines, words = 0, Counter()
+    for source in stdlib:
+        content = source.read_text(errors="ignore").replace("\r", "")
+        (folder / source.with_suffix(".txt").name).write_text(content)
+        # Spark's lines end at \n alone, and a file's last newline begins no further line.
+        for line in content.removesuffix("\n").split("\n"):
+            lines += 1
+            words.update(word for word in re.split(r"\W+", line, flags=re.ASCII) if word)
+    return folder, lines, words
+
+
+def family(pid):
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+def alive(processes):
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
+    folder, lines, words = text
+    output, report = tmp_path / "totals.json", tmp_path / "r.json"
+    before = set(tmp_path.iterdir()) | {output, report}
+    run = local(
+        WORD_COUNT, "--seconds", 60, "--report", report,
+        "-c", f"input={folder}", "-c", f"output={output}", "-c", "files.per.trigger=5",
+    )  # fmt: skip
+    run.wait_for(r"in another shell: storm heartbeats list")
+    processes = family(run.process.pid)
+    servers = run.wait_for(r"pacemaker\.servers=(\[.*\])'").group(1)
+    listed = subprocess.run(
+        [STORM, "heartbeats", "list", "/workerbeats", "-c", f"pacemaker.servers={servers}"],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert listed.returncode == 0, listed.stderr
+    assert re.fullmatch(r"word-count-1-\d+\n", listed.stdout)
+    assert run.end() == 0, run.text()
+
+    seen = json.loads(report.read_text())
+    counts = seen["components"]
+    assert json.loads(output.read_text()) == dict(words)
+    assert counts["lines"]["emitted"] == lines
+    assert counts["words"] == {"emitted": words.total(), "executed": lines}
+    assert counts["counts"]["executed"] == words.total()
+    (worker,) = seen["workers"]
+    assert worker["max_gap_secs"] <= 3 * BEAT_SECS
+    assert worker["pulses"] >= 60 // BEAT_SECS - 3
+    assert worker["topology"] == listed.stdout.strip()
+    assert sum(p["pulses_received"] for p in seen["pacemakers"]) == worker["pulses"]
+    assert sum(p["keys"] for p in seen["pacemakers"]) == 1
+    assert seen["tables"]["liveness"] == 1
+    assert seen["tables"]["component_statistics"] >= 4 * 4
+    assert seen["processes_left"] == 0
+    assert alive(processes) == []
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_killed_pacemaker_is_left_for_the_other_and_killed_worker_is_dead(local, text, tmp_path):
+    folder, _, _ = text
+    timeout, trigger = 10, 5
+    report = tmp_path / "r.json"
+    run = local(
+        WORD_COUNT, "--report", report, "-c", f"input={folder}",
+        "-c", f"nimbus.task.timeout.secs={timeout}", "-c", f"pipeline.trigger.secs={trigger}",
+    )  # fmt: skip
+    directory = Path(run.wait_for(r"pipeline writes its tables to (\S+)").group(1))
+    alive_row = row_that(directory, lambda row: row["status"] == "alive")
+    used = alive_row["server"]
+    (other,) = {run.wait_for(rf"pacemaker {n} listens on (\S+)").group(1) for n in (1, 2)} - {used}
+    pid = int(run.wait_for(rf"pacemaker \d listens on {used} \(process (\d+)\)").group(1))
+
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    assert first_receipt(other) - killed <= 5.0
+
+    worker = int(run.wait_for(r"beats \(process (\d+)\)").group(1))
+    orphans = family(worker)
+    row_that(directory, lambda row: (row["server"], row["status"]) == (other, "alive"))
+    os.kill(worker, signal.SIGKILL)
+    dead_row = row_that(directory, lambda row: row["status"] == "dead")
+    assert timeout < dead_row["age_secs"] <= timeout + 2 * trigger
+
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 0, run.text()
+    seen = json.loads(report.read_text())
+    assert seen["processes_left"] == 0
+    assert {p["address"] for p in seen["pacemakers"]} == {used, other}
+    assert all(p["pulses_received"] > 0 for p in seen["pacemakers"])
+    assert alive(orphans) == []
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "r.json"}
+    assert "ended by SIGKILL" in run.text()
+
+
+def row_that(directory, wanted, secs=60):
+    """Wait until the liveness table's only row is as `wanted`, and return it."""
+    deadline = time.monotonic() + secs
+    rows = None
+    while time.monotonic() < deadline:
+        path = tables.current_path(directory, tables.LIVENESS)
+        rows = pq.read_table(path).to_pylist() if path else []
+        if len(rows) == 1 and wanted(rows[0]):
+            return rows[0]
+        time.sleep(0.1)
+    raise AssertionError(f"not so in time: {rows}")
+
+
+def first_receipt(address, secs=30):
+    """Wait until the Pacemaker at `address` holds a pulse; return when it came (monotonic)."""
+    deadline = time.monotonic() + secs
+    with PacemakerClient(address) as client:
+        while time.monotonic() < deadline:
+            for change in client.changes("/workerbeats").changes:
+                return time.monotonic() - change.age_ms / 1000
+            time.sleep(0.1)
+    raise AssertionError(f"no pulse at {address} in time")
+
+
+def test_script_that_does_not_exist_is_a_usage_error(local, tmp_path):
+    run = local(tmp_path / "nothing.py")
+    assert run.end(30) == 2
+    assert "does not exist" in run.text()
+    assert "Traceback" not in run.text()
+
+
+def test_topology_that_fails_shows_its_own_error(local, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text("raise RuntimeError('the moon is in the way')\n")
+    run = local(script)
+    assert run.end(60) == 1
+    assert "the moon is in the way" in run.text()
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("stormkeeper-local-")]
