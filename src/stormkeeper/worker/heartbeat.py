@@ -1,0 +1,105 @@
+"""A worker's heartbeat: Storm's ``ClusterWorkerHeartbeat``, with its executors' statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stormkeeper.thrift.records import (
+    BoltStats,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorSpecificStats,
+    ExecutorStats,
+    GlobalStreamId,
+    SpoutStats,
+)
+from stormkeeper.worker.statistics import Executor, Figures
+
+#: The one stream that a component has; Storm's name for a stream without one.
+STREAM = "default"
+
+#: Storm samples one tuple in twenty; our counts are of all rows.
+RATE = 1.0
+
+
+def heartbeat(
+    storm_id: str,
+    executors: Iterable[tuple[Executor, Figures]],
+    *,
+    time_secs: int,
+    uptime_secs: int,
+) -> ClusterWorkerHeartbeat:
+    """Return the record of a heartbeat.
+
+    Parameters
+    ----------
+    storm_id
+        The topology's id.
+    executors
+        The executors with their statistics; none while the worker is starting.
+    time_secs
+        Wall-clock time, in seconds since 1970.
+    uptime_secs
+        Age of the worker.
+    """
+    return ClusterWorkerHeartbeat(
+        storm_id=storm_id,
+        executor_stats={
+            ExecutorInfo(task_start=executor.task_start, task_end=executor.task_end): stats(
+                executor, figures
+            )
+            for executor, figures in executors
+        },
+        time_secs=time_secs,
+        uptime_secs=uptime_secs,
+    )
+
+
+def stats(executor: Executor, figures: Figures) -> ExecutorStats:
+    """Return the record of one executor's statistics.
+
+    Rows count as acked once their micro-batch is committed, and only then are they counted at
+    all; so none ever fails. Spark measures no component's own time, so a bolt's latencies are
+    left out rather than made up.
+    """
+    nothing: dict[str, dict[Any, Any]] = {window: {} for window in figures.emitted}
+    if executor.kind == "spout":
+        specific = ExecutorSpecificStats(
+            spout=SpoutStats(
+                acked=_by_stream(figures.emitted),
+                failed=nothing,
+                complete_ms_avg={
+                    window: {} if ms is None else {STREAM: ms}
+                    for window, ms in figures.complete_ms.items()
+                },
+            )
+        )
+    else:
+        executed = {
+            window: {
+                GlobalStreamId(componentId=source, streamId=STREAM): rows
+                for source, rows in by_source.items()
+            }
+            for window, by_source in figures.executed.items()
+        }
+        specific = ExecutorSpecificStats(
+            bolt=BoltStats(
+                acked=executed,
+                failed=nothing,
+                process_ms_avg=nothing,
+                executed=executed,
+                execute_ms_avg=nothing,
+            )
+        )
+    return ExecutorStats(
+        emitted=_by_stream(figures.emitted) if executor.emits else nothing,
+        transferred=_by_stream(figures.transferred) if executor.emits else nothing,
+        specific=specific,
+        rate=RATE,
+        component=executor.component,
+    )
+
+
+def _by_stream(totals: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    return {window: {STREAM: rows} for window, rows in totals.items()}

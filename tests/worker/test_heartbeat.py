@@ -1,0 +1,68 @@
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
+from stormkeeper.thrift.serialization import Compression, deserialize, serialize
+from stormkeeper.worker.heartbeat import heartbeat
+from stormkeeper.worker.statistics import ALL_TIME, Executor, Work, WorkerStatistics
+
+WINDOWS = ["600", "10800", "86400", ALL_TIME]
+
+
+def beat():
+    statistics = WorkerStatistics()
+    statistics.add(Executor("lines", "spout", "totals", 2, 3))
+    statistics.add(Executor("words", "bolt", "totals", 4, 4, ("lines",)))
+    statistics.add(Executor("totals", "bolt", "totals", 1, 1, ("words",), emits=False))
+    done = {
+        "lines": Work(emitted=5, transferred=5, took_ms=200.0),
+        "words": Work(emitted=40, transferred=40, executed={"lines": 5}),
+        "totals": Work(executed={"words": 40}),
+    }
+    statistics.record("totals", done, 0.0)
+    return heartbeat("wc-1-1", statistics.snapshot(0.0), time_secs=1_700_000_000, uptime_secs=9)
+
+
+def test_it_reads_back_as_it_was_written():
+    for compression in Compression:
+        data = serialize(beat(), compression)
+        assert deserialize(ClusterWorkerHeartbeat, data) == beat()
+
+
+def test_executors_by_task_and_component():
+    stats = beat().executor_stats
+    assert {(e.task_start, e.task_end): s.component for e, s in stats.items()} == {
+        (1, 1): "totals",
+        (2, 3): "lines",
+        (4, 4): "words",
+    }
+
+
+def test_spout():
+    stats = beat().executor_stats[ExecutorInfo(task_start=2, task_end=3)]
+    assert stats.emitted == stats.transferred == {w: {"default": 5} for w in WINDOWS}
+    assert stats.specific.spout.acked == {w: {"default": 5} for w in WINDOWS}
+    assert stats.specific.spout.failed == {w: {} for w in WINDOWS}
+    assert stats.specific.spout.complete_ms_avg == {w: {"default": 200.0} for w in WINDOWS}
+    assert stats.specific.bolt is None
+    assert stats.rate == 1.0
+
+
+def test_bolt():
+    stats = beat().executor_stats[ExecutorInfo(task_start=4, task_end=4)]
+    source = GlobalStreamId(componentId="lines", streamId="default")
+    assert stats.emitted == {w: {"default": 40} for w in WINDOWS}
+    assert stats.specific.bolt.executed == {w: {source: 5} for w in WINDOWS}
+    assert stats.specific.bolt.acked == {w: {source: 5} for w in WINDOWS}
+    nothing = {w: {} for w in WINDOWS}
+    bolt = stats.specific.bolt
+    assert bolt.failed == bolt.process_ms_avg == bolt.execute_ms_avg == nothing
+    assert stats.specific.spout is None
+
+
+def test_sink_emits_no_stream():
+    stats = beat().executor_stats[ExecutorInfo(task_start=1, task_end=1)]
+    assert stats.emitted == stats.transferred == {w: {} for w in WINDOWS}
+
+
+def test_a_worker_that_is_starting_has_no_executors_yet():
+    record = heartbeat("wc-1-1", [], time_secs=5, uptime_secs=0)
+    assert record.executor_stats == {}
+    assert (record.storm_id, record.time_secs, record.uptime_secs) == ("wc-1-1", 5, 0)

@@ -1,0 +1,106 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.worker.statistics import (
+    ALL_TIME,
+    BUCKETS,
+    WINDOWS,
+    Executor,
+    ExecutorStatistics,
+    RollingSum,
+    WindowedSum,
+    Work,
+    WorkerStatistics,
+)
+
+
+def test_windows_are_storms():
+    assert [*WindowedSum().totals(0.0)] == ["600", "10800", "86400", ":all-time"]
+
+
+def test_a_window_forgets_and_all_time_does_not():
+    total = WindowedSum()
+    total.add(5, 10.0)
+    total.add(7, 590.0)
+    assert total.totals(595.0) == {"600": 12, "10800": 12, "86400": 12, ALL_TIME: 12}
+    assert total.totals(700.0) == {"600": 7, "10800": 12, "86400": 12, ALL_TIME: 12}
+    assert total.totals(90000.0) == {"600": 0, "10800": 0, "86400": 0, ALL_TIME: 12}
+
+
+def test_counts_stay_whole_numbers():
+    total = WindowedSum()
+    total.add(2**60, 0.0)
+    total.add(1, 1.0)
+    assert total.totals(1.0)["600"] == 2**60 + 1
+
+
+additions = st.lists(
+    st.tuples(st.integers(0, 1000), st.floats(0, 2000, allow_nan=False)), max_size=60
+)
+
+
+@given(additions, st.floats(0, 1000))
+def test_rolling_sum_is_that_of_the_window_to_within_a_bucket(added, later):
+    window = 600
+    rolling = RollingSum(window)
+    at = 0.0
+    times = []
+    for amount, step in added:
+        at += step
+        rolling.add(amount, at)
+        times.append((amount, at))
+    now = at + later
+    newest = sum(amount for amount, when in times if when > now - window * (1 - 1 / BUCKETS))
+    oldest = sum(amount for amount, when in times if when > now - window)
+    assert newest <= rolling.total(now) <= oldest
+
+
+@given(additions)
+def test_rolling_sum_keeps_no_more_than_its_buckets(added):
+    rolling = RollingSum(600)
+    at = 0.0
+    for amount, step in added:
+        at += step
+        rolling.add(amount, at)
+        assert len(rolling._sums) <= BUCKETS
+
+
+def test_figures_of_a_bolt():
+    statistics = ExecutorStatistics(["a", "b"])
+    statistics.record(Work(emitted=3, transferred=6, executed={"a": 10, "b": 2}, took_ms=40), 0.0)
+    statistics.record(Work(emitted=1, transferred=2, executed={"a": 5, "b": 0}, took_ms=60), 700.0)
+    figures = statistics.figures(700.0)
+    assert figures.emitted == {"600": 1, "10800": 4, "86400": 4, ALL_TIME: 4}
+    assert figures.transferred == {"600": 2, "10800": 8, "86400": 8, ALL_TIME: 8}
+    assert figures.executed["600"] == {"a": 5, "b": 0}
+    assert figures.executed[ALL_TIME] == {"a": 15, "b": 2}
+
+
+def test_mean_duration_is_weighted_by_rows():
+    statistics = ExecutorStatistics()
+    statistics.record(Work(emitted=30, took_ms=100.0), 0.0)
+    statistics.record(Work(emitted=10, took_ms=500.0), 1.0)
+    statistics.record(Work(emitted=0, took_ms=9000.0), 2.0)
+    assert statistics.figures(2.0).complete_ms["600"] == pytest.approx(200.0)
+
+
+def test_no_rows_have_no_mean_duration():
+    assert set(ExecutorStatistics().figures(0.0).complete_ms.values()) == {None}
+
+
+def test_worker_statistics_are_by_query_and_sorted_by_task():
+    statistics = WorkerStatistics()
+    statistics.add(Executor("lines", "spout", "second", 3, 4))
+    statistics.add(Executor("lines", "spout", "first", 1, 2))
+    statistics.record("second", {"lines": Work(emitted=7)}, 0.0)
+    first, second = statistics.snapshot(0.0)
+    assert (first[0].query, first[1].emitted[ALL_TIME]) == ("first", 0)
+    assert (second[0].query, second[1].emitted[ALL_TIME]) == ("second", 7)
+
+
+def test_every_window_has_figures():
+    figures = ExecutorStatistics(["a"]).figures(0.0)
+    names = [*map(str, WINDOWS), ALL_TIME]
+    for by_window in (figures.emitted, figures.transferred, figures.executed, figures.complete_ms):
+        assert list(by_window) == names
