@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import (
     LocalProtocolError,
     NotAuthorizedError,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
 from stormkeeper.pacemaker.conversations import copies_below, copy_of, single, walk
 from stormkeeper.pacemaker.store import PulseStore

@@ -1,4 +1,4 @@
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.pacemaker.missed_deletes import MissedDeletes
 from stormkeeper.pacemaker.wire import MessageType
 

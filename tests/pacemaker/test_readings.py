@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.pacemaker.readings import Copy, newest
 
 A, B, C = (Address(name, 6699) for name in "abc")

@@ -1,6 +1,6 @@
 import time
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline.health import look, look_at_all
 from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position

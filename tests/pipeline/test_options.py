@@ -1,6 +1,6 @@
 import pytest
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
 from stormkeeper.pipeline.options import Options
 

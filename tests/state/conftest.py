@@ -1,6 +1,6 @@
 import pytest
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from support.pacemaker import PacemakerProcess
 from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore
 from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.pool import PacemakerPool
 from stormkeeper.state.memory import MemoryEnsemble, MemoryState

@@ -5,7 +5,7 @@ import socket
 import threading
 from typing import Self
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 
 
 class Proxy:

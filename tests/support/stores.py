@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.pool import PacemakerPool
 from stormkeeper.state.memory import MemoryEnsemble

@@ -58,10 +58,10 @@ def localconfvalue(key: str, as_json: bool) -> None:
     knows and nothing sets ends with exit code 1.
     """
     conf = load_conf()
-    from stormkeeper import conf_keys
+    from stormkeeper.conf import keys
 
-    if key not in conf and not conf_keys.is_known(key):
-        alike = conf_keys.nearest(key, list(conf))
+    if key not in conf and not keys.is_known(key):
+        alike = keys.nearest(key, list(conf))
         hint = f"; is {alike} meant?" if alike else ""
         raise Fault(f"there is no configuration key {key}{hint}")
     value = conf.get(key)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import LocalClusterError

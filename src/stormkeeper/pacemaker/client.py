@@ -14,7 +14,7 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import (
     LocalProtocolError,
     PacemakerUnavailableError,

@@ -8,7 +8,7 @@ can go on with what Storm's own Pacemaker understands; any other error ends it.
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
 from stormkeeper.pacemaker.readings import Copy
 from stormkeeper.pacemaker.wire import Changes, ChangesRequest, Message, MessageType

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Generic, TypeVar
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import (
     PacemakerClosedError,
     PacemakerUnavailableError,

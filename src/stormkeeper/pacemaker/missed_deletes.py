@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.pacemaker.supersession import at_or_below, covers
 from stormkeeper.pacemaker.wire import MessageType
 

@@ -21,7 +21,7 @@ from random import Random
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import (
     ConfigError,
     NotAuthorizedError,

@@ -14,7 +14,7 @@ pulse may lie elsewhere, and so may a pulse that was deleted while its server wa
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 
 
 @dataclass(frozen=True, slots=True)

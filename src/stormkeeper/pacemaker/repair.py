@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import NotAuthorizedError, StormkeeperError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.missed_deletes import MissedDelete, MissedDeletes

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position

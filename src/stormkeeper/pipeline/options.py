@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
 
 DEFAULT_PATH: Final = "/workerbeats"

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, StormkeeperError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import offsets, rows, scan

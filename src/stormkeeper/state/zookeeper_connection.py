@@ -25,7 +25,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from stormkeeper.address import Address
+from stormkeeper.conf import Address
 from stormkeeper.errors import (
     BadVersionError,
     ConfigError,

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper import conf_keys
-from stormkeeper.conf_schema import SCHEMA
+from stormkeeper.conf import keys
+from stormkeeper.conf.schema import SCHEMA
 
 
 def names() -> list[str]:
-    return Path(conf_keys.__file__).with_name("storm_keys.txt").read_text().splitlines()
+    return Path(keys.__file__).with_name("storm_keys.txt").read_text().splitlines()
 
 
 def test_the_list_is_sorted_and_plain():
@@ -34,19 +34,19 @@ def test_the_list_is_sorted_and_plain():
     ],
 )
 def test_storms_keys_are_known(key):
-    assert conf_keys.is_known(key)
+    assert keys.is_known(key)
 
 
 @pytest.mark.parametrize("key", ["pacemaker.prot", "topology", "sparkle.master", "input", ""])
 def test_others_are_not(key):
-    assert not conf_keys.is_known(key)
+    assert not keys.is_known(key)
 
 
 def test_the_nearest_key():
-    assert conf_keys.nearest("pacemaker.prot") == "pacemaker.port"
-    assert conf_keys.nearest("topology.worker") == "topology.workers"
-    assert conf_keys.nearest("pipeline.trigger.sec", SCHEMA) == "pipeline.trigger.secs"
-    assert conf_keys.nearest("input") is None
+    assert keys.nearest("pacemaker.prot") == "pacemaker.port"
+    assert keys.nearest("topology.worker") == "topology.workers"
+    assert keys.nearest("pipeline.trigger.sec", SCHEMA) == "pipeline.trigger.secs"
+    assert keys.nearest("input") is None
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_the_nearest_key():
     ],
 )
 def test_what_may_be_a_password(key, secret):
-    assert conf_keys.is_secret(key) is secret
+    assert keys.is_secret(key) is secret

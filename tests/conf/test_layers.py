@@ -346,7 +346,7 @@ given_values = st.recursive(
 def test_overrides_and_yaml_give_the_same_configuration(values):
     c = conf.defaults().with_values({"ui.port": 1, **values})
     assert load(files=[], overrides=c.to_overrides()) == c
-    assert conf.defaults().with_values(conf.conf_yaml.read(c.to_yaml())) == c
+    assert conf.defaults().with_values(conf.yaml_text.read(c.to_yaml())) == c
 
 
 def test_overrides_hold_what_differs_but_no_password():

@@ -1,7 +1,7 @@
 """What each configuration key that this project reads may be: its type, range and meaning.
 
 Every key here has a default in ``defaults.yaml``. Storm's other keys have no schema: they are
-accepted by name (`stormkeeper.conf_keys`) and kept as they were written. Names, units and ranges
+accepted by name (`stormkeeper.conf.keys`) and kept as they were written. Names, units and ranges
 of Storm's keys are Storm's; where Storm wants whole seconds, fractions are taken too.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from stormkeeper.address import MAX_PORT, Address
+from stormkeeper.conf.address import MAX_PORT, Address
 from stormkeeper.errors import ConfigError
 
 #: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.

@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 
 import stormkeeper
-from stormkeeper import conf, conf_keys, conf_yaml
-from stormkeeper.conf_schema import PACEMAKER_STATE_STORES, SCHEMA, ZOOKEEPER_STATE_STORE
+from stormkeeper import conf
+from stormkeeper.conf import keys, yaml_text
+from stormkeeper.conf.schema import PACEMAKER_STATE_STORES, SCHEMA, ZOOKEEPER_STATE_STORE
 from stormkeeper.errors import ConfigError
 
 PACKAGE = Path(stormkeeper.__file__).parent
@@ -95,7 +96,7 @@ def test_every_key_has_a_default_and_every_default_a_key():
 
 
 def test_keys_are_storms_or_listed_as_ours():
-    assert {key for key in SCHEMA if key not in conf_keys.storm_keys()} == OURS
+    assert {key for key in SCHEMA if key not in keys.storm_keys()} == OURS
 
 
 def test_every_key_that_the_code_reads_is_in_the_schema():
@@ -112,7 +113,7 @@ def test_every_key_that_the_code_reads_is_in_the_schema():
 
 def row(name: str) -> str:
     key, default = SCHEMA[name], conf.defaults()[name]
-    shown = "" if default is None else f"`{conf_yaml.write_value(default)}`"
+    shown = "" if default is None else f"`{yaml_text.write_value(default)}`"
     return f"| `{name}` | {shown or '—'} | {key.allowed} | {key.meaning} |"
 
 

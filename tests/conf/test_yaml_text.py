@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper import conf_yaml
+from stormkeeper.conf import yaml_text
 from stormkeeper.errors import ConfigError
 
 # What YAML can say; a lone surrogate is no character and cannot be read from a file.
@@ -17,27 +17,27 @@ values = st.recursive(
 
 @given(values)
 def test_every_value_round_trips_on_one_line(value):
-    line = conf_yaml.write_value(value)
+    line = yaml_text.write_value(value)
     assert len(line.splitlines()) <= 1
-    assert conf_yaml.read(line) == value
-    assert type(conf_yaml.read(line)) is type(value)
+    assert yaml_text.read(line) == value
+    assert type(yaml_text.read(line)) is type(value)
 
 
 @given(st.dictionaries(texts, values))
 def test_every_document_round_trips(document):
-    assert conf_yaml.read(conf_yaml.write(document)) == document
+    assert yaml_text.read(yaml_text.write(document)) == document
 
 
 def test_a_number_that_is_none_round_trips():
-    assert math.isnan(conf_yaml.read(conf_yaml.write_value(math.nan)))
+    assert math.isnan(yaml_text.read(yaml_text.write_value(math.nan)))
 
 
 def test_a_date_stays_text():
-    assert conf_yaml.read("a: 2024-01-02") == {"a": "2024-01-02"}
+    assert yaml_text.read("a: 2024-01-02") == {"a": "2024-01-02"}
 
 
 def test_reads_yaml_1_1_as_storm_does():
-    assert conf_yaml.read("a: yes\nb: 0x10\nc: ~") == {"a": True, "b": 16, "c": None}
+    assert yaml_text.read("a: yes\nb: 0x10\nc: ~") == {"a": True, "b": 16, "c": None}
 
 
 def test_merge_keys_are_no_duplicates():
@@ -47,8 +47,8 @@ def test_merge_keys_are_no_duplicates():
     last: {<<: [*more, *base], z: 3}
     again: *more
     """
-    assert conf_yaml.read(text)["last"] == {"x": 1, "y": 2, "z": 3}
-    assert conf_yaml.read(text)["again"] == {"x": 1, "y": 2, "z": 2}
+    assert yaml_text.read(text)["last"] == {"x": 1, "y": 2, "z": 3}
+    assert yaml_text.read(text)["again"] == {"x": 1, "y": 2, "z": 2}
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_merge_keys_are_no_duplicates():
 )
 def test_says_what_is_wrong_without_quoting_it(text, says):
     with pytest.raises(ConfigError, match=says) as failure:
-        conf_yaml.read(text)
+        yaml_text.read(text)
     assert "hush" not in str(failure.value)
     assert "\n" not in str(failure.value)
 
 
 def test_what_has_no_yaml_form_is_refused():
     with pytest.raises(ConfigError, match="type object has no YAML form"):
-        conf_yaml.write_value(object())
+        yaml_text.write_value(object())

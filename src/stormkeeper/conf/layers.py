@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from stormkeeper import conf_keys, conf_yaml
-from stormkeeper.address import Address
-from stormkeeper.conf_schema import SCHEMA
+from stormkeeper.conf import keys, yaml_text
+from stormkeeper.conf.address import Address
+from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 
 __all__ = ["Address", "Conf", "Unknown", "defaults", "load"]
@@ -105,14 +105,14 @@ class Conf(Mapping[str, Any]):
         as other users can read a command line: hand these on in a file, by `write`.
         """
         return [
-            f"{key}={conf_yaml.write_value(value)}"
+            f"{key}={yaml_text.write_value(value)}"
             for key, value in self.changed().items()
-            if not conf_keys.is_secret(key)
+            if not keys.is_secret(key)
         ]
 
     def to_yaml(self) -> str:
         """Return what is not as in the defaults as a ``storm.yaml``, passwords included."""
-        return conf_yaml.write(self.changed())
+        return yaml_text.write(self.changed())
 
     def write(self, path: Path) -> None:
         """Write `to_yaml` to `path`, readable for this user alone, all of it or nothing.
@@ -211,7 +211,7 @@ def _is_there(path: Path) -> bool:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        document = conf_yaml.read(path.read_bytes())
+        document = yaml_text.read(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ConfigError as error:
@@ -238,7 +238,7 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             begins = f" (it begins with {name[0]!r})" if name and name[0] else ""
             raise ConfigError(f"-c: expected KEY=VALUE, got no name or no '='{begins}")
         try:
-            values[key] = conf_yaml.read(text)
+            values[key] = yaml_text.read(text)
         except ConfigError as error:
             raise ConfigError(f"-c {key}: {error}") from error
     return values
@@ -254,9 +254,9 @@ def _check_names(
     if unknown == "keep":
         return
     for key in values:
-        if key in SCHEMA or key in also_known or conf_keys.is_known(key):
+        if key in SCHEMA or key in also_known or keys.is_known(key):
             continue
-        alike = conf_keys.nearest(key, [*SCHEMA, *also_known])
+        alike = keys.nearest(key, [*SCHEMA, *also_known])
         hint = f"; is {alike} meant?" if alike else ""
         message = f"{source}: unknown key {key}{hint}"
         if unknown == "error":
@@ -274,7 +274,7 @@ def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
         try:
             checked[name] = key.convert(value)
         except ConfigError as error:
-            given = "a value that is not shown here" if conf_keys.is_secret(name) else _show(value)
+            given = "a value that is not shown here" if keys.is_secret(name) else _show(value)
             where = f"{source}: {name}" if source else name
             raise ConfigError(f"{where}: {error}; got {given}") from error
     return checked
@@ -293,7 +293,7 @@ def _same(value: Any, other: Any) -> bool:
 
 def _show(value: Any) -> str:
     try:
-        text = conf_yaml.write_value(value)
+        text = yaml_text.write_value(value)
     except ConfigError:
         text = repr(value)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
