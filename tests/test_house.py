@@ -1,0 +1,64 @@
+"""The house as docs/architecture.md draws it: every room is there, and imports point downwards."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import stormkeeper
+
+PACKAGE = Path(stormkeeper.__file__).parent
+ARCHITECTURE = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+
+GROUND = {"errors"}
+MAY_IMPORT = {
+    "errors": set(),
+    "conf": GROUND,
+    "thrift": GROUND,
+    "daemon": GROUND | {"conf"},
+    "pacemaker": GROUND | {"conf", "thrift", "daemon"},
+    "state": GROUND | {"conf", "thrift", "pacemaker"},
+    "topology": GROUND | {"conf", "thrift"},
+    "pipeline": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "topology"},
+    "worker": GROUND | {"conf", "thrift", "daemon", "state", "topology"},
+    "local": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "pipeline"},
+    "cli": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "pipeline", "local"},
+}
+
+
+def rooms():
+    return {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+
+
+def imported(path):
+    """Yield the rooms that a module imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "stormkeeper":
+            names = [f"stormkeeper.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = [node.module]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "stormkeeper" and len(parts) > 1 and parts[1] != "__version__":
+                yield parts[1]
+
+
+def test_every_room_has_its_rule_and_its_line_in_the_picture():
+    assert rooms() - {"__init__", "__main__"} == set(MAY_IMPORT)
+    for room in MAY_IMPORT:
+        assert re.search(rf"^\| `{room}(/|`)", ARCHITECTURE, re.MULTILINE), room
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_imports_point_downwards(room):
+    place = PACKAGE / room
+    modules = list(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    assert modules
+    for module in modules:
+        for other in imported(module):
+            assert other == room or other in MAY_IMPORT[room], f"{module.name} imports {other}"
