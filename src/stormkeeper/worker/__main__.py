@@ -1,0 +1,76 @@
+"""``python -m stormkeeper.worker SCRIPT --storm-id ID --node NODE --port PORT``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TextIO, cast
+
+from stormkeeper.conf import load
+from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.errors import ConfigError
+
+#: How long threads of the script may keep the process once everything is done.
+_LINGER_SECS = 5.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a worker with the arguments of a command line; return its exit code."""
+    given = _parser().parse_args(arguments)
+    files = given.config or None
+    configure_logging()
+    # What the script prints is seen line by line, also where stdout is a file or a pipe.
+    cast("TextIO", sys.stdout).reconfigure(line_buffering=True)  # type: ignore[attr-defined]
+    try:
+        # Whether a key is known shows later: the topology has keys of its own.
+        conf = load(files=files, overrides=given.conf, unknown="keep")
+        from stormkeeper.worker import process, settings  # noqa: PLC0415  (imports PySpark)
+
+        return process.serve(
+            conf,
+            script=given.script,
+            storm_id=given.storm_id,
+            node=given.node,
+            port=given.port,
+            settle=lambda topology: settings.merged(
+                topology, files=files, overrides=given.conf, strict=given.strict
+            ),
+        )
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m stormkeeper.worker",
+        description="Run a topology, or any PySpark streaming script, as a worker that beats.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("script", type=Path, help="defines a Topology, or starts streaming queries")
+    parser.add_argument("--storm-id", required=True, help="id of the topology: NAME-NUMBER-EPOCH")
+    parser.add_argument("--node", required=True, help="id of the supervisor")
+    parser.add_argument("--port", required=True, type=int, help="port that names the slot")
+    parser.add_argument(
+        "--config", action="append", type=Path, metavar="FILE", help="instead of storm.yaml"
+    )
+    parser.add_argument(
+        "-c", "--conf", action="append", default=[], metavar="KEY=VALUE", help="wins over all else"
+    )
+    parser.add_argument("--strict", action="store_true", help="an unknown key is an error")
+    return parser
+
+
+def _leave_lingering_threads(code: int) -> None:
+    time.sleep(_LINGER_SECS)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    code = main()
+    threading.Thread(target=_leave_lingering_threads, args=(code,), daemon=True).start()
+    sys.exit(code)

@@ -1,0 +1,105 @@
+"""Counts the queries of a PySpark script that has no topology: each becomes a component.
+
+The component is named after the query, or ``query-N`` after the order of starts where it has no
+name. It is a spout that emits the rows which the query gives to its sink; what happens before
+them inside the query is Spark's alone to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from stormkeeper.worker.building import counted
+from stormkeeper.worker.failure import readable_text
+from stormkeeper.worker.listening import QueryEvents, Run
+from stormkeeper.worker.statistics import Executor, Work, WorkerStatistics
+
+log = logging.getLogger(__name__)
+
+_OBSERVATION = "stormkeeper:sink"
+
+
+class AdoptedQueries:
+    """The queries of a plain script, as components with statistics.
+
+    Tasks are numbered as the queries first start: which ones there will be is not known before.
+
+    Parameters
+    ----------
+    statistics
+        Where they are counted.
+    clock
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self, statistics: WorkerStatistics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._statistics = statistics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._components: dict[str, str] = {}  # by the query's name, else by its id
+
+    def component(self, run: Run) -> str:
+        """Return the component of a query: the same at a restart in this process."""
+        with self._lock:
+            key = run.name or run.query_id
+            if key not in self._components:
+                task = len(self._components) + 1
+                name = run.name or f"query-{task}"
+                while name in self._components.values():
+                    name += "'"
+                self._components[key] = name
+                self._statistics.add(Executor(name, "spout", name, task, task))
+            return self._components[key]
+
+    def started(self, run: Run) -> None:
+        """Take in that a query starts."""
+        self.component(run)
+
+    def batch(self, run: Run, observed: Mapping[str, int], took_ms: float) -> None:
+        """Take in a committed micro-batch."""
+        rows = sum(n for name, n in observed.items() if name.startswith(_OBSERVATION))
+        name = self.component(run)
+        done = Work(emitted=rows, transferred=rows, took_ms=took_ms)
+        self._statistics.record(name, {name: done}, self._clock())
+
+    def ended(self, run: Run) -> None:
+        """Take in the end of a query; the script may not look for errors itself."""
+        if run.error is not None:
+            cause = readable_text(run.error).rpartition("\n")[2]
+            log.warning("the query %s has ended with an error: %s", self.component(run), cause)
+
+    @property
+    def any(self) -> bool:
+        """Whether a query was ever started."""
+        return bool(self._components)
+
+
+@contextlib.contextmanager
+def adopted(events: QueryEvents) -> Iterator[None]:
+    """Have every streaming frame counted that is written by any code of this process."""
+    write_stream = ClassicDataFrame.__dict__["writeStream"]
+    numbers = itertools.count(1)
+
+    def counting(frame: DataFrame) -> DataStreamWriter:
+        events.attach(frame.sparkSession)
+        if frame.isStreaming:
+            frame = counted(frame, f"{_OBSERVATION}-{next(numbers)}")
+        writer: DataStreamWriter = write_stream.__get__(frame)
+        return writer
+
+    ClassicDataFrame.writeStream = property(counting)  # type: ignore[assignment,method-assign]
+    try:
+        yield
+    finally:
+        ClassicDataFrame.writeStream = write_stream  # type: ignore[method-assign]

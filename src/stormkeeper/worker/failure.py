@@ -1,0 +1,109 @@
+"""Says what went wrong in a user's code, without the machinery around it.
+
+An exception from a query carries pages: the JVM's stack, the plan, the Python traceback within.
+What a user needs is that traceback, down to their own lines, or the one sentence of Spark's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+import py4j  # type: ignore[import-untyped]
+import pyspark
+
+import stormkeeper
+
+#: A Python traceback inside a longer text: its frames, and the exception's own lines.
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\):\n((?:[ \t]+.*\n)+)"
+    r"(\S[^\n]*(?:\n(?![ \t]+at |[ \t]*SQLSTATE: |=== |\s*$)[^\n]+)*)"
+)
+_FRAME = re.compile(r'[ \t]+File "([^"]+)", line \d+.*\n(?:(?![ \t]+File ").*\n)*')
+
+#: What ends a message of Spark's: the JVM's stack, or the tree of a plan.
+_APPENDIX = re.compile(r"\s+at |=== |JVM stacktrace|Driver stacktrace|['~+:]|\s*$")
+_SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
+
+#: Whose frames are machinery, by the folder of their files.
+_MACHINERY = (
+    *(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j, stormkeeper)),
+    "<frozen",
+)
+
+#: Spark packs its Python code into this archive for the Python workers.
+_MACHINERY_ARCHIVES = ("pyspark.zip", "py4j-")
+
+#: Longest message that is shown of an exception of Spark's, in lines.
+_SPARK_LINES = 6
+
+
+def readable(error: BaseException) -> str:
+    """Return an exception as its user should see it, over several lines.
+
+    That is the traceback of the user's code where there is some, whether it ran here or in one of
+    Spark's Python workers; else the exception's message, cut to its first lines.
+    """
+    remote = python_traceback(str(error))
+    if remote is not None:
+        return remote
+    frames = own_frames(error.__traceback__)
+    cause = f"{type(error).__name__}: {first_lines(str(error))}" if str(error) else repr(error)
+    if isinstance(error, SyntaxError):
+        return "".join(traceback.format_exception_only(error)).rstrip()
+    if not frames:
+        return cause
+    return "Traceback (most recent call last):\n" + "".join(frames) + cause
+
+
+def readable_text(text: str) -> str:
+    """Return the text of an exception that happened elsewhere as its user should see it."""
+    return python_traceback(text) or first_lines(text)
+
+
+def log_failure(log: logging.Logger, error: BaseException) -> None:
+    """Log an error: its first line as the message, further ones below it as they are."""
+    message, _, rest = str(error).partition("\n")
+    log.handle(
+        log.makeRecord(
+            log.name, logging.ERROR, "", 0, message, (), None, None, None, sinfo=rest or None
+        )
+    )
+
+
+def own_frames(tb: TracebackType | None) -> list[str]:
+    """Return a traceback's frames as text, without those of the machinery."""
+    frames = [f for f in traceback.extract_tb(tb) if not _is_machinery(f.filename)]
+    return traceback.format_list(frames)
+
+
+def python_traceback(text: str) -> str | None:
+    """Return the last Python traceback within `text`, without the machinery's frames."""
+    found = _TRACEBACK.findall(text)
+    if not found:
+        return None
+    frames: str
+    cause: str
+    frames, cause = found[-1]
+    own = [m.group() for m in _FRAME.finditer(frames) if not _is_machinery(m.group(1))]
+    cause = _SQLSTATE.sub("", cause.rstrip())
+    return "Traceback (most recent call last):\n" + "".join(own or [frames]) + cause
+
+
+def first_lines(text: str) -> str:
+    """Return the message at the head of an exception's text, without stack and plan."""
+    lines = []
+    for line in text.strip().splitlines():
+        if _APPENDIX.match(line):
+            break
+        lines.append(_SQLSTATE.sub("", line))
+        if len(lines) == _SPARK_LINES:
+            break
+    return "\n".join(lines)
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith(_MACHINERY) or any(name in file for name in _MACHINERY_ARCHIVES)

@@ -1,0 +1,297 @@
+"""The worker's process: runs a script's streaming queries, counts them, and beats.
+
+The script runs in the main thread, as it may set signal handlers and may block. What a signal
+starts runs in a thread of its own: it stops the queries, so that a script which waits for them
+goes on to its end; a script that goes on all the same is left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stormkeeper.conf import Conf
+from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.errors import ConfigError, StormkeeperError, TopologyError, WorkerError
+from stormkeeper.state import factory, paths
+from stormkeeper.thrift.serialization import compression_for, serialize
+from stormkeeper.topology.plan import plan
+from stormkeeper.topology.topology import Topology
+from stormkeeper.worker import script as scripts
+from stormkeeper.worker import settings
+from stormkeeper.worker.adopting import AdoptedQueries, adopted
+from stormkeeper.worker.beater import Beater
+from stormkeeper.worker.building import build
+from stormkeeper.worker.counting import TopologyCounts
+from stormkeeper.worker.failure import log_failure, readable, readable_text
+from stormkeeper.worker.heartbeat import heartbeat
+from stormkeeper.worker.listening import QueryEvents
+from stormkeeper.worker.running import TopologyRun
+from stormkeeper.worker.session import WorkerSession, is_running
+from stormkeeper.worker.statistics import WorkerStatistics
+from stormkeeper.worker.stopping import Gate, stop_queries
+
+log = logging.getLogger(__name__)
+
+#: How long the batches that run when the worker is asked to stop may go on, in seconds.
+STOP_SECS = 15.0
+
+#: How long Spark may take to tell of the last batches.
+DRAIN_SECS = 3.0
+
+#: How long the script may go on after its queries have been stopped.
+SCRIPT_SECS = 6.0
+
+#: How long the last heartbeat may take.
+LAST_BEAT_SECS = 4.0
+
+#: How long the JVM may take to end.
+END_SECS = 6.0
+
+_LOOK_SECS = 0.1
+
+
+def serve(
+    conf: Conf,
+    *,
+    script: Path,
+    storm_id: str,
+    node: str,
+    port: int,
+    settle: Callable[[Topology | None], Conf] | None = None,
+) -> int:
+    """Run a worker until its queries have ended or it is told to stop; return its exit code.
+
+    Parameters
+    ----------
+    conf
+        The configuration to beat with, from the start on.
+    script
+        Defines a topology, or is any PySpark streaming script.
+    storm_id, node, port
+        Whose heartbeats these are: the topology's id, the supervisor's, and the slot's port.
+    settle
+        Returns the configuration to run with, once the topology is known. Default: `conf` with
+        the topology's own values.
+
+    Raises
+    ------
+    ConfigError
+        When the configuration to run with is wrong.
+    """
+    die_with_parent()
+    with StopSignals() as signals:
+        worker = Worker(
+            conf,
+            script=script,
+            storm_id=storm_id,
+            node=node,
+            port=port,
+            settle=settle or (lambda topology: settings.with_topology(conf, topology)),
+            stopping=lambda: signals.stopped,
+        )
+        threading.Thread(
+            target=worker.stop_when, args=(signals.wait,), name="worker-stop", daemon=True
+        ).start()
+        return worker.run()
+
+
+class Worker:
+    """One worker: `run` is for the main thread, `stop_when` for another one."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        *,
+        script: Path,
+        storm_id: str,
+        node: str,
+        port: int,
+        settle: Callable[[Topology | None], Conf],
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._script = script
+        self._storm_id = storm_id
+        self._settle = settle
+        self._stopping = stopping
+        self._began = time.monotonic()
+        self._settled: Conf | None = None
+        self._topologies: list[Topology] = []
+        self._statistics = WorkerStatistics()
+        self._adopted = AdoptedQueries(self._statistics)
+        self._events = QueryEvents(self._adopted)
+        self._session = WorkerSession(self._run_conf, storm_id)
+        self._gate = Gate()
+        self._queries_stopped = threading.Event()
+        self._script_over = threading.Event()
+        self._finishing = threading.Lock()
+        self._finished = False
+        self._compression = compression_for(conf["storm.meta.serialization.delegate"])
+        self._beater = Beater(
+            lambda: factory.connect(conf),
+            paths.workerbeat(storm_id, node, port),
+            self._heartbeat,
+            period_secs=conf["task.heartbeat.frequency.secs"],
+            on_first=lambda: announce(f"worker beating {storm_id} {node} {port}"),
+        )
+
+    def run(self) -> int:
+        """Run the script and its queries; return the exit code.
+
+        Raises
+        ------
+        ConfigError
+            When the configuration to run with is wrong.
+        """
+        try:
+            scripts.prepare(self._script)
+            self._beater.start()
+            return self._work()
+        except ConfigError:
+            raise
+        except StormkeeperError as error:
+            if self._stopping():
+                log.debug("while stopping: %s", error)
+                return 0
+            log_failure(log, error)
+            return 1
+        finally:
+            self._script_over.set()
+            if self._stopping():
+                self._queries_stopped.wait(STOP_SECS + DRAIN_SECS)
+            self._stop_queries()  # also what was just being started then
+            self._finish()
+
+    def stop_when(self, asked: Callable[[float], bool]) -> None:
+        """Wait until `asked` (which waits for some seconds) says so, then stop everything."""
+        while not asked(60.0):
+            pass
+        log.info("stopping")
+        self._stop_queries()
+        self._queries_stopped.set()
+        if not self._script_over.wait(SCRIPT_SECS):
+            log.warning("%s is still not over; leaving it", self._script)
+            self._finish()
+            sys.stdout.flush()
+            os._exit(0)
+
+    def _work(self) -> int:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._gate.installed())
+            stack.enter_context(self._session.offered(self._stop_queries))
+            with adopted(self._events):
+                names = self._run_script()
+                topology = scripts.the_topology(names, self._topologies, self._script)
+                if topology is None:
+                    self._stay()
+                    return 0
+            if self._adopted.any:
+                raise TopologyError(
+                    f"{self._script} defines the topology {topology.name!r} and starts a query "
+                    "itself as well: make that one a bolt which returns its DataStreamWriter"
+                )
+            self._run_topology(topology)
+        return 0
+
+    def _run_script(self) -> dict[str, Any]:
+        try:
+            return scripts.run(self._script, self._declared)
+        except ConfigError:
+            raise
+        except TopologyError as error:
+            line = scripts.line_of(error, self._script)
+            raise TopologyError(f"{self._script}{line}: {error}") from error
+        except StormkeeperError:
+            raise
+        except Exception as error:
+            raise WorkerError(f"{self._script} failed:\n{readable(error)}") from error
+
+    def _declared(self, topology: Topology) -> None:
+        self._topologies.append(topology)
+        if len(self._topologies) == 1:
+            self._settled = self._settle(topology)
+            # Whatever stands below it in the script may need a session: a column does.
+            self._session.get()
+            self._session.adapt()
+
+    def _run_conf(self) -> Conf:
+        if self._settled is None:
+            self._settled = self._settle(None)
+        return self._settled
+
+    def _run_topology(self, topology: Topology) -> None:
+        conf = self._run_conf() if topology is self._topologies[0] else self._settle(topology)
+        the_plan = plan(topology)
+        session = self._session.get()
+        self._events.counter = TopologyCounts(the_plan, self._statistics)
+        self._events.attach(session)
+        built = build(
+            the_plan,
+            session,
+            conf,
+            lambda query: settings.checkpoint(conf, self._storm_id, query),
+        )
+        TopologyRun(built, self._events, self._stopping).run()
+
+    def _stay(self) -> None:
+        """Wait for the queries that a plain script has left running."""
+        if not self._adopted.any:
+            raise WorkerError(
+                f"{self._script} defines no Topology and starts no streaming query: "
+                "there is nothing to run"
+            )
+        left = self._events.running()
+        while self._events.running() and not self._stopping():
+            if not any(is_running(session) for session in self._events.sessions):
+                return
+            self._events.wait(lambda: not self._events.running(), _LOOK_SECS)
+        for run in left:
+            if run.error is not None:
+                name = self._adopted.component(run)
+                raise WorkerError(f"the query {name!r} failed:\n{readable_text(run.error)}")
+
+    def _stop_queries(self) -> None:
+        self._gate.close()
+        try:
+            active = [query for spark in self._events.sessions for query in _active(spark)]
+            stop_queries(active, STOP_SECS)
+            self._events.wait(lambda: not self._events.running(), DRAIN_SECS)
+        finally:
+            if not self._stopping():
+                self._gate.open()
+
+    def _heartbeat(self) -> bytes:
+        now = time.monotonic()
+        beat = heartbeat(
+            self._storm_id,
+            self._statistics.snapshot(now),
+            time_secs=int(time.time()),
+            uptime_secs=int(now - self._began),
+        )
+        return serialize(beat, self._compression)
+
+    def _finish(self) -> None:
+        with self._finishing:
+            if not self._finished:
+                self._finished = True
+                self._beater.close(LAST_BEAT_SECS)
+                self._session.end(END_SECS)
+
+
+def _active(session: SparkSession) -> list[StreamingQuery]:
+    try:
+        return session.streams.active if is_running(session) else []
+    except (Py4JError, PySparkException):  # it is being stopped at this moment
+        return []

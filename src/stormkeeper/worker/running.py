@@ -1,0 +1,135 @@
+"""Runs the queries of a topology until they end, one of them fails, or the worker stops."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stormkeeper.errors import WorkerError
+from stormkeeper.worker.building import Built
+from stormkeeper.worker.failure import readable, readable_text
+from stormkeeper.worker.listening import QueryEvents, Run
+
+log = logging.getLogger(__name__)
+
+#: Spark gives a new Python worker a short time to call back, which a busy machine may not keep;
+#: nothing is wrong with the query then.
+_TRANSIENT = ("Python worker failed to connect back", "Python worker did not connect back in time")
+
+#: Starts of a query without a single batch between them.
+_STARTS = 4
+
+#: Wait before the second start; twice as long before each further one.
+_RETRY_SECS = 1.0
+
+#: How long the next query waits for this one's first batch: starting several queries with Python
+#: workers at once is what brings about the transient failure.
+_SETTLE_SECS = 60.0
+
+_LOOK_SECS = 0.1
+
+
+@dataclass
+class _Running:
+    built: Built
+    query: StreamingQuery
+    #: Starts since a batch was last seen.
+    starts: int
+
+
+class TopologyRun:
+    """The running queries of a topology.
+
+    Parameters
+    ----------
+    built
+        The queries.
+    events
+        What Spark tells of them.
+    stopping
+        Whether the worker is asked to stop.
+    """
+
+    def __init__(
+        self, built: Sequence[Built], events: QueryEvents, stopping: Callable[[], bool]
+    ) -> None:
+        self._built = built
+        self._events = events
+        self._stopping = stopping
+        self._running: list[_Running] = []
+
+    def run(self) -> None:
+        """Start the queries one after another; return when all have ended, or on a stop.
+
+        Raises
+        ------
+        WorkerError
+            When a query failed; the others still run.
+        """
+        for built in self._built:
+            if self._stopping():
+                return
+            running = _Running(built, self._start(built), 1)
+            self._running.append(running)
+            log.info("the query %s runs", built.query.id)
+            self._settle(running)
+        while self._running and not self._stopping():
+            self._events.wait(self._any_ended, _LOOK_SECS)
+            for running in [r for r in self._running if self._has_ended(r)]:
+                self._ended(running)
+
+    def _start(self, built: Built) -> StreamingQuery:
+        try:
+            return built.writer.start()
+        except (PySparkException, Py4JError) as error:
+            raise WorkerError(
+                f"the query {built.query.id!r} did not start:\n{readable(error)}"
+            ) from error
+
+    def _settle(self, running: _Running) -> None:
+        deadline = time.monotonic() + _SETTLE_SECS
+        while time.monotonic() < deadline and not self._stopping():
+            run = self._run(running)
+            if self._has_ended(running) or (run is not None and run.batches):
+                return
+            if running.query.status["message"].startswith("Waiting"):
+                return
+            self._events.wait(self._any_ended, _LOOK_SECS)
+
+    def _ended(self, running: _Running) -> None:
+        run = self._run(running)
+        error = run.error if run is not None else None
+        id_ = running.built.query.id
+        if error is None:
+            log.info("the query %s has ended", id_)
+            self._running.remove(running)
+            return
+        if self._stopping():
+            return
+        if run is not None and run.batches:
+            running.starts = 0
+        if not any(text in error for text in _TRANSIENT) or running.starts >= _STARTS:
+            raise WorkerError(f"the query {id_!r} failed:\n{readable_text(error)}")
+        log.warning(
+            "the query %s lost a Python worker that was slow to start; starting it again", id_
+        )
+        time.sleep(_RETRY_SECS * 2 ** max(0, running.starts - 1))
+        running.starts += 1
+        running.query = self._start(running.built)
+        self._settle(running)
+
+    def _run(self, running: _Running) -> Run | None:
+        return self._events.run(str(running.query.runId))
+
+    def _has_ended(self, running: _Running) -> bool:
+        run = self._run(running)
+        return run is not None and run.ended
+
+    def _any_ended(self) -> bool:
+        return any(self._has_ended(running) for running in self._running)

@@ -1,0 +1,104 @@
+"""Runs a user's script as Python would, and finds the topology that it defines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stormkeeper.errors import TopologyError, WorkerError
+from stormkeeper.topology.topology import Topology, on_declared
+
+
+def prepare(script: Path) -> None:
+    """Make this process look like ``python SCRIPT`` to the script: its ``argv`` and ``path``.
+
+    Modules beside the script are found by Spark's Python workers too.
+
+    Raises
+    ------
+    WorkerError
+        When there is no such file.
+    """
+    if not script.is_file():
+        raise WorkerError(f"there is no script {script}")
+    folder = str(script.resolve().parent)
+    sys.argv = [str(script)]
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
+    """Run the script to its end and return its global names.
+
+    The script is the module ``__main__`` from then on, not only while it runs: so PySpark sends
+    its functions to Python workers by value, as nobody there could import them.
+
+    Parameters
+    ----------
+    script
+        A Python file.
+    declared
+        Called with each topology that it makes, when it makes it.
+
+    Raises
+    ------
+    WorkerError
+        When it exits with a status other than 0.
+    Exception
+        Whatever it raises.
+    """
+    module = types.ModuleType("__main__")
+    module.__file__ = str(script)
+    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    sys.modules["__main__"] = module
+    token = on_declared.set(declared)
+    try:
+        code = compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise WorkerError(f"{script} exited with {end.code!r}") from end
+    finally:
+        on_declared.reset(token)
+    return module.__dict__
+
+
+def the_topology(names: Mapping[str, Any], made: list[Topology], script: Path) -> Topology | None:
+    """Return the topology that a script defines, or None where it defines none.
+
+    Parameters
+    ----------
+    names
+        The script's global names. A topology that has one counts before one that has none.
+    made
+        All topologies that were made while the script ran.
+    script
+        For the message.
+
+    Raises
+    ------
+    TopologyError
+        When there are several.
+    """
+    named = {id(value): value for value in names.values() if isinstance(value, Topology)}
+    found = list(named.values()) or made
+    if len(found) > 1:
+        raise TopologyError(
+            f"{script} defines {len(found)} topologies "
+            f"({', '.join(repr(topology.name) for topology in found)}): a worker runs one; put "
+            "each into a script of its own"
+        )
+    return found[0] if found else None
+
+
+def line_of(error: BaseException, script: Path) -> str:
+    """Return ", line N" for where in the script an error comes from; nothing where it does not."""
+    lines = [
+        f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(script)
+    ]
+    return f", line {lines[-1]}" if lines else ""

@@ -1,0 +1,210 @@
+"""The worker's Spark session: started when first needed, and handed to a script that asks for one.
+
+A setting such as ``spark.driver.memory`` or ``spark.jars.packages`` counts only while the JVM
+starts, and a user may give it in the topology's conf or in a script's ``SparkSession.builder``.
+So nothing is started before one of them has spoken: the topology by being made, a plain script by
+asking for a session, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from stormkeeper.daemon import spark as engine
+from stormkeeper.worker.settings import spark_values
+
+log = logging.getLogger(__name__)
+
+#: Loggers of Spark that fill pages about what a user's own code raised, which the worker says once
+#: and readably. On a cluster a failed task is news by itself: it is tried again.
+_WORDY = (
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.sql.execution.datasources.FileFormatWriter",
+    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
+)
+_WORDY_LOCAL = (
+    "org.apache.spark.api.python.PythonRunner",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
+    "org.apache.spark.util.Utils",
+)
+#: The same in Python: py4j on ``foreachBatch``, PySpark on what it raises anyway.
+_WORDY_PYTHON = ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+
+
+class WorkerSession:
+    """The one Spark session of a worker.
+
+    Parameters
+    ----------
+    conf
+        Returns the configuration to start it with, when it is started.
+    name
+        ``spark.app.name``, unless the configuration names one.
+    """
+
+    def __init__(self, conf: Callable[[], Mapping[str, Any]], name: str) -> None:
+        self._conf = conf
+        self._name = name
+        self._lock = threading.RLock()
+        self._session: SparkSession | None = None
+        self._starting = False
+
+    @property
+    def started(self) -> SparkSession | None:
+        """The session, None while there is none."""
+        return self._session if is_running(self._session) else None
+
+    def get(self, asked: Mapping[str, Any] | None = None) -> SparkSession:
+        """Return the session; start it, with what was `asked` for as well, if there is none.
+
+        Raises
+        ------
+        EngineError
+            When Spark does not start.
+        """
+        with self._lock:
+            if not is_running(self._session):
+                self._starting = True
+                try:
+                    with _unhurt_by_sigterm():
+                        self._session = engine.session(
+                            spark_values(self._conf(), asked or {}), self._name
+                        )
+                finally:
+                    self._starting = False
+                _quieten(self._session)
+            assert self._session is not None
+            return self._session
+
+    @contextlib.contextmanager
+    def offered(self, before_stop: Callable[[], None]) -> Iterator[None]:
+        """Give this session to all code of this process that asks PySpark for one.
+
+        Parameters
+        ----------
+        before_stop
+            Called when such code stops the session, before it is stopped.
+        """
+        builder = SparkSession.Builder
+        get_or_create = builder.getOrCreate
+        get_active = SparkSession.__dict__["getActiveSession"]
+        stop = SparkSession.stop
+
+        def ours(asking: Any) -> SparkSession:
+            with self._lock:
+                if self._starting:
+                    return get_or_create(asking)
+                if self.started is None:
+                    return self.get(asking._options)
+                for key in asking._options.keys() & self._conf().keys():
+                    del asking._options[key]  # the configuration's stands
+                return get_or_create(asking)
+
+        def ours_if_none(_: type[SparkSession]) -> SparkSession | None:
+            started = self.started
+            if started is None and not self._starting:
+                return self.get()
+            active: SparkSession | None = get_active.__get__(None, SparkSession)()
+            return active
+
+        def stop_ours(session: SparkSession) -> None:
+            before_stop()
+            stop(session)
+
+        builder.getOrCreate = ours  # type: ignore[method-assign,assignment]
+        SparkSession.getActiveSession = classmethod(ours_if_none)  # type: ignore[assignment]
+        SparkSession.stop = stop_ours  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            builder.getOrCreate = get_or_create  # type: ignore[method-assign]
+            SparkSession.getActiveSession = get_active  # type: ignore[method-assign]
+            SparkSession.stop = stop  # type: ignore[method-assign]
+
+    def adapt(self) -> None:
+        """Take over what the configuration has come to say since the session was started.
+
+        What cannot be changed in a running session is logged.
+        """
+        session = self.started
+        if session is None:
+            return
+        settings = engine.settings(self._conf(), self._name)
+        for key in settings.keys() & self._conf().keys():
+            value = settings[key]
+            if session.conf.get(key, None) == value:
+                continue
+            if session.conf.isModifiable(key):
+                session.conf.set(key, value)
+            else:
+                log.warning(
+                    "%s=%s comes too late, Spark runs already: make the Topology before anything "
+                    "else of PySpark",
+                    key,
+                    value,
+                )
+
+    def end(self, timeout_secs: float) -> None:
+        """End the session, if there is one, with the JVM and Spark's Python workers."""
+        if self._session is None:
+            return
+        # py4j would report, for every object that Python still holds, that the JVM is gone.
+        logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
+        thread = threading.Thread(
+            target=engine.end, args=(self._session, timeout_secs), name="worker-end", daemon=True
+        )
+        thread.start()
+        thread.join(2 * timeout_secs)  # stopping a session has no limit of its own
+
+
+def is_running(session: SparkSession | None) -> bool:
+    """Return whether there is a session, and nobody has stopped it."""
+    return session is not None and session.sparkContext._jsc is not None
+
+
+@contextlib.contextmanager
+def _unhurt_by_sigterm() -> Iterator[None]:
+    """Have programs that are started meanwhile ignore SIGTERM, which the JVM then does as well.
+
+    Service managers send it to all processes of a service. The JVM would end at once, under the
+    batch that the worker is finishing; it ends with the worker anyhow. PySpark protects it from
+    SIGINT in the same way.
+    """
+    global _shielding  # noqa: PLW0603  (a fork's hook is told nothing but this)
+    if not _shielding_hooked:
+        os.register_at_fork(after_in_child=_ignore_sigterm)
+        _shielding_hooked.append(True)
+    _shielding = True
+    try:
+        yield
+    finally:
+        _shielding = False
+
+
+_shielding = False
+_shielding_hooked: list[bool] = []
+
+
+def _ignore_sigterm() -> None:
+    if _shielding:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _quieten(session: SparkSession) -> None:
+    for name in _WORDY_PYTHON:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    levels = session._jvm.org.apache.logging.log4j.Level  # type: ignore[union-attr]
+    configurator = session._jvm.org.apache.logging.log4j.core.config.Configurator  # type: ignore[union-attr]
+    local = str(session.sparkContext.master).startswith("local")
+    for name in (*_WORDY, *(_WORDY_LOCAL if local else ())):
+        configurator.setLevel(name, levels.OFF)

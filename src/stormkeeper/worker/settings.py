@@ -1,0 +1,102 @@
+"""The configuration that a topology runs with, and what of it goes to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stormkeeper.conf import Conf, load
+from stormkeeper.errors import ConfigError
+from stormkeeper.topology.topology import Topology
+
+#: Writes checkpoints on a local disk with plain system calls. Spark's own choice forks a program
+#: for every file where Hadoop's native library is missing, which doubles a small batch's time.
+_LOCAL_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+#: How long Spark waits for a stopped query's thread; its default is for ever.
+_STOP_TIMEOUT = "20s"
+
+
+def merged(
+    topology: Topology | None,
+    *,
+    files: Sequence[Path] | None = None,
+    overrides: Sequence[str] = (),
+    strict: bool = False,
+) -> Conf:
+    """Return the cluster's configuration, under the topology's own, under the command line's.
+
+    Parameters
+    ----------
+    topology
+        Its ``conf`` is taken, and its keys are known ones from then on.
+    files, overrides, strict
+        As in `stormkeeper.conf.load`.
+
+    Raises
+    ------
+    ConfigError
+        When a layer is wrong, or `strict` and a key is unknown.
+    """
+    own = topology.conf if topology is not None else {}
+    conf = load(files=files, overrides=overrides, strict=strict, also_known=own)
+    commanded = {override.partition("=")[0].strip() for override in overrides}
+    return with_topology(conf, topology, keep=commanded)
+
+
+def with_topology(
+    conf: Conf, topology: Topology | None, *, keep: set[str] | frozenset[str] = frozenset()
+) -> Conf:
+    """Return `conf` with the topology's own values, but for the keys to `keep`.
+
+    Raises
+    ------
+    ConfigError
+        When one of them is not what its key may be.
+    """
+    if topology is None:
+        return conf
+    values = {key: value for key, value in topology.conf.items() if key not in keep}
+    try:
+        return conf.with_values({"topology.name": topology.name} | values)
+    except ConfigError as error:
+        what = str(error).removeprefix("with_values: ")
+        raise ConfigError(f"the conf of the topology {topology.name!r}: {what}") from error
+
+
+def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``spark.*`` values that a session is asked for.
+
+    Parameters
+    ----------
+    conf
+        The configuration; wins over the others.
+    script
+        What a script of its own says in ``SparkSession.builder``.
+    """
+    chosen: dict[str, Any] = {"spark.sql.streaming.stopTimeout": _STOP_TIMEOUT}
+    if _is_local(checkpoint_root(conf)):
+        chosen["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+    chosen |= script
+    return chosen | {key: value for key, value in conf.items() if key.startswith("spark.")}
+
+
+def checkpoint_root(conf: Mapping[str, Any]) -> str:
+    """Return the folder, or the URL, that all topologies' checkpoints are below."""
+    chosen = conf["topology.checkpoint.dir"]
+    if chosen is None:
+        chosen = str(Path(conf["storm.local.dir"], "checkpoints"))
+    return str(Path(chosen).absolute()) if _is_local(chosen) and ":" not in chosen else str(chosen)
+
+
+def checkpoint(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
+    """Return where a query keeps its checkpoint: the same place at every start of the topology."""
+    return f"{checkpoint_root(conf).rstrip('/')}/{storm_id}/{query}"
+
+
+def _is_local(location: str) -> bool:
+    scheme, colon, _ = location.partition(":/")
+    return not colon or scheme == "file"

@@ -1,0 +1,102 @@
+"""Stops streaming queries between two micro-batches, so that what was done is also counted.
+
+Spark can only interrupt a query. Its batch is then done again at the next start, which is what
+checkpoints are for; but rows that a ``foreachBatch`` function has written by then were written
+without having been counted. So a stop waits for the running batch, and a `Gate` keeps the next one
+from reaching the function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger(__name__)
+
+#: What Spark says a query is doing from the first look at a batch's rows until its commit.
+_IN_BATCH = "Processing new data"
+
+_LOOK_SECS = 0.005
+
+
+class StoppingError(Exception):
+    """The worker is stopping; the batch that this is raised in will be done after the restart."""
+
+
+class Gate:
+    """Lets the batches of ``foreachBatch`` functions in until it is closed."""
+
+    def __init__(self) -> None:
+        self._closed = False
+
+    def close(self) -> None:
+        """Let no further batch in; one that is in goes on."""
+        self._closed = True
+
+    def open(self) -> None:
+        """Let batches in again."""
+        self._closed = False
+
+    def guard(self, function: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+        """Return `function` behind the gate."""
+
+        @functools.wraps(function)
+        def guarded(batch: Any, number: int) -> Any:
+            if self._closed:
+                raise StoppingError
+            return function(batch, number)
+
+        return guarded
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Put every ``foreachBatch`` function of this process behind the gate."""
+        for_each_batch = DataStreamWriter.foreachBatch
+
+        def guarded(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
+            return for_each_batch(writer, self.guard(func))
+
+        DataStreamWriter.foreachBatch = guarded  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]
+
+
+def stop_queries(queries: Sequence[StreamingQuery], timeout_secs: float) -> None:
+    """Stop all of `queries` at once, each after its running batch, within `timeout_secs`.
+
+    A batch that takes longer is interrupted. Errors are of no more interest.
+    """
+    deadline = time.monotonic() + timeout_secs
+    threads = [
+        threading.Thread(target=_stop_one, args=(query, deadline), name="worker-stop", daemon=True)
+        for query in queries
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        # Spark has its own limit on how long an interrupted query may take to notice.
+        thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
+
+
+def _stop_one(query: StreamingQuery, deadline: float) -> None:
+    try:
+        while query.isActive and query.status["message"] == _IN_BATCH:
+            if time.monotonic() > deadline:
+                log.warning("a micro-batch of %s takes too long; interrupted it", query.name)
+                break
+            time.sleep(_LOOK_SECS)
+        query.stop()
+    except (PySparkException, Py4JError) as error:
+        log.debug("stopping %s: %s", query.name, error)

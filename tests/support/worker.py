@@ -1,0 +1,150 @@
+"""The real worker as a process of its own, for tests that watch it, stop it, or kill it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from support.waiting import until
+
+#: Spark on a busy machine with two cores needs most of a minute.
+START_SECS = 120.0
+STOP_SECS = 60.0
+
+
+class WorkerProcess:
+    """Runs ``python -m stormkeeper.worker`` on a script; what it writes is gathered line by line.
+
+    Parameters
+    ----------
+    script
+        What it runs.
+    conf
+        Configuration, given with ``-c``.
+    folder
+        Where it runs; the end of its life leaves temporary files nowhere else.
+    storm_id, node, port
+        Whose heartbeats it sends.
+    """
+
+    def __init__(
+        self,
+        script: Path,
+        conf: Mapping[str, Any],
+        folder: Path,
+        *,
+        storm_id: str = "topology-1-1",
+        node: str = "node",
+        port: int = 6700,
+    ) -> None:
+        self.path = f"/workerbeats/{storm_id}/{node}-{port}"
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        arguments = ["--storm-id", storm_id, "--node", node, "--port", str(port)]
+        for key, value in conf.items():
+            arguments += ["-c", f"{key}={json.dumps(value)}"]
+        environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "stormkeeper.worker", str(script), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env={
+                **environment,
+                "HOME": "/nonexistent",
+                "STORMKEEPER_DIE_WITH_PARENT": "1",
+                "TMPDIR": str(folder),
+                "SPARK_LOCAL_DIRS": str(folder),
+            },
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True)
+            for stream, lines in (
+                (self._process.stdout, self.lines),
+                (self._process.stderr, self.errors),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._process.poll() is None:
+            family = self.family()
+            self._process.kill()
+            psutil.wait_procs(family, timeout=20)
+
+    def _read(self, stream: Any, lines: list[str]) -> None:
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+
+    @property
+    def text(self) -> str:
+        """All that it wrote until now."""
+        return "\n".join(["stdout:", *self.lines, "stderr:", *self.errors])
+
+    def wait_for(self, pattern: str, deadline_secs: float = START_SECS) -> re.Match[str]:
+        """Wait for a line on stdout that `pattern` is found in."""
+
+        def found() -> re.Match[str] | None:
+            for line in list(self.lines):
+                if match := re.search(pattern, line):
+                    return match
+            assert self._process.poll() is None, f"ended before {pattern!r}:\n{self.text}"
+            return None
+
+        try:
+            return until(found, deadline_secs)
+        except AssertionError as error:
+            raise AssertionError(f"no {pattern!r}:\n{self.text}") from error
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all that it started."""
+        process = psutil.Process(self._process.pid)
+        return [process, *process.children(recursive=True)]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker alone."""
+        self._process.send_signal(number)
+
+    def ended(self, deadline_secs: float = STOP_SECS) -> int:
+        """Wait for the end, and return the exit code."""
+        code = self._process.wait(deadline_secs)
+        for reader in self._readers:
+            reader.join(10.0)
+        return code
+
+    def stop(self) -> int:
+        """Ask it to stop, wait for its end, and return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.ended()
+
+
+def all_gone(processes: list[psutil.Process], deadline_secs: float = 20.0) -> None:
+    """Wait until none of `processes` runs any more; one that nobody waits for may be a zombie."""
+
+    def left() -> list[psutil.Process]:
+        return [p for p in processes if p.is_running() and _status(p) != psutil.STATUS_ZOMBIE]
+
+    try:
+        until(lambda: not left(), deadline_secs)
+    except AssertionError as error:
+        raise AssertionError(f"still there: {left()}") from error
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.NoSuchProcess:
+        return psutil.STATUS_ZOMBIE

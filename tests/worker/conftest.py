@@ -1,0 +1,75 @@
+from collections import Counter
+
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.daemon.spark import session
+from stormkeeper.topology.plan import plan
+from stormkeeper.worker.building import build
+from stormkeeper.worker.counting import TopologyCounts
+from stormkeeper.worker.listening import QueryEvents
+from stormkeeper.worker.running import TopologyRun
+from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
+from support.waiting import until
+from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
+
+__all__ = ["zookeeper_root", "zookeeper_server", "zookeeper_settings"]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """One Spark session for all tests that need no worker process."""
+    folder = tmp_path_factory.mktemp("spark")
+    return session(
+        {
+            "spark.master": "local[2]",
+            "spark.sql.shuffle.partitions": 2,
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder),
+        },
+        "tests",
+    )
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    """A folder of six text files with the numbers from 1 to 60, and these numbers."""
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    for file in range(6):
+        lines = [str(n) for n in range(1 + 10 * file, 11 + 10 * file)]
+        (folder / f"{file}.txt").write_text("\n".join(lines) + "\n")
+    return folder, range(1, 61)
+
+
+@pytest.fixture
+def run_topology(spark, tmp_path):
+    """Runs a topology to its end and returns what was counted, by component and query."""
+
+    def run(topology, **conf):
+        the_plan = plan(topology)
+        statistics = WorkerStatistics()
+        events = QueryEvents(TopologyCounts(the_plan, statistics))
+        events.attach(spark)
+        values = defaults().with_values(conf)
+        built = build(the_plan, spark, values, lambda query: str(tmp_path / "checkpoints" / query))
+        TopologyRun(built, events, lambda: False).run()
+        until(lambda: not events.running())
+        spark.streams.removeListener(events._listener)
+        return Counts(statistics.snapshot(0.0))
+
+    return run
+
+
+class Counts:
+    """What was counted, in a form that is short to compare."""
+
+    def __init__(self, snapshot):
+        self.emitted = Counter()
+        self.transferred = Counter()
+        self.executed = {}
+        for executor, figures in snapshot:
+            key = executor.component, executor.query
+            self.emitted[key] = figures.emitted[ALL_TIME]
+            self.transferred[key] = figures.transferred[ALL_TIME]
+            self.executed[key] = figures.executed[ALL_TIME]

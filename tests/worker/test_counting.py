@@ -1,0 +1,75 @@
+from stormkeeper.topology import Topology
+from stormkeeper.topology.plan import Edge, plan
+from stormkeeper.worker.counting import TopologyCounts, executors, observation, work
+from stormkeeper.worker.listening import Run
+from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
+
+
+def diamond():
+    topology = Topology("t")
+    s = topology.spout(name="s", parallelism=2)(lambda: None)
+    left = topology.bolt(s, name="left")(lambda a: a)
+    right = topology.bolt(s, name="right")(lambda a: a)
+    topology.bolt(left, right, left, name="join")(lambda a, b, c: (a, b, c))
+    return plan(topology)
+
+
+def observed(**rows):
+    """Rows by edge, written source_target_position."""
+    counts = {}
+    for edge, count in rows.items():
+        source, target, position = edge.split("_")
+        counts[observation(Edge(source, target, int(position)))] = count
+    return counts
+
+
+def test_observations_are_named_apart_and_the_same_at_every_start():
+    (query,) = diamond().queries
+    names = [observation(edge) for edge in query.edges]
+    assert len(set(names)) == len(names)
+    assert names == [observation(edge) for edge in diamond().queries[0].edges]
+    assert names[0] == "stormkeeper:s>left:0"
+
+
+def test_counts_of_a_diamond():
+    (query,) = diamond().queries
+    rows = observed(s_left_0=10, s_right_0=10, left_join_0=4, right_join_1=6, left_join_2=4)
+    done = work(query, rows, 25.0)
+    assert (done["s"].emitted, done["s"].transferred, done["s"].executed) == (10, 20, {})
+    assert (done["left"].emitted, done["left"].transferred) == (4, 8)
+    assert done["left"].executed == {"s": 10}
+    assert done["right"].executed == {"s": 10}
+    assert (done["join"].emitted, done["join"].executed) == (0, {"left": 8, "right": 6})
+    assert {w.took_ms for w in done.values()} == {25.0}
+
+
+def test_a_reader_that_stops_early_takes_nothing_from_the_others():
+    (query,) = diamond().queries
+    done = work(query, observed(s_left_0=3, s_right_0=10), 1.0)
+    assert (done["s"].emitted, done["s"].transferred) == (10, 13)
+    assert done["left"].executed == {"s": 3}
+
+
+def test_what_was_not_observed_had_no_rows():
+    (query,) = diamond().queries
+    assert all(done.emitted == 0 for done in work(query, {}, 1.0).values())
+
+
+def test_executors_of_a_plan():
+    found = {e.component: e for e in executors(diamond())}
+    assert (found["s"].task_start, found["s"].task_end, found["s"].kind) == (4, 5, "spout")
+    assert found["join"].inputs == ("left", "right")
+    assert not found["join"].emits
+    assert found["left"].emits
+
+
+def test_batches_are_counted_by_the_name_of_their_query():
+    statistics = WorkerStatistics()
+    counts = TopologyCounts(diamond(), statistics, clock=lambda: 0.0)
+    run = Run("run", "query", "join")
+    counts.batch(run, observed(s_left_0=2, s_right_0=2), 1.0)
+    counts.batch(run, observed(s_left_0=3, s_right_0=3), 1.0)
+    counts.batch(Run("other", "query", "another"), observed(s_left_0=99), 1.0)
+    counts.batch(Run("other", "query", None), observed(s_left_0=99), 1.0)
+    emitted = {e.component: f.emitted[ALL_TIME] for e, f in statistics.snapshot(0.0)}
+    assert emitted == {"join": 0, "left": 0, "right": 0, "s": 5}

@@ -1,0 +1,94 @@
+import logging
+
+import pytest
+
+from stormkeeper.daemon.logs import _LineFormatter
+from stormkeeper.errors import WorkerError
+from stormkeeper.worker.failure import first_lines, log_failure, readable, readable_text
+
+FROM_A_PYTHON_WORKER = """\
+Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost \
+task 0.0 in stage 1.0 (TID 1) (host executor driver): org.apache.spark.api.python.PythonException: \
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 5, in main
+    process()
+  File "/home/me/topology.py", line 7, in parse
+    return int(value) // (int(value) - 15)
+           ~~~~~~~~~~~^^~~~~~~~~~~~~~~~~~~
+ZeroDivisionError: integer division or modulo by zero
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(x.scala:1)
+\tat org.apache.spark.sql.execution.python.PythonArrowOutput$$anon$1.read(PythonArrowOutput.scala:1)
+
+Driver stacktrace: SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: out [id = 1, runId = 2]
+"""  # noqa: E501
+
+FROM_THE_JVM = """\
+[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nothing` cannot be resolved. SQLSTATE: 42703;
+'Project ['nothing]
++- StreamingRelation FileSource[/in], [value#0]
+"""  # noqa: E501
+
+
+def test_the_users_frames_and_no_others():
+    assert readable_text(FROM_A_PYTHON_WORKER) == (
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/topology.py", line 7, in parse\n'
+        "    return int(value) // (int(value) - 15)\n"
+        "           ~~~~~~~~~~~^^~~~~~~~~~~~~~~~~~~\n"
+        "ZeroDivisionError: integer division or modulo by zero"
+    )
+
+
+def test_the_innermost_traceback_counts():
+    outer = FROM_A_PYTHON_WORKER.replace("ZeroDivisionError", "ValueError")
+    assert readable_text(outer + FROM_A_PYTHON_WORKER).endswith("modulo by zero")
+    assert "ValueError" not in readable_text(outer + FROM_A_PYTHON_WORKER)
+
+
+def test_a_message_of_several_lines_is_kept():
+    text = FROM_A_PYTHON_WORKER.replace("modulo by zero", "modulo\nby zero")
+    assert readable_text(text).endswith("integer division or modulo\nby zero")
+
+
+def test_a_message_of_sparks_without_its_plan():
+    assert first_lines(FROM_THE_JVM) == (
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nothing` cannot be resolved"
+    )
+    assert readable_text(FROM_THE_JVM) == first_lines(FROM_THE_JVM)
+
+
+def test_a_long_message_is_cut():
+    assert first_lines("\n".join("abcdefghij")).splitlines() == list("abcdef")
+
+
+def test_an_exception_raised_here():
+    def fault():
+        raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match="no such thing") as caught:
+        fault()
+    text = readable(caught.value)
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert "in fault" in text
+    assert text.endswith("ValueError: no such thing")
+
+
+def test_an_exception_without_a_message():
+    assert readable(KeyboardInterrupt()) == "KeyboardInterrupt()"
+
+
+def test_a_syntax_error_shows_the_line():
+    with pytest.raises(SyntaxError) as caught:
+        compile("a = (\nb", "script.py", "exec")
+    assert readable(caught.value).startswith('  File "script.py", line 1\n')
+
+
+def test_the_log_has_one_line_and_the_rest_below_it(caplog):
+    log_failure(logging.getLogger("test"), WorkerError("the bolt 'b' failed:\nTraceback\n  line"))
+    (record,) = caplog.records
+    assert record.getMessage() == "the bolt 'b' failed:"
+    lines = _LineFormatter("%(levelname)s %(message)s").format(record).splitlines()
+    assert lines == ["ERROR the bolt 'b' failed:", "Traceback", "  line"]

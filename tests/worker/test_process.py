@@ -1,0 +1,295 @@
+"""The worker as a user meets it: a process, real Pacemakers, signals, and true counts."""
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import deserialize
+from support.pacemaker import PacemakerProcess
+from support.waiting import until
+from support.worker import START_SECS, WorkerProcess, all_gone
+
+pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(400)]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PACEMAKER_STORE = "org.apache.storm.cluster.PaceMakerStateStorageFactory"
+PERIOD_SECS = 0.5
+
+
+@pytest.fixture
+def pacemakers():
+    with PacemakerProcess() as one, PacemakerProcess() as other:
+        yield one, other
+
+
+@pytest.fixture
+def start(pacemakers, zookeeper_settings, tmp_path):
+    """Starts workers that beat to the two Pacemakers."""
+    with ExitStack() as stack:
+
+        def worker(script, **conf):
+            values = {
+                **zookeeper_settings(),
+                "storm.cluster.state.store": PACEMAKER_STORE,
+                "pacemaker.servers": [p.address for p in pacemakers],
+                "task.heartbeat.frequency.secs": PERIOD_SECS,
+                "storm.local.dir": str(tmp_path / "local"),
+                "spark.master": "local[2]",
+                "spark.sql.shuffle.partitions": 2,
+                **conf,
+            }
+            return stack.enter_context(WorkerProcess(script, values, tmp_path))
+
+        yield worker
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+class Beats:
+    """Reads a worker's newest heartbeat from whichever Pacemaker has it."""
+
+    def __init__(self, pacemakers, path):
+        self._pacemakers = pacemakers
+        self._path = path
+
+    def newest(self):
+        """The heartbeat with the longest uptime; None where there is none, or nobody answers."""
+        found = []
+        for server in self._pacemakers:
+            with PacemakerClient(server.address, retries=0) as client:
+                data = client.get_pulse(self._path)
+                if data is not None:
+                    found.append(deserialize(ClusterWorkerHeartbeat, data))
+        return max(found, key=lambda beat: beat.uptime_secs, default=None)
+
+    def counts(self):
+        """(emitted, executed) of all time by component."""
+        beat = self.newest()
+        counts = {}
+        for stats in beat.executor_stats.values() if beat else ():
+            bolt = stats.specific.bolt
+            executed = sum(bolt.executed[":all-time"].values()) if bolt else 0
+            counts[stats.component] = (sum(stats.emitted[":all-time"].values()), executed)
+        return counts
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A folder of text, and what plain Python counts in it: lines, and words."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    lines, words = 0, Counter()
+    for number, source in enumerate(sorted(Path(os.__file__).parent.glob("*.py"))[:60]):
+        # Spark's lines end at \n and \r\n; a file's last line break begins no further line.
+        content = source.read_text(errors="ignore").replace("\r", "")
+        (folder / f"{number:03}.txt").write_text(content)
+        split = content.removesuffix("\n").split("\n")
+        lines += len(split)
+        for line in split:
+            words.update(w for w in re.split(r"\W+", line, flags=re.ASCII) if w)
+    return folder, lines, words
+
+
+def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemakers, text, tmp_path):
+    folder, lines, words = text
+    output = tmp_path / "totals.json"
+    conf = {"input": str(folder), "output": str(output), "files.per.trigger": 1}
+
+    worker = start(EXAMPLES / "word_count.py", **conf)
+    worker.wait_for(r"^worker beating topology-1-1 node 6700$")
+    beats = Beats(pacemakers, worker.path)
+    until(lambda: beats.counts().get("words", (0, 0))[0] > 0, START_SECS)
+    before = beats.counts()
+
+    for pacemaker in pacemakers:
+        pacemaker.kill()
+    down = time.monotonic()
+    done = len(worker.lines)
+    time.sleep(20.0)  # the length of the outage is what is tested
+    assert len(worker.lines) > done + 3, f"it did not go on without Pacemakers:\n{worker.text}"
+    for pacemaker in pacemakers:
+        pacemaker.start()
+    until(beats.newest, 15.0)
+    assert beats.counts()["words"][0] > before["words"][0]
+    assert time.monotonic() - down < 20.0 + 15.0
+
+    # Stopped in the middle: the last heartbeat says just what the sink has written.
+    assert worker.stop() == 0, worker.text
+    first = beats.counts()
+    totals = json.loads(output.read_text())
+    assert first["words"][0] == first["counts"][1] == sum(totals.values())
+    assert first["words"][0] < words.total()
+    log = "\n".join(worker.errors)
+    assert log.count("heartbeats do not go out") == 1
+    assert log.count("heartbeats go out again") == 1
+
+    # Started again, it goes on where it stopped.
+    worker = start(EXAMPLES / "word_count.py", **(conf | {"files.per.trigger": 10}))
+    until(lambda: json.loads(output.read_text()) == dict(words), START_SECS)
+    family = worker.family()
+    assert len(family) > 1
+    until(lambda: beats.counts().get("words", (0, 0))[0] == words.total() - first["words"][0], 30)
+    assert worker.stop() == 0, worker.text
+    all_gone(family)
+    second = beats.counts()
+    assert first["lines"][0] + second["lines"][0] == lines
+    assert first["words"][1] + second["words"][1] == lines
+    assert first["words"][0] + second["words"][0] == words.total()
+    assert first["counts"][1] + second["counts"][1] == words.total()
+    assert first["counts"][0] == first["totals"][1]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"text", "local", "totals.json"}
+
+
+def test_plain_script_is_counted_and_a_killed_worker_leaves_no_process(start, pacemakers, text):
+    folder, _, _ = text
+    worker = start(EXAMPLES / "plain_streaming.py", **{"spark.imports.input": str(folder)})
+    beats = Beats(pacemakers, worker.path)
+    until(lambda: beats.counts().get("imports", (0, 0))[0] > 0, START_SECS)
+    worker.wait_for(r"^\| *module\|count\|", 30)
+    family = worker.family()
+    assert any("java" in process.name() for process in family)
+    worker.signal(signal.SIGKILL)
+    worker.ended()
+    all_gone(family)
+
+
+PLAIN = """
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 7).getOrCreate()
+assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+lines = spark.readStream.option("maxFilesPerTrigger", 20).text({folder!r})
+longer = lines.where("length(value) > 40")
+named = longer.writeStream.queryName("longer").format("noop").trigger(availableNow=True).start()
+lengths = lines.select(F.length("value").alias("length")).groupBy("length").count()
+batches = []
+def count(batch, number):
+    batches.append(batch.count())
+lengths.writeStream.outputMode("update").trigger(availableNow=True).foreachBatch(count).start()
+named.awaitTermination()
+spark.streams.awaitAnyTermination()
+for query in spark.streams.active:
+    query.awaitTermination()
+print("groups", sum(batches))
+spark.stop()
+"""
+
+
+def test_plain_script_that_ends_by_itself(start, pacemakers, text, script):
+    folder, _, _ = text
+    worker = start(script(PLAIN.format(folder=str(folder))))
+    assert worker.ended(START_SECS) == 0, worker.text
+    longer = sum(
+        len(line) > 40
+        for file in folder.iterdir()
+        for line in file.read_text().removesuffix("\n").split("\n")
+    )
+    counts = Beats(pacemakers, worker.path).counts()
+    groups = int(worker.wait_for(r"^groups (\d+)$", 1).group(1))
+    assert counts == {"longer": (longer, 0), "query-2": (groups, 0)}
+
+
+WAITING = """
+import atexit, pathlib
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+written = []
+def save(batch, number):
+    written.append(batch.count())
+    pathlib.Path({output!r}).write_text(str(sum(written)))
+lines = spark.readStream.option("maxFilesPerTrigger", 1).text({folder!r})
+query = lines.writeStream.queryName("saved").foreachBatch(save).start()
+query.awaitTermination()
+atexit.register(print, "the very end")
+print("after the query")
+"""
+
+
+def test_a_script_that_waits_for_its_query_goes_on_when_it_is_stopped(
+    start, pacemakers, text, script, tmp_path
+):
+    folder, lines, _ = text
+    output = tmp_path / "written"
+    worker = start(script(WAITING.format(folder=str(folder), output=str(output))))
+    until(output.exists, START_SECS)
+    time.sleep(1.5)  # any moment will do
+    assert worker.stop() == 0, worker.text
+    assert worker.lines[-2:] == ["after the query", "the very end"]
+    written = int(output.read_text())
+    assert written < lines
+    assert Beats(pacemakers, worker.path).counts() == {"saved": (written, 0)}
+
+
+FAILING = """
+from pyspark.sql import functions as F
+from stormkeeper.topology import Topology
+
+topology = Topology("failing", conf={{"spark.app.name": "mine", "input": {folder!r}}})
+SQUARED = F.udf(lambda value: invert(value))
+
+@topology.spout
+def lines(spark, conf):
+    print("app", spark.sparkContext.appName)
+    return spark.readStream.text(conf["input"])
+
+def invert(value):
+    return 1 / (int(value) - 15)
+
+@topology.bolt(lines)
+def inverted(lines):
+    return lines.select(SQUARED("value"))
+
+@topology.bolt(inverted)
+def out(inverted):
+    return inverted.writeStream.format("noop")
+"""
+
+
+def test_a_failing_bolt_ends_it_with_a_message_of_its_own(start, pacemakers, numbers, script):
+    worker = start(script(FAILING.format(folder=str(numbers[0]))))
+    assert worker.ended(START_SECS) == 1, worker.text
+    assert "app mine" in worker.lines
+    log = "\n".join(worker.errors)
+    assert "the query 'out' failed:" in log
+    assert "    return 1 / (int(value) - 15)\n" in log
+    assert "ZeroDivisionError: division by zero" in log
+    assert "\tat org.apache" not in log
+    assert len(worker.errors) < 20, log
+    assert set(Beats(pacemakers, worker.path).counts()) == {"lines", "inverted", "out"}
+
+
+def test_wrong_configuration_ends_it_before_it_beats(start, script):
+    worker = start(script("print('ran')\n"), **{"task.heartbeat.frequency.secs": -1})
+    assert worker.ended() == 2
+    assert worker.lines == []
+    (line,) = worker.errors
+    assert "task.heartbeat.frequency.secs" in line
+
+
+def test_script_without_anything_to_run(start, script):
+    worker = start(script("print('ran')\n"))
+    assert worker.ended(START_SECS) == 1
+    assert "ran" in worker.lines
+    assert "there is nothing to run" in "\n".join(worker.errors)
+    assert not psutil.pid_exists(worker._process.pid)

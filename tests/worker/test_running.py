@@ -1,0 +1,86 @@
+import pytest
+
+from stormkeeper.errors import WorkerError
+from stormkeeper.topology import Topology
+
+pytestmark = pytest.mark.spark
+
+
+def failing_topology(folder, messages):
+    """A topology whose sink raises an error of each of `messages` first, and then works."""
+    topology = Topology("failing")
+    written = []
+
+    @topology.spout
+    def lines(spark):
+        return spark.readStream.option("maxFilesPerTrigger", 2).text(str(folder))
+
+    @topology.bolt(lines)
+    def out(lines):
+        return lines.writeStream.trigger(availableNow=True).foreachBatch(save)
+
+    def save(batch, number):
+        if messages:
+            raise RuntimeError(messages.pop(0))
+        written.append((number, batch.count()))
+
+    return topology, written
+
+
+def test_python_worker_that_was_too_slow_is_tried_again(numbers, run_topology, monkeypatch, caplog):
+    monkeypatch.setattr("stormkeeper.worker.running._RETRY_SECS", 0.05)
+    folder, values = numbers
+    trouble = "Python worker failed to connect back."
+    topology, written = failing_topology(folder, [trouble, trouble])
+    counts = run_topology(topology)
+    # Only batches that were committed count, however often they were tried.
+    assert counts.executed["out", "out"] == {"lines": len(values)}
+    assert written == [(0, 20), (1, 20), (2, 20)]
+    assert caplog.text.count("starting it again") == 2
+
+
+def test_there_is_an_end_to_trying(numbers, run_topology, monkeypatch):
+    monkeypatch.setattr("stormkeeper.worker.running._RETRY_SECS", 0.05)
+    topology, written = failing_topology(numbers[0], ["Python worker failed to connect back."] * 9)
+    with pytest.raises(WorkerError, match="the query 'out' failed"):
+        run_topology(topology)
+    assert written == []
+
+
+def test_any_other_failure_is_final(numbers, run_topology):
+    topology, written = failing_topology(numbers[0], ["no room left"])
+    with pytest.raises(WorkerError, match=r"(?s)'out' failed:\n.*RuntimeError: no room left$"):
+        run_topology(topology)
+    assert written == []
+
+
+def test_what_the_sink_reads_after_the_whole_batch_counts_unless_it_keeps_it(numbers, run_topology):
+    """Spark tells what the last reading saw; a batch that is kept is read from it only once."""
+    folder, values = numbers
+    topology = Topology("rereading")
+
+    @topology.spout
+    def lines(spark):
+        return spark.readStream.option("maxFilesPerTrigger", 2).text(str(folder))
+
+    @topology.bolt(lines)
+    def kept(lines):
+        return lines.writeStream.trigger(availableNow=True).foreachBatch(keep)
+
+    def keep(batch, _):
+        batch.persist()
+        batch.count()
+        batch.first()
+        batch.unpersist()
+
+    @topology.bolt(lines)
+    def unkept(lines):
+        return lines.writeStream.trigger(availableNow=True).foreachBatch(forget)
+
+    def forget(batch, _):
+        batch.first()
+        batch.count()
+
+    counts = run_topology(topology)
+    assert counts.executed["kept", "kept"] == {"lines": len(values)}
+    assert counts.executed["unkept", "unkept"] == {"lines": len(values)}

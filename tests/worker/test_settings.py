@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.errors import ConfigError
+from stormkeeper.topology import Topology
+from stormkeeper.worker import settings
+
+
+@pytest.fixture
+def files(tmp_path):
+    file = tmp_path / "storm.yaml"
+    file.write_text("topology.workers: 2\nui.port: 1\ninput: from the file\n")
+    return [file]
+
+
+def test_topology_wins_over_the_file_and_the_command_line_over_both(files):
+    topology = Topology(
+        "t", {"input": "the topology's", "topology.workers": 3, "spark.master": "local[1]"}
+    )
+    conf = settings.merged(topology, files=files, overrides=["topology.workers=4", " spark.x = 1"])
+    assert conf["input"] == "the topology's"
+    assert conf["topology.workers"] == 4
+    assert conf["spark.master"] == "local[1]"
+    assert conf["spark.x"] == 1
+    assert conf["ui.port"] == 1
+    assert conf["topology.name"] == "t"
+
+
+def test_own_keys_of_the_topology_are_known(files, caplog):
+    conf = settings.merged(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
+    assert conf["input"] == 2
+    assert caplog.records == []
+
+
+def test_unknown_key_is_warned_of_with_the_nearest_known(files, caplog):
+    settings.merged(Topology("t", {"input": 1}), files=files, overrides=["inptu=2"])
+    assert "unknown key inptu; is input meant?" in caplog.text
+
+
+def test_strict_makes_it_an_error(files):
+    with pytest.raises(ConfigError, match="inptu"):
+        settings.merged(
+            Topology("t", {"input": 1}), files=files, overrides=["inptu=2"], strict=True
+        )
+
+
+def test_wrong_value_in_the_topology_says_where():
+    with pytest.raises(ConfigError, match=r"conf of the topology 't': topology.workers: expected"):
+        settings.with_topology(defaults(), Topology("t", {"topology.workers": 0}))
+
+
+def test_without_a_topology_the_configuration_stands():
+    conf = defaults()
+    assert settings.with_topology(conf, None) is conf
+
+
+def test_what_spark_is_asked_for():
+    conf = {"spark.master": "local[3]", "topology.workers": 1, **PATHS}
+    asked = settings.spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})
+    assert asked["spark.master"] == "local[3]"
+    assert asked["spark.app.name"] == "mine"
+    assert "topology.workers" not in asked
+    assert asked["spark.sql.streaming.stopTimeout"] == "20s"
+
+
+PATHS = {"topology.checkpoint.dir": None, "storm.local.dir": "/local"}
+
+
+@pytest.mark.parametrize(
+    ("place", "local"),
+    [
+        (None, True),
+        ("checkpoints", True),
+        ("/a/b", True),
+        ("file:/a/b", True),
+        ("file:///a/b", True),
+        ("hdfs://host/a", False),
+        ("s3a://bucket/a", False),
+    ],
+)
+def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
+    asked = settings.spark_values({**PATHS, "topology.checkpoint.dir": place}, {})
+    assert ("spark.sql.streaming.checkpointFileManagerClass" in asked) == local
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (None, "/local/checkpoints/wc-1-1/totals"),
+        ("/a/b/", "/a/b/wc-1-1/totals"),
+        ("hdfs://host/a/", "hdfs://host/a/wc-1-1/totals"),
+        ("file:///a", "file:///a/wc-1-1/totals"),
+        ("here", f"{Path.cwd()}/here/wc-1-1/totals"),
+    ],
+)
+def test_where_a_checkpoint_is(place, expected):
+    conf = {**PATHS, "topology.checkpoint.dir": place}
+    assert settings.checkpoint(conf, "wc-1-1", "totals") == expected
