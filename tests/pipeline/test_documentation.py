@@ -1,0 +1,61 @@
+"""The examples of docs/heartbeat-pipeline.md, run as they stand but for addresses and folders."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import process, rows, tables
+from stormkeeper.pipeline.current import LIVENESS
+from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
+from support.heartbeats import bolt, heartbeat, path, spout
+from support.waiting import until
+
+PAGE = (Path(__file__).parents[2] / "docs" / "heartbeat-pipeline.md").read_text()
+
+
+def examples(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.spark
+def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
+    servers = [start_pacemaker(), start_pacemaker()]
+    stats = bolt({("lines", "default"): 12}, 3)
+    stats.component = "words"
+    with PacemakerClient(servers[0].address) as client:
+        executors = {(1, 1): spout(12), (2, 2): stats}
+        client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17", executors))
+    addresses = [server.address for server in servers]
+    conf = defaults().with_values({"storm.local.dir": str(tmp_path), "pipeline.trigger.secs": 1})
+    query = process.start(spark, conf, addresses, tmp_path / "tables")
+    until(lambda: query.lastProgress, 60)
+    query.stop()
+    namespace = {"spark": spark}
+    for example in examples("python"):
+        code = example.replace("pacemaker-1:6699,pacemaker-2:6699", ",".join(addresses))
+        code = code.replace("/data/heartbeats", str(tmp_path / "tables"))
+        exec(compile(code, "docs/heartbeat-pipeline.md", "exec"), namespace)
+    news = namespace["query"]
+    until(lambda: spark.table("news").where("kind = 'pulse'").count() == 1, 60)
+    news.stop()
+    shown = capsys.readouterr().out
+    assert path("wc-1-17") in shown
+    assert re.search(r"\|\s*words\|\s*12\|", shown)  # executed, from the statistics
+    assert re.search(r"\|\s*wc\|\s*words\|\s*3\|\s*12\|", shown)  # from the table
+    assert re.search(r"wc\s+node\s+6700\s+alive", shown)  # with pyarrow
+
+
+def test_every_option_key_and_column_is_described():
+    for schema in (rows.SCHEMA, LIVENESS, COMPONENT_STATISTICS):
+        for name in schema.names:
+            assert f"`{name}`" in PAGE, name
+    for name in ("servers", "path", "timeoutSecs", "pageSize"):
+        assert f"| `{name}`" in PAGE, name
+    for key in defaults():
+        if key.startswith("pipeline."):
+            assert f"| `{key}`" in PAGE, key
+    for name in (tables.LIVENESS, tables.COMPONENT_STATISTICS):
+        assert f"**`{name}`**" in PAGE, name
