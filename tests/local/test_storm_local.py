@@ -119,7 +119,7 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
         WORD_COUNT, "--seconds", 60, "--report", report,
         "-c", f"input={folder}", "-c", f"output={output}", "-c", "files.per.trigger=5",
     )  # fmt: skip
-    run.wait_for(r"in another shell: storm heartbeats list")
+    run.wait_for(r"in another shell: \S+ heartbeats list")
     processes = family(run.process.pid)
     servers = run.wait_for(r"pacemaker\.servers=(\[.*\])'").group(1)
     listed = subprocess.run(

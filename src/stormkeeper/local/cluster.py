@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -222,7 +223,9 @@ class Cluster:
         self._view.note(f"{name} listens on {self._addresses[name]} (process {pid})")
 
     def _hint(self, servers: Sequence[str]) -> str:
-        return f"storm heartbeats list /workerbeats -c 'pacemaker.servers=[{', '.join(servers)}]'"
+        storm = sys.argv[0] if Path(sys.argv[0]).name in {"storm", "stormkeeper"} else "storm"
+        setting = shlex.quote(f"pacemaker.servers=[{', '.join(servers)}]")
+        return f"{storm} heartbeats list /workerbeats -c {setting}"
 
     # --- watch -------------------------------------------------------------------------------
 
@@ -293,6 +296,8 @@ class Cluster:
 
     def _finish(self) -> None:
         began = time.monotonic()
+        if self._children:
+            self._view.note("stopping: a micro-batch that runs is finished first")
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
         worker = self._children.get("worker")
         if worker is not None:

@@ -126,16 +126,18 @@ class Child:
         return "\n".join(text.splitlines()[-ERROR_LINES:])
 
     def memory_mib(self) -> float:
-        """Resident memory of the process and all that it started, in MiB; 0 once it ended."""
+        """Memory of the process and all that it started, in MiB; 0 once it ended.
+
+        Pages that several of them share (Spark forks its Python workers) count once.
+        """
+        total = 0
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            family = [process, *process.children(recursive=True)]
-            total = 0
-            for member in family:
+            for member in (process, *process.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    total += member.memory_info().rss
-            return total / 2**20
-        return 0.0
+                    memory = member.memory_full_info()
+                    total += getattr(memory, "pss", memory.rss)
+        return total / 2**20
 
     def request_stop(self) -> None:
         """Ask it to end; a suspended process is continued, so that it can act on the signal."""
