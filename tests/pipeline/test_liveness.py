@@ -265,6 +265,7 @@ class World:
         self.now = 10_000.0
         self.workers = [Worker("t-1-1", "n", port) for port in range(worker_count)]
         self.alive = set(self.workers)
+        self.phase = {worker: 3 * self.random.random() for worker in self.workers}
         self.home = {worker: self.random.choice([A, B]) for worker in self.workers}
         self.started = {A: 0.0, B: 0.0}
         self.store = {A: {}, B: {}}
@@ -284,7 +285,7 @@ class World:
         for _ in range(int(seconds)):
             self.now += 1
             for worker in sorted(self.alive):
-                if self.random.random() < 0.4:
+                if (self.now + self.phase[worker]) % 3 < 1:
                     self.beat(worker)
             if self.now % 5 == 0:
                 self.trigger()

@@ -32,6 +32,7 @@ class Pipeline:
             "pipeline.late.secs": LATE,
             "nimbus.task.timeout.secs": TIMEOUT,
             "spark.master": "local[2]",
+            "spark.sql.session.timeZone": "Asia/Kolkata",  # which the tables do not show
             **conf,
         }
         self.directory = directory / "tables"

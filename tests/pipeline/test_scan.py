@@ -90,6 +90,16 @@ def test_a_java_pacemaker_is_walked():
         assert paths(leaf) == [path("wc-1-17", "a", 1)]
 
 
+def test_many_pulses_of_a_java_pacemaker_come_in_several_pages(monkeypatch):
+    monkeypatch.setattr(scan, "_JAVA_PAGE", 10)
+    java = JavaPacemaker()
+    java.store = {path(f"t-{n % 3}", f"n{n}"): b"%d" % n for n in range(95)}
+    with ScriptedPacemaker(java) as server, PacemakerClient(server.address) as client:
+        pages = read(client, Span(WITHOUT_REVISIONS, 0, 1))
+    assert len(pages) == 10
+    assert {r.path: r.details for page in pages for r in page.readings} == java.store
+
+
 def test_names_that_a_java_pacemaker_lists_by_mistake_lead_nowhere():
     """It matches paths as texts: /wc-1-17 seems to have the child 00000000 of /wc-1-1700000000."""
 

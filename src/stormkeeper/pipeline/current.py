@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import TYPED, typed
+from stormkeeper.pipeline.decode import typed
 from stormkeeper.pipeline.liveness import (
     FORGET_SECS,
     Beat,
@@ -114,8 +114,10 @@ def liveness(
     limits = Limits(late_secs, timeout_secs, forget_secs)
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        table, _ = next_liveness(None, pa.Table.from_batches(batches, TYPED), limits)
-        yield from table.to_batches()
+        read = list(batches)
+        if read:
+            table, _ = next_liveness(None, pa.Table.from_batches(read), limits)
+            yield from table.to_batches()
 
     # All workers in one task: which servers were left, and for which, is known only of all.
     return typed(df).coalesce(1).mapInArrow(judge, from_arrow_schema(LIVENESS))
@@ -183,11 +185,12 @@ def _table(result: Step, now: float) -> pa.Table:
 
 def _columns(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     values = [
-        _seconds(table[name]) if table[name].type == rows.TIMESTAMP else table[name].to_pylist()
-        for name in names
+        _seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
+        for column in (table[name] for name in names)
     ]
     return zip(*values, strict=True)
 
 
 def _seconds(times: pa.ChunkedArray) -> list[Any]:
+    # Whatever time zone a session shows them in, times are microseconds since the epoch.
     return [at and at / 1_000_000 for at in times.cast(pa.int64()).to_pylist()]

@@ -138,7 +138,8 @@ def decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         "uptime_secs": [beat and beat.uptime_secs for beat, _ in beats],
         "executors": _executors([beat for beat, _ in beats]),
         "error": [error for _, error in beats],
-        **{name: batch[name] for name in _PASSED_ON},
+        # Spark hands times over in the session's time zone.
+        **{name: batch[name].cast(TYPED.field(name).type) for name in _PASSED_ON},
     }
     return pa.RecordBatch.from_pydict(columns, schema=TYPED)
 

@@ -56,7 +56,11 @@ def look(server: Address, timeout_secs: float) -> Health:
     """Ask one server how it is; never raises for what the server does or does not do."""
     try:
         with PacemakerClient(
-            server, name=CLIENT_NAME, try_timeout=timeout_secs, retries=0
+            server,
+            name=CLIENT_NAME,
+            try_timeout=timeout_secs,
+            retries=0,
+            deadline=timeout_secs,
         ) as client:
             info = client.server_info()
     except StormkeeperError as error:

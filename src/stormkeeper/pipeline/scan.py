@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import Message, MessageType
 from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Span
 
-#: Pulses of a Java Pacemaker handed on at once; it is asked for them one by one.
+#: Pulses of a Java Pacemaker that are asked for, and handed on, at once.
 _JAVA_PAGE = 500
 
 #: How deep below the path that is read a pulse of a Java Pacemaker is looked for: Storm stores
@@ -101,7 +102,10 @@ def _changes(client: PacemakerClient, path: str, span: Span, page_size: int) -> 
 
 def _all_pulses(client: PacemakerClient, path: str) -> Iterator[Page]:
     found: list[Reading] = []
-    for reading in _walk(client, path.rstrip("/"), _JAVA_DEPTH):
+    top = path.rstrip("/")
+    details = client.get_pulse(top) if top else None
+    readings = _below(client, top, _JAVA_DEPTH) if details is None else [Reading(top, details)]
+    for reading in readings:
         found.append(reading)
         if len(found) == _JAVA_PAGE:
             yield Page(WITHOUT_REVISIONS, found, time.time())
@@ -109,13 +113,21 @@ def _all_pulses(client: PacemakerClient, path: str) -> Iterator[Page]:
     yield Page(WITHOUT_REVISIONS, found, time.time())
 
 
-def _walk(client: PacemakerClient, path: str, depth: int) -> Iterator[Reading]:
-    details = client.get_pulse(path) if path else None
-    if details is not None:
-        yield Reading(path, details)
-    elif depth > 0:
-        # Asked for the children of /wc-1-17, a Java Pacemaker also lists what follows that text in
-        # /wc-1-1700: such a name leads nowhere, and neither holds a pulse nor has children.
-        for name in sorted(set(client.children(path or "/"))):
-            if name:
-                yield from _walk(client, f"{path}/{name}", depth - 1)
+def _below(client: PacemakerClient, path: str, depth: int) -> Iterator[Reading]:
+    # Asked for the children of /wc-1-17, a Java Pacemaker also lists what follows that text in
+    # /wc-1-1700: such a name leads nowhere, and neither holds a pulse nor has children.
+    children = [f"{path}/{name}" for name in client.children(path or "/") if name]
+    for start in range(0, len(children), _JAVA_PAGE):
+        asked = children[start : start + _JAVA_PAGE]
+        for child, details in zip(asked, _pulses(client, asked), strict=True):
+            if details is not None:
+                yield Reading(child, details)
+            elif depth > 1:
+                yield from _below(client, child, depth - 1)
+
+
+def _pulses(client: PacemakerClient, paths: list[str]) -> list[bytes | None]:
+    """Ask for many pulses without waiting for each answer."""
+    futures = [client.submit(Message(MessageType.GET_PULSE, path=path)) for path in paths]
+    answers = [future.result().pulse for future in futures]  # each ends by the client's deadline
+    return [answer.details if answer is not None else None for answer in answers]
