@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
-.PHONY: help setup run test lint format clean
+.PHONY: help setup run test lint bench format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -27,6 +27,9 @@ lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+bench: $(INSTALLED) ## measure a cluster on this machine; results in bench/results/
+	@$(BIN)/python bench/local_run.py $(ARGS)
 
 format: $(INSTALLED) ## apply the formatter and the linter's safe fixes
 	@$(BIN)/ruff format .
