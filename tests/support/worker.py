@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +31,8 @@ class WorkerProcess:
         Configuration, given with ``-c``.
     folder
         Where it runs; the end of its life leaves temporary files nowhere else.
+    options
+        Further options of its command line.
     storm_id, node, port
         Whose heartbeats it sends.
     """
@@ -41,6 +43,7 @@ class WorkerProcess:
         conf: Mapping[str, Any],
         folder: Path,
         *,
+        options: Sequence[str] = (),
         storm_id: str = "topology-1-1",
         node: str = "node",
         port: int = 6700,
@@ -49,6 +52,7 @@ class WorkerProcess:
         self.lines: list[str] = []
         self.errors: list[str] = []
         arguments = ["--storm-id", storm_id, "--node", node, "--port", str(port)]
+        arguments += options
         for key, value in conf.items():
             arguments += ["-c", f"{key}={json.dumps(value)}"]
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
@@ -114,9 +118,14 @@ class WorkerProcess:
         process = psutil.Process(self._process.pid)
         return [process, *process.children(recursive=True)]
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send a signal to the worker alone."""
         self._process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and all that it started, as service managers do."""
+        for process in self.family():
+            process.send_signal(number)
 
     def ended(self, deadline_secs: float = STOP_SECS) -> int:
         """Wait for the end, and return the exit code."""
@@ -127,7 +136,7 @@ class WorkerProcess:
 
     def stop(self) -> int:
         """Ask it to stop, wait for its end, and return the exit code."""
-        self.signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
         return self.ended()
 
 

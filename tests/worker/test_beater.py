@@ -138,6 +138,11 @@ def test_it_connects_again_until_it_can(recording):
     assert len(tries) == 3
 
 
+def test_one_that_never_began_can_be_closed(beater, recording):
+    beater.close(5.0)
+    assert recording.beats == []
+
+
 def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
     hanging = threading.Event()
 

@@ -37,7 +37,7 @@ def start(pacemakers, zookeeper_settings, tmp_path):
     """Starts workers that beat to the two Pacemakers."""
     with ExitStack() as stack:
 
-        def worker(script, **conf):
+        def worker(script, *options, **conf):
             values = {
                 **zookeeper_settings(),
                 "storm.cluster.state.store": PACEMAKER_STORE,
@@ -48,7 +48,7 @@ def start(pacemakers, zookeeper_settings, tmp_path):
                 "spark.sql.shuffle.partitions": 2,
                 **conf,
             }
-            return stack.enter_context(WorkerProcess(script, values, tmp_path))
+            return stack.enter_context(WorkerProcess(script, values, tmp_path, options=options))
 
         yield worker
 
@@ -132,7 +132,8 @@ def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemake
     assert time.monotonic() - down < 20.0 + 15.0
 
     # Stopped in the middle: the last heartbeat says just what the sink has written.
-    assert worker.stop() == 0, worker.text
+    worker.send_all(signal.SIGTERM)
+    assert worker.ended() == 0, worker.text
     first = beats.counts()
     totals = json.loads(output.read_text())
     assert first["words"][0] == first["counts"][1] == sum(totals.values())
@@ -167,7 +168,7 @@ def test_plain_script_is_counted_and_a_killed_worker_leaves_no_process(start, pa
     worker.wait_for(r"^\| *module\|count\|", 30)
     family = worker.family()
     assert any("java" in process.name() for process in family)
-    worker.signal(signal.SIGKILL)
+    worker.send(signal.SIGKILL)
     worker.ended()
     all_gone(family)
 
@@ -285,6 +286,20 @@ def test_wrong_configuration_ends_it_before_it_beats(start, script):
     assert worker.lines == []
     (line,) = worker.errors
     assert "task.heartbeat.frequency.secs" in line
+
+
+def test_unknown_key_ends_it_where_that_is_asked_for(start, script):
+    code = "from stormkeeper.topology import Topology\nTopology('t', conf={'input': 1})\n"
+    worker = start(script(code), "--strict", inptu=1)
+    assert worker.ended() == 2
+    assert "unknown key inptu; is input meant?" in worker.errors[-1]
+
+
+def test_script_that_is_not_there(start, tmp_path):
+    worker = start(tmp_path / "none.py")
+    assert worker.ended() == 1
+    assert worker.lines == []
+    assert "there is no script" in worker.errors[-1], worker.text
 
 
 def test_script_without_anything_to_run(start, script):

@@ -74,6 +74,8 @@ class Beater:
     def close(self, timeout_secs: float) -> None:
         """Send one last heartbeat and end, within `timeout_secs`; what takes longer is left."""
         self._closing.set()
+        if self._thread.ident is None:  # it never began
+            return
         self._thread.join(timeout_secs)
         if self._thread.is_alive():
             log.warning("the last heartbeat was not taken within %.1f s", timeout_secs)

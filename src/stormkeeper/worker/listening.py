@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from stormkeeper.worker.stopping import StoppingError
+from stormkeeper.worker.stopping import is_stop
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class QueryEvents:
         run = self._runs.get(run_id)
         if run is None:
             return
-        if error is not None and StoppingError.__name__ not in error:
+        if error is not None and not is_stop(error):
             run.error = error
         self.counter.ended(run)
         with self._changed:

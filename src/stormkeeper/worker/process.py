@@ -60,7 +60,7 @@ LAST_BEAT_SECS = 4.0
 #: How long the JVM may take to end.
 END_SECS = 6.0
 
-_LOOK_SECS = 0.1
+_LOOK_SECS = 0.2
 
 
 def serve(
@@ -102,10 +102,14 @@ def serve(
             settle=settle or (lambda topology: settings.with_topology(conf, topology)),
             stopping=lambda: signals.stopped,
         )
-        threading.Thread(
+        stopper = threading.Thread(
             target=worker.stop_when, args=(signals.wait,), name="worker-stop", daemon=True
-        ).start()
-        return worker.run()
+        )
+        stopper.start()
+        try:
+            return worker.run()
+        finally:
+            stopper.join()
 
 
 class Worker:
@@ -175,9 +179,16 @@ class Worker:
             self._finish()
 
     def stop_when(self, asked: Callable[[float], bool]) -> None:
-        """Wait until `asked` (which waits for some seconds) says so, then stop everything."""
-        while not asked(60.0):
-            pass
+        """Wait until `asked` says so, then stop everything; end when there is nothing to stop.
+
+        Parameters
+        ----------
+        asked
+            Waits for as many seconds; returns whether the worker is asked to stop.
+        """
+        while not asked(_LOOK_SECS):
+            if self._finished:
+                return
         log.info("stopping")
         self._stop_queries()
         self._queries_stopped.set()
@@ -223,8 +234,10 @@ class Worker:
         if len(self._topologies) == 1:
             self._settled = self._settle(topology)
             # Whatever stands below it in the script may need a session: a column does.
-            self._session.get()
-            self._session.adapt()
+            if self._session.started is None:
+                self._session.get()
+            else:
+                self._session.adapt()
 
     def _run_conf(self) -> Conf:
         if self._settled is None:

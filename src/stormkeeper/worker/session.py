@@ -57,6 +57,7 @@ class WorkerSession:
         self._name = name
         self._lock = threading.RLock()
         self._session: SparkSession | None = None
+        self._given: dict[str, Any] = {}
         self._starting = False
 
     @property
@@ -74,12 +75,11 @@ class WorkerSession:
         """
         with self._lock:
             if not is_running(self._session):
+                self._given = spark_values(self._conf(), asked or {})
                 self._starting = True
                 try:
                     with _unhurt_by_sigterm():
-                        self._session = engine.session(
-                            spark_values(self._conf(), asked or {}), self._name
-                        )
+                        self._session = engine.session(self._given, self._name)
                 finally:
                     self._starting = False
                 _quieten(self._session)
@@ -136,13 +136,9 @@ class WorkerSession:
 
         What cannot be changed in a running session is logged.
         """
-        session = self.started
-        if session is None:
-            return
-        settings = engine.settings(self._conf(), self._name)
-        for key in settings.keys() & self._conf().keys():
-            value = settings[key]
-            if session.conf.get(key, None) == value:
+        session = self.get()
+        for key, value in spark_values(self._conf(), {}).items():
+            if value is None or self._given.get(key) == value:
                 continue
             if session.conf.isModifiable(key):
                 session.conf.set(key, value)

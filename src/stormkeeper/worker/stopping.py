@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 log = logging.getLogger(__name__)
@@ -60,17 +60,51 @@ class Gate:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Put every ``foreachBatch`` function of this process behind the gate."""
+        """Put every ``foreachBatch`` function of this process behind the gate.
+
+        Who waits for a query that ends at the gate sees it end as any stopped query does.
+        """
         for_each_batch = DataStreamWriter.foreachBatch
 
         def guarded(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
             return for_each_batch(writer, self.guard(func))
 
+        waits: list[tuple[type, str, Callable[..., bool | None]]] = [
+            (StreamingQuery, "awaitTermination", StreamingQuery.awaitTermination),
+            (
+                StreamingQueryManager,
+                "awaitAnyTermination",
+                StreamingQueryManager.awaitAnyTermination,
+            ),
+        ]
         DataStreamWriter.foreachBatch = guarded  # type: ignore[method-assign,assignment]
+        for cls, name, wait in waits:
+            setattr(cls, name, _ending_in_peace(wait))
         try:
             yield
         finally:
             DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]
+            for cls, name, wait in waits:
+                setattr(cls, name, wait)
+
+
+def is_stop(text: str) -> bool:
+    """Return whether the text of a query's exception says that it ended at a gate."""
+    return StoppingError.__name__ in text
+
+
+def _ending_in_peace(wait: Callable[..., bool | None]) -> Callable[..., bool | None]:
+    @functools.wraps(wait)
+    def waiting(*args: Any, **kwargs: Any) -> bool | None:
+        try:
+            return wait(*args, **kwargs)
+        except StreamingQueryException as error:
+            if not is_stop(str(error)):
+                raise
+            # What the call returns on an end in time; without a limit it returns nothing.
+            return True if len(args) > 1 or kwargs else None
+
+    return waiting
 
 
 def stop_queries(queries: Sequence[StreamingQuery], timeout_secs: float) -> None:

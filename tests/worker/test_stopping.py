@@ -1,0 +1,102 @@
+import threading
+import time
+
+import pytest
+
+from stormkeeper.worker.stopping import Gate, stop_queries
+from support.waiting import until
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def gate():
+    gate = Gate()
+    with gate.installed():
+        yield gate
+
+
+class Sink:
+    """A ``foreachBatch`` function that takes its time, and knows which batches it finished."""
+
+    def __init__(self, secs=0.0):
+        self.secs = secs
+        self.begun = []
+        self.done = []
+
+    def __call__(self, batch, number):
+        self.begun.append(number)
+        batch.count()
+        time.sleep(self.secs)
+        self.done.append(number)
+
+
+@pytest.fixture
+def start(spark, tmp_path):
+    """Starts an endless query into a sink."""
+    started = []
+
+    def query(sink):
+        rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+        writer = rows.writeStream.foreachBatch(sink)
+        started.append(writer.option("checkpointLocation", str(tmp_path / "c")).start())
+        return started[-1]
+
+    yield query
+    for query_ in started:
+        query_.stop()
+
+
+def committed(tmp_path):
+    return {int(f.name) for f in (tmp_path / "c" / "commits").iterdir() if f.name.isdigit()}
+
+
+def test_a_stop_waits_for_the_running_batch(gate, start, tmp_path):
+    sink = Sink(secs=1.0)
+    query = start(sink)
+    until(lambda: len(sink.begun) >= 2)
+    gate.close()
+    stop_queries([query], 20.0)
+    assert not query.isActive
+    assert sink.begun == sink.done
+    # Whatever was begun is committed, so it is counted, and will not be done again.
+    assert committed(tmp_path) == set(sink.done)
+
+
+def test_no_batch_passes_a_closed_gate_and_who_waits_sees_a_stop(gate, start, tmp_path):
+    sink = Sink()
+    query = start(sink)
+    until(lambda: len(sink.done) >= 2)
+    ended = []
+    waiting = threading.Thread(target=lambda: ended.append(query.awaitTermination()))
+    waiting.start()
+    gate.close()
+    waiting.join(30.0)
+    assert ended == [None]
+    assert query.awaitTermination(5) is True
+    assert not query.isActive
+    assert sink.begun == sink.done
+    assert committed(tmp_path) == set(sink.done)
+
+
+@pytest.mark.usefixtures("gate")
+def test_another_failure_is_still_raised(start):
+    def fail(_batch, _number):
+        raise RuntimeError("no room")
+
+    query = start(fail)
+    with pytest.raises(Exception, match="no room"):
+        query.awaitTermination(30)
+
+
+def test_a_batch_that_takes_too_long_is_interrupted(gate, start, caplog):
+    sink = Sink(secs=4.0)
+    query = start(sink)
+    until(lambda: sink.begun)
+    gate.close()
+    began = time.monotonic()
+    stop_queries([query], 0.3)
+    assert time.monotonic() - began < 3.0
+    assert sink.done == []
+    assert "takes too long" in caplog.text
+    until(lambda: not query.isActive)
