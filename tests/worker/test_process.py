@@ -143,7 +143,7 @@ def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemake
     assert log.count("heartbeats go out again") == 1
 
     # Started again, it goes on where it stopped.
-    worker = start(EXAMPLES / "word_count.py", **(conf | {"files.per.trigger": 10}))
+    worker = start(EXAMPLES / "word_count.py", **(conf | {"files.per.trigger": 30}))
     until(lambda: json.loads(output.read_text()) == dict(words), START_SECS)
     family = worker.family()
     assert len(family) > 1
