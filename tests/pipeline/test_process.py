@@ -13,7 +13,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import process, tables
+from stormkeeper.pipeline import decode, process, tables
 from stormkeeper.pipeline.liveness import Limits
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
@@ -140,6 +140,7 @@ def status_of(rows, storm_id):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)  # two starts of Spark, and workers' silences
 def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
     a, b = start_pacemaker(), start_pacemaker()
     with Pipeline(tmp_path, [a.address, b.address]) as pipeline:
@@ -218,6 +219,46 @@ def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
         (line,) = pipeline.errors()
         assert f"the pipeline's query failed: {error}" in line
         assert str(tmp_path / "file") in line
+
+
+@pytest.mark.spark
+def test_a_batch_that_was_cut_off_is_repeated_and_one_that_was_not_is_not(
+    spark, pacemaker, tmp_path, monkeypatch
+):
+    def batch(emitted):
+        with PacemakerClient(pacemaker.address) as client:
+            client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
+        raw = spark.read.format("pacemaker").option("servers", pacemaker.address).load()
+        return decode.typed(raw)
+
+    def emitted():
+        place = tables.current_path(tmp_path, tables.COMPONENT_STATISTICS)
+        return set(pq.read_table(place)["emitted"].to_pylist())
+
+    def fail_on_liveness(table, rows, origin):
+        if table._directory.name == tables.LIVENESS:
+            raise OSError("the power is gone")
+        return write(table, rows, origin)
+
+    keeper = process.Keeper(tmp_path, Limits(9, 30))
+    keeper(batch(1), 0)
+    write = tables.SnapshotTable.write
+    with monkeypatch.context() as patch:
+        patch.setattr(tables.SnapshotTable, "write", fail_on_liveness)
+        second = batch(2)
+        with pytest.raises(OSError, match="power"):
+            keeper(second, 1)
+    again = process.Keeper(tmp_path, Limits(9, 30))
+    again(batch(2), 1)
+    assert emitted() == {2}
+    assert tables.SnapshotTable(tmp_path / tables.LIVENESS).read()["status"].to_pylist() == [
+        "alive"
+    ]
+    before = sorted(tmp_path.glob("*/batch=*"))
+    again(batch(3), 1)
+    assert sorted(tmp_path.glob("*/batch=*")) == before
+    assert emitted() == {2}
+    assert len(before) == 4
 
 
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
