@@ -7,7 +7,7 @@ as it is, and its query appears as a component: ``storm local examples/plain_str
 import sysconfig
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 spark = (
     SparkSession.builder.appName("imports")

@@ -11,7 +11,7 @@ import sysconfig
 from collections import Counter
 from pathlib import Path
 
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from stormkeeper.topology import Topology
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TopologyError, WorkerError

@@ -47,8 +47,9 @@ struct ExecutorStats {
   2: required map<string, map<string, i64>> transferred
   3: required ExecutorSpecificStats specific
   4: required double rate
-  // Ours: the component's id. Storm's readers skip it: they have the topology to look tasks up in.
-  100: optional string component
+  // Ours, as every id from 1000 up: the component's id. Storm's readers skip it: they have the
+  // topology to look tasks up in.
+  1000: optional string component
 }
 
 // A worker's heartbeat: /workerbeats/<storm id>/<node>-<port>.
