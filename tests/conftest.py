@@ -1,6 +1,10 @@
-"""Makes ``tests/support`` importable as ``support`` from every room's tests."""
+"""What every room's tests may use: ``tests/support`` as ``support``, and servers they all share."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
+
+__all__ = ["zookeeper_root", "zookeeper_server", "zookeeper_settings"]

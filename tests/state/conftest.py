@@ -3,9 +3,6 @@ import pytest
 from stormkeeper.conf import Address
 from support.pacemaker import PacemakerProcess
 from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore
-from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
-
-__all__ = ["zookeeper_root", "zookeeper_server", "zookeeper_settings"]
 
 
 @pytest.fixture(scope="session")

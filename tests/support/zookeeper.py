@@ -1,7 +1,6 @@
 """A real ZooKeeper server for tests: one per test run, a root of its own for each test.
 
-Import the fixtures in a room's ``conftest.py``:
-``from support.zookeeper import zookeeper_root, zookeeper_server``.
+``tests/conftest.py`` gives the fixtures to every room.
 """
 
 import itertools

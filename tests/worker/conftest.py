@@ -11,9 +11,6 @@ from stormkeeper.worker.listening import QueryEvents
 from stormkeeper.worker.running import TopologyRun
 from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
 from support.waiting import until
-from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
-
-__all__ = ["zookeeper_root", "zookeeper_server", "zookeeper_settings"]
 
 
 @pytest.fixture(scope="session")
