@@ -18,11 +18,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -32,6 +32,14 @@ from stormkeeper.errors import EngineError
 log = logging.getLogger(__name__)
 
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+#: For checkpoints on a local disk: written with plain system calls. Spark's own choice forks a
+#: program for every file where Hadoop's native library is missing, which doubles a small batch's
+#: time.
+LOCAL_CHECKPOINTS = {
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming"
+    ".checkpointing.FileSystemBasedCheckpointFileManager"
+}
 
 #: The user's own JVM options, in either key, may name another collector or compiler: two of a
 #: kind would keep the JVM from starting, so ours then stay away.
@@ -101,7 +109,8 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
         builder = builder.config(key, value)
     restore = _keep_interrupt_handler()
     try:
-        return builder.getOrCreate()
+        with _unhurt_by_sigterm():
+            return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise EngineError(
             f"Spark did not start with spark.master={chosen['spark.master']!r}: "
@@ -155,6 +164,34 @@ def _keep_interrupt_handler() -> Callable[[], None]:
 
 def _set_interrupt_handler(handler: Any) -> None:
     signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def _unhurt_by_sigterm() -> Iterator[None]:
+    """Have programs that are started meanwhile ignore SIGTERM, which the JVM then does as well.
+
+    Service managers send it to all processes of a service. The JVM would end at once, under the
+    batch that is being finished; it ends with this process anyhow. PySpark protects it from
+    SIGINT in the same way.
+    """
+    global _shielding  # noqa: PLW0603  (a fork's hook is told nothing but this)
+    if not _shielding_hooked:
+        os.register_at_fork(after_in_child=_ignore_sigterm)
+        _shielding_hooked.append(True)
+    _shielding = True
+    try:
+        yield
+    finally:
+        _shielding = False
+
+
+_shielding = False
+_shielding_hooked: list[bool] = []
+
+
+def _ignore_sigterm() -> None:
+    if _shielding:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _local_cores() -> int:

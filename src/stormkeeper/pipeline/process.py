@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -35,6 +35,7 @@ _STOP_SECS: Final = 20.0
 #: What this process wants of Spark where the configuration says nothing: few checkpoint files, and
 #: times that mean the same wherever it runs.
 _SPARK_DEFAULTS: Final = {
+    **engine.LOCAL_CHECKPOINTS,
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.session.timeZone": "UTC",
 }

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-import py4j  # type: ignore[import-untyped]
+import py4j
 import pyspark
 
 import stormkeeper

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -78,8 +76,7 @@ class WorkerSession:
                 self._given = spark_values(self._conf(), asked or {})
                 self._starting = True
                 try:
-                    with _unhurt_by_sigterm():
-                        self._session = engine.session(self._given, self._name)
+                    self._session = engine.session(self._given, self._name)
                 finally:
                     self._starting = False
                 _quieten(self._session)
@@ -166,34 +163,6 @@ class WorkerSession:
 def is_running(session: SparkSession | None) -> bool:
     """Return whether there is a session, and nobody has stopped it."""
     return session is not None and session.sparkContext._jsc is not None
-
-
-@contextlib.contextmanager
-def _unhurt_by_sigterm() -> Iterator[None]:
-    """Have programs that are started meanwhile ignore SIGTERM, which the JVM then does as well.
-
-    Service managers send it to all processes of a service. The JVM would end at once, under the
-    batch that the worker is finishing; it ends with the worker anyhow. PySpark protects it from
-    SIGINT in the same way.
-    """
-    global _shielding  # noqa: PLW0603  (a fork's hook is told nothing but this)
-    if not _shielding_hooked:
-        os.register_at_fork(after_in_child=_ignore_sigterm)
-        _shielding_hooked.append(True)
-    _shielding = True
-    try:
-        yield
-    finally:
-        _shielding = False
-
-
-_shielding = False
-_shielding_hooked: list[bool] = []
-
-
-def _ignore_sigterm() -> None:
-    if _shielding:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _quieten(session: SparkSession) -> None:

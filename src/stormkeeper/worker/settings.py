@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from stormkeeper.conf import Conf, load
+from stormkeeper.daemon.spark import LOCAL_CHECKPOINTS
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology.topology import Topology
-
-#: Writes checkpoints on a local disk with plain system calls. Spark's own choice forks a program
-#: for every file where Hadoop's native library is missing, which doubles a small batch's time.
-_LOCAL_CHECKPOINTS = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 
 #: How long Spark waits for a stopped query's thread; its default is for ever.
 _STOP_TIMEOUT = "20s"
@@ -79,7 +74,7 @@ def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str
     """
     chosen: dict[str, Any] = {"spark.sql.streaming.stopTimeout": _STOP_TIMEOUT}
     if _is_local(checkpoint_root(conf)):
-        chosen["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+        chosen |= LOCAL_CHECKPOINTS
     chosen |= script
     return chosen | {key: value for key, value in conf.items() if key.startswith("spark.")}
 
