@@ -6,8 +6,8 @@ A, B = "127.0.0.1:1", "127.0.0.1:2"
 SLOT = Slot("wc-1-1", "node", 6700)
 
 
-def pulse(received, revision=1, slot=SLOT, **components):
-    return Pulse(slot, revision, received, {name: Counts(*c) for name, c in components.items()})
+def pulse(received, slot=SLOT, **components):
+    return Pulse(slot, received, {name: Counts(*c) for name, c in components.items()})
 
 
 def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):

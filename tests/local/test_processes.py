@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import uuid
 
 import psutil
@@ -12,6 +11,7 @@ import pytest
 
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local.processes import RUN_MARK, Child, end_marked, marked
+from support.waiting import until
 
 READY = re.compile(r"^ready at (\S+)$")
 DEADLINE = 20.0
@@ -38,13 +38,6 @@ def start(tmp_path):
     for child in children:
         child.stop(1.0)
     end_marked(run, settle_secs=0)
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "did not come true in time"
-        time.sleep(0.02)
 
 
 def test_ready_line_is_matched_and_later_lines_are_kept(start):
@@ -75,7 +68,7 @@ def test_stubborn_child_is_ended_by_force(start):
     ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     child = start(ignore + "print('ready at a'); time.sleep(60)")
     child.wait_ready(DEADLINE)
-    child.stop(0.2)
+    assert child.stop(0.2) is False
     assert child.state() == "ended by SIGKILL"
 
 
@@ -83,7 +76,7 @@ def test_suspended_child_is_ended(start):
     child = start("import time; print('ready at a'); time.sleep(60)")
     child.wait_ready(DEADLINE)
     psutil.Process(child.pid).suspend()
-    child.stop(DEADLINE)
+    assert child.stop(DEADLINE) is True
     assert child.state() == "ended by SIGTERM"
 
 
@@ -99,6 +92,21 @@ def test_orphan_in_a_session_of_its_own_is_found_by_the_mark_and_ended(start):
     assert end_marked(child.run, settle_secs=0) == 1
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
     assert end_marked(child.run, settle_secs=0) == 0
+
+
+def test_orphan_that_holds_the_output_open_disturbs_nobody(start, recwarn):
+    orphan = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-u', '-c', "
+        "'import time\\nfor n in range(600): print(n); time.sleep(0.1)'], start_new_session=True); "
+        "print('ready at', p.pid)"
+    )
+    child = start(orphan)
+    child.wait_ready(DEADLINE)
+    child.stop(DEADLINE)
+    before = child.line_count
+    until(lambda: child.line_count > before + 3)
+    assert child.log.stat().st_size > 0
+    assert not recwarn.list
 
 
 def test_memory_counts_what_the_child_started(start):

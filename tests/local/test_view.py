@@ -14,7 +14,6 @@ from stormkeeper.local.view import (
     Rates,
     clock,
     flow,
-    new_lines,
     render,
     view_on,
 )
@@ -23,7 +22,7 @@ ADDRESS = "127.0.0.1:41001"
 SLOT = Slot("wc-1-1", "local", 6700)
 
 
-def picture(now=100.0, output=(), status="alive"):
+def picture(now=100.0, output=(), status="alive", output_count=None):
     components = {"lines": Counts(1200, 0), "words": Counts(34567, 1200)}
     return Picture(
         title="wc-1-1",
@@ -38,6 +37,7 @@ def picture(now=100.0, output=(), status="alive"):
         statuses={("wc-1-1", "local", 6700): status},
         rates={"words": Counts(345, 12)},
         output=output,
+        output_count=len(output) if output_count is None else output_count,
     )
 
 
@@ -109,19 +109,10 @@ def test_view_fits_the_console():
     assert isinstance(view_on(Console(file=io.StringIO(), force_terminal=True)), LiveView)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "new"),
-    [
-        ([], ["a", "b"], ["a", "b"]),
-        (["a", "b"], ["a", "b"], []),
-        (["a", "b"], ["a", "b", "c"], ["c"]),
-        (["a", "b", "c"], ["b", "c", "d"], ["d"]),
-        (["a", "b"], ["x", "y"], ["x", "y"]),
-        (["a", "a"], ["a", "a", "a"], ["a"]),
-    ],
-)
-def test_new_lines_of_a_sliding_tail(before, after, new):
-    assert list(new_lines(before, after)) == new
+def test_line_view_prints_output_that_repeats_itself_and_outgrows_its_tail():
+    pictures = [picture(output=["done"] * min(n, 3), output_count=n) for n in (1, 3, 5, 5, 9)]
+    # Of the last four only three were kept.
+    assert text_of(LineView, *pictures).count("| done") == 8
 
 
 def test_rates_are_over_the_last_seconds_not_since_the_start():

@@ -39,12 +39,27 @@ NODE, PORT = "local", 6700
 
 PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
 
+#: Settings by which the processes of a run find each other and their folder.
+OWN_KEYS = frozenset(
+    {
+        "storm.local.dir",
+        "storm.zookeeper.servers",
+        "storm.zookeeper.port",
+        "storm.cluster.state.store",
+        "pacemaker.servers",
+        "pacemaker.host",
+        "pacemaker.port",
+        "pacemaker.bind.host",
+    }
+)
+
 #: A process that has not said that it is ready by then is taken to hang, in seconds; Spark on a
 #: busy machine with two cores needs most of a minute.
 START_SECS = 120.0
 
-#: How long a process may take to end when asked to, in seconds: a running micro-batch is finished.
-GRACE_SECS = 30.0
+#: How long a process may take to end when asked to, in seconds. A running micro-batch is finished:
+#: a worker gives it 15, and then wants to send its last pulse and end Spark.
+GRACE_SECS = 40.0
 
 #: Time between two looks at the processes, in seconds.
 LOOK_SECS = 0.5
@@ -156,7 +171,7 @@ class Cluster:
         for name in ("zookeeper", *pacemakers):
             self._addresses[name] = self._ready(name).group(1)
             self._note_listening(name)
-        zookeeper = Address.parse(self._addresses["zookeeper"], 2181)
+        zookeeper = Address.parse(self._addresses["zookeeper"], 0)
         servers = [self._addresses[name] for name in pacemakers]
         cluster_conf = servers_conf.with_values(
             {
@@ -169,7 +184,7 @@ class Cluster:
         second = self._write_conf("cluster.yaml", cluster_conf)
         submit(cluster_conf, self._storm_id, node=NODE, port=PORT, script=self._request.topology)
         self._watch = Watch(
-            [Address.parse(server, 6699) for server in servers],
+            [Address.parse(server, 0) for server in servers],
             period_secs=min(0.5, self._conf["task.heartbeat.frequency.secs"] / 4),
         )
         self._spawn_worker(second)
@@ -182,10 +197,21 @@ class Cluster:
         argv = [sys.executable, "-m", "stormkeeper.worker", str(self._request.topology)]
         argv += ["--storm-id", self._storm_id, "--node", NODE, "--port", str(PORT)]
         argv += ["--config", str(conf_file)]
-        argv += [f"--conf={override}" for override in self._request.overrides]
+        argv += [f"--conf={override}" for override in self._topologys_overrides()]
         if self._request.strict:
             argv.append("--strict")
         self._spawn_argv("worker", argv, BEATING)
+
+    def _topologys_overrides(self) -> list[str]:
+        """Return the user's settings but for those by which the processes find each other."""
+        kept = []
+        for override in self._request.overrides:
+            key = override.partition("=")[0].strip()
+            if key in OWN_KEYS:
+                self._view.note(f"-c {key}: a local cluster has its own, this one is passed over")
+            else:
+                kept.append(override)
+        return kept
 
     def _spawn(self, name: str, command: Sequence[str], ready: re.Pattern[str]) -> None:
         self._spawn_argv(name, [sys.executable, "-m", "stormkeeper", *command], ready)
@@ -269,6 +295,7 @@ class Cluster:
         watch = self._watch
         if watch is None:
             raise LocalClusterError("the cluster is not up")
+        worker = self._children["worker"]
         snapshot = watch.snapshot()
         servers = [p.address for p in snapshot.pacemakers]
         return Picture(
@@ -289,7 +316,8 @@ class Cluster:
             snapshot=snapshot,
             statuses=outcome.statuses(self._tables),
             rates=self._rates.update(now, snapshot.components()),
-            output=list(self._children["worker"].lines),
+            output=list(worker.lines),
+            output_count=worker.line_count,
         )
 
     # --- stop --------------------------------------------------------------------------------
@@ -299,24 +327,17 @@ class Cluster:
         if self._children:
             self._view.note("stopping: a micro-batch that runs is finished first")
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
-        worker = self._children.get("worker")
-        if worker is not None:
-            worker.stop(GRACE_SECS)
-        watched_until = time.monotonic() if worker is None else began
+        self._stop(["worker"])
         snapshot = self._watch.finish() if self._watch is not None else None
         for name in ("pipeline", "pacemaker", "zookeeper"):
-            group = [c for n, c in self._children.items() if n.startswith(name)]
-            for child in group:
-                child.request_stop()
-            for child in group:
-                child.wait_stopped(GRACE_SECS)
+            self._stop([n for n in self._children if n.startswith(name)])
         left = end_marked(self._run_mark, settle_secs=2.0)
         if left:
             self._view.note(f"{left} processes had to be ended by force")
         if self._request.report is not None and snapshot is not None:
             seen = report.build(
                 snapshot,
-                now=watched_until,
+                now=began,
                 tables=outcome.rows(self._tables),
                 processes_left=left,
             )
@@ -324,6 +345,14 @@ class Cluster:
             self._view.note(f"report written to {self._request.report}")
         if self._children:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
+
+    def _stop(self, names: Sequence[str]) -> None:
+        children = [self._children[name] for name in names if name in self._children]
+        for child in children:
+            child.request_stop()
+        for child in children:
+            if not child.wait_stopped(GRACE_SECS):
+                self._view.note(f"{child.name} did not end in {GRACE_SECS:.0f} s: ended by force")
 
 
 class StartInterruptedError(Exception):

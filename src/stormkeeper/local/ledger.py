@@ -34,7 +34,6 @@ class Pulse:
     """One pulse as one Pacemaker reported it."""
 
     slot: Slot
-    revision: int
     received: float
     components: Mapping[str, Counts]
 

@@ -62,6 +62,8 @@ class Child:
         self.name = name
         self.log = log
         self.lines: deque[str] = deque(maxlen=TAIL_LINES)
+        #: How many lines there have been; `lines` has the last of them.
+        self.line_count = 0
         self.ready_match: re.Match[str] | None = None
         self._ready = ready
         self._log_file = log.open("ab")
@@ -146,34 +148,42 @@ class Child:
                 self._process.terminate()
                 self._process.send_signal(signal.SIGCONT)
 
-    def wait_stopped(self, grace_secs: float) -> None:
-        """Wait `grace_secs` for its end, then end it and everything in its session by force."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+    def wait_stopped(self, grace_secs: float) -> bool:
+        """Wait `grace_secs` for its end, then end it and everything in its session by force.
+
+        Returns whether it ended by itself.
+        """
+        by_itself = True
+        try:
             self._process.wait(timeout=grace_secs)
+        except subprocess.TimeoutExpired:
+            by_itself = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(timeout=1.0)
-        self._log_file.close()
+        return by_itself
 
-    def stop(self, grace_secs: float) -> None:
-        """End it: SIGTERM, `grace_secs` to comply, then SIGKILL."""
+    def stop(self, grace_secs: float) -> bool:
+        """End it: SIGTERM, `grace_secs` to comply, then SIGKILL; return whether it complied."""
         self.request_stop()
-        self.wait_stopped(grace_secs)
+        return self.wait_stopped(grace_secs)
 
     def _read(self) -> None:
         stdout = self._process.stdout
         if stdout is None:
             return
-        for raw in stdout:
-            self._log_file.write(raw)
-            self._log_file.flush()
-            line = raw.decode(errors="replace").rstrip()
-            if self.ready_match is None and (match := self._ready.search(line)):
-                self.ready_match = match
-            else:
-                self.lines.append(line)
-        stdout.close()
+        # The log is closed here, as a process that the child left behind may still write.
+        with stdout, self._log_file:
+            for raw in stdout:
+                self._log_file.write(raw)
+                self._log_file.flush()
+                line = raw.decode(errors="replace").rstrip()
+                if self.ready_match is None and (match := self._ready.search(line)):
+                    self.ready_match = match
+                else:
+                    self.lines.append(line)
+                    self.line_count += 1
 
 
 def end_marked(run: str, *, settle_secs: float) -> int:

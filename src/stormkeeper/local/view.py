@@ -43,7 +43,9 @@ class Picture:
     snapshot: Snapshot
     statuses: dict[tuple[str, str, int], str]
     rates: dict[str, Counts]
+    #: The last lines of the topology's own output, and how many there have been.
     output: Sequence[str]
+    output_count: int
 
 
 class View(Protocol):
@@ -82,7 +84,7 @@ class LineView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = 0.0
-        self._output_seen: list[str] = []
+        self._shown = 0
 
     def __enter__(self) -> Self:
         return self
@@ -101,9 +103,10 @@ class LineView:
 
     def show(self, picture: Picture) -> None:
         """Print what the topology said since, and at times a line on each worker."""
-        for line in new_lines(self._output_seen, picture.output):
+        unseen = picture.output_count - self._shown
+        for line in picture.output[-unseen:] if unseen > 0 else ():
             self._print(f"  | {line}")
-        self._output_seen = list(picture.output)
+        self._shown = picture.output_count
         if picture.now < self._next:
             return
         self._next = picture.now + LINE_SECS
@@ -214,15 +217,6 @@ def components_table(picture: Picture) -> Table:
             f"{rate.emitted:,}",
         )
     return table
-
-
-def new_lines(before: Sequence[str], after: Sequence[str]) -> Sequence[str]:
-    """Return the lines of `after`, a sliding tail of one output, that came since `before`."""
-    for start in range(len(before) + 1):
-        kept = before[start:]
-        if list(after[: len(kept)]) == list(kept):
-            return after[len(kept) :]
-    return after
 
 
 def flow(counts: Counts) -> str:

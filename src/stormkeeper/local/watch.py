@@ -110,7 +110,6 @@ def pulses(changes: Sequence[Change], now: float) -> list[Pulse]:
         found.append(
             Pulse(
                 Slot(where.storm_id, where.node, where.port),
-                change.revision,
                 now - change.age_ms / 1000,
                 component_counts(beat),
             )
