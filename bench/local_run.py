@@ -46,6 +46,7 @@ def main():
         print(f"round {number} of {options.rounds}", file=sys.stderr)
         rounds.append(one_round(options.seconds))
     medians = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(
         json.dumps(
             {
