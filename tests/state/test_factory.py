@@ -1,8 +1,8 @@
 import pytest
 
 from stormkeeper import conf as configuration
-from stormkeeper.errors import ConfigError, StateUnavailableError
-from stormkeeper.state.factory import connect
+from stormkeeper.errors import ConfigError, StateClosedError, StateUnavailableError
+from stormkeeper.state.factory import connect, connect_heartbeats
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.zookeeper import ZooKeeperState
 
@@ -63,3 +63,37 @@ def test_no_zookeeper_leaves_no_pacemaker_client(conf, two_pacemakers):
     }
     with pytest.raises(StateUnavailableError):
         connect(conf.with_values(values))
+
+
+@pytest.mark.parametrize("name", PACEMAKER)
+def test_heartbeats_alone_go_to_pacemakers_without_a_zookeeper(two_pacemakers, name):
+    values = {
+        "storm.cluster.state.store": name,
+        "pacemaker.servers": [str(address) for address in two_pacemakers],
+        "storm.zookeeper.servers": ["127.0.0.1"],
+        "storm.zookeeper.port": 1,  # closed: whoever asked there would raise
+        "storm.zookeeper.connection.timeout": 300,
+    }
+    store = connect_heartbeats(configuration.defaults().with_values(values))
+    store.set_worker_hb("/workerbeats/wc-1/s-1", b"beat")
+    assert store.get_worker_hb("/workerbeats/wc-1/s-1") == b"beat"
+    assert store.get_worker_hb_children("/workerbeats/wc-1") == ["s-1"]
+    store.delete_worker_hb("/workerbeats")
+    assert store.get_worker_hb("/workerbeats/wc-1/s-1") is None
+    store.close()
+    store.close()
+    with pytest.raises(StateClosedError):
+        store.get_worker_hb("/workerbeats/wc-1/s-1")
+
+
+def test_heartbeats_alone_go_to_zookeeper_where_there_is_no_pacemaker(conf):
+    store = connect_heartbeats(conf)
+    assert isinstance(store, ZooKeeperState)
+    store.close()
+
+
+def test_heartbeats_alone_in_a_store_that_nobody_knows(conf):
+    with pytest.raises(ConfigError, match="EtcdStateStorageFactory"):
+        connect_heartbeats(
+            {**conf, "storm.cluster.state.store": "org.example.EtcdStateStorageFactory"}
+        )

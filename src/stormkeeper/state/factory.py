@@ -4,7 +4,7 @@
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.state.storage import ClusterState
+from stormkeeper.state.storage import ClusterState, HeartbeatStore
 
 #: Values of ``storm.cluster.state.store``: Storm's classes, and the name that its first Pacemaker
 #: had.
@@ -29,12 +29,8 @@ def connect(conf: Conf) -> ClusterState:
     """
     from stormkeeper.state import zookeeper
 
-    store = conf["storm.cluster.state.store"]
-    if store == ZOOKEEPER:
+    if not _in_pacemaker(conf):
         return zookeeper.connect(conf)
-    if store not in PACEMAKER:
-        known = ", ".join((ZOOKEEPER, *PACEMAKER))
-        raise ConfigError(f"storm.cluster.state.store is {store!r}, which is none of {known}")
     from stormkeeper.pacemaker import pool
     from stormkeeper.state.pacemaker import PacemakerState
 
@@ -44,3 +40,29 @@ def connect(conf: Conf) -> ClusterState:
     except BaseException:
         heartbeats.close()
         raise
+
+
+def connect_heartbeats(conf: Conf) -> HeartbeatStore:
+    """Connect to where ``storm.cluster.state.store`` has heartbeats go, and to nothing else.
+
+    With Pacemaker no ZooKeeper server is asked: heartbeats go out while there is none.
+
+    Raises
+    ------
+    ConfigError, StateUnavailableError
+        As `connect`.
+    """
+    if not _in_pacemaker(conf):
+        return connect(conf)
+    from stormkeeper.pacemaker import pool
+    from stormkeeper.state.pacemaker import PacemakerHeartbeats
+
+    return PacemakerHeartbeats(pool.connect(conf))
+
+
+def _in_pacemaker(conf: Conf) -> bool:
+    store: str = conf["storm.cluster.state.store"]
+    if store != ZOOKEEPER and store not in PACEMAKER:
+        known = ", ".join((ZOOKEEPER, *PACEMAKER))
+        raise ConfigError(f"storm.cluster.state.store is {store!r}, which is none of {known}")
+    return store != ZOOKEEPER

@@ -1,4 +1,4 @@
-"""The cluster's state with its heartbeats in Pacemaker, and all else in another store."""
+"""Heartbeats in Pacemaker, alone or beside another store that has the rest of the state."""
 
 from typing import Protocol
 
@@ -37,7 +37,49 @@ class Heartbeats(Protocol):
         ...
 
 
-class PacemakerState:
+class PacemakerHeartbeats:
+    """A `HeartbeatStore` in Pacemakers.
+
+    Parameters
+    ----------
+    pacemakers
+        The Pacemakers; closed with this.
+    """
+
+    def __init__(self, pacemakers: Heartbeats) -> None:
+        self._pacemakers = pacemakers
+        self._closed = False
+
+    def set_worker_hb(self, path: str, data: bytes) -> None:
+        """See `HeartbeatStore.set_worker_hb`."""
+        self._at(path).send_pulse(path, data)
+
+    def get_worker_hb(self, path: str) -> bytes | None:
+        """See `HeartbeatStore.get_worker_hb`."""
+        return self._at(path).get_pulse(path)
+
+    def get_worker_hb_children(self, path: str) -> list[str]:
+        """See `HeartbeatStore.get_worker_hb_children`."""
+        return sorted(self._at(path).children(path))
+
+    def delete_worker_hb(self, path: str) -> None:
+        """See `HeartbeatStore.delete_worker_hb`."""
+        self._at(path).delete_path(path)
+
+    def close(self) -> None:
+        """See `HeartbeatStore.close`."""
+        if not self._closed:
+            self._closed = True
+            self._pacemakers.close()
+
+    def _at(self, path: str) -> Heartbeats:
+        paths.check(path)
+        if self._closed:
+            raise StateClosedError(f"cannot use {path}: this session was closed")
+        return self._pacemakers
+
+
+class PacemakerState(PacemakerHeartbeats):
     """A `ClusterState` that hands the heartbeat calls to Pacemakers, and all others on.
 
     Parameters
@@ -49,9 +91,8 @@ class PacemakerState:
     """
 
     def __init__(self, wrapped: ClusterState, heartbeats: Heartbeats) -> None:
+        super().__init__(heartbeats)
         self._wrapped = wrapped
-        self._heartbeats = heartbeats
-        self._closed = False
 
     @property
     def connection(self) -> ConnectionState:
@@ -118,33 +159,9 @@ class PacemakerState:
         """See `ClusterState.remove_listener`."""
         self._wrapped.remove_listener(listener)
 
-    def set_worker_hb(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_worker_hb`."""
-        self._pacemakers(path).send_pulse(path, data)
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """See `ClusterState.get_worker_hb`."""
-        return self._pacemakers(path).get_pulse(path)
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """See `ClusterState.get_worker_hb_children`."""
-        return sorted(self._pacemakers(path).children(path))
-
-    def delete_worker_hb(self, path: str) -> None:
-        """See `ClusterState.delete_worker_hb`."""
-        self._pacemakers(path).delete_path(path)
-
     def close(self) -> None:
         """See `ClusterState.close`."""
-        if not self._closed:
-            self._closed = True
-            try:
-                self._heartbeats.close()
-            finally:
-                self._wrapped.close()
-
-    def _pacemakers(self, path: str) -> Heartbeats:
-        paths.check(path)
-        if self._closed:
-            raise StateClosedError(f"cannot use {path}: this session was closed")
-        return self._heartbeats
+        try:
+            super().close()
+        finally:
+            self._wrapped.close()

@@ -71,7 +71,45 @@ EventCallback = Callable[[EventType, str], None]
 ConnectionListener = Callable[[ConnectionState], None]
 
 
-class ClusterState(Protocol):
+class HeartbeatStore(Protocol):
+    """Where workers' heartbeats go: all that a worker needs to beat. Safe for many threads.
+
+    Notes
+    -----
+    Errors that every operation may raise: those of `ClusterState`.
+    """
+
+    def set_worker_hb(self, path: str, data: bytes) -> None:
+        """Store a worker's heartbeat; where there is a Pacemaker, in the Pacemaker.
+
+        Raises
+        ------
+        PacemakerError
+            A Pacemaker failed; this holds for all four heartbeat calls.
+        """
+        ...
+
+    def get_worker_hb(self, path: str) -> bytes | None:
+        """Return a worker's heartbeat, None when there is none."""
+        ...
+
+    def get_worker_hb_children(self, path: str) -> list[str]:
+        """Return the names of the children of a heartbeat path, sorted; none when it is absent."""
+        ...
+
+    def delete_worker_hb(self, path: str) -> None:
+        """Delete the heartbeat at a path and all below it; none is fine."""
+        ...
+
+    def close(self) -> None:
+        """Close what was opened to reach the store; a second time does nothing.
+
+        Every other call fails afterwards.
+        """
+        ...
+
+
+class ClusterState(HeartbeatStore, Protocol):
     """A session with a store of the cluster's state. Safe for many threads.
 
     Notes
@@ -208,28 +246,6 @@ class ClusterState(Protocol):
 
     def remove_listener(self, listener: ConnectionListener) -> None:
         """Tell `listener` no more; an unknown one is fine."""
-        ...
-
-    def set_worker_hb(self, path: str, data: bytes) -> None:
-        """Store a worker's heartbeat; where there is a Pacemaker, in the Pacemaker.
-
-        Raises
-        ------
-        PacemakerError
-            A Pacemaker failed; this holds for all four heartbeat calls.
-        """
-        ...
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """Return a worker's heartbeat, None when there is none."""
-        ...
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """Return the names of the children of a heartbeat path, sorted; none when it is absent."""
-        ...
-
-    def delete_worker_hb(self, path: str) -> None:
-        """Delete the heartbeat at a path and all below it; none is fine."""
         ...
 
     def close(self) -> None:

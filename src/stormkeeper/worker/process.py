@@ -144,7 +144,7 @@ class Worker:
         self._finished = False
         self._compression = compression_for(conf["storm.meta.serialization.delegate"])
         self._beater = Beater(
-            lambda: factory.connect(conf),
+            lambda: factory.connect_heartbeats(conf),
             paths.workerbeat(storm_id, node, port),
             self._heartbeat,
             period_secs=conf["task.heartbeat.frequency.secs"],
