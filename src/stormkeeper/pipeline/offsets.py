@@ -1,9 +1,11 @@
 """How far a stream has read: offsets of the ``pacemaker`` source, as checkpoints keep them.
 
-An offset is a JSON object with one entry per server, ``{"host:port": [instance, revision]}``:
-whatever this instance of the server stored up to this revision has been read, or overwritten by
-what will be. Beside them
-stands ``"tick": ["reader", n]``, which grows at every trigger, so that a trigger at which nobody
+An offset is a JSON object with one entry per server, ``{"host:port": [instance, revision, sure]}``:
+the batch that ends here was to read this instance of the server up to `revision`, and the batch
+before it up to `sure`. Whether it did is not known here: batches are planned in the driver and read
+by executors, and a server that fails in between fails no query. So the next batch begins at `sure`
+and reads the newest one's changes again, unless they are overwritten; it costs at most a row per
+path. Beside the servers stands ``"tick": ["reader", n]``, which grows at every trigger, so that a trigger at which nobody
 sent anything runs a batch as well: silence must be noticed. A server's name has a colon, so no
 server is ever called "tick".
 
@@ -15,11 +17,11 @@ Everything here is a function of its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: ``{server: [instance, revision]}``, and the tick; what Spark writes to the checkpoint.
+#: ``{server: [instance, revision, sure]}``, and the tick; what Spark writes to the checkpoint.
 Offset = dict[str, list[str | int]]
 
 TICK: Final = "tick"
@@ -37,15 +39,25 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class _Entry:
+    """A server's entry in an offset."""
+
+    instance: str
+    revision: int
+    sure: int
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
-    """What is new of one server in one batch: revisions above `after`, up to `until`.
+    """What one batch reads of one server: revisions above `after`, up to `until`.
 
     Parameters
     ----------
     instance
         The server's instance as planned; `WITHOUT_REVISIONS` for one that is read as a whole.
     after, until
-        Revisions; `until` was the newest one when the batch was planned.
+        Revisions; `until` was the newest one when the batch was planned, `after` when the last but
+        one was.
     reset
         Whether the server started anew since the batch before: what was known of its paths may be
         gone, and this span is all that it holds.
@@ -58,7 +70,7 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was stored in this span; never so where there are no revisions."""
+        """Whether there is nothing to read in this span; never so where there are no revisions."""
         return self.instance != WITHOUT_REVISIONS and self.until <= self.after
 
 
@@ -76,7 +88,7 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
         Where the batch before ended.
     found
         By server: where it stands now, or None where it did not answer. Such a server keeps its
-        place, so that nothing is skipped or read twice when it answers again; servers that are
+        place, so that nothing is skipped when it answers again; servers that are
         not named are no longer read, and their places are dropped.
     """
     tick = int(start[TICK][1]) + 1
@@ -84,7 +96,13 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
     for server, position in found.items():
         if position is not None:
             known = position.instance != WITHOUT_REVISIONS
-            end[server] = [position.instance, position.revision if known else tick]
+            before = _entry(start, server)
+            same = before is not None and before.instance == position.instance
+            end[server] = [
+                position.instance,
+                position.revision if known else tick,
+                before.revision if before is not None and same else 0,
+            ]
         elif server in start:
             end[server] = start[server]
     return end
@@ -92,15 +110,17 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
 
 def span(start: Offset, end: Offset, server: str) -> Span | None:
     """Return what a batch between two offsets reads from a server; None for a server unheard of."""
-    if server not in end:
+    until = _entry(end, server)
+    if until is None:
         return None
-    until = _position(end[server])
-    before = _position(start[server]) if server in start else None
+    before = _entry(start, server)
     if before is None or before.instance != until.instance:
         return Span(until.instance, 0, until.revision, reset=before is not None)
-    return Span(until.instance, before.revision, until.revision)
+    return Span(until.instance, before.sure, until.revision)
 
 
-def _position(entry: Sequence[str | int]) -> Position:
-    instance, revision = entry
-    return Position(str(instance), int(revision))
+def _entry(offset: Offset, server: str) -> _Entry | None:
+    if server not in offset:
+        return None
+    instance, revision, sure = offset[server]
+    return _Entry(str(instance), int(revision), int(sure))

@@ -62,12 +62,15 @@ class PacemakerDataSource(DataSource):
     ================  =============================================================================
 
     A server is read as it is, not as it was: a value that is overwritten before it is read is
-    never seen. A batch has every path that changed since the batch before; what changed between
-    the planning and the reading of a batch is in it, and unless it changes again, in the next one
-    as well: ``server``, ``instance`` and ``revision`` tell one change from another.
+    never seen. A batch has every path that changed since the batch before was planned, and, once
+    more, what changed since the one before that and has not been overwritten: that one's read may
+    have failed, which the planning cannot know. ``server``, ``instance`` and ``revision`` tell one
+    change from another.
 
     A server that does not answer within ``timeoutSecs`` has its row, with ``reachable`` false, and
-    fails no query. A Java Pacemaker tells neither instance nor revision nor age (all null) and
+    fails no query; what one batch could not read is in the next that is planned. Only when the
+    server answers the planning of that one too, and fails under its read again, are changes of the
+    first not seen until their path changes again. A Java Pacemaker tells neither instance nor revision nor age (all null) and
     makes no tombstones; it is read as a whole every time, one request per pulse.
 
     Examples
@@ -147,7 +150,8 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     """Reads what changed since the batch before, a partition per server.
 
     A batch runs at every trigger, whether or not anything changed. With the trigger AvailableNow
-    it is one batch: what had changed when the query started.
+    it is one batch: what had changed when the query started. What it could not read is in the next
+    run's.
     """
 
     def __init__(self, options: Options) -> None:
