@@ -19,7 +19,7 @@ topology = Topology(
     "word-count",
     conf={
         # A folder, or a pattern such as this one.
-        "input": f"{sysconfig.get_path('stdlib')}/*.py",
+        "input": f"{sysconfig.get_path('stdlib')}/{{*,*/*}}.py",
         # A file for the totals, as JSON; None: they are only printed.
         "output": None,
         # Small, so that the counts are seen to grow.

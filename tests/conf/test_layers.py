@@ -47,6 +47,12 @@ def warnings(**arguments) -> list[str]:
 # --- layers ----------------------------------------------------------------------------------
 
 
+def test_without_unknown_keeps_what_is_known_and_what_is_not_named():
+    given = conf.load(overrides=["a.b=1", "input=x", "ui.port=1", "drpc.port=2"], unknown="keep")
+    left = given.without_unknown(["input", "ui.port", "drpc.port"])
+    assert set(given) - set(left) == {"input"}
+
+
 def test_storms_defaults_hold_where_nothing_is_said():
     c = load(files=[])
     assert c == conf.defaults()

@@ -29,7 +29,7 @@ _COMMANDS = {
 @click.group(
     cls=LazyGroup,
     commands_at=_COMMANDS,
-    context_settings={"max_content_width": 100},
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     epilog=examples(
         "storm pacemaker -c pacemaker.port=7000",
         "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:7000",

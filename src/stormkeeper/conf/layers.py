@@ -73,6 +73,11 @@ class Conf(Mapping[str, Any]):
         _merge(merged, _checked(values, ""))
         return Conf(merged)
 
+    def without_unknown(self, names: Collection[str]) -> "Conf":
+        """Return a copy without those of the keys `names` that nobody knows."""
+        known = {n for n in names if n in SCHEMA or keys.is_known(n)}
+        return Conf({k: v for k, v in self.items() if k in known or k not in names})
+
     def pacemaker_servers(self) -> tuple[Address, ...]:
         """Return where the Pacemakers listen; empty where none is configured.
 

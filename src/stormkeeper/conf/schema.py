@@ -229,7 +229,11 @@ _KEYS = (
     _whole(
         "pacemaker.thrift.message.size.max", "longest message of the protocol, in bytes", least=1
     ),
-    _one_of("pacemaker.auth.method", AuthMethod, "how readers authenticate to a Pacemaker"),
+    _one_of(
+        "pacemaker.auth.method",
+        AuthMethod,
+        "how readers authenticate to a Pacemaker; only NONE so far",
+    ),
     _texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
     _whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
     Key(

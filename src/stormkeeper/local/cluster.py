@@ -39,6 +39,9 @@ NODE, PORT = "local", 6700
 
 PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
 
+#: Without the current folder on its path, where a file may have the name of a library's module.
+PYTHON = (sys.executable, "-P", "-m")
+
 #: Settings by which the processes of a run find each other and their folder.
 OWN_KEYS = frozenset(
     {
@@ -65,6 +68,8 @@ GRACE_SECS = 40.0
 LOOK_SECS = 0.5
 
 LISTENING = re.compile(r"^(?:zookeeper|pacemaker) listening on (\S+)$")
+#: A warning or an error in the worker's log that is ours, and not Spark's.
+OWN_WARNING = re.compile(r" (?:WARNING|ERROR) +stormkeeper\.")
 BEATING = re.compile(r"^worker beating (\S+) (\S+) (\S+)$")
 WRITING = re.compile(r"^pipeline writing to (.+)$")
 
@@ -135,6 +140,7 @@ class Cluster:
         self._rates = Rates()
         self._memory: dict[str, float] = {}
         self._watch: Watch | None = None
+        self._began = time.monotonic()
         self._pipeline_noted = False
         self._dead: set[str] = set()
 
@@ -154,7 +160,9 @@ class Cluster:
 
     def _start(self) -> None:
         (self._directory / "tmp").mkdir()
-        servers_conf = self._conf.with_values(
+        # What only the topology knows goes to the worker as the user gave it, and to nobody else.
+        given = [override.partition("=")[0].strip() for override in self._request.overrides]
+        servers_conf = self._conf.without_unknown(given).with_values(
             {
                 "storm.local.dir": str(self._directory),
                 "storm.zookeeper.port": 0,
@@ -194,7 +202,7 @@ class Cluster:
         self._spawn("pipeline", ["pipeline", "--config", str(second)], WRITING)
 
     def _spawn_worker(self, conf_file: Path) -> None:
-        argv = [sys.executable, "-m", "stormkeeper.worker", str(self._request.topology)]
+        argv = [*PYTHON, "stormkeeper.worker", str(self._request.topology)]
         argv += ["--storm-id", self._storm_id, "--node", NODE, "--port", str(PORT)]
         argv += ["--config", str(conf_file)]
         argv += [f"--conf={override}" for override in self._topologys_overrides()]
@@ -214,7 +222,7 @@ class Cluster:
         return kept
 
     def _spawn(self, name: str, command: Sequence[str], ready: re.Pattern[str]) -> None:
-        self._spawn_argv(name, [sys.executable, "-m", "stormkeeper", *command], ready)
+        self._spawn_argv(name, [*PYTHON, "stormkeeper", *command], ready)
 
     def _spawn_argv(self, name: str, argv: Sequence[str], ready: re.Pattern[str]) -> None:
         env = dict(os.environ)
@@ -256,7 +264,7 @@ class Cluster:
     # --- watch -------------------------------------------------------------------------------
 
     def _watch_until_end(self) -> int:
-        began = time.monotonic()
+        began = self._began = time.monotonic()
         measured = 0.0
         while not self._signals.wait(LOOK_SECS):
             now = time.monotonic()
@@ -265,6 +273,7 @@ class Cluster:
                 self._memory = {name: c.memory_mib() for name, c in self._children.items()}
             self._note_pipeline()
             self._note_deaths()
+            self._note_warnings()
             self._view.show(self._picture(now, now - began))
             if self._request.seconds is not None and now - began >= self._request.seconds:
                 return 0
@@ -285,6 +294,11 @@ class Cluster:
                 f"pipeline writes its tables to {child.ready_match.group(1)} (process {child.pid})"
             )
 
+    def _note_warnings(self) -> None:
+        for line in self._children["worker"].new_log_lines():
+            if OWN_WARNING.search(line):
+                self._view.note(f"worker: {line}")
+
     def _note_deaths(self) -> None:
         for name, child in self._children.items():
             if child.returncode is not None and name not in self._dead:
@@ -297,10 +311,9 @@ class Cluster:
             raise LocalClusterError("the cluster is not up")
         worker = self._children["worker"]
         snapshot = watch.snapshot()
-        servers = [p.address for p in snapshot.pacemakers]
         return Picture(
             title=self._storm_id,
-            hint=f"Ctrl-C stops everything. In another shell: {self._hint(servers)}",
+            hint="Ctrl-C stops everything. The command above reads the heartbeats in another shell.",
             now=now,
             up_secs=up_secs,
             processes=[
@@ -325,7 +338,7 @@ class Cluster:
     def _finish(self) -> None:
         began = time.monotonic()
         if self._children:
-            self._view.note("stopping: a micro-batch that runs is finished first")
+            self._view.note("stopping")
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
         self._stop(["worker"])
         snapshot = self._watch.finish() if self._watch is not None else None
@@ -343,6 +356,8 @@ class Cluster:
             )
             self._request.report.write_text(json.dumps(seen, indent=2) + "\n")
             self._view.note(f"report written to {self._request.report}")
+        if self._watch is not None and "pipeline" in self._children:
+            self._view.show(self._picture(began, began - self._began))
         if self._children:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
 

@@ -66,6 +66,7 @@ class Child:
         self.line_count = 0
         self.ready_match: re.Match[str] | None = None
         self._ready = ready
+        self._log_read = 0
         self._log_file = log.open("ab")
         try:
             self._process = subprocess.Popen(
@@ -126,6 +127,14 @@ class Child:
         """Return the last lines of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-ERROR_LINES:])
+
+    def new_log_lines(self) -> list[str]:
+        """Return the whole lines that the log has got since the last call."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_read)
+            new, newline, _ = log.read().rpartition(b"\n")
+        self._log_read += len(new) + len(newline)
+        return new.decode(errors="replace").splitlines()
 
     def memory_mib(self) -> float:
         """Memory of the process and all that it started, in MiB; 0 once it ended.

@@ -204,7 +204,8 @@ def _executor(executor: ExecutorInfo, stats: ExecutorStats) -> Iterator[str]:
     kind = members[0][0] if members else "unknown"
     for _, specific in members:
         statistics += _set_fields(specific)
-    yield f"executor {key_text(executor)}  {kind}  rate {stats.rate:g}"
+    name = f"  {_printable(stats.component)}" if stats.component else ""
+    yield f"executor {key_text(executor)}  {kind}{name}  rate {stats.rate:g}"
     windows = sorted({window for _, by_window in statistics for window in by_window}, key=_rank)
     rows = [["statistic", "stream", *map(_printable, windows)]]
     for name, by_window in statistics:

@@ -52,6 +52,8 @@ def readable(error: BaseException) -> str:
         return remote
     frames = own_frames(error.__traceback__)
     cause = f"{type(error).__name__}: {first_lines(str(error))}" if str(error) else repr(error)
+    if isinstance(error, KeyError):
+        cause = f"KeyError: {error}"
     if isinstance(error, SyntaxError):
         return "".join(traceback.format_exception_only(error)).rstrip()
     if not frames:
