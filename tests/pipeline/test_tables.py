@@ -1,4 +1,6 @@
+import errno
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -80,11 +82,20 @@ def test_old_snapshots_go_when_there_are_enough_newer_ones(tmp_path):
         now[0] += 10
         place = table.write(rows(number), origin(number))
         os.utime(place, (now[0], now[0]))
-    # Batch 0 is 70 s old at the end, batch 1 just 60: too young to go.
-    assert snapshots(tmp_path) == [f"batch={number:012d}" for number in range(1, 8)]
+    # Batch 0 is followed by one 60 s old at the end: too young for it to go.
+    assert snapshots(tmp_path) == [f"batch={number:012d}" for number in range(8)]
     now[0] += 1000
-    table.write(rows(8), origin(8))
+    place = table.write(rows(8), origin(8))
+    os.utime(place, (now[0], now[0]))
     assert snapshots(tmp_path) == [f"batch={number:012d}" for number in (6, 7, 8)]
+
+
+def test_a_snapshot_stays_for_a_while_after_it_is_superseded_however_old_it_is(tmp_path):
+    table = SnapshotTable(tmp_path, keep=1, keep_secs=60)
+    os.utime(table.write(rows(1), origin(0)), (1000, 1000))
+    table.write(rows(2), origin(1))
+    # Until a moment ago batch 0 was the table: somebody may be reading it.
+    assert snapshots(tmp_path) == ["batch=000000000000", "batch=000000000001"]
 
 
 def test_a_second_writer_is_noticed(tmp_path, monkeypatch):
@@ -97,6 +108,19 @@ def test_a_second_writer_is_noticed(tmp_path, monkeypatch):
         SnapshotTable(tmp_path).write(rows(3), origin(0, "another query"))
     monkeypatch.undo()
     assert table.read().to_pydict() == {"x": [2]}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_what_the_file_system_refuses_is_not_taken_for_a_second_writer(
+    tmp_path, monkeypatch, number
+):
+    def refuse(aside, target):
+        raise OSError(number, os.strerror(number), str(aside), None, str(target))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(TableError, match=os.strerror(number)) as raised:
+        SnapshotTable(tmp_path).write(rows(1), origin(0))
+    assert "another pipeline" not in str(raised.value)
 
 
 @pytest.mark.spark

@@ -13,11 +13,13 @@ file that is being read. Folders are those of local (or mounted) file systems.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +40,8 @@ _PART: Final = "part-0.parquet"
 #: Snapshots that are kept however old they are.
 KEEP: Final = 10
 
-#: How long every snapshot is kept, in seconds: longer than a reader takes to list and open files.
+#: How long a snapshot is kept after the next one came, in seconds: longer than a reader takes to
+#: list and open files.
 KEEP_SECS: Final = 300.0
 
 _ORIGIN: Final = b"stormkeeper.origin"
@@ -63,7 +66,8 @@ class SnapshotTable:
     directory
         The table's own folder; made if it is not there.
     keep, keep_secs
-        A snapshot is removed once there are `keep` newer ones and it is older than `keep_secs`.
+        A snapshot is removed once there are `keep` newer ones and the next one is older than
+        `keep_secs`: until then somebody may have taken it for the newest.
     clock
         Gives the time that files are stamped with, in seconds since the epoch.
     """
@@ -100,7 +104,7 @@ class SnapshotTable:
         Raises
         ------
         TableError
-            When somebody else writes the same table.
+            When somebody else writes the same table, or the file system refuses.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         snapshots = _snapshots(self._directory)
@@ -117,6 +121,8 @@ class SnapshotTable:
         try:
             aside.rename(place)
         except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise TableError(f"{place} could not be given its name: {error}") from error
             raise TableError(
                 f"{place} is there already: another pipeline writes to {self._directory}; give "
                 "each its own pipeline.tables.dir"
@@ -125,8 +131,8 @@ class SnapshotTable:
         return place
 
     def _remove_old(self, snapshots: list[Path]) -> None:
-        for snapshot in snapshots[: -self._keep]:
-            if self._clock() - snapshot.stat().st_mtime <= self._keep_secs:
+        for snapshot, following in pairwise(snapshots[: 1 - self._keep or None]):
+            if self._clock() - following.stat().st_mtime <= self._keep_secs:
                 break
             shutil.rmtree(snapshot, ignore_errors=True)
 
