@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.pipeline import decode, rows
-from stormkeeper.pipeline.decode import decode_batch, heartbeats, parse_path, statistics
+from stormkeeper.pipeline.decode import decode_batch, heartbeats, statistics
 from stormkeeper.pipeline.health import Health
 from stormkeeper.pipeline.scan import Page, Reading
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
@@ -124,12 +124,15 @@ def test_a_damaged_heartbeat_is_a_row(data):
         ("/workerbeats/wc-1-17/node-x", (None, None, None)),
         ("/workerbeats/wc-1-17/a/node-1", (None, None, None)),
         ("/workerbeats/wc-1-17/node-99999999999999", (None, None, None)),
+        (f"/workerbeats/wc-1-17/node-{'9' * 5000}", (None, None, None)),
+        ("/workerbeats/wc-1-17/node-\N{ARABIC-INDIC DIGIT SIX}700", (None, None, None)),
         ("/other/wc-1-17/node-6700", (None, None, None)),
         ("", (None, None, None)),
     ],
 )
 def test_a_path_names_the_worker(text, expected):
-    assert parse_path(text) == expected
+    (row,) = decode_batch(raw((text, None))).to_pylist()
+    assert (row["storm_id"], row["node"], row["port"]) == expected
 
 
 @pytest.mark.spark

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Final
@@ -15,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from stormkeeper.errors import SerializationError
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.counters import Counter, counters
+from stormkeeper.state.paths import parse_workerbeat
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats
 from stormkeeper.thrift.serialization import deserialize
 
@@ -54,8 +54,6 @@ TYPED: Final = pa.schema(
 #: Rows decoded at once. The more records are alive together, the more of the time goes to Python's
 #: search for unreachable ones: half of it with thousands.
 _AT_ONCE: Final = 100
-
-_PULSE_PATH: Final = re.compile(r"/workerbeats/([^/]+)/([^/]+)-(\d{1,9})")
 
 
 def heartbeats(df: DataFrame) -> DataFrame:
@@ -128,12 +126,12 @@ def decode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 def decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Decode one Arrow batch of the source's rows."""
-    paths = [parse_path(path or "") for path in batch["path"].to_pylist()]
+    workers = [parse_workerbeat(path or "") for path in batch["path"].to_pylist()]
     beats = [_decode(details) for details in batch["details"].to_pylist()]
     columns = {
-        "storm_id": [worker[0] for worker in paths],
-        "node": [worker[1] for worker in paths],
-        "port": [worker[2] for worker in paths],
+        "storm_id": [worker and worker.storm_id for worker in workers],
+        "node": [worker and worker.node for worker in workers],
+        "port": [worker and worker.port for worker in workers],
         "time_secs": [beat and beat.time_secs for beat, _ in beats],
         "uptime_secs": [beat and beat.uptime_secs for beat, _ in beats],
         "executors": _executors([beat for beat, _ in beats]),
@@ -142,14 +140,6 @@ def decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         **{name: batch[name].cast(TYPED.field(name).type) for name in _PASSED_ON},
     }
     return pa.RecordBatch.from_pydict(columns, schema=TYPED)
-
-
-def parse_path(path: str) -> tuple[str, str, int] | tuple[None, None, None]:
-    """Return the storm id, node and port of a worker's pulse; Nones for any other path."""
-    match = _PULSE_PATH.fullmatch(path)
-    if match is None:
-        return None, None, None
-    return match[1], match[2], int(match[3])
 
 
 def _decode(details: bytes | None) -> tuple[ClusterWorkerHeartbeat | None, str | None]:

@@ -5,9 +5,9 @@ the batch that ends here was to read this instance of the server up to `revision
 before it up to `sure`. Whether it did is not known here: batches are planned in the driver and read
 by executors, and a server that fails in between fails no query. So the next batch begins at `sure`
 and reads the newest one's changes again, unless they are overwritten; it costs at most a row per
-path. Beside the servers stands ``"tick": ["reader", n]``, which grows at every trigger, so that a trigger at which nobody
-sent anything runs a batch as well: silence must be noticed. A server's name has a colon, so no
-server is ever called "tick".
+path. Beside the servers stands ``"tick": ["reader", n]``, which grows at every trigger, so that a
+trigger at which nobody sent anything runs a batch as well: silence must be noticed. A server's name
+has a colon, so no server is ever called "tick".
 
 A server that knows no revisions (a Java Pacemaker) has the instance ``""`` and, for a revision,
 the tick: it is read as a whole every time.

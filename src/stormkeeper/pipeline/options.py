@@ -9,9 +9,10 @@ from typing import Final
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.client import DEFAULT_PORT
+from stormkeeper.state.paths import WORKERBEATS
 
-DEFAULT_PATH: Final = "/workerbeats"
-DEFAULT_PORT: Final = 6699
+DEFAULT_PATH: Final = WORKERBEATS
 
 #: Long enough for a busy server's page of 10 MB, short enough for a trigger of a few seconds.
 DEFAULT_TIMEOUT_SECS: Final = 2.0

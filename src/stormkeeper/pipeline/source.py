@@ -70,8 +70,10 @@ class PacemakerDataSource(DataSource):
     A server that does not answer within ``timeoutSecs`` has its row, with ``reachable`` false, and
     fails no query; what one batch could not read is in the next that is planned. Only when the
     server answers the planning of that one too, and fails under its read again, are changes of the
-    first not seen until their path changes again. A Java Pacemaker tells neither instance nor revision nor age (all null) and
-    makes no tombstones; it is read as a whole every time, one request per pulse.
+    first not seen until their path changes again.
+
+    A Java Pacemaker tells neither instance nor revision nor age (all null) and makes no tombstones;
+    it is read as a whole every time, one request per pulse.
 
     Examples
     --------

@@ -47,6 +47,9 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000
 
 _LAST_ERROR = "-last-error"
 
+#: The longest port that every reader can hold in 32 bits; anybody may write a path to a Pacemaker.
+_PORT_DIGITS = 9
+
 
 def check(path: str) -> str:
     """Return `path` if a node can have it.
@@ -283,7 +286,7 @@ def _names_below(top: str, path: str, count: int) -> list[str] | None:
 def _parse_slot(name: str) -> tuple[str, int] | None:
     # A node's id has dashes of its own.
     node, dash, port = name.rpartition("-")
-    if node and dash and port.isascii() and port.isdigit():
+    if node and dash and port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS:
         return node, int(port)
     return None
 
