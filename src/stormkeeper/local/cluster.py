@@ -313,7 +313,7 @@ class Cluster:
         snapshot = watch.snapshot()
         return Picture(
             title=self._storm_id,
-            hint="Ctrl-C stops everything. The command above reads the heartbeats in another shell.",
+            hint="Ctrl-C stops everything. The command above reads heartbeats in another shell.",
             now=now,
             up_secs=up_secs,
             processes=[
