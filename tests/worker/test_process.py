@@ -249,6 +249,53 @@ def test_it_beats_to_pacemakers_while_there_is_no_zookeeper(start, pacemakers, s
     assert Beats(pacemakers, worker.path).newest() is not None
 
 
+ENDLESS = """
+from stormkeeper.topology import Topology
+
+topology = Topology("endless")
+
+@topology.spout
+def numbers(spark):
+    return spark.readStream.format("rate").load()
+
+@topology.bolt(numbers)
+def out(numbers):
+    return numbers.writeStream.format("noop")
+"""
+
+PLAIN_ENDLESS = """
+import threading
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+query = spark.readStream.format("rate").load().writeStream.format("noop").queryName("out").start()
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ENDLESS,
+        PLAIN_ENDLESS,
+        PLAIN_ENDLESS + "query.awaitTermination()\n",
+        PLAIN_ENDLESS + "threading.Event().wait()\n",
+    ],
+    ids=["topology", "query left running", "awaited query", "script's own wait"],
+)
+def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, script, code):
+    worker = start(script(code))
+    beats = Beats(pacemakers, worker.path)
+    until(lambda: beats.counts().get("out", (0, 0)) > (0, 0), START_SECS)
+    (jvm,) = [process for process in worker.family() if process.name() == "java"]
+    jvm.kill()
+    assert worker.ended() == 1, worker.text
+    log = "\n".join(worker.errors)
+    assert log.count("Spark's JVM ended with SIGKILL") == 1
+    assert "spark.driver.memory" in log
+    assert "Traceback" not in log, log
+    assert beats.newest().uptime_secs > 0
+
+
 FAILING = """
 from pyspark.sql import functions as F
 from stormkeeper.topology import Topology

@@ -123,24 +123,39 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
     """Stop a session, end the JVM and Spark's Python workers with it, and wait until they are gone.
 
-    The JVM ends as it does when this process ends: its standard input closes. If it has not ended
-    after `timeout_secs` it is killed. Does nothing when there is no JVM.
+    The JVM ends as it does when this process ends: its standard input closes. Stopping the session
+    and ending the JVM may take `timeout_secs` each; then the JVM is killed. Does nothing when there
+    is no JVM.
     """
-    with contextlib.suppress(PySparkException, Py4JError, OSError):
-        session.stop()
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
+    stopped = _within(timeout_secs, session.stop)
     if gateway is None or process is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()  # else Python objects would go on releasing their twins in the JVM
+    if stopped:
+        # else Python objects would go on releasing their twins in the JVM
+        stopped = _within(timeout_secs, gateway.shutdown)
     process.stdin.close()
     try:
-        process.wait(timeout_secs)
+        process.wait(timeout_secs if stopped else 0)
     except subprocess.TimeoutExpired:
         log.warning("Spark's JVM (process %d) did not end in time; ended by force", process.pid)
         process.kill()
         process.wait()
+
+
+def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
+    """Whether a call to the JVM, which has no limit of its own, ended in time, well or not."""
+
+    def run() -> None:
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            call()
+
+    thread = threading.Thread(target=run, name="spark-end", daemon=True)
+    thread.start()
+    thread.join(timeout_secs)
+    return not thread.is_alive()
 
 
 def reason(error: BaseException) -> str:

@@ -39,7 +39,7 @@ from stormkeeper.worker.failure import log_failure, readable, readable_text
 from stormkeeper.worker.heartbeat import heartbeat
 from stormkeeper.worker.listening import QueryEvents
 from stormkeeper.worker.running import TopologyRun
-from stormkeeper.worker.session import WorkerSession, is_running
+from stormkeeper.worker.session import WorkerSession, check_jvm, is_running
 from stormkeeper.worker.statistics import WorkerStatistics
 from stormkeeper.worker.stopping import Gate, stop_queries
 
@@ -59,6 +59,9 @@ LAST_BEAT_SECS = 4.0
 
 #: How long the JVM may take to end.
 END_SECS = 6.0
+
+#: Between the moment that calls to a dying JVM fail, and the end of its process.
+_DYING_SECS = 2.0
 
 _LOOK_SECS = 0.2
 
@@ -165,11 +168,11 @@ class Worker:
             return self._work()
         except ConfigError:
             raise
-        except StormkeeperError as error:
+        except (StormkeeperError, Py4JError, OSError) as error:
             if self._stopping():
                 log.debug("while stopping: %s", error)
                 return 0
-            log_failure(log, error)
+            log_failure(log, self._jvm_failure(error) or error)
             return 1
         finally:
             self._script_over.set()
@@ -189,14 +192,44 @@ class Worker:
         while not asked(_LOOK_SECS):
             if self._finished:
                 return
+            if self._blocked_without_jvm():
+                self._leave(1)
         log.info("stopping")
         self._stop_queries()
         self._queries_stopped.set()
         if not self._script_over.wait(SCRIPT_SECS):
             log.warning("%s is still not over; leaving it", self._script)
-            self._finish()
-            sys.stdout.flush()
-            os._exit(0)
+            self._leave(0)
+
+    def _blocked_without_jvm(self) -> bool:
+        """Return whether the JVM has ended and the script, in a wait of its own, goes on."""
+        session = self._session.session
+        if session is None or session.sparkContext._jsc is None:
+            return False
+        try:
+            check_jvm([session])
+        except WorkerError as error:
+            if self._script_over.wait(SCRIPT_SECS):
+                return False
+            log_failure(log, error)
+            return True
+        return False
+
+    def _leave(self, code: int) -> None:
+        self._finish()
+        sys.stdout.flush()
+        os._exit(code)
+
+    def _jvm_failure(self, error: BaseException) -> WorkerError | None:
+        """Return what to say instead of `error` where the JVM's end is what brought it about."""
+        session = self._session.session
+        if session is None or not isinstance(error.__cause__ or error, (Py4JError, OSError)):
+            return None
+        try:
+            check_jvm([session], _DYING_SECS)
+        except WorkerError as failure:
+            return failure
+        return None
 
     def _work(self) -> int:
         with contextlib.ExitStack() as stack:
@@ -267,6 +300,7 @@ class Worker:
             )
         left = self._events.running()
         while self._events.running() and not self._stopping():
+            check_jvm(self._events.sessions)
             if not any(is_running(session) for session in self._events.sessions):
                 return
             self._events.wait(lambda: not self._events.running(), _LOOK_SECS)
@@ -278,6 +312,8 @@ class Worker:
     def _stop_queries(self) -> None:
         self._gate.close()
         try:
+            if not any(is_running(session) for session in self._events.sessions):
+                return  # nobody is left to tell of an end
             active = [query for spark in self._events.sessions for query in _active(spark)]
             stop_queries(active, STOP_SECS)
             self._events.wait(lambda: not self._events.running(), DRAIN_SECS)

@@ -15,6 +15,7 @@ from stormkeeper.errors import WorkerError
 from stormkeeper.worker.building import Built
 from stormkeeper.worker.failure import readable, readable_text
 from stormkeeper.worker.listening import QueryEvents, Run
+from stormkeeper.worker.session import check_jvm
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class TopologyRun:
         Raises
         ------
         WorkerError
-            When a query failed; the others still run.
+            When a query failed; the others still run. When the JVM has ended, and all with it.
         """
         for built in self._built:
             if self._stopping():
@@ -81,6 +82,7 @@ class TopologyRun:
             self._settle(running)
         while self._running and not self._stopping():
             self._events.wait(self._any_ended, _LOOK_SECS)
+            check_jvm(self._events.sessions)
             for running in [r for r in self._running if self._has_ended(r)]:
                 self._ended(running)
 

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from stormkeeper.daemon import spark as engine
+from stormkeeper.errors import WorkerError
 from stormkeeper.worker.settings import spark_values
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,11 @@ class WorkerSession:
         self._session: SparkSession | None = None
         self._given: dict[str, Any] = {}
         self._starting = False
+
+    @property
+    def session(self) -> SparkSession | None:
+        """The session that was started last, also when it runs no more."""
+        return self._session
 
     @property
     def started(self) -> SparkSession | None:
@@ -151,8 +158,6 @@ class WorkerSession:
         """End the session, if there is one, with the JVM and Spark's Python workers."""
         if self._session is None:
             return
-        # py4j would report, for every object that Python still holds, that the JVM is gone.
-        logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
         thread = threading.Thread(
             target=engine.end, args=(self._session, timeout_secs), name="worker-end", daemon=True
         )
@@ -161,11 +166,50 @@ class WorkerSession:
 
 
 def is_running(session: SparkSession | None) -> bool:
-    """Return whether there is a session, and nobody has stopped it."""
-    return session is not None and session.sparkContext._jsc is not None
+    """Return whether there is a session, nobody has stopped it, and its JVM runs."""
+    return (
+        session is not None
+        and session.sparkContext._jsc is not None
+        and engine.jvm_exit(session) is None
+    )
+
+
+def check_jvm(sessions: Iterable[SparkSession], timeout_secs: float = 0.0) -> None:
+    """Look whether the JVM of every session runs.
+
+    Raises
+    ------
+    WorkerError
+        When one has ended, within `timeout_secs`.
+    """
+    for session in sessions:
+        status = engine.jvm_exit(session, timeout_secs)
+        if status is not None:
+            raise WorkerError(_ended_with(status))
+
+
+def _ended_with(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return (
+            "Spark's JVM ended with SIGKILL, and all queries with it: if the kernel killed it for "
+            "want of memory, which its log tells, give the host or container more, or the JVM less "
+            "(spark.driver.memory)"
+        )
+    what = f"status {status}" if status >= 0 else f"signal {-status}"
+    return (
+        f"Spark's JVM ended with {what}, and all queries with it: what it wrote on stderr may say "
+        "why; where that is an OutOfMemoryError, give it more spark.driver.memory"
+    )
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
 def _quieten(session: SparkSession) -> None:
+    # py4j reports to the root logger, for every object that Python still holds, that the JVM is
+    # gone; calls fail with an error that somebody gets.
+    logging.getLogger().addFilter(_not_of_py4j)
     for name in _WORDY_PYTHON:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     levels = session._jvm.org.apache.logging.log4j.Level  # type: ignore[union-attr]
