@@ -145,6 +145,22 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
         process.wait()
 
 
+def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
+    """Return the exit status of a session's JVM, negative where a signal ended it.
+
+    None if it has not ended within `timeout_secs`, or is not a child of this process.
+    """
+    gateway = session.sparkContext._gateway or SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        status: int = process.wait(timeout_secs)
+    except subprocess.TimeoutExpired:
+        return None
+    return status
+
+
 def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
     """Whether a call to the JVM, which has no limit of its own, ended in time, well or not."""
 
