@@ -90,6 +90,31 @@ def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
     assert "\n" not in done.stdout.strip()
 
 
+@pytest.mark.spark
+def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
+    program = """
+        import os, signal, time
+        from pyspark import SparkContext
+        from stormkeeper.daemon.spark import end, session
+        spark = session({"spark.master": "local[1]"}, "frozen")
+        process = SparkContext._gateway.proc
+        os.kill(process.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        end(spark, 1.0)
+        print(process.returncode, time.monotonic() - started < 10)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["-9", "True"]
+
+
 def test_the_reason_is_the_last_line_of_a_python_traceback_or_the_first_of_all():
     message = (
         "[STREAM_FAILED] Query failed. Return Message: Traceback (most recent call last):\n"
