@@ -261,6 +261,34 @@ def test_a_batch_that_was_cut_off_is_repeated_and_one_that_was_not_is_not(
     assert len(before) == 4
 
 
+@pytest.mark.spark
+def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
+    spark, tmp_path, monkeypatch, caplog
+):
+    key = "spark.sql.streaming.stopTimeout"
+    assert process._SPARK_DEFAULTS[key] == "10s"
+    monkeypatch.setattr(process, "_STOP_SECS", 0.5)
+    hanging, release = threading.Event(), threading.Event()
+
+    def hang(_batch, _number):
+        hanging.set()
+        release.wait(60)
+
+    spark.conf.set(key, "1s")
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(hang)
+    query = query.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        assert hanging.wait(60)
+        started = time.monotonic()
+        process._stop_between_batches(query)
+        assert time.monotonic() - started < 20
+        assert "did not end when cut off" in caplog.text
+    finally:
+        release.set()
+        spark.conf.unset(key)
+        query.stop()
+
+
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
     with Pipeline(tmp_path, []) as pipeline:
         started = time.monotonic()
