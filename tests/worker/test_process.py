@@ -121,15 +121,13 @@ def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemake
 
     for pacemaker in pacemakers:
         pacemaker.kill()
-    down = time.monotonic()
     done = len(worker.lines)
     time.sleep(20.0)  # the length of the outage is what is tested
     assert len(worker.lines) > done + 3, f"it did not go on without Pacemakers:\n{worker.text}"
     for pacemaker in pacemakers:
         pacemaker.start()
-    until(beats.newest, 15.0)
+    until(beats.newest)
     assert beats.counts()["words"][0] > before["words"][0]
-    assert time.monotonic() - down < 20.0 + 15.0
 
     # Stopped in the middle: the last heartbeat says just what the sink has written.
     worker.send_all(signal.SIGTERM)
@@ -233,8 +231,7 @@ def test_a_script_that_waits_for_its_query_goes_on_when_it_is_stopped(
     folder, lines, _ = text
     output = tmp_path / "written"
     worker = start(script(WAITING.format(folder=str(folder), output=str(output))))
-    until(output.exists, START_SECS)
-    time.sleep(1.5)  # any moment will do
+    until(lambda: output.exists() and int(output.read_text() or 0) > 0, START_SECS)
     assert worker.stop() == 0, worker.text
     assert worker.lines[-2:] == ["after the query", "the very end"]
     written = int(output.read_text())
@@ -294,6 +291,28 @@ def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, 
     assert "spark.driver.memory" in log
     assert "Traceback" not in log, log
     assert beats.newest().uptime_secs > 0
+
+
+SLOW = """
+import time
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+def hold(batch, number):
+    print("in the batch", flush=True)
+    time.sleep(600)
+rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+rates.writeStream.queryName("held").foreachBatch(hold).start().awaitTermination()
+"""
+
+
+def test_a_batch_without_end_holds_up_a_stop_for_no_longer_than_all_of_it_may_take(start, script):
+    worker = start(script(SLOW))
+    worker.wait_for(r"^in the batch$")
+    began = time.monotonic()
+    assert worker.stop() == 0, worker.text
+    assert time.monotonic() - began < 28.0  # what starts workers kills them not much later
+    assert "\n".join(worker.errors).count("takes too long") == 1
 
 
 FAILING = """

@@ -41,24 +41,34 @@ from stormkeeper.worker.listening import QueryEvents
 from stormkeeper.worker.running import TopologyRun
 from stormkeeper.worker.session import WorkerSession, check_jvm, is_running
 from stormkeeper.worker.statistics import WorkerStatistics
-from stormkeeper.worker.stopping import Gate, stop_queries
+from stormkeeper.worker.stopping import Countdown, Gate, stop_queries
 
 log = logging.getLogger(__name__)
 
-#: How long the batches that run when the worker is asked to stop may go on, in seconds.
+# The steps of a stop have until it is so many seconds old; whoever started the worker gives it
+# little more. What a step does not need, the following ones have.
+
+#: The batches that run when the worker is asked to stop.
 STOP_SECS = 15.0
 
-#: How long Spark may take to tell of the last batches.
-DRAIN_SECS = 3.0
+#: What Spark tells of the last batches.
+DRAIN_SECS = 18.0
 
-#: How long the script may go on after its queries have been stopped.
-SCRIPT_SECS = 6.0
+#: The script, which goes on once its queries have been stopped.
+SCRIPT_SECS = 21.0
 
-#: How long the last heartbeat may take.
-LAST_BEAT_SECS = 4.0
+#: The last heartbeat.
+LAST_BEAT_SECS = 24.0
 
-#: How long the JVM may take to end.
-END_SECS = 6.0
+#: The JVM.
+END_SECS = 27.0
+
+#: How long a script may go on after its queries, however much of the time is left.
+AFTER_SECS = 6.0
+
+#: How long a heartbeat and the JVM may take at most, in the same way.
+BEAT_SECS = 4.0
+JVM_SECS = 12.0
 
 #: Between the moment that calls to a dying JVM fail, and the end of its process.
 _DYING_SECS = 2.0
@@ -141,6 +151,7 @@ class Worker:
         self._events = QueryEvents(self._adopted)
         self._session = WorkerSession(self._run_conf, storm_id)
         self._gate = Gate()
+        self._countdown = Countdown()
         self._queries_stopped = threading.Event()
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
@@ -177,8 +188,8 @@ class Worker:
         finally:
             self._script_over.set()
             if self._stopping():
-                self._queries_stopped.wait(STOP_SECS + DRAIN_SECS)
-            self._stop_queries()  # also what was just being started then
+                self._queries_stopped.wait(self._countdown.left(DRAIN_SECS))
+            self._stop_queries(self._countdown)  # also what was just being started then
             self._finish()
 
     def stop_when(self, asked: Callable[[float], bool]) -> None:
@@ -195,9 +206,9 @@ class Worker:
             if self._blocked_without_jvm():
                 self._leave(1)
         log.info("stopping")
-        self._stop_queries()
+        self._stop_queries(self._countdown)
         self._queries_stopped.set()
-        if not self._script_over.wait(SCRIPT_SECS):
+        if not self._script_over.wait(min(AFTER_SECS, self._countdown.left(SCRIPT_SECS))):
             log.warning("%s is still not over; leaving it", self._script)
             self._leave(0)
 
@@ -209,7 +220,7 @@ class Worker:
         try:
             check_jvm([session])
         except WorkerError as error:
-            if self._script_over.wait(SCRIPT_SECS):
+            if self._script_over.wait(AFTER_SECS):
                 return False
             log_failure(log, error)
             return True
@@ -234,7 +245,7 @@ class Worker:
     def _work(self) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._gate.installed())
-            stack.enter_context(self._session.offered(self._stop_queries))
+            stack.enter_context(self._session.offered(self._before_session_stop))
             with adopted(self._events):
                 names = self._run_script()
                 topology = scripts.the_topology(names, self._topologies, self._script)
@@ -309,14 +320,19 @@ class Worker:
                 name = self._adopted.component(run)
                 raise WorkerError(f"the query {name!r} failed:\n{readable_text(run.error)}")
 
-    def _stop_queries(self) -> None:
+    def _before_session_stop(self) -> None:
+        self._stop_queries(self._countdown if self._stopping() else Countdown())
+
+    def _stop_queries(self, countdown: Countdown) -> None:
         self._gate.close()
         try:
             if not any(is_running(session) for session in self._events.sessions):
                 return  # nobody is left to tell of an end
+            if not countdown.left(STOP_SECS):
+                return  # all that there was to wait for has been waited for
             active = [query for spark in self._events.sessions for query in _active(spark)]
-            stop_queries(active, STOP_SECS)
-            self._events.wait(lambda: not self._events.running(), DRAIN_SECS)
+            stop_queries(active, countdown.left(STOP_SECS))
+            self._events.wait(lambda: not self._events.running(), countdown.left(DRAIN_SECS))
         finally:
             if not self._stopping():
                 self._gate.open()
@@ -335,8 +351,8 @@ class Worker:
         with self._finishing:
             if not self._finished:
                 self._finished = True
-                self._beater.close(LAST_BEAT_SECS)
-                self._session.end(END_SECS)
+                self._beater.close(min(BEAT_SECS, self._countdown.left(LAST_BEAT_SECS)))
+                self._session.end(min(JVM_SECS, self._countdown.left(END_SECS)))
 
 
 def _active(session: SparkSession) -> list[StreamingQuery]:

@@ -155,14 +155,20 @@ class WorkerSession:
                 )
 
     def end(self, timeout_secs: float) -> None:
-        """End the session, if there is one, with the JVM and Spark's Python workers."""
+        """End the session, if there is one, with the JVM and Spark's Python workers.
+
+        It takes `timeout_secs` at most, half of it for the JVM's end.
+        """
         if self._session is None:
             return
         thread = threading.Thread(
-            target=engine.end, args=(self._session, timeout_secs), name="worker-end", daemon=True
+            target=engine.end,
+            args=(self._session, timeout_secs / 2),
+            name="worker-end",
+            daemon=True,
         )
         thread.start()
-        thread.join(2 * timeout_secs)  # stopping a session has no limit of its own
+        thread.join(timeout_secs)  # stopping a session has no limit of its own
 
 
 def is_running(session: SparkSession | None) -> bool:

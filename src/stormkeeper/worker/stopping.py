@@ -26,11 +26,35 @@ log = logging.getLogger(__name__)
 #: What Spark says a query is doing from the first look at a batch's rows until its commit.
 _IN_BATCH = "Processing new data"
 
+#: How long an interrupted query may take to end.
+INTERRUPT_SECS = 1.0
+
 _LOOK_SECS = 0.005
 
 
 class StoppingError(Exception):
     """The worker is stopping; the batch that this is raised in will be done after the restart."""
+
+
+class Countdown:
+    """The time for a stop, which all of its steps share; it runs from the first question on.
+
+    Parameters
+    ----------
+    clock
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began: float | None = None
+
+    def left(self, until_secs: float) -> float:
+        """Return the seconds until the stop is `until_secs` old, 0 when it is older."""
+        now = self._clock()
+        if self._began is None:
+            self._began = now
+        return max(0.0, self._began + until_secs - now)
 
 
 class Gate:
@@ -121,7 +145,7 @@ def stop_queries(queries: Sequence[StreamingQuery], timeout_secs: float) -> None
         thread.start()
     for thread in threads:
         # Spark has its own limit on how long an interrupted query may take to notice.
-        thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
+        thread.join(max(0.0, deadline + INTERRUPT_SECS - time.monotonic()))
 
 
 def _stop_one(query: StreamingQuery, deadline: float) -> None:
