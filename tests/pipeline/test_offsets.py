@@ -11,7 +11,11 @@ A, B = "a:6699", "b:6699"
 
 def test_an_offset_is_the_instance_and_revision_of_each_server_and_a_tick():
     end = offsets.advance(offsets.initial(), {A: Position("x", 7), B: None})
-    assert json.loads(json.dumps(end)) == {"tick": ["reader", 1], "a:6699": ["x", 7, 0]}
+    assert json.loads(json.dumps(end)) == {
+        "tick": ["reader", 1],
+        "a:6699": ["x", 7],
+        "before a:6699": ["x", 0],
+    }
 
 
 def test_every_trigger_has_a_new_offset_even_in_silence():

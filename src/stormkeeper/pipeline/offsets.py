@@ -1,13 +1,15 @@
 """How far a stream has read: offsets of the ``pacemaker`` source, as checkpoints keep them.
 
-An offset is a JSON object with one entry per server, ``{"host:port": [instance, revision, sure]}``:
-the batch that ends here was to read this instance of the server up to `revision`, and the batch
-before it up to `sure`. Whether it did is not known here: batches are planned in the driver and read
-by executors, and a server that fails in between fails no query. So the next batch begins at `sure`
-and reads the newest one's changes again, unless they are overwritten; it costs at most a row per
-path. Beside the servers stands ``"tick": ["reader", n]``, which grows at every trigger, so that a
-trigger at which nobody sent anything runs a batch as well: silence must be noticed. A server's name
-has a colon, so no server is ever called "tick".
+An offset is a JSON object with one entry per server, ``{"host:port": [instance, revision]}``: the
+batch that ends here was to read this instance of the server up to `revision`. Whether it did is not
+known here: batches are planned in the driver and read by executors, and a server that fails in
+between fails no query. So the next batch begins where the one before this one ended, and reads this
+one's changes again, unless they are overwritten; it costs at most a row per path. That place is
+kept in an entry of its own, ``"before host:port": [instance, revision]``.
+
+Beside the servers stands ``"tick": ["reader", n]``, which grows at every trigger, so that a trigger
+at which nobody sent anything runs a batch as well: silence must be noticed. A server's name has a
+colon and no space, so no server is ever called "tick" or "before …".
 
 A server that knows no revisions (a Java Pacemaker) has the instance ``""`` and, for a revision,
 the tick: it is read as a whole every time.
@@ -21,10 +23,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: ``{server: [instance, revision, sure]}``, and the tick; what Spark writes to the checkpoint.
+#: ``{server: [instance, revision]}``, the same before, and the tick: what a checkpoint keeps.
 Offset = dict[str, list[str | int]]
 
 TICK: Final = "tick"
+
+_BEFORE: Final = "before "
 
 #: The instance of a server that tells none.
 WITHOUT_REVISIONS: Final = ""
@@ -40,7 +44,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A server's entry in an offset."""
+    """A server in an offset; what is up to `sure` was read by the batch before, or before that."""
 
     instance: str
     revision: int
@@ -88,8 +92,8 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
         Where the batch before ended.
     found
         By server: where it stands now, or None where it did not answer. Such a server keeps its
-        place, so that nothing is skipped when it answers again; servers that are
-        not named are no longer read, and their places are dropped.
+        place, so that nothing is skipped when it answers again; servers that are not named are no
+        longer read, and their places are dropped.
     """
     tick = int(start[TICK][1]) + 1
     end: Offset = {TICK: ["reader", tick]}
@@ -98,13 +102,11 @@ def advance(start: Offset, found: Mapping[str, Position | None]) -> Offset:
             known = position.instance != WITHOUT_REVISIONS
             before = _entry(start, server)
             same = before is not None and before.instance == position.instance
-            end[server] = [
-                position.instance,
-                position.revision if known else tick,
-                before.revision if before is not None and same else 0,
-            ]
-        elif server in start:
-            end[server] = start[server]
+            end[server] = [position.instance, position.revision if known else tick]
+            sure = before.revision if before is not None and same else 0
+            end[_BEFORE + server] = [position.instance, sure]
+        else:
+            end |= {k: start[k] for k in (server, _BEFORE + server) if k in start}
     return end
 
 
@@ -122,5 +124,6 @@ def span(start: Offset, end: Offset, server: str) -> Span | None:
 def _entry(offset: Offset, server: str) -> _Entry | None:
     if server not in offset:
         return None
-    instance, revision, sure = offset[server]
+    instance, revision = offset[server]
+    _, sure = offset.get(_BEFORE + server, offset[server])
     return _Entry(str(instance), int(revision), int(sure))
