@@ -124,6 +124,17 @@ def test_what_the_file_system_refuses_is_not_taken_for_a_second_writer(
 
 
 @pytest.mark.spark
+def test_a_second_pipeline_is_refused_until_the_first_has_ended(tmp_path):
+    with (
+        tables.sole_writer(tmp_path / "tables"),
+        pytest.raises(TableError, match=r"another pipeline writes to .*pipeline.checkpoint.dir"),
+        tables.sole_writer(tmp_path / "tables"),
+    ):
+        pass
+    with tables.sole_writer(tmp_path / "tables"):
+        pass
+
+
 def test_spark_reads_the_present_rows(spark, tmp_path):
     with pytest.raises(TableError, match="no table 'liveness'"):
         tables.current(spark, tmp_path, "liveness")

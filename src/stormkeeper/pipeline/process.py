@@ -16,7 +16,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ConfigError, EngineError
+from stormkeeper.errors import ConfigError, EngineError, TableError
 from stormkeeper.pipeline import current, decode, tables, totals
 from stormkeeper.pipeline.liveness import Limits
 from stormkeeper.pipeline.tables import Origin, SnapshotTable
@@ -63,15 +63,20 @@ def serve(conf: Conf) -> int:
         )
     with StopSignals() as stop:
         try:
-            session = engine.session({**_SPARK_DEFAULTS, **conf}, "storm-pipeline")
-            try:
-                _run(session, conf, servers, stop)
-            finally:
-                engine.end(session)
-        except EngineError as error:
+            with tables.sole_writer(tables_directory(conf)):
+                _run_session(conf, servers, stop)
+        except (EngineError, TableError) as error:
             log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
             return 1
     return 0
+
+
+def _run_session(conf: Conf, servers: list[str], stop: StopSignals) -> None:
+    session = engine.session({**_SPARK_DEFAULTS, **conf}, "storm-pipeline")
+    try:
+        _run(session, conf, servers, stop)
+    finally:
+        engine.end(session)
 
 
 def tables_directory(conf: Conf) -> Path:

@@ -13,11 +13,14 @@ file that is being read. Folders are those of local (or mounted) file systems.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -31,11 +34,16 @@ from stormkeeper.errors import TableError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 LIVENESS: Final = "liveness"
 COMPONENT_STATISTICS: Final = "component_statistics"
 
 _PREFIX: Final = "batch="
 _PART: Final = "part-0.parquet"
+
+#: Held by the one pipeline that writes the tables of a folder.
+_LOCK: Final = ".writer"
 
 #: Snapshots that are kept however old they are.
 KEEP: Final = 10
@@ -135,6 +143,35 @@ class SnapshotTable:
             if self._clock() - following.stat().st_mtime <= self._keep_secs:
                 break
             shutil.rmtree(snapshot, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def sole_writer(directory: Path) -> Iterator[None]:
+    """Hold the folder of the tables for this process alone; it is made if it is not there.
+
+    The system lets go of it when the process ends, however it ends.
+
+    Raises
+    ------
+    TableError
+        When the folder cannot be made, or another pipeline holds it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / _LOCK).open("ab")
+    except OSError as error:
+        raise TableError(f"pipeline.tables.dir cannot be {directory}: {error}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TableError(
+                f"another pipeline writes to {directory}: give each its own pipeline.tables.dir "
+                "and pipeline.checkpoint.dir"
+            ) from error
+        except OSError as error:  # a file system without locks: the snapshots' names must do
+            log.debug("%s cannot be locked: %s", directory, error)
+        yield
 
 
 def current_path(directory: Path | str, name: str) -> Path | None:
