@@ -31,6 +31,7 @@ _WORDY = (
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
 _WORDY_LOCAL = (
+    "org.apache.spark.TaskContextImpl",
     "org.apache.spark.api.python.PythonRunner",
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
