@@ -31,11 +31,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Pulse:
-    """One pulse as one Pacemaker reported it."""
+    """One pulse as one Pacemaker reported it, and how many since the look before it stands for."""
 
     slot: Slot
     received: float
     components: Mapping[str, Counts]
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -132,17 +133,17 @@ class Ledger:
         before = self._workers.get(pulse.slot)
         if before is None:
             self._workers[pulse.slot] = WorkerSeen(
-                pulse.slot, address, 1, pulse.received, 0.0, pulse.components
+                pulse.slot, address, pulse.count, pulse.received, 0.0, pulse.components
             )
             return
         if pulse.received < before.last_received:
             # Another Pacemaker's older copy: it was sent, but says nothing new.
-            self._workers[pulse.slot] = replace(before, pulses=before.pulses + 1)
+            self._workers[pulse.slot] = replace(before, pulses=before.pulses + pulse.count)
             return
         self._workers[pulse.slot] = WorkerSeen(
             pulse.slot,
             address,
-            before.pulses + 1,
+            before.pulses + pulse.count,
             pulse.received,
             max(before.max_gap_secs, pulse.received - before.last_received),
             pulse.components,

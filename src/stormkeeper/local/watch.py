@@ -80,6 +80,7 @@ class Watch:
                     with self._lock:
                         self._ledger.silent(address)
                 else:
+                    stored = page.next - (after if page.instance == instance else 0)
                     instance, after = page.instance, page.next
                     with self._lock:
                         self._ledger.answered(
@@ -87,7 +88,7 @@ class Watch:
                             instance=page.instance,
                             pulses_received=info.pulses_received if info else 0,
                             keys=info.keys if info else 0,
-                            pulses=pulses(seen, now),
+                            pulses=pulses(seen, now, stored),
                         )
                 if last:
                     return
@@ -95,8 +96,15 @@ class Watch:
                 last = self._stop.wait(self._period)
 
 
-def pulses(changes: Sequence[Change], now: float) -> list[Pulse]:
-    """Return the heartbeats among `changes` that were read at `now`; others are left out."""
+def pulses(changes: Sequence[Change], now: float, stored: int) -> list[Pulse]:
+    """Return the heartbeats among `changes` that were read at `now`; others are left out.
+
+    A Pacemaker keeps only the newest pulse of a path, but counts each: of `stored` revisions
+    those that `changes` does not show were overwritten between two looks, as a worker's last
+    regular pulse is by its farewell. They are the path's own where it is the only one; of several
+    nobody can tell, and each counts once.
+    """
+    overwritten = stored - len(changes) if len(changes) == 1 else 0
     found = []
     for change in changes:
         where = paths.parse_workerbeat(change.path)
@@ -112,6 +120,7 @@ def pulses(changes: Sequence[Change], now: float) -> list[Pulse]:
                 Slot(where.storm_id, where.node, where.port),
                 now - change.age_ms / 1000,
                 component_counts(beat),
+                1 + overwritten,
             )
         )
     return found

@@ -1,0 +1,3 @@
+from support.pacemaker import start_pacemaker
+
+__all__ = ["start_pacemaker"]

@@ -1,0 +1,36 @@
+from stormkeeper.conf import Address
+from stormkeeper.local.watch import Watch, pulses
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import Change
+from support.heartbeats import heartbeat, path, spout
+from support.waiting import until
+
+
+def change(where, revision, beat):
+    return Change(where, beat, revision, 0)
+
+
+def test_a_pulse_overwritten_between_two_looks_is_counted():
+    beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
+    (pulse,) = pulses([change(path("wc-1-17"), 9, beat)], 5.0, 3)
+    assert pulse.count == 3
+
+
+def test_overwritten_pulses_of_several_workers_are_nobody_s():
+    beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
+    changes = [change(path("wc-1-17", port=port), port, beat) for port in (6700, 6701)]
+    assert [pulse.count for pulse in pulses(changes, 5.0, 7)] == [1, 1]
+
+
+def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
+    server = start_pacemaker()
+    beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
+    watch = Watch([Address(server.host, server.port)], period_secs=0.2)
+    with PacemakerClient(server.address) as client:
+        client.send_pulse(path("wc-1-17"), beat)
+        until(lambda: watch.snapshot().workers, 30)
+        for _ in range(20):
+            client.send_pulse(path("wc-1-17"), beat)
+    seen = watch.finish()
+    assert [worker.pulses for worker in seen.workers] == [21]
+    assert [server.pulses_received for server in seen.pacemakers] == [21]
