@@ -26,13 +26,16 @@ MAY_IMPORT = {
     "cli": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "pipeline", "local"},
 }
 
+#: The parts of a room that has parts, and what each may import of the others.
+PARTS = {"pacemaker": {"wire": set(), "server": {"wire"}, "client": {"wire"}}}
+
 
 def rooms():
     return {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
 
 
 def imported(path):
-    """Yield the rooms that a module imports, wherever in it the import stands."""
+    """Yield what a module imports, as room and part, wherever in it the import stands."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.Import):
@@ -45,7 +48,7 @@ def imported(path):
         for name in names:
             parts = name.split(".")
             if parts[0] == "stormkeeper" and len(parts) > 1 and parts[1] != "__version__":
-                yield parts[1]
+                yield parts[1], parts[2] if len(parts) > 2 else None
 
 
 def test_every_room_has_its_rule_and_its_line_in_the_picture():
@@ -60,5 +63,14 @@ def test_imports_point_downwards(room):
     modules = list(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     assert modules
     for module in modules:
-        for other in imported(module):
+        for other, _ in imported(module):
             assert other == room or other in MAY_IMPORT[room], f"{module.name} imports {other}"
+
+
+@pytest.mark.parametrize("room", sorted(PARTS))
+def test_the_parts_of_a_room_keep_their_order(room):
+    assert PARTS[room].keys() == {p.parent.name for p in (PACKAGE / room).glob("*/__init__.py")}
+    for part, below in PARTS[room].items():
+        for module in (PACKAGE / room / part).rglob("*.py"):
+            for other, other_part in imported(module):
+                assert other != room or other_part in below | {part}, f"{module.name}: {other_part}"

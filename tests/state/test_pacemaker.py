@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
-from stormkeeper.pacemaker.pool import PacemakerPool
+from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.memory import MemoryEnsemble, MemoryState
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState

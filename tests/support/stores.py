@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from stormkeeper.conf import Address
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.pacemaker.pool import PacemakerPool
+from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.memory import MemoryEnsemble
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState

@@ -18,10 +18,10 @@ def pacemaker() -> None:
     when it is ready. SIGTERM and SIGINT stop it.
     """
     conf = load_conf()
-    from stormkeeper.pacemaker import server
+    from stormkeeper.pacemaker.server import daemon
 
     with faults():
-        code = server.serve(conf)
+        code = daemon.serve(conf)
     exit_with(code)
 
 

@@ -17,7 +17,7 @@ from stormkeeper.errors import (
 )
 
 if TYPE_CHECKING:
-    from stormkeeper.pacemaker.pool import PacemakerPool
+    from stormkeeper.pacemaker.client.pool import PacemakerPool
 
 #: Tries after the first: a person waits, and can ask again.
 _RETRIES = 2
@@ -122,7 +122,7 @@ def _asking() -> Iterator["PacemakerPool"]:
         raise ConfigFault(
             "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
         )
-    from stormkeeper.pacemaker.pool import PacemakerPool
+    from stormkeeper.pacemaker.client.pool import PacemakerPool
 
     _log_to_stderr()
     pool = PacemakerPool(
@@ -146,7 +146,7 @@ def _log_to_stderr() -> None:
     """Show what the pool has to say, such as that a server did not answer; once, so no more."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
-    logging.getLogger("stormkeeper.pacemaker.pool").addHandler(handler)
+    logging.getLogger("stormkeeper.pacemaker.client.pool").addHandler(handler)
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
 
 

@@ -6,7 +6,7 @@ import time
 
 
 class _LineFormatter(logging.Formatter):
-    """``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker.server message``, then a traceback.
+    """``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, then a traceback.
 
     Line breaks within a message are escaped: what a peer sent cannot pass for a record of ours.
     """

@@ -31,7 +31,7 @@ def connect(conf: Conf) -> ClusterState:
 
     if not _in_pacemaker(conf):
         return zookeeper.connect(conf)
-    from stormkeeper.pacemaker import pool
+    from stormkeeper.pacemaker.client import pool
     from stormkeeper.state.pacemaker import PacemakerState
 
     heartbeats = pool.connect(conf)
@@ -54,7 +54,7 @@ def connect_heartbeats(conf: Conf) -> HeartbeatStore:
     """
     if not _in_pacemaker(conf):
         return connect(conf)
-    from stormkeeper.pacemaker import pool
+    from stormkeeper.pacemaker.client import pool
     from stormkeeper.state.pacemaker import PacemakerHeartbeats
 
     return PacemakerHeartbeats(pool.connect(conf))

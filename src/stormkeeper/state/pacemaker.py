@@ -14,7 +14,7 @@ from stormkeeper.state.storage import (
 
 
 class Heartbeats(Protocol):
-    """What is needed of Pacemakers; `stormkeeper.pacemaker.pool.PacemakerPool` has it."""
+    """What is needed of Pacemakers; `stormkeeper.pacemaker.client.pool.PacemakerPool` has it."""
 
     def send_pulse(self, path: str, details: bytes) -> None:
         """Store a pulse."""

@@ -1,0 +1,408 @@
+"""The client's half of the Pacemaker protocol: retries, order and deadlines, without I/O.
+
+An `Exchange` is told what happens (a call was made, the connection is up, answers came, time
+passed) and says what to do: connect, send, drop the connection, settle a call. It knows no
+socket, no thread and no clock, so everything below is tested with bytes and numbers.
+
+The rules that hold here:
+
+- **One connection**, made when a call needs it. Whoever waits for it waits for the same attempt.
+- **Calls leave in the order in which they were made**, at most `MAX_IN_FLIGHT` of them unanswered,
+  and after a failure in the same order again: a write never overtakes a newer one. A write whose
+  outcome is unknown and which a newer write undoes (see `supersession`) is not sent again; it
+  shares the outcome of the newer one.
+- **A try ends** when the peer owes an answer and shows no life for `try_timeout`. As answers come
+  in order, the connection is stuck then: it is dropped, and everything under way on it goes to its
+  next try on a new one. Making a connection has the same patience.
+- **Nothing retries for ever**: a call ends after its tries, or at its deadline, whichever comes
+  first. A call that gave up keeps its slot until the peer has answered it or the connection ends.
+- **Back-off** lies between two attempts of the connection, not of a call, and is forgotten at the
+  first answer, not at the first connection: a frozen server accepts connections.
+- **A request of an extension** leaves only on a connection whose server has told that it has it.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from stormkeeper.errors import (
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    StormkeeperError,
+    UnsupportedExtensionError,
+)
+from stormkeeper.pacemaker.client.answers import fault_of, refusal, type_name
+from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.calls import (
+    Call,
+    Connect,
+    Drop,
+    Effect,
+    Send,
+    Settle,
+    with_message_id,
+)
+from stormkeeper.pacemaker.client.inflight import MAX_IN_FLIGHT, MAX_MESSAGE_ID, InFlight
+from stormkeeper.pacemaker.client.supersession import NewerWrites
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
+from stormkeeper.pacemaker.wire.extensions import extension_of, extensions_told
+
+NEVER: Final = float("inf")
+
+
+class Link(Enum):
+    """States of the one connection."""
+
+    DOWN = "down"
+    CONNECTING = "connecting"
+    UP = "up"
+    CLOSED = "closed"
+
+
+class Exchange:
+    """The state machine of a client of one server.
+
+    Parameters
+    ----------
+    peer
+        Name of the server in messages, ``host:port``.
+    backoff
+        Delays between attempts.
+    try_timeout
+        Seconds without a sign of life after which a connection is given up.
+    max_in_flight, last_message_id
+        Limits of the in-flight table.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        backoff: Backoff,
+        *,
+        try_timeout: float,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        last_message_id: int = MAX_MESSAGE_ID,
+    ) -> None:
+        self._peer = peer
+        self._backoff = backoff
+        self._try_timeout = try_timeout
+        self._max_in_flight = max_in_flight
+        self._last_message_id = last_message_id
+        self._state = Link.DOWN
+        #: Calls to be sent, in the order in which they were made.
+        self._waiting: deque[Call] = deque()
+        self._in_flight: InFlight[Call] = self._new_table()
+        #: Calls of extensions that wait to hear whether the server has them.
+        self._held: list[Call] = []
+        #: Extensions that the server told of on this connection; None before it was asked.
+        self._told: frozenset[str] | None = None
+        self._asking = False
+        #: Every call that is not settled yet, with those that only follow another.
+        self._open: dict[int, Call] = {}
+        self._sequence = 0
+        #: Why the connection failed the last time; empty if it never did.
+        self.last_failure = ""
+        self._retry_at = float("-inf")
+        self._connect_by = NEVER
+        #: When `passed` is due: never too late, but possibly too early.
+        self.alarm = NEVER
+        #: What to do, in order; whoever does it takes it off.
+        self.effects: deque[Effect] = deque()
+
+    @property
+    def state(self) -> Link:
+        """State of the connection."""
+        return self._state
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the server failed since it last answered."""
+        return self._backoff.failures > 0
+
+    def retry_in(self, now: float) -> float:
+        """Return the seconds until this server may be tried again; 0 when it may be now."""
+        return max(0.0, self._retry_at - now) if self._state is Link.DOWN else 0.0
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def submit(self, call: Call, now: float) -> None:
+        """Take a call; it is settled at its deadline at the latest.
+
+        Raises
+        ------
+        PacemakerClosedError
+            If the client is closed.
+        """
+        if self._state is Link.CLOSED:
+            raise PacemakerClosedError(f"the client of {self._peer} is closed")
+        self._enlist(call)
+        self._waiting.append(call)
+        self._arm(call.deadline)
+        self._advance(now)
+
+    def connected(self, now: float) -> None:
+        """Take note that the connection is made."""
+        if self._state is not Link.CONNECTING:
+            return
+        self._state = Link.UP
+        self._connect_by = NEVER
+        self._in_flight = self._new_table()
+        self._leave_out_superseded()
+        self._advance(now)
+
+    def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
+        """Take note that the connection is lost, or could not be made."""
+        if self._state is Link.CONNECTING:
+            touched, was_used = list(self._waiting), True
+            for call in touched:
+                call.tries += 1
+        elif self._state is Link.UP:
+            was_used = len(self._in_flight) > 0
+            sent = [call for call in self._in_flight.drain() if call.sequence and not call.settled]
+            for call in sent:
+                call.was_sent = True
+            for call in self._held:
+                call.tries += 1
+            touched = sent + self._held
+            again = sorted((*touched, *self._waiting), key=lambda call: call.sequence)
+            self._waiting = deque(again)
+        else:
+            return
+        self.effects.append(Drop(reason))
+        self._forget_connection()
+        if was_used or peer_at_fault:
+            # That an idle connection ends is no failure: the next call finds out more.
+            self._retry_at = now + self._backoff.failed()
+            self.last_failure = reason
+        for call in touched:
+            call.reason, call.peer_at_fault = reason, peer_at_fault
+            if call.tries > call.retries:
+                self._give_up(call, now)
+        self._waiting = deque(call for call in self._waiting if not call.settled)
+        self._advance(now)
+
+    def received(self, answers: Iterable[Message], now: float) -> None:
+        """Take the answers in the bytes that came, if any was complete."""
+        if self._state is not Link.UP:
+            return
+        self._in_flight.alive(now)
+        for answer in answers:
+            try:
+                call = self._in_flight.answer(answer.message_id, now)
+            except RemoteProtocolError as error:
+                self.failed(str(error), now, peer_at_fault=True)
+                return
+            fault = self._answered(call, answer)
+            if fault is not None:
+                self.failed(fault, now, peer_at_fault=True)
+                return
+        self._advance(now)
+
+    def taken(self, now: float) -> None:
+        """Take note that the peer took bytes for which there was no room before."""
+        if self._state is Link.UP:
+            self._in_flight.alive(now)
+
+    def passed(self, now: float) -> None:
+        """Take note that it is `now`."""
+        if now < self.alarm:
+            return
+        if self._state is Link.CONNECTING and now >= self._connect_by:
+            self.failed(f"no connection within {self._try_timeout:g} s", now)
+        elif self._state is Link.UP and now >= self._stuck_at():
+            self.failed(f"no answer within {self._try_timeout:g} s", now)
+        for call in [call for call in self._open.values() if now >= call.deadline]:
+            self._give_up(call, now)
+        self._waiting = deque(call for call in self._waiting if not call.settled)
+        self._held = [call for call in self._held if not call.settled]
+        self._advance(now)
+        self.alarm = min(
+            self._connect_by,
+            self._stuck_at(),
+            self._retry_at if self._state is Link.DOWN and self._waiting else NEVER,
+            min((call.deadline for call in self._open.values()), default=NEVER),
+        )
+
+    def close(self) -> None:
+        """End: every open call fails, and no call is taken any more."""
+        if self._state is Link.CLOSED:
+            return
+        if self._state is not Link.DOWN:
+            self.effects.append(Drop("the client was closed"))
+        self._state = Link.CLOSED
+        for call in list(self._open.values()):
+            error = PacemakerClosedError(
+                f"the client of {self._peer} was closed before"
+                f" {type_name(call.kind)} {call.path} was answered"
+            )
+            self._settle(call, error)
+        self._waiting.clear()
+        self._held.clear()
+        self._in_flight.drain()
+        self.alarm = self._connect_by = NEVER
+
+    # --- what follows ----------------------------------------------------------------------------
+
+    def _new_table(self) -> InFlight[Call]:
+        return InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
+
+    def _enlist(self, call: Call) -> None:
+        self._sequence += 1
+        call.sequence = self._sequence
+        self._open[call.sequence] = call
+
+    def _arm(self, time: float) -> None:
+        self.alarm = min(self.alarm, time)
+
+    def _stuck_at(self) -> float:
+        """Return when the connection is to be given up if nothing comes until then."""
+        if self._state is not Link.UP:
+            return NEVER
+        oldest = self._in_flight.oldest()
+        if oldest is None:
+            return NEVER
+        since = (
+            self._in_flight.unanswered_since() if oldest.settled else self._in_flight.quiet_since()
+        )
+        return NEVER if since is None else since + self._try_timeout
+
+    def _advance(self, now: float) -> None:
+        """Do what can be done for the calls that wait."""
+        if self._state is Link.UP:
+            self._dispatch(now)
+        elif self._state is Link.DOWN and self._waiting:
+            if now < self._retry_at:
+                self._arm(self._retry_at)
+                return
+            self._state = Link.CONNECTING
+            self._connect_by = now + self._try_timeout
+            self._arm(self._connect_by)
+            self.effects.append(Connect())
+
+    def _dispatch(self, now: float) -> None:
+        frames: list[bytes] = []
+        while self._waiting and self._in_flight.has_room:
+            call = self._waiting.popleft()
+            if not call.settled and self._permitted(call, now):
+                call.tries += 1
+                message_id = self._in_flight.add(call, now)
+                frames.append(with_message_id(call.frame, message_id))
+        if frames:
+            self.effects.append(Send(b"".join(frames)))
+            self._arm(self._stuck_at())
+        if self._in_flight.exhausted and not self._in_flight:
+            self.effects.append(Drop("every message id was used"))
+            self._forget_connection()
+            self._advance(now)
+
+    def _permitted(self, call: Call, now: float) -> bool:
+        """Whether `call` may be sent on this connection; if not, see to it."""
+        extension = extension_of(call.kind)
+        if extension is None:
+            return True
+        if self._told is None:
+            self._held.append(call)
+            if not self._asking:
+                self._asking = True
+                self._waiting.appendleft(self._question(now))
+            return False
+        if extension in self._told:
+            return True
+        message = (
+            f"{self._peer} has not told that it has the extension {extension!r}, so"
+            f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
+        )
+        self._settle(call, UnsupportedExtensionError(message))
+        return False
+
+    def _question(self, now: float) -> Call:
+        """Make our own call that asks which extensions the server has.
+
+        It has no deadline: it lives as long as the connection, and `_stuck_at` sees to that.
+        """
+        frame = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
+        return Call(MessageType.GET_PULSE, RESERVED_PATH, frame, NEVER, 0, now)
+
+    def _answered(self, call: Call, answer: Message) -> str | None:
+        """Settle `call` with its answer; return what is wrong with it, if anything."""
+        self._backoff.succeeded()
+        fault = fault_of(call.kind, answer)
+        if fault is None and call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH:
+            fault = self._told_of_itself(call, answer)
+        if fault is not None:
+            self._backoff.failed()
+            self._settle(call, RemoteProtocolError(f"{self._peer} broke the protocol: {fault}"))
+        elif answer.type == MessageType.NOT_AUTHORIZED:
+            self._settle(call, refusal(self._peer, call.kind, call.path))
+        else:
+            self._settle(call, answer)
+        return fault
+
+    def _told_of_itself(self, call: Call, answer: Message) -> str | None:
+        """Learn the server's extensions from its answer; return what is wrong with that."""
+        if answer.type == MessageType.NOT_AUTHORIZED:
+            if call.sequence == 0:
+                self._asking = False
+                for held in self._held:
+                    self._settle(held, refusal(self._peer, held.kind, held.path))
+                self._held = []
+            return None
+        try:
+            self._told = extensions_told(answer.pulse.details if answer.pulse else None)
+        except RemoteProtocolError as error:
+            return f"what the server tells of itself is not readable: {error}"
+        self._waiting.extendleft(reversed(self._held))
+        self._held = []
+        return None
+
+    def _leave_out_superseded(self) -> None:
+        """Tie each write that may have been done already to a newer one that undoes it."""
+        newer: NewerWrites[Call] = NewerWrites()
+        kept: deque[Call] = deque()
+        for call in reversed(self._waiting):
+            owner = newer.owner_covering(call.kind, call.path) if call.was_sent else None
+            if owner is None:
+                newer.add(call.kind, call.path, call)
+                kept.appendleft(call)
+            else:
+                owner.followers.append(call)
+        self._waiting = kept
+
+    def _forget_connection(self) -> None:
+        self._state = Link.DOWN
+        self._connect_by = NEVER
+        self._in_flight.drain()
+        self._held = []
+        self._told = None
+        self._asking = False
+
+    def _give_up(self, call: Call, now: float) -> None:
+        reason = call.reason or self.last_failure or "no answer yet"
+        tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
+        message = (
+            f"{self._peer} did not answer {type_name(call.kind)} {call.path}"
+            f" ({tries} in {now - call.started:.1f} s; {reason})"
+        )
+        at_fault = call.peer_at_fault
+        self._settle(
+            call, RemoteProtocolError(message) if at_fault else PacemakerUnavailableError(message)
+        )
+
+    def _settle(self, call: Call, outcome: Message | StormkeeperError) -> None:
+        if call.settled:
+            return
+        call.settled = True
+        if call.sequence == 0:
+            return
+        del self._open[call.sequence]
+        self.effects.append(Settle(call, outcome))
+        for follower in call.followers:
+            # An error of its own: one that is raised in two threads mixes up their tracebacks.
+            self._settle(
+                follower,
+                Message(follower.kind + 1)
+                if isinstance(outcome, Message)
+                else type(outcome)(str(outcome)),
+            )

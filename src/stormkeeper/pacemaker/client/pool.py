@@ -1,0 +1,454 @@
+"""Several Pacemakers as one.
+
+Pacemakers share nothing. A pulse is written to one of them, chosen at random at the start, and to
+the next when that one fails; what is read is asked of all at once, and of several copies the newest
+counts (see `readings`); deletes go to all. Storm's own clients do the same, so both can share the
+servers.
+
+- A write takes `write_deadline` at most. It goes to the first server, from the current one on,
+  that did not fail just now, and stays with the one that took it.
+- A read costs as long as the slowest server that is well; see `fanout` for those that are not.
+  When some servers do not answer, what the others say is returned, and a warning is logged; when
+  none answers, that is an error, and so is a refusal when nobody else answers.
+- A delete that a server missed is made good when it is back; see `missed_deletes` and `repair`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import (
+    ConfigError,
+    NotAuthorizedError,
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    SerializationError,
+    StormkeeperError,
+)
+from stormkeeper.pacemaker.client.conversations import Conversation, copies_below, copy_of, single
+from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
+from stormkeeper.pacemaker.client.readings import Copy, Reading, newest
+from stormkeeper.pacemaker.client.repair import Repair
+from stormkeeper.pacemaker.client.single import (
+    DEADLINE,
+    RETRIES,
+    TRY_TIMEOUT,
+    PacemakerClient,
+    server_info_of,
+)
+from stormkeeper.pacemaker.wire import (
+    DEFAULT_MAX_SIZE,
+    RESERVED_PATH,
+    Message,
+    MessageType,
+    Pulse,
+)
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Conf
+    from stormkeeper.thrift.pacemaker import ServerInfo
+
+log = logging.getLogger(__name__)
+
+#: Seconds that a write takes at most: a worker that beats every three seconds is then told soon
+#: enough that nobody took its pulse.
+WRITE_DEADLINE: Final = 5.0
+
+#: Seconds after which a server that still does not answer is logged again.
+_REMIND_SECS: Final = 60.0
+
+T = TypeVar("T")
+
+
+class PacemakerPool:
+    """Speaks with all Pacemakers of a cluster; safe for many threads.
+
+    Parameters
+    ----------
+    servers
+        Where they listen; at least one.
+    name
+        Names the clients' threads.
+    try_timeout, retries, deadline, max_message_size
+        As for `PacemakerClient`; `retries` and `deadline` are those of a whole read.
+    write_deadline
+        Seconds after which a write has failed.
+    write_to
+        The server that is written to first; None for one chosen at random.
+    random
+        Source of that choice, and of the jitter between tries.
+
+    Notes
+    -----
+    The verbs are those of `PacemakerClient`, and so are their errors. `clients` has the client of
+    each server, for what is asked of one alone, such as changes since a revision.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        *,
+        name: str = "pacemaker-client",
+        try_timeout: float = TRY_TIMEOUT,
+        retries: int = RETRIES,
+        deadline: float = DEADLINE,
+        write_deadline: float = WRITE_DEADLINE,
+        max_message_size: int = DEFAULT_MAX_SIZE,
+        write_to: Address | None = None,
+        random: Random | None = None,
+    ) -> None:
+        addresses = list(dict.fromkeys(servers))
+        if not addresses:
+            raise ConfigError("no Pacemaker is configured; give -c pacemaker.servers=HOST:PORT")
+        if write_to is not None and write_to not in addresses:
+            raise ConfigError(f"{write_to} is none of the servers {', '.join(map(str, addresses))}")
+        random = random or Random()
+        self._name = name
+        self._try_timeout = try_timeout
+        self._retries = retries
+        self._deadline = deadline
+        self._write_deadline = write_deadline
+        self._clients = {
+            address: PacemakerClient(
+                address,
+                name=name,
+                try_timeout=try_timeout,
+                retries=retries,
+                deadline=deadline,
+                max_message_size=max_message_size,
+                random=random,
+            )
+            for address in addresses
+        }
+        self._order = addresses
+        self._lock = threading.Lock()
+        self._current = (
+            random.randrange(len(addresses)) if write_to is None else addresses.index(write_to)
+        )
+        #: Servers that the last read missed, and when that was logged.
+        self._silent: frozenset[Address] = frozenset()
+        self._silent_logged = 0.0
+        self._repair = Repair(self._clients, name=f"{name} repair")
+
+    @property
+    def clients(self) -> Mapping[Address, PacemakerClient]:
+        """The client of each server, in the order of the configuration."""
+        return MappingProxyType(self._clients)
+
+    @property
+    def write_server(self) -> Address:
+        """The server that writes go to at present."""
+        return self._order[self._current]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<PacemakerPool of {', '.join(map(str, self._order))}>"
+
+    def close(self) -> None:
+        """Close every client; whoever waits gets `PacemakerClosedError`."""
+        self._repair.close()
+        for client in self._clients.values():
+            client.close()
+
+    # --- writing to one --------------------------------------------------------------------------
+
+    def send_pulse(self, path: str, details: bytes) -> None:
+        """Store `details` as the newest pulse of `path` on one server."""
+        self._write(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)), path)
+
+    def create_path(self, path: str) -> None:
+        """Do nothing, at a server: paths come to be with their pulses."""
+        self._write(Message(MessageType.CREATE_PATH, path=path), None)
+
+    def _write(self, message: Message, pulse_path: str | None) -> None:
+        started = time.monotonic()
+        end = started + self._write_deadline
+        begun_with = self._current
+        failed: dict[Address, StormkeeperError] = {}
+        refused: dict[Address, NotAuthorizedError] = {}
+        tries = 0
+        while tries <= self._retries:
+            place = self._next_to_write(refused)
+            if place is None or (refused and self._order[place] in failed):
+                break  # nobody is left who might take it
+            address = self._order[place]
+            client = self._clients[address]
+            left = end - time.monotonic()
+            if client.retry_in() >= left:
+                break
+            tries += 1
+            self._repair.make_good(client)
+            if pulse_path is not None:
+                self._repair.pulse_sent(address, pulse_path)
+            try:
+                client.ask(message, retries=0, deadline=left)
+            except PacemakerClosedError:
+                raise PacemakerClosedError(f"{self!r} is closed") from None
+            except NotAuthorizedError as error:
+                refused[address] = error
+            except (PacemakerUnavailableError, RemoteProtocolError) as error:
+                failed[address] = error
+            else:
+                self._stay_with(place, begun_with, {**failed, **refused})
+                return
+        if refused:
+            raise next(iter(refused.values()))
+        reasons = "; ".join(
+            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
+            for address, client in self._clients.items()
+        )
+        raise PacemakerUnavailableError(
+            f"no Pacemaker took the write in {tries} tries and"
+            f" {time.monotonic() - started:.1f} s: {reasons}"
+        )
+
+    def _next_to_write(self, refused: Mapping[Address, object]) -> int | None:
+        """Choose the first, from the current one on, that may be tried now; else the soonest."""
+        count = len(self._order)
+        places = [(self._current + step) % count for step in range(count)]
+        waits = {
+            place: self._clients[self._order[place]].retry_in()
+            for place in places
+            if self._order[place] not in refused
+        }
+        return min(waits, key=waits.__getitem__, default=None)
+
+    def _stay_with(
+        self, place: int, begun_with: int, errors: Mapping[Address, StormkeeperError]
+    ) -> None:
+        with self._lock:
+            if place == begun_with or self._current != begun_with:
+                return  # another thread has moved on already
+            self._current = place
+        before = self._order[begun_with]
+        reason = errors.get(before) or self._clients[before].last_failure
+        log.warning("Pulses go to %s now, not to %s: %s", self._order[place], before, reason)
+
+    # --- asking all ------------------------------------------------------------------------------
+
+    def get_pulse(self, path: str) -> bytes | None:
+        """Return the newest pulse of `path` on any server; None if none has one.
+
+        Only where several servers have one are they asked for its age.
+        """
+        question = Message(MessageType.GET_PULSE, path=path)
+        answers = self._ask_all(lambda _: single(question))
+        held = {
+            address: answer.pulse.details
+            for address, answer in answers.items()
+            if answer.pulse is not None and answer.pulse.details is not None
+        }
+        if len(held) < 2:
+            return next(iter(held.values()), None)
+        outcomes = self._talk_to_all(
+            lambda client: copy_of(path, client.address, time.monotonic),
+            [self._clients[address] for address in held],
+        )
+        self._check(outcomes)
+        copies = [copy for copy in outcomes.answered.values() if copy is not None]
+        best = newest(copies, time_secs_of)
+        return None if best is None else best.details
+
+    def exists(self, path: str) -> bool:
+        """Whether any server has a pulse of exactly `path`."""
+        question = Message(MessageType.EXISTS, path=path)
+        answers = self._ask_all(lambda _: single(question))
+        return any(answer.boolval for answer in answers.values())
+
+    def children(self, path: str) -> list[str]:
+        """Return the names directly below `path` on any server, sorted, each once."""
+        question = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
+        answers = self._ask_all(lambda _: single(question))
+        return sorted({name for answer in answers.values() for name in answer.nodes or []})
+
+    def readings(self, path: str) -> dict[str, Reading]:
+        """Return the newest pulse of every path at and below `path`, by path.
+
+        This is how to read many: our servers give them by the thousand.
+        """
+        answers = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
+        copies: dict[str, list[Copy]] = {}
+        for address in self._order:
+            for found, copy in answers.get(address, {}).items():
+                copies.setdefault(found, []).append(copy)
+        now = time.monotonic()
+        readings: dict[str, Reading] = {}
+        for found, rivals in copies.items():
+            best = newest(rivals, time_secs_of)
+            if best is not None and best.details is not None:
+                age = None if best.received is None else max(0.0, now - best.received)
+                readings[found] = Reading(best.details, age, best.server)
+        return readings
+
+    def all_pulses(self, path: str) -> list[Pulse]:
+        """Return the newest pulse of every path at and below `path`."""
+        return [Pulse(found, reading.details) for found, reading in self.readings(path).items()]
+
+    def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
+        """Ask every server who it is.
+
+        Returns
+        -------
+        By server, what it tells of itself: None if it is not one of ours, or the error that came
+        instead of an answer.
+        """
+        question = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
+        outcomes = self._talk_to_all(lambda _: single(question), self._clients.values())
+        infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
+        for address in self._order:
+            if address in outcomes.failed:
+                infos[address] = outcomes.failed[address]
+                continue
+            try:
+                infos[address] = server_info_of(address, outcomes.answered[address].pulse)
+            except RemoteProtocolError as error:
+                infos[address] = error
+        return infos
+
+    # --- deleting from all -----------------------------------------------------------------------
+
+    def delete_path(self, path: str) -> None:
+        """Delete every pulse at and below `path` on every server.
+
+        A server that does not answer is remembered, and the delete made good when it does. So a
+        `PacemakerUnavailableError`, which says that no server answered, does not undo the delete.
+
+        Raises
+        ------
+        NotAuthorizedError
+            If any server refused: there the pulses stay.
+        """
+        self._delete(MessageType.DELETE_PATH, path)
+
+    def delete_pulse(self, path: str) -> None:
+        """Delete the pulse of exactly `path` on every server; otherwise as `delete_path`."""
+        self._delete(MessageType.DELETE_PULSE_ID, path)
+
+    def _delete(self, kind: MessageType, path: str) -> None:
+        question = Message(kind, path=path)
+        outcomes = self._talk_to_all(lambda _: single(question), self._clients.values())
+        refusals: list[StormkeeperError] = []
+        for address, error in outcomes.failed.items():
+            if isinstance(error, NotAuthorizedError):
+                refusals.append(error)
+            elif not isinstance(error, PacemakerClosedError):
+                log.warning("%s %s is to be made good: %s", kind.name, path, error)
+                self._repair.remember(address, kind, path)
+        if refusals:
+            raise refusals[0]
+        self._check(outcomes)
+
+    # --- talking ---------------------------------------------------------------------------------
+
+    def _ask_all(self, converse: Callable[[PacemakerClient], Conversation[T]]) -> dict[Address, T]:
+        """Return the answers of those servers that answer, at least one."""
+        outcomes = self._talk_to_all(converse, self._clients.values())
+        self._check(outcomes)
+        self._log_silent(outcomes)
+        return outcomes.answered
+
+    def _talk_to_all(
+        self,
+        converse: Callable[[PacemakerClient], Conversation[T]],
+        clients: Iterable[PacemakerClient],
+    ) -> Outcomes[T]:
+        """Talk to all until one has answered or refused, within the tries and the deadline."""
+        clients = list(clients)
+        end = time.monotonic() + self._deadline
+        for client in clients:
+            self._repair.make_good(client)
+        for _ in range(1 + self._retries):
+            outcomes = ask_all(
+                clients,
+                converse,
+                try_timeout=self._try_timeout,
+                deadline=max(0.0, end - time.monotonic()),
+            )
+            final = (NotAuthorizedError, PacemakerClosedError)
+            if (
+                outcomes.answered
+                or any(isinstance(error, final) for error in outcomes.failed.values())
+                or time.monotonic() >= end
+            ):
+                break
+        return outcomes
+
+    def _check(self, outcomes: Outcomes[T]) -> None:
+        """Raise what follows from the failures, if nobody answered."""
+        if any(isinstance(error, PacemakerClosedError) for error in outcomes.failed.values()):
+            raise PacemakerClosedError(f"{self!r} is closed")
+        if outcomes.answered:
+            return
+        for error in outcomes.failed.values():
+            if isinstance(error, NotAuthorizedError):
+                raise error
+        raise PacemakerUnavailableError(
+            "no Pacemaker answered: " + "; ".join(map(str, outcomes.failed.values()))
+        )
+
+    def _log_silent(self, outcomes: Outcomes[T]) -> None:
+        """Say which servers are missing in what was read: when that changes, and now and then."""
+        silent = frozenset(outcomes.failed)
+        now = time.monotonic()
+        with self._lock:
+            if silent == self._silent and (not silent or now < self._silent_logged + _REMIND_SECS):
+                return
+            self._silent, self._silent_logged = silent, now
+        if not silent:
+            log.info("Every Pacemaker answers again")
+            return
+        log.warning(
+            "%d of %d Pacemakers are missing in what is read: %s",
+            len(silent),
+            len(self._order),
+            "; ".join(map(str, outcomes.failed.values())),
+        )
+
+
+def time_secs_of(details: bytes) -> int | None:
+    """Read the time that a worker put into its heartbeat; None if it is no heartbeat."""
+    from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
+    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
+
+    try:
+        return deserialize(ClusterWorkerHeartbeat, details).time_secs
+    except SerializationError:
+        return None
+
+
+def connect(conf: "Conf", *, name: str = "pacemaker-client") -> PacemakerPool:
+    """Return the pool that the configuration describes; nothing is connected yet.
+
+    Parameters
+    ----------
+    conf
+        Gives ``pacemaker.servers`` and ``pacemaker.thrift.message.size.max``.
+    name
+        Names the threads, for whoever looks at the process.
+
+    Raises
+    ------
+    ConfigError
+        If no Pacemaker is configured.
+    """
+    return PacemakerPool(
+        conf.pacemaker_servers(),
+        name=name,
+        max_message_size=conf["pacemaker.thrift.message.size.max"],
+    )

@@ -1,0 +1,308 @@
+"""A blocking client of one Pacemaker, safe for many threads.
+
+The work is done elsewhere: `exchange` decides (order, retries, deadlines), `socket_thread` carries
+it out. Here are the verbs.
+
+A client may not be used in a process that was forked after it was made: its thread is not there.
+It says so; make a new one after the fork.
+"""
+
+import dataclasses
+import time
+from concurrent.futures import Future
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import (
+    LocalProtocolError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    SerializationError,
+)
+from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
+from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.calls import Call
+from stormkeeper.pacemaker.client.exchange import Exchange
+from stormkeeper.pacemaker.client.socket_thread import SocketThread
+from stormkeeper.pacemaker.wire import (
+    DEFAULT_MAX_SIZE,
+    RESERVED_PATH,
+    Changes,
+    ChangesRequest,
+    Message,
+    MessageType,
+    Pulse,
+    encode,
+)
+from stormkeeper.pacemaker.wire.extensions import extension_of
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.pacemaker import ServerInfo
+
+#: ``pacemaker.port``
+DEFAULT_PORT: Final = 6699
+
+#: Seconds without a sign of life after which a try is over, as in Storm's own client.
+TRY_TIMEOUT: Final = 1.0
+
+#: Tries after the first, as in Storm's own client.
+RETRIES: Final = 10
+
+#: Seconds after which a call is over, however many tries are left. The eleven tries of a frozen
+#: server take 11 s, and the delays between them 3.3 s on average (6.6 s at most).
+DEADLINE: Final = 15.0
+
+#: Seconds beyond its deadline after which a call is not waited for: only a defect or a callback
+#: that blocks the client's thread lets it come to that.
+_GRACE: Final = 5.0
+
+
+class PacemakerClient:
+    """Speaks with one Pacemaker, ours or Storm's.
+
+    Every verb blocks until it is answered, refused, or has failed for good, and may be used from
+    any number of threads; at most 100 requests are under way at once. The connection is made by
+    the first verb, and made again when it breaks.
+
+    Parameters
+    ----------
+    address
+        Where the server listens, or ``"host[:port]"``.
+    name
+        Names the client's thread.
+    try_timeout
+        Seconds without a sign of life from the server after which a try is over.
+    retries
+        Tries after the first.
+    deadline
+        Seconds after which a call is over, whatever tries are left.
+    max_message_size
+        Largest frame either way, in bytes: ``pacemaker.thrift.message.size.max``.
+    random
+        Source of the jitter between tries.
+
+    Notes
+    -----
+    Every verb raises
+
+    - `PacemakerUnavailableError` if the server did not answer (`PacemakerClosedError` if the client
+      is closed, before or meanwhile),
+    - `NotAuthorizedError` if it refused,
+    - `RemoteProtocolError` if it broke the protocol, in the last try,
+    - `LocalProtocolError` if the request does not fit a frame.
+
+    A write that failed may have been done nevertheless, as may one that is tried again; doing it
+    twice is harmless. A write is not tried again when a newer write of this client leaves nothing
+    of it (`supersession`); it then succeeds or fails with the newer one.
+    """
+
+    def __init__(
+        self,
+        address: Address | str,
+        *,
+        name: str = "pacemaker-client",
+        try_timeout: float = TRY_TIMEOUT,
+        retries: int = RETRIES,
+        deadline: float = DEADLINE,
+        max_message_size: int = DEFAULT_MAX_SIZE,
+        random: Random | None = None,
+    ) -> None:
+        if isinstance(address, str):
+            address = Address.parse(address, DEFAULT_PORT)
+        self._address = address
+        self._retries = retries
+        self._deadline = deadline
+        self._max_message_size = max_message_size
+        exchange = Exchange(str(address), Backoff(random or Random()), try_timeout=try_timeout)
+        self._thread = SocketThread(
+            exchange,
+            address.host,
+            address.port,
+            name=f"{name} {address}",
+            max_message_size=max_message_size,
+        )
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens."""
+        return self._address
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the server failed since it last answered."""
+        return self._thread.suspect
+
+    @property
+    def last_failure(self) -> str:
+        """Why the server failed the last time; empty if it never did."""
+        return self._thread.last_failure
+
+    def retry_in(self) -> float:
+        """Return the seconds until the server is tried again; 0 unless it failed just now."""
+        return self._thread.retry_in()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<PacemakerClient of {self._address}>"
+
+    def close(self) -> None:
+        """End the connection and the thread; whoever waits gets `PacemakerClosedError`.
+
+        A second time it does nothing.
+        """
+        self._thread.close()
+
+    def submit(
+        self, message: Message, *, retries: int | None = None, deadline: float | None = None
+    ) -> Future[Message]:
+        """Send a request without waiting for the answer.
+
+        Parameters
+        ----------
+        message
+            The request; its message id does not matter.
+        retries, deadline
+            In place of the client's own.
+
+        Returns
+        -------
+        Future of the answer, or of an error. It cannot be cancelled. Its callbacks run in the
+        client's thread, where they must not block and may `submit`.
+
+        Raises
+        ------
+        LocalProtocolError
+            If this is no request or does not fit a frame.
+        PacemakerClosedError
+            If the client is closed.
+        """
+        kind = message.type
+        if kind is None or not is_request(kind):
+            raise LocalProtocolError(f"a message of {type_name(kind)} is not a request")
+        extension_of(kind)
+        frame = encode(dataclasses.replace(message, message_id=0), max_size=self._max_message_size)
+        now = time.monotonic()
+        call = Call(
+            kind=int(kind),
+            path=subject(message),
+            frame=frame,
+            deadline=now + (self._deadline if deadline is None else deadline),
+            retries=self._retries if retries is None else retries,
+            started=now,
+        )
+        return self._thread.submit(call)
+
+    def ask(
+        self, message: Message, *, retries: int | None = None, deadline: float | None = None
+    ) -> Message:
+        """Send a request as `submit` does and wait for its answer."""
+        if self._thread.is_current:
+            raise LocalProtocolError(
+                f"the client of {self._address} cannot wait in a callback of its own futures;"
+                " submit there, and wait elsewhere"
+            )
+        future = self.submit(message, retries=retries, deadline=deadline)
+        try:
+            return future.result((self._deadline if deadline is None else deadline) + _GRACE)
+        except TimeoutError:
+            raise PacemakerUnavailableError(
+                f"{self._address}: the client's thread has been blocked for {_GRACE:g} s, by a"
+                " callback that waits or a defect"
+            ) from None
+
+    # --- the verbs -------------------------------------------------------------------------------
+
+    def send_pulse(self, path: str, details: bytes) -> None:
+        """Store `details` as the newest pulse of `path`."""
+        self.ask(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)))
+
+    def get_pulse(self, path: str) -> bytes | None:
+        """Return the newest pulse of `path`; None if it has none."""
+        pulse = self.ask(Message(MessageType.GET_PULSE, path=path)).pulse
+        return pulse.details if pulse else None
+
+    def exists(self, path: str) -> bool:
+        """Whether exactly `path` has a pulse."""
+        return bool(self.ask(Message(MessageType.EXISTS, path=path)).boolval)
+
+    def children(self, path: str) -> list[str]:
+        """Return the names directly below `path`, sorted; none if there is no such path."""
+        return sorted(self.ask(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)).nodes or [])
+
+    def all_pulses(self, path: str) -> list[Pulse] | None:
+        """Return the pulses at and below `path`, as GET_ALL_PULSE_FOR_PATH gives them.
+
+        None if the server does not give them: a Java Pacemaker never does, ours when they would
+        not fit a frame. `PacemakerPool.readings` gets them from either.
+        """
+        return self.ask(Message(MessageType.GET_ALL_PULSE_FOR_PATH, path=path)).records
+
+    def create_path(self, path: str) -> None:
+        """Do nothing, at the server: paths come to be with their pulses."""
+        self.ask(Message(MessageType.CREATE_PATH, path=path))
+
+    def delete_path(self, path: str) -> None:
+        """Delete every pulse at and below `path`."""
+        self.ask(Message(MessageType.DELETE_PATH, path=path))
+
+    def delete_pulse(self, path: str) -> None:
+        """Delete the pulse of exactly `path`."""
+        self.ask(Message(MessageType.DELETE_PULSE_ID, path=path))
+
+    def server_info(self) -> "ServerInfo | None":
+        """Ask the server who it is; None if it is not one of ours."""
+        pulse = self.ask(Message(MessageType.GET_PULSE, path=RESERVED_PATH)).pulse
+        return server_info_of(self._address, pulse)
+
+    def changes(
+        self, path: str, after: int = 0, limit: int = 0, instance: str | None = None
+    ) -> Changes:
+        """Return a page of what changed at and below `path`.
+
+        Parameters
+        ----------
+        path
+            Root of the scan.
+        after
+            Revision after which to begin: 0, or `Changes.next` of the page before.
+        limit
+            Changes at most; 0 leaves it to the server.
+        instance
+            The server instance that `after` came from.
+
+        Raises
+        ------
+        UnsupportedExtensionError
+            If the server has not told that it can do this; a Java Pacemaker cannot.
+        """
+        request = ChangesRequest(path, after, limit, instance)
+        changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes
+        assert changes is not None  # the exchange lets no other answer through
+        return changes
+
+
+def server_info_of(address: Address, pulse: Pulse | None) -> "ServerInfo | None":
+    """Read what the server at `address` tells of itself in its pulse at `RESERVED_PATH`."""
+    if pulse is None or pulse.details is None:
+        return None
+    from stormkeeper.thrift.pacemaker import ServerInfo  # noqa: PLC0415  # listing needs no Thrift
+    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
+
+    try:
+        return deserialize(ServerInfo, pulse.details)
+    except SerializationError as error:
+        raise RemoteProtocolError(
+            f"{address} broke the protocol: what it tells of itself is not readable: {error}"
+        ) from error

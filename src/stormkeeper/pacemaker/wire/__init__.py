@@ -1,0 +1,52 @@
+"""Pacemaker's wire protocol, without I/O: messages to bytes and back.
+
+A frame is an i32 length N, big-endian, and N bytes: one ``HBMessage`` in Thrift's binary protocol.
+``HBMessage {1: i32 type, 2: HBMessageData data, 3: i32 message_id}``; ``HBMessageData`` is a union,
+of which a `Message` holds the one member that is set: ``{1: string path, 2: HBPulse pulse,
+3: bool boolval, 4: HBRecords records, 5: HBNodes nodes, 7: binary message_blob}`` as in Storm's
+``storm.thrift``, and our own ``{100: ChangesRequest, 101: Changes}``.
+
+Both sides of a connection use this module: it gathers the names of the ones beside it.
+"""
+
+from stormkeeper.pacemaker.wire.decoding import MAX_REQUEST_VALUES, decode, decode_request
+from stormkeeper.pacemaker.wire.encoding import (
+    CHANGE_OVERHEAD,
+    CHANGES_OVERHEAD,
+    PULSE_OVERHEAD,
+    RECORDS_OVERHEAD,
+    encode,
+)
+from stormkeeper.pacemaker.wire.framing import FrameSplitter
+from stormkeeper.pacemaker.wire.messages import (
+    DEFAULT_MAX_SIZE,
+    RESERVED_PATH,
+    Change,
+    Changes,
+    ChangesRequest,
+    Message,
+    MessageType,
+    Pulse,
+    check_request,
+)
+
+__all__ = [
+    "CHANGES_OVERHEAD",
+    "CHANGE_OVERHEAD",
+    "DEFAULT_MAX_SIZE",
+    "MAX_REQUEST_VALUES",
+    "PULSE_OVERHEAD",
+    "RECORDS_OVERHEAD",
+    "RESERVED_PATH",
+    "Change",
+    "Changes",
+    "ChangesRequest",
+    "FrameSplitter",
+    "Message",
+    "MessageType",
+    "Pulse",
+    "check_request",
+    "decode",
+    "decode_request",
+    "encode",
+]

@@ -1,0 +1,332 @@
+"""Reads Pacemaker messages out of frames.
+
+Every path and pulse that Storm and we write has one of two exact shapes, which are read without
+walking the fields; any other order of fields takes the general way. There, unknown fields and the
+bytes after the message are ignored, and of a field that comes twice the last counts, as with every
+Thrift reader.
+"""
+
+from struct import Struct
+from typing import Final
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.wire.binary import (
+    BOOL,
+    I32,
+    I64,
+    LIST,
+    STOP,
+    STRING,
+    STRUCT,
+    UNLIMITED_VALUES,
+    BinaryReader,
+)
+from stormkeeper.pacemaker.wire.encoding import (
+    DATA_FIELD,
+    DETAILS_FIELD,
+    ID_FIELD,
+    PATH_FIELD,
+    PULSE_FIELD,
+    PULSE_ID_FIELD,
+    TYPE_FIELD,
+)
+from stormkeeper.pacemaker.wire.messages import (
+    Change,
+    Changes,
+    ChangesRequest,
+    Message,
+    Pulse,
+    check_request,
+)
+
+#: Thrift values in one request. Ours have ten; ten thousand are some milliseconds of work, and
+#: a frame made of nothing but tiny unknown values would otherwise be seconds.
+MAX_REQUEST_VALUES: Final = 10_000
+
+# The two exact shapes: everything before the path or the id, and everything after the value.
+_TO_PATH: Final = DATA_FIELD + PATH_FIELD
+_TO_PULSE_ID: Final = DATA_FIELD + PULSE_FIELD + PULSE_ID_FIELD
+_AFTER_PATH: Final = b"\x00" + ID_FIELD
+_AFTER_PULSE: Final = b"\x00\x00" + ID_FIELD
+_unpack_path_shape: Final = Struct(">3si6si").unpack_from
+_unpack_pulse_shape: Final = Struct(">3si9si").unpack_from
+_unpack_field: Final = Struct(">3si").unpack_from
+_unpack_i32: Final = Struct(">i").unpack_from
+
+
+def decode(payload: bytes) -> Message:
+    """Read the message of one frame.
+
+    Parameters
+    ----------
+    payload
+        The frame without its length.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If the bytes are not Thrift, are cut short, hold text that is not UTF-8, or a struct in
+        them lacks what it cannot be without (a pulse its id). A type that is absent or unknown
+        and a member that does not fit the type are no faults here.
+    """
+    exact = match_exact_shape(payload)
+    if exact is None:
+        return _read_message(payload, is_request=False)
+    kind, message_id, path, details = exact
+    if details is None:
+        return Message(kind, message_id, path)
+    return Message(kind, message_id, None, Pulse(path, details))
+
+
+def decode_request(payload: bytes) -> Message:
+    """Read the message of one frame, which must be a request that a server can answer.
+
+    Raises
+    ------
+    RemoteProtocolError
+        As `decode`, and if the type is absent, unknown or a response's, the data absent or not
+        that of the type, a sent pulse without details, or the frame made of more than
+        `MAX_REQUEST_VALUES` Thrift values.
+    """
+    message = _read_message(payload, is_request=True)
+    check_request(message)
+    return message
+
+
+def match_exact_shape(payload: bytes) -> tuple[int, int, str, bytes | None] | None:
+    """Read a path or a pulse in the one shape that Storm and we write, with a message id.
+
+    Returns
+    -------
+    tuple of (type, message id, path, details), or None
+        With `details` the message carries a pulse, without them a path. None if the payload has
+        any other shape, which `decode` and `decode_request` then judge.
+    """
+    size = len(payload)
+    if size < 26:  # the shortest: an empty path
+        return None
+    try:
+        if payload[10] == STRING:
+            type_field, kind, fields, length = _unpack_path_shape(payload)
+            end = 17 + length
+            if (
+                end + 9 == size
+                and length >= 0
+                and type_field == TYPE_FIELD
+                and fields == _TO_PATH
+                and payload[end : end + 4] == _AFTER_PATH
+                and payload[-1] == STOP
+            ):
+                return kind, _unpack_i32(payload, end + 4)[0], payload[17:end].decode(), None
+        elif size >= 37:  # the shortest: an empty id, empty details
+            type_field, kind, fields, length = _unpack_pulse_shape(payload)
+            end = 20 + length
+            if (
+                fields == _TO_PULSE_ID
+                and length >= 0
+                and type_field == TYPE_FIELD
+                and end + 17 <= size
+            ):
+                details_field, length = _unpack_field(payload, end)
+                stop = end + 7 + length
+                if (
+                    stop + 10 == size
+                    and length >= 0
+                    and details_field == DETAILS_FIELD
+                    and payload[stop : stop + 5] == _AFTER_PULSE
+                    and payload[-1] == STOP
+                ):
+                    message_id = _unpack_i32(payload, stop + 5)[0]
+                    return kind, message_id, payload[20:end].decode(), payload[end + 7 : stop]
+    except UnicodeDecodeError:
+        pass  # the general way says what is wrong
+    return None
+
+
+def _read_message(payload: bytes, *, is_request: bool) -> Message:
+    if not payload:
+        raise RemoteProtocolError("empty frame: no message in it")
+    reader = BinaryReader(payload, MAX_REQUEST_VALUES if is_request else UNLIMITED_VALUES)
+    message = Message(None)
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return message
+        if field_id == 1 and kind == I32:
+            message.type = reader.i32()
+        elif field_id == 2 and kind == STRUCT:
+            data = _read_data(reader, is_request=is_request)
+            data.type, data.message_id = message.type, message.message_id
+            message = data
+        elif field_id == 3 and kind == I32:
+            message.message_id = reader.i32()
+        else:
+            reader.skip(kind)
+
+
+def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
+    """Read the union; a second member takes the place of the first."""
+    message = Message(None)
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return message
+        if _MEMBER_TYPES.get(field_id) != kind:
+            reader.skip(kind)
+            continue
+        if is_request and field_id in _ANSWER_MEMBERS:
+            # Refused before it is read: a long list is work that no request is worth.
+            raise RemoteProtocolError(f"request with data of an answer (union member {field_id})")
+        message = Message(None)
+        if field_id == 1:
+            message.path = reader.text("path")
+        elif field_id == 2:
+            message.pulse = _read_pulse(reader)
+        elif field_id == 3:
+            message.boolval = reader.boolean()
+        elif field_id == 4:
+            message.records = _read_records(reader)
+        elif field_id == 5:
+            message.nodes = _read_nodes(reader)
+        elif field_id == 7:
+            message.blob = reader.binary()
+        elif field_id == 100:
+            message.changes_request = _read_changes_request(reader)
+        else:
+            message.changes = _read_changes(reader)
+
+
+_MEMBER_TYPES: Final[dict[int, int]] = {
+    1: STRING,
+    2: STRUCT,
+    3: BOOL,
+    4: STRUCT,
+    5: STRUCT,
+    7: STRING,
+    100: STRUCT,
+    101: STRUCT,
+}
+_ANSWER_MEMBERS: Final = frozenset({4, 5, 101})
+
+
+def _read_pulse(reader: BinaryReader) -> Pulse:
+    path: str | None = None
+    details: bytes | None = None
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("pulse id")
+        elif field_id == 2 and kind == STRING:
+            details = reader.binary()
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("pulse without an id")
+    return Pulse(path, details)
+
+
+def _read_records(reader: BinaryReader) -> list[Pulse]:
+    records: list[Pulse] = []
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return records
+        if field_id == 1 and kind == LIST:
+            records = [_read_pulse(reader) for _ in range(_elements(reader, STRUCT, "records"))]
+        else:
+            reader.skip(kind)
+
+
+def _read_nodes(reader: BinaryReader) -> list[str]:
+    nodes: list[str] = []
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return nodes
+        if field_id == 1 and kind == LIST:
+            nodes = [reader.text("node") for _ in range(_elements(reader, STRING, "nodes"))]
+        else:
+            reader.skip(kind)
+
+
+def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
+    path: str | None = None
+    instance: str | None = None
+    after = limit = 0
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == I64:
+            after = reader.i64()
+        elif field_id == 3 and kind == I32:
+            limit = reader.i32()
+        elif field_id == 4 and kind == STRING:
+            instance = reader.text("instance")
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("request for changes without a path")
+    return ChangesRequest(path, after, limit, instance)
+
+
+def _read_changes(reader: BinaryReader) -> Changes:
+    instance: str | None = None
+    changes: list[Change] = []
+    revision = after = 0
+    more = reset = False
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            instance = reader.text("instance")
+        elif field_id == 2 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 3 and kind == LIST:
+            changes = [_read_change(reader) for _ in range(_elements(reader, STRUCT, "changes"))]
+        elif field_id == 4 and kind == BOOL:
+            more = reader.boolean()
+        elif field_id == 5 and kind == BOOL:
+            reset = reader.boolean()
+        elif field_id == 6 and kind == I64:
+            after = reader.i64()
+        else:
+            reader.skip(kind)
+    if instance is None:
+        raise RemoteProtocolError("changes without the server's instance")
+    return Changes(instance, revision, changes, more, reset, after)
+
+
+def _read_change(reader: BinaryReader) -> Change:
+    path: str | None = None
+    details: bytes | None = None
+    revision = age_ms = 0
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == STRING:
+            details = reader.binary()
+        elif field_id == 3 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 4 and kind == I64:
+            age_ms = reader.i64()
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("change without a path")
+    return Change(path, details, revision, age_ms)
+
+
+def _elements(reader: BinaryReader, wanted: int, what: str) -> int:
+    kind, count = reader.sequence()
+    if kind != wanted and count:
+        raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
+    return count

@@ -1,0 +1,69 @@
+"""Which requests only our own servers understand, and how a server tells that it is one.
+
+A message type that it does not know ends a Java Pacemaker (the whole daemon), so such a request
+is sent only on a connection whose server has told that it has the extension: it answers
+GET_PULSE of `RESERVED_PATH` with a ``ServerInfo``, of which field 4 lists the names. A Java
+Pacemaker stores nothing there, and answers without details.
+"""
+
+from typing import Final
+
+from stormkeeper.errors import LocalProtocolError
+from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
+
+#: Types from here up are ours; Storm's own end at 18.
+FIRST_EXTENSION_TYPE: Final = 100
+
+_NAMES: Final[dict[int, str]] = {MessageType.CHANGES: "changes"}
+
+
+def extension_of(kind: int) -> str | None:
+    """Return the extension that a request of type `kind` belongs to; None for Storm's own types.
+
+    Raises
+    ------
+    LocalProtocolError
+        If the type is above Storm's and of no extension that we know.
+    """
+    if kind < FIRST_EXTENSION_TYPE:
+        return None
+    name = _NAMES.get(kind)
+    if name is None:
+        raise LocalProtocolError(f"message type {kind} is a request of no known extension")
+    return name
+
+
+def extensions_told(details: bytes | None) -> frozenset[str]:
+    """Read the names of a server's extensions out of its ``ServerInfo``.
+
+    Only field 4 is read, by hand, so that a client that wants nothing but this need not load a
+    Thrift library.
+
+    Parameters
+    ----------
+    details
+        The details of the pulse at `RESERVED_PATH`; None, as a Java Pacemaker answers, means none.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If the bytes are not a Thrift struct.
+    """
+    names: set[str] = set()
+    if details is None:
+        return frozenset()
+    reader = BinaryReader(details)
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            return frozenset(names)
+        if field_id == 4 and kind == LIST:
+            element, count = reader.sequence()
+            for _ in range(count):
+                if element == STRING:
+                    names.add(reader.text("name of an extension"))
+                else:
+                    reader.skip(element)
+        else:
+            reader.skip(kind)

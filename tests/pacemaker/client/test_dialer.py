@@ -1,0 +1,143 @@
+import selectors
+import socket
+import threading
+
+import pytest
+
+from stormkeeper.pacemaker.client.dialer import Dialer
+from support.waiting import until
+
+V4 = socket.AF_INET
+
+
+@pytest.fixture
+def listener():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@pytest.fixture
+def selector():
+    with selectors.DefaultSelector() as selector:
+        yield selector
+
+
+def dialer(selector, port, host="127.0.0.1", **options):
+    return Dialer(host, port, selector=selector, wake=lambda: None, name="lookup", **options)
+
+
+def unused_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def connected(dialer):
+    """Poll until there is a connection, and close it."""
+    made = until(dialer.poll, 5.0)
+    with made:
+        return made.getpeername()
+
+
+def test_an_address_is_connected_to(selector, listener):
+    address = listener.getsockname()
+    dial = dialer(selector, address[1])
+    for _ in range(3):
+        dial.start()
+        assert connected(dial) == address
+    assert not selector.get_map()
+
+
+def test_nobody_there(selector):
+    dial = dialer(selector, unused_port())
+    dial.start()
+    with pytest.raises(ConnectionRefusedError):
+        until(dial.poll, 5.0)
+    assert not selector.get_map()
+
+
+def test_an_attempt_is_given_up(selector, listener):
+    dial = dialer(selector, listener.getsockname()[1])
+    dial.start()
+    dial.cancel()
+    assert not selector.get_map()
+    with pytest.raises(OSError, match="no address"):
+        dial.poll()
+
+
+def names(addresses):
+    """Resolve a name to `addresses`, as ``getaddrinfo`` would, and say that it is no address."""
+
+    def resolve(_host, _port, flags):
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return addresses()
+
+    return resolve
+
+
+def test_the_addresses_of_a_name_are_tried_in_turn(selector, listener):
+    address = listener.getsockname()
+    refused = ("127.0.0.1", unused_port())
+    found = [(V4, refused), (V4, refused), (V4, address)]
+    dial = dialer(selector, 1, "name", resolve=names(lambda: found))
+    dial.start()
+    assert connected(dial) == address
+
+
+def test_each_attempt_begins_with_another_address(selector, listener):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        addresses = [listener.getsockname(), other.getsockname()]
+        found = [(V4, address) for address in addresses]
+        dial = dialer(selector, 1, "name", resolve=names(lambda: found))
+        reached = []
+        for _ in range(4):
+            dial.start()
+            reached.append(connected(dial))
+        assert reached == addresses * 2
+
+
+def test_a_slow_lookup_blocks_nobody_and_serves_the_next_attempt(selector, listener):
+    answer = threading.Event()
+    lookups = []
+
+    def slow():
+        lookups.append(1)
+        answer.wait(10.0)
+        return [(V4, listener.getsockname())]
+
+    dial = dialer(selector, 1, "name", resolve=names(slow))
+    for _ in range(5):
+        dial.start()
+        assert dial.poll() is None
+        dial.cancel()
+    dial.start()
+    answer.set()
+    assert connected(dial) == listener.getsockname()
+    assert len(lookups) == 1
+
+
+def test_a_name_without_an_address_is_an_error_each_time(selector):
+    def nothing():
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    dial = dialer(selector, 1, "name", resolve=names(nothing))
+    for _ in range(2):
+        dial.start()
+        with pytest.raises(OSError, match="Name or service not known"):
+            until(dial.poll, 5.0)
+
+
+def test_a_lookup_that_ends_wakes_whoever_polls(selector, listener):
+    awake = threading.Event()
+    found = [(V4, listener.getsockname())]
+    dial = Dialer(
+        "name",
+        1,
+        selector=selector,
+        wake=awake.set,
+        name="lookup",
+        resolve=names(lambda: found),
+    )
+    dial.start()
+    assert awake.wait(5.0)
+    assert connected(dial) == listener.getsockname()

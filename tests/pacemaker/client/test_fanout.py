@@ -1,0 +1,198 @@
+"""Asking several servers at once: what one that is not well costs the others."""
+
+import socket
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from stormkeeper.errors import (
+    NotAuthorizedError,
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    UnsupportedExtensionError,
+)
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.conversations import single
+from stormkeeper.pacemaker.client.fanout import GRACE, ask_all
+from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, honest, refusing
+from support.waiting import until
+
+TRY = 0.4
+QUESTION = Message(MessageType.EXISTS, path="/a")
+
+
+def hang(connection):
+    connection.request()
+    connection.wait()
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def clients(stack):
+    """Make a client of a peer that plays these scripts."""
+
+    def make(*scripts):
+        peer = stack.enter_context(ScriptedPacemaker(*scripts))
+        return stack.enter_context(PacemakerClient(peer.address, try_timeout=TRY))
+
+    return make
+
+
+@pytest.fixture
+def dead(stack):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    return stack.enter_context(PacemakerClient(f"127.0.0.1:{port}", try_timeout=TRY))
+
+
+def ask(*clients, deadline=5.0, converse=lambda _: single(QUESTION)):
+    started = time.monotonic()
+    outcomes = ask_all(clients, converse, try_timeout=TRY, deadline=deadline)
+    assert set(outcomes.answered) | set(outcomes.failed) == {c.address for c in clients}
+    assert not set(outcomes.answered) & set(outcomes.failed)
+    return outcomes, time.monotonic() - started
+
+
+def test_all_answer(clients):
+    asked = [clients(honest) for _ in range(4)]
+    outcomes, _ = ask(*asked)
+    assert len(outcomes.answered) == 4
+    assert all(answer.boolval is False for answer in outcomes.answered.values())
+
+
+def test_they_are_asked_at_the_same_time(clients):
+    def slowly(connection):
+        while True:
+            request = connection.request()
+            connection.wait(0.25)
+            connection.answer(Message(3, request.message_id, boolval=True))
+
+    _, took = ask(*[clients(slowly) for _ in range(8)])
+    assert took < 1.0, "eight times 0.25 s one after another"
+
+
+def test_a_frozen_server_costs_one_try_and_then_only_the_grace(clients):
+    well, frozen = clients(honest), clients(hang)
+    outcomes, took = ask(well, frozen)
+    assert set(outcomes.answered) == {well.address}
+    assert isinstance(outcomes.failed[frozen.address], PacemakerUnavailableError)
+    assert TRY <= took < 3 * TRY
+    for _ in range(3):
+        until(lambda: frozen.retry_in() == 0.0)
+        outcomes, took = ask(well, frozen)
+        assert set(outcomes.answered) == {well.address}
+        assert took < GRACE + 0.5 * TRY
+
+
+def test_a_server_in_its_back_off_costs_nothing(clients, dead):
+    well = clients(honest)
+    ask(well, dead)
+    while True:
+        wait = dead.retry_in()
+        outcomes, took = ask(well, dead)
+        if wait > 0.05:
+            break
+    assert took < GRACE
+    assert "failed just now (connection refused" in str(outcomes.failed[dead.address])
+
+
+def test_a_server_that_comes_back_is_asked_and_heard_again(clients):
+    well, returning = clients(honest), clients(hang, hang, honest)
+
+    def both_answer():
+        outcomes, _ = ask(well, returning)
+        return len(outcomes.answered) == 2
+
+    assert not both_answer()
+    until(both_answer, 10.0)
+    assert not returning.suspect
+
+
+def test_a_connection_that_is_cut_has_a_second_chance(clients):
+    def cut(connection):
+        connection.request()
+        connection.reset()
+
+    outcomes, _ = ask(clients(cut, honest), clients(honest))
+    assert len(outcomes.answered) == 2
+
+
+def test_where_every_server_is_a_suspect_all_are_waited_for(clients):
+    def slowly(connection):
+        request = connection.request()
+        connection.wait(2 * GRACE)
+        connection.answer(Message(3, request.message_id, boolval=True))
+        connection.wait_for_end()
+
+    client = clients(hang, slowly)
+    outcomes, _ = ask(client)
+    assert client.suspect
+    outcomes, _ = ask(client)
+    assert outcomes.answered[client.address].boolval is True
+
+
+def test_refusals_and_broken_rules_are_outcomes_too(clients):
+    def wrong(connection):
+        request = connection.request()
+        connection.answer(Message(MessageType.GET_PULSE_RESPONSE, request.message_id))
+        connection.wait_for_end()
+
+    well, refuses, breaks = clients(honest), clients(refusing), clients(wrong)
+    outcomes, _ = ask(well, refuses, breaks)
+    assert set(outcomes.answered) == {well.address}
+    assert isinstance(outcomes.failed[refuses.address], NotAuthorizedError)
+    assert isinstance(outcomes.failed[breaks.address], RemoteProtocolError)
+
+
+def test_the_deadline_ends_it_whatever_is_missing(clients):
+    client = clients(hang)
+    outcomes, took = ask(client, deadline=0.1)
+    assert isinstance(outcomes.failed[client.address], PacemakerUnavailableError)
+    assert took < TRY
+
+
+def test_a_closed_client_says_so(clients):
+    closed = clients(honest)
+    closed.close()
+    outcomes, _ = ask(closed, clients(honest))
+    assert isinstance(outcomes.failed[closed.address], PacemakerClosedError)
+
+
+def test_a_conversation_of_many_rounds_goes_on_with_each_server_at_its_own_pace(clients):
+    def count(_client):
+        total = 0
+        for size in (3, 1, 5):
+            answers = yield [Message(MessageType.EXISTS, path=f"/{n}") for n in range(size)]
+            assert len(answers) == size
+            total += size
+        return total
+
+    outcomes, _ = ask(clients(honest), clients(honest), converse=count)
+    assert list(outcomes.answered.values()) == [9, 9]
+
+
+def test_a_conversation_can_turn_to_what_a_java_pacemaker_understands(clients):
+    def converse(_client):
+        request = ChangesRequest("/", 0, 0, None)
+        try:
+            yield [Message(MessageType.CHANGES, changes_request=request)]
+        except UnsupportedExtensionError:
+            (answer,) = yield [QUESTION]
+            return answer.boolval
+        return "it has changes"
+
+    outcomes, _ = ask(clients(JavaPacemaker()), converse=converse)
+    assert list(outcomes.answered.values()) == [False]
+
+
+def test_nobody_to_ask():
+    outcomes, _ = ask()
+    assert outcomes.answered == outcomes.failed == {}

@@ -1,0 +1,69 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.conf import Address
+from stormkeeper.pacemaker.client.readings import Copy, newest
+
+A, B, C = (Address(name, 6699) for name in "abc")
+
+
+def time_secs(details):
+    """In these tests a pulse is its time as a number, or no heartbeat at all."""
+    return int(details) if details.isdigit() else None
+
+
+def never(_):
+    raise AssertionError("ages decide")
+
+
+def test_nothing_is_nothing():
+    assert newest([], never) is None
+
+
+@pytest.mark.parametrize(
+    ("copies", "expected"),
+    [
+        # (server, details, received), and the index of the copy that counts.
+        ([(A, b"1", 10.0)], 0),
+        ([(A, b"9", 10.0), (B, b"1", 11.0)], 1),
+        ([(A, b"1", 10.0), (B, None, 11.0)], None),
+        ([(A, b"1", 12.0), (B, None, 11.0)], 0),
+        ([(A, None, 11.0), (B, b"1", 11.0)], 1),
+        ([(A, b"1", 10.0), (B, b"2", 10.0)], 0),
+        ([(A, b"1", 13.0), (B, None, 12.0), (C, b"2", 11.0)], 0),
+        ([(A, b"1", None)], 0),
+        ([(A, b"3", None), (B, b"5", None), (C, b"4", None)], 1),
+        ([(A, b"hello", None), (B, b"5", None)], 1),
+        ([(A, b"hello", None), (B, b"you", None)], 0),
+        ([(A, b"5", 10.0), (B, b"6", None)], 1),
+        ([(A, b"5", 10.0), (B, b"4", None)], 0),
+        ([(B, b"5", None), (A, b"5", 10.0)], 1),
+        ([(A, b"9", 10.0), (B, b"5", 11.0), (C, b"6", None)], 2),
+        ([(A, None, 10.0), (B, b"6", None)], 1),
+        ([(A, None, 10.0), (B, b"5", 9.0), (C, b"1", None)], 2),
+        ([(A, None, 10.0)], None),
+    ],
+)
+def test_the_newest_counts(copies, expected):
+    made = [Copy(*copy) for copy in copies]
+    assert newest(made, time_secs) is (None if expected is None else made[expected])
+
+
+def test_ages_are_enough_where_all_servers_tell_them():
+    assert newest([Copy(A, b"x", 1.0), Copy(B, b"y", 2.0)], never).details == b"y"
+    assert newest([Copy(A, b"x", None), Copy(B, None, 2.0)], never).details == b"x"
+
+
+details = st.none() | st.binary(max_size=2)
+copies = st.builds(Copy, st.sampled_from([A, B, C]), details, st.none() | st.floats(0, 9))
+
+
+@given(st.lists(copies, max_size=6))
+def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
+    best = newest(copies, len)
+    if best is None:
+        assert not [copy for copy in copies if copy.details is not None and copy.received is None]
+    else:
+        assert best in copies
+        assert best.details is not None

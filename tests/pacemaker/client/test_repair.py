@@ -1,0 +1,119 @@
+import threading
+from contextlib import ExitStack
+
+import pytest
+
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.repair import Repair
+from stormkeeper.pacemaker.wire import MessageType
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
+from support.waiting import until
+
+SUBTREE, PULSE = MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def repair_of(stack):
+    """Make a repair, and the clients, of peers that play these scripts."""
+
+    def make(*scripts):
+        clients = {}
+        for script in scripts:
+            peer = stack.enter_context(ScriptedPacemaker(script))
+            client = stack.enter_context(PacemakerClient(peer.address, try_timeout=0.2))
+            clients[client.address] = client
+        repair = Repair(clients, name="the repair", first_secs=0.2)
+        stack.callback(repair.close)
+        return repair, list(clients.values())
+
+    return make
+
+
+def is_running():
+    return "the repair" in [thread.name for thread in threading.enumerate()]
+
+
+def test_what_was_missed_goes_ahead_of_what_is_asked_next(repair_of):
+    java = JavaPacemaker()
+    java.store = {"/w/a": b"", "/w/b": b"", "/v": b"", "/kept": b""}
+    repair, (client,) = repair_of(java)
+    repair.remember(client.address, SUBTREE, "/w")
+    repair.remember(client.address, PULSE, "/v")
+    repair.make_good(client)
+    assert client.children("/") == ["kept"]
+    repair.make_good(client)
+    client.exists("/v")
+    assert java.asked.count(SUBTREE) == java.asked.count(PULSE) == 1
+
+
+def test_a_thread_does_it_where_nobody_asks_and_ends_when_all_is_done(repair_of):
+    java, other = JavaPacemaker(), JavaPacemaker()
+    java.store = other.store = {"/w": b""}
+    repair, (client, _) = repair_of(java, other)
+    assert not is_running()
+    repair.remember(client.address, PULSE, "/w")
+    assert is_running()
+    until(lambda: not java.store, 5.0)
+    assert other.asked == [], "it missed nothing"
+    until(lambda: not is_running(), 10.0)
+    java.store = {"/w": b""}
+    repair.remember(client.address, PULSE, "/w")
+    until(lambda: not java.store, 5.0)
+
+
+def test_it_goes_on_until_the_server_answers(repair_of):
+    tries = []
+    java = JavaPacemaker()
+    java.store = {"/w": b""}
+
+    def later(connection):
+        tries.append(connection)
+        if len(tries) < 3:
+            connection.request()
+            connection.reset()
+        java(connection)
+
+    repair, (client,) = repair_of(later)
+    repair.remember(client.address, SUBTREE, "/w")
+    until(lambda: not java.store, 15.0)
+    assert len(tries) == 3
+
+
+def test_a_refusal_ends_it(repair_of, caplog):
+    repair, (client,) = repair_of(refusing)
+    repair.remember(client.address, SUBTREE, "/w")
+    repair.make_good(client)
+    until(lambda: "DELETE_PATH /w is not made good" in caplog.text, 5.0)
+    until(lambda: not is_running(), 10.0)
+
+
+def test_a_pulse_on_its_way_ends_the_delete(repair_of):
+    java = JavaPacemaker()
+    repair, (client,) = repair_of(java)
+    repair.remember(client.address, SUBTREE, "/w")
+    repair.pulse_sent(client.address, "/w/new")
+    client.send_pulse("/w/new", b"")
+    repair.make_good(client)
+    assert client.exists("/w/new")
+
+
+def test_closing_ends_the_thread_and_nothing_starts_it_again(repair_of):
+    repair, (client,) = repair_of(JavaPacemaker())
+    repair.remember(client.address, SUBTREE, "/w")
+    repair.close()
+    assert not is_running()
+    repair.remember(client.address, SUBTREE, "/v")
+    assert not is_running()
+
+
+def test_a_closed_client_is_no_defect(repair_of):
+    repair, (client,) = repair_of(JavaPacemaker())
+    repair.remember(client.address, SUBTREE, "/w")
+    client.close()
+    repair.make_good(client)

@@ -1,0 +1,438 @@
+"""The real daemon, over real sockets."""
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.server.daemon import serve
+from stormkeeper.pacemaker.wire import (
+    RESERVED_PATH,
+    ChangesRequest,
+    FrameSplitter,
+    Message,
+    MessageType,
+    Pulse,
+    decode,
+    encode,
+)
+from stormkeeper.thrift.pacemaker import ServerInfo
+from stormkeeper.thrift.serialization import deserialize
+from support.messages import field, golden_frames, i32
+from support.pacemaker import PacemakerProcess
+from support.waiting import until
+
+DEADLINE_SECS = 20.0
+
+
+class Client:
+    """A plain socket, and what comes over it as messages."""
+
+    def __init__(self, server):
+        self.socket = socket.create_connection((server.host, server.port), DEADLINE_SECS)
+        self.splitter = FrameSplitter()
+        self.payloads = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.socket.close()
+
+    def receive(self):
+        while not self.payloads:
+            data = self.socket.recv(1 << 20)
+            if not data:
+                return None
+            self.payloads = self.splitter.feed(data)
+        return decode(self.payloads.pop(0))
+
+    def ask(self, kind, message_id=1, **data):
+        self.socket.sendall(encode(Message(kind, message_id, **data)))
+        return self.receive()
+
+    def send(self, path, details=b"pulse"):
+        answer = self.ask(MessageType.SEND_PULSE, pulse=Pulse(path, details))
+        assert answer == Message(MessageType.SEND_PULSE_RESPONSE, 1)
+
+    def get(self, path):
+        return self.ask(MessageType.GET_PULSE, path=path).pulse.details
+
+    def info(self):
+        return deserialize(ServerInfo, self.get(RESERVED_PATH))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PacemakerProcess() as process:
+        yield process
+
+
+def descriptors(server):
+    return len(os.listdir(f"/proc/{server.pid}/fd"))  # noqa: PTH208 - as quick as can be
+
+
+def resident_bytes(server):
+    return psutil.Process(server.pid).memory_info().rss
+
+
+def test_storms_conversation_gets_storms_bytes(start_pacemaker):
+    server = start_pacemaker()
+    golden = {golden.name: golden for golden in golden_frames()}
+    verbs = [name.removeprefix("request.") for name in golden if name.startswith("request.")]
+    exact = [verb for verb in verbs if verb not in ("get_all_pulse_for_path", "not_authorized")]
+    assert len(exact) == 12
+    with Client(server) as client:
+        client.send("/workerbeats/t\u00f6p-\u6e2c-\U0001f600/a")
+        client.socket.sendall(b"".join(golden[f"request.{verb}"].frame for verb in exact))
+        expected = [golden[f"response.{verb}"].frame for verb in exact]
+        received = b""
+        while len(received) < sum(map(len, expected)):
+            received += client.socket.recv(65_536)
+        for verb, frame in zip(exact, expected, strict=True):
+            got, received = received[: len(frame)], received[len(frame) :]
+            if verb == "get_all_nodes_for_path":  # Storm's order is a hash set's
+                assert sorted(decode(got[4:]).nodes) == sorted(decode(frame[4:]).nodes)
+            else:
+                assert got == frame, verb
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_requests_in_pieces(server, chunk):
+    requests = b"".join(
+        encode(Message(MessageType.SEND_PULSE, n, pulse=Pulse(f"/pieces/{n}", b"v")))
+        for n in range(20)
+    )
+    with Client(server) as client:
+        for pos in range(0, len(requests), chunk):
+            client.socket.sendall(requests[pos : pos + chunk])
+        assert [client.receive().message_id for _ in range(20)] == list(range(20))
+
+
+def type_field(kind):
+    return field(8, 1, i32(kind))
+
+
+def framed(payload):
+    return i32(len(payload)) + payload
+
+
+#: What each of STORM's own daemon dies of, and more of the kind: the frame, and what the log says.
+FAULTS = {
+    "zero length": (i32(0), "empty frame"),
+    "negative length": (i32(-1) + b"rest", "frame of -1 bytes"),
+    "length above the limit": (i32(10_485_761), "frame of 10485761 bytes"),
+    "absent type": (framed(field(12, 2, field(11, 1, i32(1) + b"/") + b"\0") + b"\0"), "type"),
+    "unknown type": (encode(Message(42, 1, path="/a")), "unknown message type 42"),
+    "absent data": (framed(type_field(4) + b"\0"), "SEND_PULSE without data"),
+    "wrong member": (encode(Message(10, 1, boolval=True)), "GET_PULSE with a boolval"),
+    "pulse without id": (
+        framed(type_field(4) + field(12, 2, field(12, 2, b"\0") + b"\0") + b"\0"),
+        "pulse without an id",
+    ),
+    "pulse without details": (encode(Message(4, 1, pulse=Pulse("/a", None))), "without details"),
+    "garbage": (framed(b"GET / HTTP/1.1\r\n\r\n"), "garbage"),
+    "an HTTP request": (b"GET / HTTP/1.1\r\n\r\n", "frame of 1195725856 bytes"),
+    "truncated Thrift": (framed(encode(Message(10, 1, path="/a"))[4:-12]), "truncated"),
+    "control message": (encode(Message(16, blob=b"\xff\x36")), "pacemaker.auth.method"),
+    "SASL token": (
+        encode(Message(17, blob=b"\xfe\x0c" + i32(5) + b"token")),
+        "pacemaker.auth.method",
+    ),
+    "path that is not UTF-8": (
+        framed(encode(Message(10, 1, path="/ab"))[4:].replace(b"/ab", b"/\xff\xfe")),
+        "UTF-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_its_sender_the_connection_and_nobody_else_anything(server, fault):
+    frame, reason = FAULTS[fault]
+    with Client(server) as other, Client(server) as sender:
+        other.send("/other", fault.encode())
+        sender.send("/before")
+        host, port = sender.socket.getsockname()
+        good = encode(Message(MessageType.GET_PULSE, 8, path="/before"))
+        never = encode(Message(MessageType.SEND_PULSE, 9, pulse=Pulse("/never", b"x")))
+        sender.socket.sendall(good + frame + never)
+        assert sender.receive().message_id == 8
+        assert sender.receive() is None
+        lines = until(lambda: re.findall(rf".*{host}:{port}\b.*", server.log))
+        assert len(lines) == 1
+        assert reason in lines[0]
+        assert " WARNING " in lines[0]
+        assert other.get("/other") == fault.encode()
+        assert other.get("/never") is None
+
+
+def test_a_path_that_is_no_regular_expression_is_only_a_path(server):
+    with Client(server) as client:
+        client.send("/workerbeats/*[(/x")
+        assert client.ask(MessageType.GET_ALL_NODES_FOR_PATH, path="/workerbeats/*[(").nodes == [
+            "x"
+        ]
+
+
+def test_the_reserved_path_is_refused_with_a_line_in_the_log(server):
+    with Client(server) as client:
+        answer = client.ask(MessageType.SEND_PULSE, pulse=Pulse(RESERVED_PATH, b"x"))
+        assert answer == Message(MessageType.NOT_AUTHORIZED, 1)
+        host, port = client.socket.getsockname()
+        until(lambda: re.search(rf"refused {host}:{port}: .*{RESERVED_PATH}", server.log))
+        assert client.info().extensions == ["changes"]
+
+
+def test_changes_over_the_wire(start_pacemaker):
+    with Client(start_pacemaker()) as client:
+        for n in range(5):
+            client.send(f"/w/{n}")
+        client.ask(MessageType.DELETE_PATH, path="/w/3")
+        request = ChangesRequest("/w", 2, 2, client.info().instance)
+        page = client.ask(MessageType.CHANGES, changes_request=request).changes
+        assert [change.path for change in page.changes] == ["/w/2", "/w/4"]
+        assert (page.more, page.next, page.revision, page.reset) == (True, 5, 6, False)
+        page = client.ask(MessageType.CHANGES, changes_request=request._replace(after=5)).changes
+        assert [(change.path, change.details) for change in page.changes] == [("/w/3", None)]
+
+
+def test_a_frame_of_the_maximum_goes_in_and_out(server):
+    pulse = Pulse("/largest", bytes(10_485_760 - 37 - len("/largest")))
+    with Client(server) as client:
+        frame = encode(Message(MessageType.SEND_PULSE, 1, pulse=pulse))
+        assert len(frame) - 4 == 10_485_760
+        client.send(*pulse)
+        assert client.get(pulse.id) == pulse.details
+        client.ask(MessageType.DELETE_PULSE_ID, path=pulse.id)
+
+
+def test_a_client_that_reads_nothing_is_not_served_without_end(start_pacemaker):
+    server = start_pacemaker()
+    with Client(server) as client, Client(server) as other:
+        client.send("/large", bytes(2_000_000))
+        client.get("/large")
+        before = resident_bytes(server)
+        wanted = 3_000  # 6 GB of answers
+        requests = encode(Message(MessageType.GET_PULSE, 1, path="/large")) * wanted
+        feeder = threading.Thread(target=_send_all, args=(client.socket, requests), daemon=True)
+        feeder.start()
+        for _ in range(10):
+            assert other.get("/large") == bytes(2_000_000)
+        assert resident_bytes(server) < before + 40_000_000
+        # It goes on where it was when the client reads again.
+        for _ in range(50):
+            assert len(client.receive().pulse.details) == 2_000_000
+        assert resident_bytes(server) < before + 40_000_000
+    feeder.join(DEADLINE_SECS)
+
+
+def _send_all(connection, data):
+    try:
+        connection.sendall(data)
+    except OSError:
+        assert connection.fileno() >= -1  # closed by the test's end
+
+
+def test_a_client_that_ends_its_side_gets_its_answers(server):
+    with Client(server) as client:
+        client.send("/half-closed", bytes(500_000))
+        client.socket.sendall(encode(Message(MessageType.GET_PULSE, 2, path="/half-closed")) * 10)
+        client.socket.shutdown(socket.SHUT_WR)
+        assert [len(client.receive().pulse.details) for _ in range(10)] == [500_000] * 10
+        assert client.receive() is None
+
+
+def test_two_thousand_connections_leave_no_descriptor(start_pacemaker):
+    server = start_pacemaker()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2_500:
+        pytest.skip(f"only {hard} file descriptors allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with Client(server) as client:
+            client.info()
+            before = descriptors(server)
+        with ExitStack() as stack:
+            clients = [stack.enter_context(Client(server)) for _ in range(2_000)]
+            for n, client in enumerate(clients):
+                client.send(f"/many/{n}")
+            assert clients[0].info().connections == 2_000
+            for client in clients[::2]:  # half of them end abruptly
+                linger = b"\1\0\0\0\0\0\0\0"
+                client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        until(lambda: descriptors(server) <= before)
+        with Client(server) as client:
+            assert client.info().connections == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Traceback" not in server.log
+
+
+def test_without_descriptors_it_waits_and_goes_on(start_pacemaker):
+    server = start_pacemaker()
+    with Client(server) as first:
+        first.info()
+        process = psutil.Process(server.pid)
+        limits = process.rlimit(psutil.RLIMIT_NOFILE)
+        process.rlimit(psutil.RLIMIT_NOFILE, (descriptors(server), limits[1]))
+        with Client(server) as waiting:
+            waiting.socket.sendall(encode(Message(MessageType.EXISTS, 3, path="/x")))
+            until(lambda: "cannot accept connections" in server.log)
+            used = sum(process.cpu_times()[:2])
+            first.send("/still-served")
+            until(lambda: server.log.count("cannot accept connections") >= 2)
+            assert sum(process.cpu_times()[:2]) - used < 0.5
+            assert server.log.count("cannot accept connections") <= 4
+            process.rlimit(psutil.RLIMIT_NOFILE, limits)
+            assert waiting.receive() == Message(MessageType.EXISTS_RESPONSE, 3, boolval=False)
+        # Who could not connect could not beat.
+        assert first.info().horizon_ms < first.info().uptime_ms
+
+
+def test_the_horizon_begins_anew_after_a_suspension(start_pacemaker):
+    server = start_pacemaker()
+    with Client(server) as client:
+        client.send("/a")
+        assert client.info().horizon_ms == pytest.approx(client.info().uptime_ms, abs=200)
+        server.suspend()
+        time.sleep(3.5)
+        # Asked before its own timer can have noticed.
+        client.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path=RESERVED_PATH)))
+        server.resume()
+        info = deserialize(ServerInfo, client.receive().pulse.details)
+        assert info.uptime_ms > 3_500
+        assert info.horizon_ms < 1_000
+        assert client.get("/a") == b"pulse"
+        until(lambda: "was stopped for" in server.log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_at_once_and_cleanly(start_pacemaker, number):
+    server = start_pacemaker()
+    with Client(server) as client, Client(server) as deaf:
+        client.send("/a", bytes(2_000_000))
+        deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/a")) * 20)
+        client.get("/a")
+        started = time.monotonic()
+        os.kill(server.pid, number)
+        assert client.receive() is None
+        assert server.wait() == 0
+        assert time.monotonic() - started < 5
+    assert "Traceback" not in server.log
+    server.start()  # the port is free again
+    with Client(server) as client:
+        assert client.get("/a") is None
+
+
+def test_another_instance_after_every_start(start_pacemaker):
+    server = start_pacemaker()
+    instances = set()
+    for _ in range(2):
+        with Client(server) as client:
+            info = client.info()
+            instances.add(info.instance)
+            assert (info.revision, info.keys, info.connections) == (0, 0, 1)
+            client.send("/a")
+            assert client.info().revision == 1
+        server.restart()
+    assert len(instances) == 2
+
+
+def command(host, port):
+    conf = [f"pacemaker.bind.host={host}", "-c", f"pacemaker.port={port}"]
+    return [sys.executable, "-m", "stormkeeper", "pacemaker", "-c", *conf]
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_1(server):
+    process = subprocess.run(
+        command(server.host, server.port),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECS,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert process.stdout == ""
+    [line] = process.stderr.splitlines()
+    assert f"cannot listen on {server.address}" in line
+    assert "Address already in use" in line
+
+
+class FaultyPacemaker(PacemakerProcess):
+    """A daemon with an error of ours in one verb."""
+
+    program = (
+        "-c",
+        "from stormkeeper.pacemaker.server.store import PulseStore\n"
+        "PulseStore.children = lambda self, path: 1 / 0\n"
+        "from stormkeeper.cli import main; main()",
+    )
+
+
+def test_an_error_of_ours_ends_one_connection_with_a_traceback():
+    with FaultyPacemaker() as server, Client(server) as other, Client(server) as unlucky:
+        unlucky.send("/a")
+        assert unlucky.ask(MessageType.GET_ALL_NODES_FOR_PATH, path="/") is None
+        until(lambda: "ZeroDivisionError" in server.log)
+        assert "an error of this server" in server.log
+        assert other.get("/a") == b"pulse"
+        assert other.info().connections == 1
+
+
+def test_pulses_expire_unless_they_could_not_have_come(start_pacemaker):
+    server = start_pacemaker(conf={"pacemaker.pulse.ttl.secs": 2})
+    with Client(server) as client:
+        client.send("/silent")
+        server.suspend()
+        time.sleep(3.5)  # a suspension, older than which the pulse is now
+        server.resume()
+        client.send("/beating")
+        assert client.get("/silent") == b"pulse"
+
+        def is_only_beating_left():
+            client.send("/beating")
+            return client.get("/silent") is None
+
+        until(is_only_beating_left)
+        assert client.get("/beating") == b"pulse"
+        assert client.info().horizon_ms >= 2_000
+
+
+def test_it_does_not_run_open_where_authentication_is_asked_for():
+    with pytest.raises(ConfigError, match="DIGEST"):
+        serve({"pacemaker.auth.method": "DIGEST"})
+
+
+def test_at_rest_it_is_small_and_idle(start_pacemaker):
+    server = start_pacemaker()
+    process = psutil.Process(server.pid)
+    maps = Path(f"/proc/{server.pid}/maps").read_text()
+    for heavy in ("thriftpy2", "pyarrow", "numpy", "msgpack"):
+        assert heavy not in maps
+    assert resident_bytes(server) < 60_000_000
+    before = sum(process.cpu_times()[:2])
+    time.sleep(2.0)
+    assert sum(process.cpu_times()[:2]) - before < 0.1
+
+
+def test_ipv6_addresses_are_announced_in_brackets():
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("no IPv6 here")
+    process = subprocess.Popen(command("::1", 0), stdout=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        assert re.fullmatch(r"pacemaker listening on \[::1\]:\d+\n", line)
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE_SECS)

@@ -1,0 +1,68 @@
+"""Writing messages: what cannot be written, and how long what is written is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.errors import LocalProtocolError
+from stormkeeper.pacemaker.wire.encoding import (
+    CHANGE_OVERHEAD,
+    CHANGES_OVERHEAD,
+    PULSE_OVERHEAD,
+    RECORDS_OVERHEAD,
+    encode,
+    encode_acknowledgement,
+    encode_pulse_answer,
+)
+from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse
+from support.messages import i32s, messages, pulses, texts, values
+
+
+@given(messages)
+def test_a_frame_announces_its_own_length_and_may_be_just_as_long(message):
+    frame = encode(message)
+    size = len(frame) - 4
+    assert int.from_bytes(frame[:4]) == size
+    assert encode(message, max_size=size) == frame
+    if message.message_id is None or frame[11:12] == b"\x0c":
+        with pytest.raises(LocalProtocolError, match=f"frame of {size} bytes"):
+            encode(message, max_size=size - 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(None),
+        Message(10, path="/a", nodes=[]),
+        Message(10, path="/a", pulse=Pulse("/a", None)),
+        Message(10, boolval=False, blob=b""),
+        Message(10, path="/\ud800"),
+        Message(2**31),
+        Message(10, 2**31, path="/a"),
+        Message(101, changes=Changes("i", 2**63, [], more=False, reset=False, next=0)),
+    ],
+)
+def test_what_the_protocol_cannot_carry_is_our_fault(message):
+    with pytest.raises(LocalProtocolError):
+        encode(message)
+
+
+@given(i32s, texts, values)
+def test_the_short_ways_write_the_same(message_id, path, details):
+    full = encode(Message(MessageType.GET_PULSE_RESPONSE, message_id, pulse=Pulse(path, details)))
+    assert encode_pulse_answer(message_id, path, details) == full
+    with pytest.raises(LocalProtocolError):
+        encode_pulse_answer(message_id, path, details, max_size=len(full) - 5)
+    full = encode(Message(MessageType.SEND_PULSE_RESPONSE, message_id))
+    assert encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, message_id) == full
+
+
+@given(st.lists(pulses.filter(lambda pulse: pulse.details is not None)), texts)
+def test_the_overheads_add_up(pulses, instance):
+    records = encode(Message(7, 1, records=pulses))
+    text = [len(pulse.id.encode()) + len(pulse.details) for pulse in pulses]
+    assert len(records) - 4 == RECORDS_OVERHEAD + sum(text) + PULSE_OVERHEAD * len(pulses)
+    changes = [Change(pulse.id, pulse.details, 1, 1) for pulse in pulses]
+    page = encode(Message(101, 1, changes=Changes(instance, 1, changes, True, True, 1)))
+    wrapping = CHANGES_OVERHEAD + len(instance.encode())
+    assert len(page) - 4 == wrapping + sum(text) + CHANGE_OVERHEAD * len(changes)
