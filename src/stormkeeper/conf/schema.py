@@ -43,7 +43,16 @@ SerializationDelegate = Literal[
     "org.apache.storm.serialization.ZstdBridgeThriftSerializationDelegate",
 ]
 
-AuthMethod = Literal["NONE", "DIGEST", "KERBEROS"]
+#: Storm's methods, and SCRAM, which is ours.
+AuthMethod = Literal["NONE", "DIGEST", "KERBEROS", "SCRAM"]
+
+#: What a Pacemaker with TLS asks of its clients.
+ClientCertificates = Literal["none", "optional", "required"]
+
+TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
+
+#: Which of its two forms a Pacemaker runs: compiled, or plain Python.
+PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 
 #: ZooKeeper's rule for a path: begins with a slash, no empty parts, no slash at the end.
 _ZNODE = r"^/([^/\s]+(/[^/\s]+)*)?$"
@@ -127,6 +136,20 @@ def _seconds_from(name: str, meaning: str, *, least: int) -> Key:
 def _seconds_or_null(name: str, meaning: str) -> Key:
     key = _seconds(name, meaning)
     return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
+
+
+def _bytes_or_null(name: str, meaning: str) -> Key:
+    # No Java reads these; a store may well be larger than its ints reach.
+    kind = Annotated[int, Meta(ge=0, le=2**62)] | None
+    return Key(name, kind, "a whole number of 0 or more, or null", meaning)
+
+
+def _port_or_null(name: str, meaning: str) -> Key:
+    return Key(name, _port(name, "").type | None, f"a port from 0 to {MAX_PORT}, or null", meaning)
+
+
+def _switch(name: str, meaning: str) -> Key:
+    return Key(name, bool, "true or false", meaning)
 
 
 def _text(name: str, meaning: str) -> Key:
@@ -232,17 +255,78 @@ _KEYS = (
     _one_of(
         "pacemaker.auth.method",
         AuthMethod,
-        "how readers authenticate to a Pacemaker; only NONE so far",
+        "how readers authenticate to a Pacemaker",
     ),
+    _switch("pacemaker.auth.writes", "whether writers and deleters must authenticate too"),
     _texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
+    _text_or_null("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
+    _text_or_null(
+        "java.security.auth.login.config", "JAAS file with the passwords or keytabs of a daemon"
+    ),
     _whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
     Key(
         "pacemaker.childopts",
         _Text | list[_Text] | None,
         "text, a list of texts, or null",
-        "Storm's JVM options; without effect here",
+        "Storm's JVM options; only -Djava.security.auth.login.config= counts here",
     ),
+    _switch("pacemaker.tls.enable", "whether the Pacemaker's port speaks TLS, at both ends"),
+    _text_or_null(
+        "pacemaker.tls.certificate.file", "a Pacemaker's certificate and its chain, as PEM"
+    ),
+    _text_or_null("pacemaker.tls.key.file", "the key of a Pacemaker's certificate, as PEM"),
+    _text_or_null(
+        "pacemaker.tls.ca.file",
+        "certificates of who signs the other side's, as PEM; null: those that the system trusts",
+    ),
+    _one_of(
+        "pacemaker.tls.client.auth",
+        ClientCertificates,
+        "whether a Pacemaker asks its clients for certificates",
+    ),
+    _text_or_null("pacemaker.tls.client.certificate.file", "a client's certificate, as PEM"),
+    _text_or_null("pacemaker.tls.client.key.file", "the key of a client's certificate, as PEM"),
+    _switch(
+        "pacemaker.tls.check.hostname",
+        "whether a client wants the name that it connects to in the Pacemaker's certificate",
+    ),
+    _one_of("pacemaker.tls.minimum.version", TlsVersion, "the oldest TLS that is spoken"),
     _seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse is dropped; 0: never", least=0),
+    _whole(
+        "pacemaker.max.connections",
+        "connections of a Pacemaker at a time; 0: as many as it may have open files",
+        least=0,
+    ),
+    _whole(
+        "pacemaker.max.connections.per.address", "the same of one address; 0: no limit", least=0
+    ),
+    _bytes_or_null(
+        "pacemaker.store.max.bytes",
+        "bytes of pulses and their paths that a Pacemaker holds; null: half of the memory that it"
+        " may have; 0: no limit",
+    ),
+    _whole("pacemaker.path.max.bytes", "longest path of a pulse, in bytes", least=1),
+    _whole("pacemaker.path.max.segments", "most segments of a path", least=1),
+    _seconds("pacemaker.frame.timeout.secs", "time to finish a message once it was begun"),
+    _seconds(
+        "pacemaker.handshake.timeout.secs", "time to finish TLS, and to authenticate once begun"
+    ),
+    _seconds(
+        "pacemaker.output.timeout.secs",
+        "time for a client to read something of what waits for it",
+    ),
+    _port_or_null(
+        "pacemaker.metrics.port",
+        "port of a Pacemaker's metrics and health, over HTTP; 0: any free one; null: none",
+    ),
+    _text_or_null(
+        "pacemaker.metrics.bind.host", "address of these; null: that of pacemaker.bind.host"
+    ),
+    _one_of(
+        "pacemaker.engine",
+        PacemakerEngine,
+        "how a Pacemaker runs: compiled, in plain Python, or compiled where it was built so",
+    ),
     # Nimbus
     _servers(
         "nimbus.seeds", "where a Nimbus runs; nimbus.thrift.port where no port is given", least=1
