@@ -34,6 +34,10 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent what the protocol does not allow; the connection cannot go on."""
 
 
+class AuthenticationError(StormkeeperError):
+    """A peer did not prove who it is, or did not keep to its mechanism; safe to log."""
+
+
 class PacemakerError(StormkeeperError):
     """A Pacemaker could not be used."""
 
