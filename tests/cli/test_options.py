@@ -105,3 +105,14 @@ def test_a_password_is_never_shown(storm, tmp_path):
         told = storm(*arguments, "localconfvalue", "ui.port")
         assert told.returncode == 2
         assert "hush" not in told.stderr + told.stdout
+
+
+def test_a_daemon_that_logs_json_says_what_is_wrong_as_json(storm):
+    told = storm("pacemaker", "--log-json", "-c", "storm.cluster.mod=x", "-c", "pacemaker.port=x")
+    assert told.returncode == 2
+    assert told.stdout == ""
+    warning, error = map(json.loads, told.stderr.splitlines())
+    assert (warning["level"], warning["logger"]) == ("WARNING", "storm")
+    assert "unknown key storm.cluster.mod" in warning["message"]
+    assert error["level"] == "ERROR"
+    assert "pacemaker.port: expected a whole number" in error["message"]

@@ -1,11 +1,13 @@
 """The log's lines, as another process reads them."""
 
+import json
 import logging
 import re
 import subprocess
 import sys
 
 PROGRAM = """
+import json
 import logging
 from stormkeeper.daemon.logs import configure_logging
 configure_logging()
@@ -38,3 +40,65 @@ def test_one_line_a_record_on_stderr():
 
 def test_a_library_may_log_without_it():
     assert logging.getLogger("stormkeeper").handlers == []
+
+
+JSON_PROGRAM = """
+import logging, threading
+from stormkeeper.daemon.logs import configure_logging
+configure_logging(as_json=True)
+configure_logging()  # as a daemon does, whose command has chosen the form already
+log = logging.getLogger("stormkeeper.test")
+log.debug("not shown")
+text = "two\\nlines\\r\\x85\\u2028\\ud800"
+log.warning("value %r and %s", "/a", text, extra={"peer": "h:1", "n": 3})
+log.info("odd fields", extra={"level": "mine", "time": 0, "thing": object})
+secret = "hunter2"
+try:
+    raise ValueError("failed\\nbadly")
+except ValueError:
+    log.exception("closing")
+log.info("bad arguments %d", 1)
+thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+thread.start()
+thread.join()
+raise RuntimeError("the end")
+"""
+
+
+def test_json_is_one_object_a_line_with_fields():
+    run = subprocess.run(
+        [sys.executable, "-c", JSON_PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stdout == ""
+    lines = run.stderr.split("\n")
+    assert lines.pop() == ""
+    records = [json.loads(line) for line in lines]
+    assert all(line.isascii() for line in lines)
+    assert all(list(record)[:4] == ["time", "level", "logger", "message"] for record in records)
+    warning, odd, closing, info, thread, end = records
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", warning.pop("time"))
+    assert warning == {
+        "level": "WARNING",
+        "logger": "stormkeeper.test",
+        "message": "value '/a' and two\nlines\r\x85\u2028\ud800",
+        "peer": "h:1",
+        "n": 3,
+    }
+    assert (odd["level"], odd["thing"]) == ("INFO", "<class 'object'>")
+    assert odd["time"] != 0
+    assert (closing["level"], closing["message"]) == ("ERROR", "closing")
+    assert closing["exception"].startswith("Traceback")
+    assert closing["exception"].endswith("ValueError: failed\nbadly")
+    assert info["message"] == "bad arguments 1"
+    assert (thread["level"], thread["message"]) == (
+        "CRITICAL",
+        "thread worker ends: ZeroDivisionError",
+    )
+    assert end["message"] == "the process ends: RuntimeError"
+    assert end["exception"].endswith("RuntimeError: the end")
+    assert "hunter2" not in run.stderr

@@ -2,7 +2,7 @@
 
 import click
 
-from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf
+from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf, log_option
 
 
 @click.command(
@@ -10,6 +10,7 @@ from stormkeeper.cli.options import conf_options, examples, exit_with, faults, l
         "storm pacemaker", "storm pacemaker -c pacemaker.bind.host=127.0.0.1 -c pacemaker.port=0"
     )
 )
+@log_option
 @conf_options
 def pacemaker() -> None:
     """Run a Pacemaker, which takes and keeps heartbeats.
@@ -32,6 +33,7 @@ def pacemaker() -> None:
         "storm dev-zookeeper -c storm.zookeeper.port=0 -c storm.local.dir=/tmp/storm",
     ),
 )
+@log_option
 @conf_options
 def dev_zookeeper() -> None:
     """Run a ZooKeeper server, for development.
@@ -54,6 +56,7 @@ def dev_zookeeper() -> None:
         "storm pipeline -c pipeline.tables.dir=/data/heartbeats -c 'spark.master=local[2]'",
     )
 )
+@log_option
 @conf_options
 def pipeline() -> None:
     """Run the heartbeat pipeline on Spark.

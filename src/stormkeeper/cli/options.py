@@ -1,8 +1,10 @@
 """``-c``, ``--config`` and ``--strict``: on every command, before or after its name.
 
-What stands before and after is merged in its order, and read before the command does anything.
+What stands before and after is merged in its order, and read before the command does anything. The
+commands that run a daemon have ``--log-json`` as well.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,9 +29,16 @@ class Fault(click.ClickException):
 
     exit_code = 1
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self._is_logged = _logs_json()
+
     def show(self, file: Any = None) -> None:
         """Write the line."""
-        click.echo(f"storm: {self.format_message()}", file=file, err=file is None)
+        if self._is_logged:
+            logging.getLogger("storm").error("%s", self.format_message())
+        else:
+            click.echo(f"storm: {self.format_message()}", file=file, err=file is None)
 
 
 class ConfigFault(Fault):
@@ -50,11 +59,14 @@ class Settings:
         The ``--config`` files, in their order.
     strict
         Whether ``--strict`` was given.
+    log_json
+        Whether ``--log-json`` was given.
     """
 
     overrides: list[str] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     strict: bool = False
+    log_json: bool = False
 
 
 def examples(*lines: str) -> str:
@@ -112,6 +124,32 @@ def conf_options(command: F) -> F:
     return command
 
 
+def log_option(command: F) -> F:
+    """Give the command of a daemon ``--log-json``."""
+
+    def set_log_json(_: click.Context, __: click.Parameter, value: bool) -> None:
+        if value:
+            from stormkeeper.daemon.logs import configure_logging
+
+            configure_logging(as_json=True)
+            settings().log_json = True
+
+    return click.option(
+        "--log-json",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,  # before the other options are judged
+        callback=set_log_json,
+        help="Log one JSON object a line, on stderr.",
+    )(command)
+
+
+def _logs_json() -> bool:
+    """Whether the running command, if one runs, writes its log as JSON."""
+    context = click.get_current_context(silent=True)
+    return context is not None and _META in context.meta and settings().log_json
+
+
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":
     """Read the configuration that the running command's line asks for.
 
@@ -134,8 +172,15 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
             files=given.files or None,
             overrides=given.overrides,
             unknown="error" if given.strict and unknown == "warn" else unknown,
-            warn=lambda line: click.echo(f"storm: warning: {line}", err=True),
+            warn=_warn,
         )
+
+
+def _warn(line: str) -> None:
+    if _logs_json():
+        logging.getLogger("storm").warning("%s", line)
+    else:
+        click.echo(f"storm: warning: {line}", err=True)
 
 
 @contextmanager
