@@ -1,0 +1,291 @@
+"""JAAS files: which user or keytab a daemon logs in with, section by section.
+
+As Java reads them (``javax.security.auth.login.Configuration``), and as Storm's documentation
+shows them, which are not the same::
+
+    PacemakerDigest {
+        username="some user"
+        password="some password";
+    };
+
+Java wants a login module and a flag before the options (``com.sun...Krb5LoginModule required``);
+the example has none. Both are read here. No secret of a file is in any message or ``repr``.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from stormkeeper.errors import ConfigError
+
+#: How a module's outcome would count among several (Java's ``LoginModuleControlFlag``).
+FLAGS = ("required", "requisite", "sufficient", "optional")
+
+#: Larger than any real one; whoever is pointed at a log or a device by mistake is told so.
+MAX_FILE_SIZE = 1 << 20
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space> (?: \s | //[^\n]* | /\*.*?\*/ )+ )
+    | (?P<comment> /\* )
+    | (?P<mark> [{};=] )
+    | " (?P<quoted> (?: [^"\\\n] | \\[^\n] )* ) "
+    | (?P<open> " )
+    | (?P<word> [^\s{};="]+ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+# Java's StreamTokenizer: \n and its like, \101 as in C, and any other character for itself.
+_ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)")
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+_PROPERTY = re.compile(r"\$\{[^}]*\}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Login:
+    """One section of a JAAS file.
+
+    Parameters
+    ----------
+    section
+        Its name, such as "PacemakerServer".
+    module, flag
+        The class of its login module, and the flag in lower case; None where there is none.
+    options
+        Its options. Of several modules in one section the first that has an option gives it, as
+        Storm looks for it.
+    source, line
+        Where it begins, for messages.
+    """
+
+    section: str
+    module: str | None
+    flag: str | None
+    options: Mapping[str, str]
+    source: str
+    line: int
+
+    def __repr__(self) -> str:
+        """Return the names of the options, not their values: any of them may be a secret."""
+        return f"<Login {self.section} of {self.place} with {', '.join(self.options) or 'nothing'}>"
+
+    @property
+    def place(self) -> str:
+        """Where it begins, as file and line."""
+        return f"{self.source}:{self.line}"
+
+    def option(self, name: str) -> str:
+        """Return the value of an option that must be there.
+
+        Raises
+        ------
+        ConfigError
+            When it is absent or empty.
+        """
+        value = self.options.get(name, "")
+        if not value:
+            raise ConfigError(f'{self.place}: section {self.section} has no {name}="…"; add it')
+        return value
+
+    def switch(self, name: str, *, default: bool = False) -> bool:
+        """Return the value of an option that is true or false.
+
+        Raises
+        ------
+        ConfigError
+            When it is neither.
+        """
+        value = self.options.get(name, str(default)).lower()
+        if value not in ("true", "false"):
+            raise ConfigError(f"{self.place}: {name} of {self.section} must be true or false")
+        return value == "true"
+
+
+def read(path: Path) -> dict[str, Login]:
+    """Return the sections of a JAAS file, which is UTF-8, by name.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be read, or is not a JAAS file; says where.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_SIZE + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"the JAAS file {path} cannot be read: {error.strerror}; it is the value of"
+            " java.security.auth.login.config"
+        ) from error
+    if len(data) > MAX_FILE_SIZE:
+        raise ConfigError(f"{path} is longer than {MAX_FILE_SIZE} bytes: it is no JAAS file")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        # Without the cause, which holds the whole file.
+        raise ConfigError(f"{path}:{line}: a JAAS file must be UTF-8; convert it") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str = "JAAS") -> dict[str, Login]:
+    """Return the sections of a JAAS file by name.
+
+    Parameters
+    ----------
+    text
+        What stands in the file.
+    source
+        Its name, for messages.
+
+    Raises
+    ------
+    ConfigError
+        Where `text` is not as it should be. Says the line and what was expected there, and never
+        what stands there: it may be half of a password with a quote in it.
+    """
+    reader = _Reader(source, list(_tokens(text, source)))
+    sections: dict[str, Login] = {}
+    while not reader.at_end():
+        line = reader.line
+        name = reader.take_name("the name of a section")
+        if name in sections:
+            raise ConfigError(
+                f"{source}:{line}: a second section with the name of line {sections[name].line};"
+                " merge them"
+            )
+        sections[name] = _read_section(reader, name, line)
+    return sections
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str  # "mark", "word", "quoted", or "end"
+    text: str
+    line: int
+
+
+def _tokens(text: str, source: str) -> Iterator[_Token]:
+    line, position = 1, 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        # Every character begins one of the alternatives.
+        assert match is not None
+        assert match.lastgroup is not None
+        kind = match.lastgroup
+        if kind == "open":
+            raise ConfigError(f"{source}:{line}: a quoted value has no closing quote on its line")
+        if kind == "comment":
+            raise ConfigError(f"{source}:{line}: a comment has no */")
+        if kind == "quoted":
+            yield _Token(kind, _unescape(match["quoted"]), line)
+        elif kind != "space":
+            yield _Token(kind, match[kind], line)
+        line += text.count("\n", position, match.end())
+        position = match.end()
+    yield _Token("end", "", line)
+
+
+def _unescape(quoted: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        escaped = match[1]
+        if escaped[0] in "01234567":
+            return chr(int(escaped, 8))
+        return _ESCAPED.get(escaped, escaped)
+
+    return _ESCAPE.sub(character, quoted)
+
+
+class _Reader:
+    """Takes token after token, and says where it is when one is not as it must be."""
+
+    def __init__(self, source: str, tokens: list[_Token]) -> None:
+        self.source = source
+        self._tokens = tokens
+        self._next = 0
+
+    @property
+    def line(self) -> int:
+        return self._tokens[self._next].line
+
+    def at_end(self) -> bool:
+        return self._tokens[self._next].kind == "end"
+
+    def sees(self, mark: str, ahead: int = 0) -> bool:
+        index = min(self._next + ahead, len(self._tokens) - 1)
+        token = self._tokens[index]
+        return token.kind == "mark" and token.text == mark
+
+    def sees_word(self, ahead: int = 0) -> bool:
+        index = min(self._next + ahead, len(self._tokens) - 1)
+        return self._tokens[index].kind == "word"
+
+    def take_mark(self, mark: str, after: str) -> None:
+        if not self.sees(mark):
+            raise self.fault(f'expected "{mark}" after {after}')
+        self._next += 1
+
+    def take_name(self, what: str) -> str:
+        return self._take(("word", "quoted"), what)
+
+    def take_word(self, what: str) -> str:
+        return self._take(("word",), what)
+
+    def _take(self, kinds: tuple[str, ...], what: str) -> str:
+        token = self._tokens[self._next]
+        if token.kind not in kinds:
+            raise self.fault(f"expected {what}")
+        self._next += 1
+        return token.text
+
+    def fault(self, message: str) -> ConfigError:
+        end = " before the file ends" if self.at_end() else ""
+        return ConfigError(f"{self.source}:{self.line}: {message}{end}")
+
+
+def _read_section(reader: _Reader, name: str, line: int) -> Login:
+    reader.take_mark("{", "the name of a section")
+    module = flag = None
+    options: dict[str, str] = {}
+    while not reader.sees("}"):
+        if not reader.sees("=", 1):
+            place = f"{reader.source}:{reader.line}"
+            its_module = reader.take_word("a login module, an option or }")
+            its_flag = reader.take_word(f"one of {', '.join(FLAGS)} after a login module").lower()
+            if its_flag not in FLAGS or reader.sees("="):
+                raise ConfigError(
+                    f"{place}: expected a login module with one of {', '.join(FLAGS)}, or an option"
+                    ' as name="value" (its quotes are needed where it has spaces)'
+                )
+            module, flag = module or its_module, flag or its_flag
+        for option, value in _read_options(reader).items():
+            options.setdefault(option, value)
+    reader.take_mark("}", "the options of a section")
+    reader.take_mark(";", "the } of a section")
+    return Login(name, module, flag, MappingProxyType(options), reader.source, line)
+
+
+def _read_options(reader: _Reader) -> dict[str, str]:
+    """Return the options of one module, up to and with its semicolon."""
+    options: dict[str, str] = {}
+    while reader.sees_word() and reader.sees("=", 1):
+        place = f"{reader.source}:{reader.line}"
+        option = reader.take_word("an option")
+        reader.take_mark("=", "an option")
+        value = reader.take_name("a value after =")
+        if option in options:
+            raise ConfigError(f"{place}: the option {option} stands there twice; keep one")
+        if _PROPERTY.search(value):
+            raise ConfigError(
+                f"{place}: {option} names a property of Java's as ${{…}}, and there is no Java"
+                " here; write the value itself"
+            )
+        options[option] = value
+    # Storm's own example has its semicolon; many files in the field have none where a } follows.
+    if not reader.sees("}"):
+        reader.take_mark(";", "the last option of a section, or another option")
+    return options

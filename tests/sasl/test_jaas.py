@@ -1,0 +1,189 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.errors import ConfigError
+from stormkeeper.sasl import jaas
+
+#: As Storm's documentation has them: a section without a login module, which Java refuses.
+DOCUMENTED = """
+PacemakerDigest {
+    username="some username"
+    password="some password";
+};
+"""
+
+KERBEROS = """
+/* Both ends of
+   a connection. */
+PacemakerServer {
+   com.sun.security.auth.module.Krb5LoginModule required
+   useKeyTab=true
+   keyTab="/etc/keytabs/pacemaker.keytab"
+   storeKey=true
+   useTicketCache=false
+   principal="pacemaker/my.pacemaker.host"; // the host's own name
+};
+
+PacemakerClient {
+    com.sun.security.auth.module.Krb5LoginModule REQUIRED
+    useKeyTab=false
+    useTicketCache=true
+    serviceName="pacemaker";
+};
+"""
+
+
+def test_a_section_without_a_login_module():
+    login = jaas.parse(DOCUMENTED)["PacemakerDigest"]
+    assert (login.module, login.flag) == (None, None)
+    assert login.options == {"username": "some username", "password": "some password"}
+    assert login.line == 2
+
+
+def test_a_section_with_one():
+    text = 'PacemakerDigest { org.apache.zookeeper.DigestLoginModule required username="u" p=q ; };'
+    login = jaas.parse(text)["PacemakerDigest"]
+    assert login.module == "org.apache.zookeeper.DigestLoginModule"
+    assert login.flag == "required"
+    assert login.options == {"username": "u", "p": "q"}
+
+
+def test_several_sections_with_comments():
+    sections = jaas.parse(KERBEROS)
+    assert list(sections) == ["PacemakerServer", "PacemakerClient"]
+    server, client = sections.values()
+    assert server.options["keyTab"] == "/etc/keytabs/pacemaker.keytab"
+    assert server.switch("useKeyTab")
+    assert not server.switch("useTicketCache", default=True)
+    assert client.flag == "required"
+    assert client.option("serviceName") == "pacemaker"
+    assert client.line == 13
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ('"a\\"b"', 'a"b'),
+        ('"a\\\\b"', "a\\b"),
+        ('"a\\tb\\101\\0"', "a\tbA\0"),
+        ('"\\8\\q"', "8q"),
+        ('"// no comment /* here */ {};="', "// no comment /* here */ {};="),
+        ('"pässwörd"', "pässwörd"),
+        ("/etc//keytab-1.x", "/etc//keytab-1.x"),
+        ('""', ""),
+    ],
+)
+def test_values(written, meant):
+    assert jaas.parse(f"A {{ x={written}; }};")["A"].options == {"x": meant}
+
+
+@given(value=st.text(st.characters(codec="utf-8", exclude_characters="\n$"), max_size=30))
+def test_whatever_is_quoted_comes_back(value):
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    assert jaas.parse(f'A {{ x="{quoted}"; }};')["A"].options == {"x": value}
+
+
+def test_the_first_of_several_modules_gives_an_option():
+    text = 'A { m.One optional x="1"; m.Two required x="2" y="3"; };'
+    login = jaas.parse(text)["A"]
+    assert (login.module, login.flag) == ("m.One", "optional")
+    assert login.options == {"x": "1", "y": "3"}
+
+
+def test_a_missing_semicolon_before_the_closing_brace_is_no_fault():
+    assert jaas.parse('A { x="1" };')["A"].options == {"x": "1"}
+
+
+def test_an_empty_file_has_no_sections():
+    assert jaas.parse(" // nothing\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('A {\n  x="1;\n};', r"F:2: a quoted value has no closing quote"),
+        ("A { /* x=1; };", r"F:1: a comment has no \*/"),
+        ("A\nx=1;", r'F:2: expected "{" after the name of a section'),
+        ("A {\n x=1;\n}\n", r'F:4: expected ";" after the } of a section before the file ends'),
+        ("A { x=1;", "F:1: expected a login module, an option or } before the file ends"),
+        ("A { x=1; };\nA { x=2; };", "F:2: a second section with the name of line 1"),
+        ("A { x=1\n x=2; };", "F:2: the option x stands there twice"),
+        ("A { x=; };", "F:1: expected a value after ="),
+        ("A { m.Module x=1; };", "F:1: expected a login module with one of required, requisite"),
+        ("A { m.Module; };", "F:1: expected one of required, .* after a login module"),
+        ('A { keyTab="${user.home}/k"; };', "F:1: keyTab names a property of Java's"),
+        ('A { "quoted"="1"; };', "F:1"),
+        ("= ;", "F:1: expected the name of a section"),
+    ],
+)
+def test_errors_name_the_line(text, message):
+    with pytest.raises(ConfigError, match=message):
+        jaas.parse(text, "F")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'A { password="HUSH" HUSH; };',
+        "A { password=HUSH HUSH; };",
+        'A { password="a"HUSH"; };',
+        'A { password="HUSH" password="HUSH"; };',
+        "A { password=HUSH",
+        'A { password="HUSH${x}"; };',
+        'A { password "HUSH"; };',
+        "A { HUSH HUSH HUSH };",
+    ],
+)
+def test_no_error_shows_what_may_be_a_secret(text):
+    with pytest.raises(ConfigError) as caught:
+        jaas.parse(text, "F")
+    assert "HUSH" not in f"{caught.value!r} {caught.value.__cause__!r}"
+
+
+def test_no_repr_shows_a_secret():
+    sections = jaas.parse(DOCUMENTED, "F")
+    assert "some password" not in f"{sections!r} {sections}"
+    assert repr(sections["PacemakerDigest"]) == (
+        "<Login PacemakerDigest of F:2 with username, password>"
+    )
+
+
+@given(text=st.text(st.sampled_from('Ax ={};"\\/*\n$') | st.characters(), max_size=40))
+def test_any_text_is_read_or_refused(text):
+    try:
+        sections = jaas.parse(text)
+    except ConfigError:
+        return
+    assert all(name == login.section for name, login in sections.items())
+
+
+def test_an_option_that_must_be_there():
+    login = jaas.parse('A { x=""; };', "F")["A"]
+    for name in "x", "y":
+        with pytest.raises(ConfigError, match=f'F:1: section A has no {name}="…"; add it'):
+            login.option(name)
+    with pytest.raises(ConfigError, match="F:1: x of A must be true or false"):
+        login.switch("x")
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "jaas.conf"
+    path.write_text(DOCUMENTED)
+    login = jaas.read(path)["PacemakerDigest"]
+    assert login.place == f"{path}:2"
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match=r"missing cannot be read: No such file.*auth\.login"):
+        jaas.read(tmp_path / "missing")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        jaas.read(tmp_path)
+    (tmp_path / "latin").write_bytes(b'A {\n x="HUSH\xe4"; };')
+    with pytest.raises(ConfigError, match="latin:2: a JAAS file must be UTF-8") as caught:
+        jaas.read(tmp_path / "latin")
+    assert caught.value.__suppress_context__
+    assert b"HUSH" not in repr(caught.value).encode()
+    (tmp_path / "huge").write_bytes(b" " * (jaas.MAX_FILE_SIZE + 1))
+    with pytest.raises(ConfigError, match="is no JAAS file"):
+        jaas.read(tmp_path / "huge")
