@@ -1,0 +1,356 @@
+"""What one client may do, and how it comes to be allowed more; without I/O.
+
+The rules that hold here:
+
+- What is not known to be a write is a read, and nobody reads who may not: not Storm's verbs, not
+  ours, not the reserved path, which would tell an unauthenticated client what this server is.
+- Who may do something is decided on the very bytes that are then carried out.
+- A client authenticates once, in the order of its mechanism; anything out of order ends the
+  connection. The tokens appear in no log.
+- Of a client's refusals the first is logged and the others are counted: one that repeats its
+  request must not fill the log.
+
+The conversation (Storm's; SCRAM, which is ours, goes like DIGEST)::
+
+    DIGEST    client: control SASL_TOKEN_REQUEST    server: token
+              client: token                         server: token, control SASL_COMPLETE
+    KERBEROS  client: token …                       server: token …
+              client: token                         server: control SASL_COMPLETE, twice
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+from stormkeeper.errors import AuthenticationError, RemoteProtocolError
+from stormkeeper.pacemaker.server.access import Policy
+from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
+from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.wire import Message, MessageType, decode_request
+from stormkeeper.pacemaker.wire.decoding import match_exact_shape
+from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
+from stormkeeper.pacemaker.wire.handshake import (
+    Control,
+    control_frame,
+    read_control,
+    read_token,
+    token_frame,
+)
+from stormkeeper.sasl import Mechanism
+
+_log = logging.getLogger(__name__)
+
+_WRITES: Final = frozenset(
+    {
+        int(MessageType.CREATE_PATH),
+        int(MessageType.SEND_PULSE),
+        int(MessageType.DELETE_PATH),
+        int(MessageType.DELETE_PULSE_ID),
+    }
+)
+_AUTHENTICATING: Final = (int(MessageType.CONTROL_MESSAGE), int(MessageType.SASL_MESSAGE_TOKEN))
+
+_COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
+
+#: Longest part of a client's name that is shown.
+_SHOWN: Final = 100
+
+
+class Session:
+    """One client's standing; made by `Sessions.open`.
+
+    Parameters
+    ----------
+    sessions
+        What all sessions of a server share.
+    address
+        The address that it comes from.
+    port
+        And the port.
+    """
+
+    __slots__ = (
+        "_channel",
+        "_mechanism",
+        "_refusals",
+        "_sessions",
+        "address",
+        "authorization_id",
+        "cause",
+        "deadline",
+        "fault",
+        "may_read",
+        "may_write",
+        "peer",
+    )
+
+    def __init__(self, sessions: "Sessions", address: str, port: int) -> None:
+        self.address = address
+        #: The client's name in the log.
+        self.peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        #: Who it is, once it has authenticated.
+        self.authorization_id: str | None = None
+        #: Why the connection must be closed, once it must.
+        self.fault: str | None = None
+        #: The same as one of the words by which ends are counted.
+        self.cause = ""
+        self._sessions = sessions
+        self._channel = "plain TCP"
+        self._mechanism: Mechanism | None = None
+        self._refusals = 0
+        policy = sessions.policy
+        #: Whether requests that read, and that write or delete, are carried out.
+        self.may_read = policy.everyone_may_read
+        self.may_write = policy.everyone_may_write
+        #: The clock at which the connection is closed if nothing changes; infinite if never.
+        self.deadline = math.inf
+        if not self.may_read and not self.may_write:
+            # Of no use to anyone before it has authenticated.
+            self.deadline = sessions.clock() + policy.handshake_timeout
+
+    def answer(self, payload: bytes) -> bytes:
+        """Carry out the request in a frame's payload, if the client may ask for it.
+
+        Returns
+        -------
+        bytes
+            The frames of the answer: one, or two at the end of an authentication, or none.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If the payload is no request, or the client failed to authenticate or did so out of
+            order: what was answered before is to be sent, then the connection closed.
+        """
+        try:
+            if not self._is_open_to_everyone():
+                answer = self._authorise(payload)
+                if answer is not None:
+                    return answer
+            return self._sessions.answerer.answer(payload)
+        except RequestRefusedError as refusal:
+            self._refuse(getattr(refusal, "cause", "limit"), str(refusal))
+            return refusal.answer
+        except AuthenticationError as error:
+            self.fault, self.cause = f"{self._method}: {error}", "authentication"
+            self._count_authentication("failed")
+            raise RemoteProtocolError(self.fault) from error
+        except RemoteProtocolError as error:
+            self.fault, self.cause = str(error), "protocol"
+            raise
+
+    def handshake_due(self, now: float) -> str | None:
+        """Return why the connection must be closed now, as its `deadline` is past; else None."""
+        if now < self.deadline:
+            return None
+        if self.fault is None:
+            self.cause = "handshake-timeout"
+            self.fault = (
+                f"did not authenticate ({self._method}) within"
+                f" {self._sessions.policy.handshake_timeout:g} s (pacemaker.handshake.timeout.secs)"
+            )
+            if self._mechanism is not None:
+                self._count_authentication("timeout")
+        return self.fault
+
+    def revoke(self, fault: str) -> None:
+        """Take back what authenticating gave; the connection is due to be closed."""
+        self.may_read = self.may_write = False
+        self._mechanism = None
+        self.fault, self.cause = fault, "revoked"
+        self.deadline = -math.inf
+
+    def is_within(self, policy: Policy, *, same_secrets: bool) -> bool:
+        """Whether this client could be what it is under `policy`, too.
+
+        Parameters
+        ----------
+        policy
+            Another than the one under which it came.
+        same_secrets
+            Whether clients authenticate under it with the same passwords and keys.
+        """
+        if self._mechanism is not None:
+            return same_secrets
+        if self.authorization_id is not None:
+            return same_secrets and policy.is_authorised(self.authorization_id)
+        return policy.everyone_may_write or not self.may_write
+
+    def secured(self, channel: str) -> None:
+        """Take note that the connection is encrypted.
+
+        Parameters
+        ----------
+        channel
+            How, and with what certificate of the client's; for the log.
+        """
+        self._channel = channel
+
+    @property
+    def refusals(self) -> int:
+        """Requests of this client that were refused."""
+        return self._refusals
+
+    @property
+    def _method(self) -> str:
+        return self._sessions.policy.method
+
+    def _is_open_to_everyone(self) -> bool:
+        return self._sessions.policy.mechanism is None and self.may_read and self.may_write
+
+    def _authorise(self, payload: bytes) -> bytes | None:
+        """Return the refusal, or what comes next in the authentication; None to go on."""
+        exact = match_exact_shape(payload)
+        if exact is not None:
+            kind, message_id = exact[0], exact[1]
+        else:
+            message = decode_request(payload)
+            if message.type in _AUTHENTICATING:
+                return self._converse(message)
+            kind = -1 if message.type is None else message.type
+            message_id = -1 if message.message_id is None else message.message_id
+        if self.may_write if kind in _WRITES else self.may_read:
+            return None
+        # An exact shape may have any type, and only a request deserves an answer.
+        decode_request(payload)
+        self._refuse(
+            "unauthenticated",
+            f"{MessageType(kind).name} without having authenticated; set"
+            f" pacemaker.auth.method: {self._method} for this client too",
+        )
+        return encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id)
+
+    def _converse(self, message: Message) -> bytes:
+        policy, mechanism = self._sessions.policy, self._mechanism
+        assert policy.mechanism is not None
+        if message.type == MessageType.CONTROL_MESSAGE:
+            code = read_control(message)
+            if code is not Control.SASL_TOKEN_REQUEST:
+                raise RemoteProtocolError(f"control message {code.name} out of order")
+            if mechanism is not None or self.authorization_id is not None:
+                raise RemoteProtocolError("asked to authenticate for a second time")
+            self._mechanism = mechanism = self._begin(policy.mechanism)
+            token = mechanism.start()
+            if token is None:
+                raise RemoteProtocolError(f"{policy.method} begins with the client's token")
+            return token_frame(token)
+        token = read_token(message)
+        if self.authorization_id is not None:
+            raise RemoteProtocolError("SASL token after the end of the authentication")
+        if mechanism is None:
+            self._mechanism = mechanism = self._begin(policy.mechanism)
+            if mechanism.start() is not None:
+                raise RemoteProtocolError(f"SASL token before it was asked for ({policy.method})")
+        answer = mechanism.step(token)
+        frames = b"" if answer is None else token_frame(answer)
+        if not mechanism.complete:
+            return frames
+        self._admit(mechanism)
+        # With Storm's KERBEROS there is no token left to send, and the end is told twice.
+        return frames + _COMPLETE if frames else _COMPLETE + _COMPLETE
+
+    def _begin(self, make: Callable[[], Mechanism]) -> Mechanism:
+        sessions = self._sessions
+        self.deadline = min(self.deadline, sessions.clock() + sessions.policy.handshake_timeout)
+        return make()
+
+    def _admit(self, mechanism: Mechanism) -> None:
+        authorization_id = mechanism.authorization_id or ""
+        user = repr(authorization_id[:_SHOWN])
+        if not self._sessions.policy.is_authorised(authorization_id):
+            raise AuthenticationError(
+                f"{user} is not among those who may read here: pacemaker.kerberos.users and"
+                " nimbus.daemon.user say who may"
+            )
+        self.authorization_id = authorization_id
+        self._mechanism = None
+        self.may_read = self.may_write = True
+        self.deadline = math.inf
+        self._count_authentication("ok")
+        _log.info(
+            "%s authenticated as %s with %s over %s", self.peer, user, self._method, self._channel
+        )
+        self.peer = f"{self.peer} ({user})"
+
+    def _refuse(self, cause: str, reason: str) -> None:
+        self._sessions.tallies.refusals[cause] += 1
+        self._refusals += 1
+        if self._refusals == 1:
+            _log.warning("refused %s: %s (later refusals are not logged)", self.peer, reason)
+
+    def _count_authentication(self, outcome: str) -> None:
+        self._sessions.tallies.authentications[self._method, outcome] += 1
+
+
+class Sessions:
+    """The sessions of one server, and what they share.
+
+    Parameters
+    ----------
+    answerer
+        Carries out the requests of all.
+    policy
+        Who may do what.
+    tallies
+        Where refusals and authentications are counted.
+    clock
+        Returns seconds, by which deadlines are set.
+    """
+
+    __slots__ = ("_open", "answerer", "clock", "policy", "tallies")
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        policy: Policy,
+        tallies: Tallies,
+        clock: Callable[[], float],
+    ) -> None:
+        self.answerer = answerer
+        #: Holds for sessions from now on.
+        self.policy = policy
+        self.tallies = tallies
+        self.clock = clock
+        self._open: set[Session] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, address: str, port: int) -> Session:
+        """Begin the session of a new connection; it lasts until it is `ended`."""
+        session = Session(self, address, port)
+        self._open.add(session)
+        return session
+
+    def ended(self, session: Session, cause: str, reason: str) -> None:
+        """Take note, once, that the connection of a session has ended.
+
+        Parameters
+        ----------
+        session
+            Whose connection it was.
+        cause
+            Why this server ended it, as a word to count by; empty if the client did.
+        reason
+            The same for the log.
+        """
+        self._open.discard(session)
+        if session.refusals > 1:
+            _log.info("%s: %d requests were refused in all", session.peer, session.refusals)
+        if cause:
+            self.tallies.closed[session.cause or cause] += 1
+            _log.warning("closing %s: %s", session.peer, reason)
+
+    def replace_policy(self, policy: Policy) -> int:
+        """Let `policy` hold from now on; return how many clients that costs their connections.
+
+        It costs those who authenticated with what is worth nothing any more, or are not among who
+        may read any more, and those who write without authenticating where that is now needed.
+        """
+        same_secrets = policy.fingerprint == self.policy.fingerprint
+        self.policy = policy
+        losers = [s for s in self._open if not s.is_within(policy, same_secrets=same_secrets)]
+        for session in losers:
+            session.revoke("who may do what has changed: connect anew")
+        return len(losers)

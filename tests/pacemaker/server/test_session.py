@@ -1,0 +1,342 @@
+"""Who may do what: nobody reads before authenticating, and only in order does one authenticate."""
+
+import logging
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.wire import (
+    RESERVED_PATH,
+    ChangesRequest,
+    FrameSplitter,
+    Message,
+    MessageType,
+    Pulse,
+    decode,
+    encode,
+)
+from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
+from support.messages import field, i32, string
+from support.sessions import ADDRESS, POLICY, Password, new_sessions
+
+SECRET = b"what nobody may read"
+PATH = "/workerbeats/t/a-1"
+
+KERBEROS = replace(POLICY, mechanism=partial(Password, greeting=None, farewell=None))
+
+READS = {
+    "EXISTS": Message(MessageType.EXISTS, 7, path=PATH),
+    "GET_PULSE": Message(MessageType.GET_PULSE, 7, path=PATH),
+    "GET_ALL_PULSE": Message(MessageType.GET_ALL_PULSE_FOR_PATH, 7, path="/workerbeats"),
+    "GET_ALL_NODES": Message(MessageType.GET_ALL_NODES_FOR_PATH, 7, path="/workerbeats"),
+    "CHANGES": Message(
+        MessageType.CHANGES, 7, changes_request=ChangesRequest("/", 0, 0, "instance")
+    ),
+    "the reserved path": Message(MessageType.GET_PULSE, 7, path=RESERVED_PATH),
+    "below the reserved path": Message(MessageType.GET_PULSE, 7, path=f"{RESERVED_PATH}/x"),
+    "children of the reserved path": Message(
+        MessageType.GET_ALL_NODES_FOR_PATH, 7, path=RESERVED_PATH
+    ),
+}
+WRITES = {
+    "CREATE_PATH": Message(MessageType.CREATE_PATH, 7, path=PATH),
+    "SEND_PULSE": Message(MessageType.SEND_PULSE, 7, pulse=Pulse(PATH, b"new")),
+    "DELETE_PATH": Message(MessageType.DELETE_PATH, 7, path="/workerbeats"),
+    "DELETE_PULSE_ID": Message(MessageType.DELETE_PULSE_ID, 7, path=PATH),
+}
+REFUSED = [Message(MessageType.NOT_AUTHORIZED, 7)]
+
+
+def framed(payload):
+    return i32(len(payload)) + payload
+
+
+def ask(session, frame):
+    frame = encode(frame) if isinstance(frame, Message) else frame
+    return [decode(payload) for payload in FrameSplitter().feed(session.answer(frame[4:]))]
+
+
+def opened(policy=POLICY):
+    sessions, store, _ = new_sessions(policy)
+    store.put(PATH, SECRET)
+    return sessions.open(*ADDRESS), store
+
+
+def token(text):
+    return token_frame(text.encode())
+
+
+HELLO = control_frame(Control.SASL_TOKEN_REQUEST)
+RIGHT = token("nimbus=open sesame")
+
+
+def authenticate(session):
+    ask(session, HELLO)
+    return ask(session, RIGHT)
+
+
+@pytest.mark.parametrize("request_", READS.values(), ids=READS)
+def test_nobody_reads_who_has_not_authenticated(request_):
+    session, _ = opened()
+    assert ask(session, request_) == REFUSED
+    ask(session, HELLO)
+    assert ask(session, request_) == REFUSED
+    ask(session, RIGHT)
+    assert ask(session, request_)[0].type == request_.type + 1
+
+
+@pytest.mark.parametrize("request_", WRITES.values(), ids=WRITES)
+def test_everyone_writes_unless_writers_must_authenticate(request_):
+    session, store = opened()
+    assert ask(session, request_)[0].type == request_.type + 1
+    session, store = opened(replace(POLICY, authenticates_writers=True))
+    assert ask(session, request_) == REFUSED
+    assert store.get(PATH) == SECRET
+    authenticate(session)
+    assert ask(session, request_)[0].type == request_.type + 1
+
+
+@pytest.mark.parametrize("request_", [*READS.values(), *WRITES.values()], ids=[*READS, *WRITES])
+def test_everyone_does_everything_with_none(request_):
+    session, _ = opened(None)
+    assert (session.may_read, session.may_write) == (True, True)
+    assert ask(session, request_)[0].type == request_.type + 1
+
+
+def test_fields_in_another_order_or_twice_do_not_help():
+    session, _ = opened()
+    path, number = field(12, 2, field(11, 1, string(PATH)) + b"\0"), field(8, 3, i32(7))
+    send, get = field(8, 1, i32(4)), field(8, 1, i32(10))
+    pulse = field(12, 2, field(12, 2, field(11, 1, string(PATH)) + field(11, 2, string(b"x"))))
+    for payload in (
+        path + get + number,
+        number + path + get,
+        send + get + path + number,
+        get + field(12, 2, b"\0") + path + number,
+        send + pulse + b"\0\0" + get + path + number,
+    ):
+        assert ask(session, framed(payload + b"\0")) == REFUSED
+    # The last type counts: this one is refused for what it says in the end, as a write.
+    with pytest.raises(RemoteProtocolError, match="SEND_PULSE with a path"):
+        ask(session, framed(get + send + path + number + b"\0"))
+
+
+any_fields = st.lists(
+    st.one_of(
+        st.builds(lambda kind: field(8, 1, i32(kind)), st.sampled_from([2, 4, 6, 8, 10, 100])),
+        st.builds(
+            lambda path: field(12, 2, field(11, 1, string(path)) + b"\0"),
+            st.sampled_from([PATH, "/workerbeats", "/", RESERVED_PATH, ""]),
+        ),
+        st.just(field(12, 2, field(12, 100, field(11, 1, string("/")) + b"\0") + b"\0")),
+        st.just(field(8, 3, i32(7))),
+        st.just(field(2, 9, b"\1")),
+    ),
+    max_size=6,
+)
+
+
+@given(any_fields)
+def test_no_arrangement_of_fields_reads_anything(fields):
+    session, store = opened()
+    revision = store.revision
+    try:
+        answer = session.answer(b"".join(fields) + b"\0")
+    except RemoteProtocolError:
+        return
+    for payload in FrameSplitter().feed(answer):
+        assert decode(payload).type in (MessageType.NOT_AUTHORIZED, MessageType.SEND_PULSE_RESPONSE)
+    assert SECRET not in answer
+    assert b"instance" not in answer
+    assert store.revision == revision
+
+
+def test_the_conversation_is_storms():
+    session, _ = opened()
+    assert session.answer(HELLO[4:]) == token_frame(b"who is there?")
+    assert session.answer(token_frame(b"not yet")[4:]) == token_frame(b"go on")
+    assert session.may_read is False
+    complete = control_frame(Control.SASL_COMPLETE)
+    assert session.answer(RIGHT[4:]) == token_frame(b"welcome") + complete
+    assert (session.may_read, session.may_write) == (True, True)
+    assert session.authorization_id == "nimbus"
+    assert "nimbus" in session.peer
+
+
+def test_the_conversation_of_kerberos_begins_with_the_client_and_ends_twice():
+    session, _ = opened(KERBEROS)
+    assert session.answer(token_frame(b"not yet")[4:]) == token_frame(b"go on")
+    assert session.answer(RIGHT[4:]) == control_frame(Control.SASL_COMPLETE) * 2
+    assert session.may_read
+
+
+OUT_OF_ORDER = {
+    "a token first": (POLICY, [RIGHT]),
+    "asked twice": (POLICY, [HELLO, HELLO]),
+    "asked again": (POLICY, [HELLO, RIGHT, HELLO]),
+    "a token too many": (POLICY, [HELLO, RIGHT, RIGHT]),
+    "completed by the client": (POLICY, [control_frame(Control.SASL_COMPLETE)]),
+    "completed within": (POLICY, [HELLO, control_frame(Control.SASL_COMPLETE)]),
+    "OK": (POLICY, [control_frame(Control.OK)]),
+    "CLOSE": (POLICY, [HELLO, control_frame(Control.CLOSE)]),
+    "FAILURE": (POLICY, [control_frame(Control.FAILURE)]),
+    "asked with KERBEROS": (KERBEROS, [HELLO]),
+    "a token too many with KERBEROS": (KERBEROS, [RIGHT, RIGHT]),
+    "unknown code": (POLICY, [encode(Message(16, blob=b"\0\0"))]),
+    "no code": (POLICY, [encode(Message(16, blob=b""))]),
+    "no token": (POLICY, [HELLO, encode(Message(17, blob=b"\xfe\x0c"))]),
+    "longer token announced": (
+        POLICY,
+        [HELLO, encode(Message(17, blob=b"\xfe\x0c\0\0\0\x20nimbus=open sesame"))],
+    ),
+    "control message with a path": (POLICY, [encode(Message(16, 1, path="/a"))]),
+    "with NONE": (None, [HELLO]),
+    "a token with NONE": (None, [RIGHT]),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_ORDER)
+def test_out_of_order_the_connection_ends(case):
+    policy, frames = OUT_OF_ORDER[case]
+    session, _ = opened(policy)
+    for frame in frames[:-1]:
+        session.answer(frame[4:])
+    with pytest.raises(RemoteProtocolError) as raised:
+        session.answer(frames[-1][4:])
+    assert session.fault == str(raised.value)
+    assert session.cause == "protocol"
+    assert "sesame" not in session.fault
+
+
+def test_a_client_that_wants_to_authenticate_to_none_is_told_the_remedy():
+    session, _ = opened(None)
+    with pytest.raises(RemoteProtocolError, match=r"pacemaker\.auth\.method"):
+        session.answer(HELLO[4:])
+
+
+def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):
+    sessions, store, _ = new_sessions(POLICY)
+    store.put(PATH, SECRET)
+    session = sessions.open(*ADDRESS)
+    ask(session, HELLO)
+    with caplog.at_level(logging.DEBUG), pytest.raises(RemoteProtocolError, match="wrong password"):
+        ask(session, token("nimbus=a secret of somebody"))
+    assert (session.cause, session.authorization_id) == ("authentication", None)
+    assert ask(session, READS["GET_PULSE"]) == REFUSED
+    assert sessions.tallies.authentications == {("DIGEST", "failed"): 1}
+    assert "a secret" not in caplog.text
+    assert "a secret" not in str(session.fault)
+
+
+def test_who_is_not_authorised_is_told_apart_from_who_is_wrong():
+    session, _ = opened(replace(POLICY, method="KERBEROS", is_authorised=lambda name: name == "a"))
+    ask(session, HELLO)
+    with pytest.raises(RemoteProtocolError, match=r"'nimbus'.*pacemaker\.kerberos\.users"):
+        ask(session, RIGHT)
+    assert not session.may_read
+
+
+def test_the_log_says_who_came_in_and_how(caplog):
+    session, _ = opened()
+    session.secured("TLSv1.3")
+    with caplog.at_level(logging.INFO):
+        authenticate(session)
+    assert "10.0.0.1:4711 authenticated as 'nimbus' with DIGEST over TLSv1.3" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+def test_the_first_refusal_is_logged_and_the_others_are_counted(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    with caplog.at_level(logging.INFO):
+        for request in READS.values():
+            ask(session, request)
+        [record] = caplog.records
+        sessions.ended(session, "", "closed by the client")
+    assert "EXISTS" in record.getMessage()
+    assert "pacemaker.auth.method: DIGEST" in record.getMessage()
+    assert sessions.tallies.refusals == {"unauthenticated": len(READS)}
+    assert caplog.records[1].getMessage().endswith("8 requests were refused in all")
+    assert len(sessions) == 0
+
+
+def test_a_handshake_has_a_deadline_once_it_is_begun():
+    sessions, _, clock = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    clock.now += 1_000
+    assert (session.deadline, session.handshake_due(clock.now)) == (math.inf, None)
+    ask(session, HELLO)
+    clock.now += 9.9
+    assert session.handshake_due(clock.now) is None
+    ask(session, token("not yet"))  # gives no more time
+    clock.now += 0.1
+    assert "handshake.timeout" in session.handshake_due(clock.now)
+    assert session.cause == "handshake-timeout"
+
+
+def test_who_has_authenticated_has_all_the_time():
+    sessions, _, clock = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    authenticate(session)
+    assert session.handshake_due(clock.now + 1e9) is None
+
+
+def test_who_can_do_nothing_else_must_authenticate_soon():
+    sessions, _, clock = new_sessions(replace(POLICY, authenticates_writers=True))
+    session = sessions.open(*ADDRESS)
+    assert session.handshake_due(clock.now + 9.9) is None
+    assert session.handshake_due(clock.now + 10.1) is not None
+
+
+def test_another_policy_takes_back_what_it_would_not_give():
+    sessions, store, clock = new_sessions(replace(POLICY, fingerprint=b"1"))
+    store.put(PATH, SECRET)
+    reader, writer, beginner = (sessions.open(*ADDRESS) for _ in range(3))
+    authenticate(reader)
+    ask(beginner, HELLO)
+
+    assert sessions.replace_policy(replace(POLICY, fingerprint=b"1", handshake_timeout=3)) == 0
+    assert ask(reader, READS["GET_PULSE"])[0].pulse.details == SECRET
+
+    assert sessions.replace_policy(replace(POLICY, fingerprint=b"2")) == 2
+    for session in (reader, beginner):
+        assert ask(session, READS["GET_PULSE"]) == REFUSED
+        assert session.handshake_due(clock.now) == session.fault
+        assert session.cause == "revoked"
+    assert ask(writer, WRITES["SEND_PULSE"])[0].type == MessageType.SEND_PULSE_RESPONSE
+
+    assert (
+        sessions.replace_policy(replace(POLICY, fingerprint=b"2", authenticates_writers=True)) == 1
+    )
+    assert ask(writer, WRITES["SEND_PULSE"]) == REFUSED
+
+
+def test_another_policy_may_name_other_users():
+    sessions, _, _ = new_sessions(POLICY)
+    nimbus, other = sessions.open(*ADDRESS), sessions.open(*ADDRESS)
+    authenticate(nimbus)
+    ask(other, HELLO)
+    ask(other, token("other=open sesame"))
+    assert sessions.replace_policy(replace(POLICY, is_authorised=lambda name: name == "other")) == 1
+    assert (nimbus.may_read, other.may_read) == (False, True)
+
+
+def test_an_end_by_the_server_is_counted_and_logged_once(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    with pytest.raises(RemoteProtocolError):
+        session.answer(b"")
+    sessions.ended(session, "protocol", session.fault)
+    assert sessions.tallies.closed == {"protocol": 1}
+    [record] = caplog.records
+    assert record.getMessage() == f"closing 10.0.0.1:4711: {session.fault}"
+
+
+def test_an_ipv6_address_is_written_in_brackets():
+    sessions, _, _ = new_sessions()
+    assert sessions.open("::1", 80).peer == "[::1]:80"

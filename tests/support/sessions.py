@@ -1,0 +1,55 @@
+"""Sessions around a real store, without sockets, and a mechanism as simple as can be."""
+
+from stormkeeper.errors import AuthenticationError
+from stormkeeper.pacemaker.server.access import Policy
+from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
+from stormkeeper.pacemaker.server.session import Sessions
+from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.server.tallies import Tallies
+
+ADDRESS = ("10.0.0.1", 4711)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, now=1_000.0):
+        self.now = now
+
+    def __call__(self):
+        return self.now
+
+
+class Password:
+    """One secret word, said by the client after the server's `greeting`, if it has one."""
+
+    name = "PASSWORD"
+
+    def __init__(self, word=b"open sesame", greeting=b"who is there?", farewell=b"welcome"):
+        self.word, self.greeting, self.farewell = word, greeting, farewell
+        self.complete = False
+        self.authorization_id = None
+
+    def start(self):
+        return self.greeting
+
+    def step(self, token):
+        if token == b"not yet":
+            return b"go on"
+        user, _, word = token.partition(b"=")
+        if word != self.word:
+            raise AuthenticationError("wrong password")
+        self.complete, self.authorization_id = True, user.decode()
+        return self.farewell
+
+
+#: Of a server to which clients authenticate by `Password`.
+POLICY = Policy("DIGEST", Password, is_authorised=bool)
+
+
+def new_sessions(policy=None, **limits):
+    """Return sessions, the store that they work on, and the clock of both."""
+    clock = Clock()
+    store = PulseStore(clock, "instance")
+    answerer = Answerer(store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits)
+    return Sessions(answerer, policy or Policy(), Tallies(), clock), store, clock
