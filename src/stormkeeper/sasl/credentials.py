@@ -1,0 +1,87 @@
+"""Who logs in with what: out of a JAAS section, and what Storm makes of it for DIGEST-MD5."""
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass, field
+
+from stormkeeper.sasl.jaas import Login
+
+#: What Storm's client calls itself where no topology has a name.
+DEFAULT_CLIENT_NAME = "pacemaker-client"
+
+#: Options with more users than one, for SCRAM: ``user_NAME="password"``, as Java's
+#: ``DigestLoginModule`` of ZooKeeper writes them.
+_USER_OPTION = "user_"
+
+#: Longest name that `printable` shows, in characters.
+_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class UserPassword:
+    """A user's name and password; the password is not in its ``repr``."""
+
+    username: str
+    password: str = field(repr=False)
+
+
+def user_password(login: Login) -> UserPassword:
+    """Return the user of a section with a ``username`` and a ``password``.
+
+    Raises
+    ------
+    ConfigError
+        When either is missing.
+    """
+    return UserPassword(login.option("username"), login.option("password"))
+
+
+def user_passwords(login: Login) -> dict[str, UserPassword]:
+    """Return all users of a section by name: that of ``username``, and those of ``user_NAME``.
+
+    Raises
+    ------
+    ConfigError
+        When there is none, or one has no password.
+    """
+    users = {
+        option.removeprefix(_USER_OPTION): UserPassword(
+            option.removeprefix(_USER_OPTION), login.option(option)
+        )
+        for option in login.options
+        if option.startswith(_USER_OPTION) and option != _USER_OPTION
+    }
+    if "username" in login.options or not users:
+        user = user_password(login)
+        users[user.username] = user
+    return users
+
+
+def storm_secret(user: UserPassword) -> str:
+    """Return Storm's secret of a user: SHA-512 of ``username:password``, in lower-case hex."""
+    return hashlib.sha512(f"{user.username}:{user.password}".encode()).hexdigest()
+
+
+def storm_password(user: UserPassword) -> str:
+    """Return the password that Storm's DIGEST-MD5 uses: its secret, in base64."""
+    return base64.b64encode(storm_secret(user).encode()).decode()
+
+
+def storm_username(client_name: str) -> str:
+    """Return the user name that Storm's DIGEST-MD5 uses: the client's own name, in base64."""
+    return base64.b64encode(client_name.encode()).decode()
+
+
+def client_name(storm_username: str) -> str:
+    """Return the name that is in a user name of Storm's, or that user name where none is in it."""
+    try:
+        return base64.b64decode(storm_username, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return storm_username
+
+
+def printable(name: str) -> str:
+    """Return a name that a peer gave so that it can stand in a log line: short, of printables."""
+    shown = "".join(c if c.isprintable() else "�" for c in name[:_SHOWN])
+    return shown if len(name) <= _SHOWN else f"{shown}…"

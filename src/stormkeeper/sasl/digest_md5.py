@@ -1,0 +1,357 @@
+"""DIGEST-MD5 (RFC 2831), the mechanism of Storm's ``pacemaker.auth.method: DIGEST``.
+
+Both halves, with quality of protection ``auth`` alone and without the RFC's "subsequent
+authentication": what the JDK does as Storm uses it, to the byte. The RFC has been historic since
+2011 (RFC 6331): a listener can try passwords on what it hears, and MD5 is no longer a hash for new
+things. It is here for Storm's sake; SCRAM-SHA-256 or TLS are there for whoever may choose.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from stormkeeper.errors import AuthenticationError
+from stormkeeper.sasl import directives
+from stormkeeper.sasl.credentials import UserPassword
+
+#: RFC 2831 §2.1.1, §2.1.2.
+MAX_CHALLENGE = 2048
+MAX_RESPONSE = 4096
+
+#: Storm names no protocol and takes "default" for the server's name and for the realm; the JDK
+#: writes the first as "null".
+STORM_REALM = "default"
+STORM_DIGEST_URI = "null/default"
+
+# What the JDK's client announces; no layer is negotiated that would heed it.
+_MAXBUF = b"65536"
+
+# The only authentication with this nonce is the first one.
+_NONCE_COUNT = b"00000001"
+
+_CHALLENGE_ONCE = ("nonce", "algorithm")
+_CHALLENGE_AT_MOST_ONCE = ("qop", "stale", "maxbuf", "charset", "cipher")
+_RESPONSE_ONCE = ("username", "nonce", "cnonce", "nc", "digest-uri", "response")
+_RESPONSE_AT_MOST_ONCE = ("realm", "qop", "maxbuf", "charset", "cipher", "authzid")
+
+_HEX = re.compile(rb"[0-9a-f]{32}")
+
+
+def random_nonce() -> bytes:
+    """Return 240 bits of randomness as 40 characters, the JDK's form of a nonce."""
+    return base64.b64encode(secrets.token_bytes(30))
+
+
+class DigestServer:
+    """The server's half: a challenge, a response, and the proof that the server is the right one.
+
+    Parameters
+    ----------
+    password_of
+        Gives the password of a user name, or None for a user that is not known.
+    realm, digest_uri
+        What the client must say; Storm's by default.
+    nonce
+        Gives a nonce that was never given before.
+    """
+
+    name = "DIGEST-MD5"
+
+    def __init__(
+        self,
+        password_of: Callable[[str], str | None],
+        *,
+        realm: str = STORM_REALM,
+        digest_uri: str = STORM_DIGEST_URI,
+        nonce: Callable[[], bytes] = random_nonce,
+    ) -> None:
+        self._password_of = password_of
+        self._realm = realm
+        self._digest_uri = digest_uri.encode()
+        self._new_nonce = nonce
+        self._nonce: bytes | None = None
+        self._answered = False
+        self._authorization_id: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the client has proved that it knows the password."""
+        return self._authorization_id is not None
+
+    @property
+    def authorization_id(self) -> str | None:
+        """The user name, once `complete`."""
+        return self._authorization_id
+
+    def start(self) -> bytes:
+        """Return the challenge.
+
+        Raises
+        ------
+        AuthenticationError
+            When it was given already: an authentication begins once.
+        """
+        if self._nonce is not None:
+            raise AuthenticationError("the authentication has begun already")
+        self._nonce = self._new_nonce()
+        return directives.write(
+            [
+                ("realm", self._realm.encode(), True),
+                ("nonce", self._nonce, True),
+                ("charset", b"utf-8", False),
+                ("algorithm", b"md5-sess", False),
+            ]
+        )
+
+    def step(self, token: bytes) -> bytes:
+        """Take the client's response; return the proof for the client.
+
+        Raises
+        ------
+        AuthenticationError
+            When it is not the response to this challenge by one who knows the password.
+        """
+        if self._nonce is None:
+            raise AuthenticationError("a response came before the challenge")
+        if self._answered:
+            raise AuthenticationError("a second response came to one challenge")
+        # Whatever comes of it: a client that guesses has one guess for each nonce.
+        self._answered = True
+        response = _checked(
+            directives.parse(token, MAX_RESPONSE), _RESPONSE_ONCE, _RESPONSE_AT_MOST_ONCE
+        )
+        utf8 = _has_utf8(response)
+        self._check_terms(response)
+        username = _decoded(response["username"], "username", utf8=utf8)
+        authzid = _text(response["authzid"], "authzid") if "authzid" in response else None
+        if authzid is not None and authzid != username:
+            raise AuthenticationError("authzid is another than username: nobody acts for another")
+        password = self._password_of(username)
+        key = _session_key(
+            UserPassword(username, password or ""),
+            self._realm,
+            self._nonce,
+            response["cnonce"],
+            authzid,
+            utf8=utf8,
+        )
+        # As the client wrote it, and as the JDK does: upper and lower case are the same in it.
+        uri = response["digest-uri"]
+        expected = _digest(key, self._nonce, response["cnonce"], b"AUTHENTICATE:" + uri)
+        if not hmac.compare_digest(expected, response["response"]) or password is None:
+            raise AuthenticationError("wrong password or user: the digest does not match")
+        self._authorization_id = username
+        return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
+
+    def _check_terms(self, response: Mapping[str, bytes]) -> None:
+        """Check all that is not secret."""
+        assert self._nonce is not None
+        if not hmac.compare_digest(response["nonce"], self._nonce):
+            raise AuthenticationError(
+                "nonce is not this challenge's: a response is being used again, or was damaged"
+            )
+        if response["nc"] != _NONCE_COUNT:
+            raise AuthenticationError("nc must be 00000001: this is the nonce's first use")
+        realm = _decoded(response.get("realm", b""), "realm", utf8=_has_utf8(response))
+        if realm != self._realm:
+            raise AuthenticationError(f"realm must be {self._realm!r}")
+        if response["digest-uri"].lower() != self._digest_uri.lower():
+            raise AuthenticationError(f"digest-uri must be {self._digest_uri.decode()!r}")
+        if response.get("qop", b"auth") != b"auth" or "cipher" in response:
+            raise AuthenticationError("qop must be auth, without a cipher: no other was offered")
+        if not response["cnonce"]:
+            raise AuthenticationError("cnonce is empty")
+        if not _HEX.fullmatch(response["response"]):
+            raise AuthenticationError("response must be 32 digits of lower-case hex")
+
+
+class DigestClient:
+    """The client's half: answers a challenge, and checks the server's proof.
+
+    Parameters
+    ----------
+    user
+        User name and password; with Storm those of `credentials.storm_username` and
+        `credentials.storm_password`.
+    realm
+        Which of the realms to answer to that the server offers.
+    digest_uri
+        The service: Storm's by default.
+    authzid
+        Whom to act as; None leaves it out.
+    cnonce
+        Gives the client's nonce.
+    """
+
+    name = "DIGEST-MD5"
+    authorization_id = None
+
+    def __init__(
+        self,
+        user: UserPassword,
+        *,
+        realm: str = STORM_REALM,
+        digest_uri: str = STORM_DIGEST_URI,
+        authzid: str | None = None,
+        cnonce: Callable[[], bytes] = random_nonce,
+    ) -> None:
+        self._user = user
+        self._realm = realm
+        self._digest_uri = digest_uri.encode()
+        self._authzid = authzid
+        self._new_cnonce = cnonce
+        self._challenged = False
+        self._rspauth: bytes | None = None
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has proved that it knows the password."""
+        return self._complete
+
+    def start(self) -> None:
+        """Return None: the server speaks first."""
+
+    def step(self, token: bytes) -> bytes | None:
+        """Take the challenge and return the response; or take the server's proof.
+
+        Raises
+        ------
+        AuthenticationError
+            When the challenge is malformed or asks for what this client does not do, or the server
+            does not know the password.
+        """
+        if self._complete:
+            raise AuthenticationError("a token came after the end of the authentication")
+        if self._rspauth is None:
+            if self._challenged:
+                raise AuthenticationError("a token came after a challenge that was refused")
+            self._challenged = True
+            return self._respond(token)
+        expected, self._rspauth = self._rspauth, None
+        proof = _checked(directives.parse(token, MAX_CHALLENGE), ("rspauth",), ())
+        if not hmac.compare_digest(expected, proof["rspauth"]):
+            raise AuthenticationError("the server does not know the password: rspauth is wrong")
+        self._complete = True
+        return None
+
+    def _respond(self, token: bytes) -> bytes:
+        parsed = directives.parse(token, MAX_CHALLENGE)
+        # There may be several realms, of which each is a directive of its own.
+        offered = [value for name, value in parsed if name == "realm"]
+        challenge = _checked(
+            [item for item in parsed if item[0] != "realm"],
+            _CHALLENGE_ONCE,
+            _CHALLENGE_AT_MOST_ONCE,
+        )
+        utf8 = _has_utf8(challenge)
+        if challenge["algorithm"].lower() != b"md5-sess":
+            raise AuthenticationError("algorithm must be md5-sess")
+        qops = {qop.strip().lower() for qop in challenge.get("qop", b"auth").split(b",")}
+        if b"auth" not in qops:
+            raise AuthenticationError("the server does not offer the qop auth")
+        if not challenge["nonce"]:
+            raise AuthenticationError("nonce is empty")
+        if offered and self._realm not in (_decoded(r, "realm", utf8=utf8) for r in offered):
+            raise AuthenticationError(f"the server does not offer the realm {self._realm!r}")
+        cnonce, nonce = self._new_cnonce(), challenge["nonce"]
+        key = _session_key(self._user, self._realm, nonce, cnonce, self._authzid, utf8=utf8)
+        response = _digest(key, nonce, cnonce, b"AUTHENTICATE:" + self._digest_uri)
+        self._rspauth = _digest(key, nonce, cnonce, b":" + self._digest_uri)
+        charset = "utf-8" if utf8 else "latin-1"
+        answer = [
+            ("username", _encoded(self._user.username, charset), True),
+            ("realm", _encoded(self._realm, charset), True),
+            ("nonce", nonce, True),
+            ("nc", _NONCE_COUNT, False),
+            ("cnonce", cnonce, True),
+            ("digest-uri", self._digest_uri, True),
+            ("maxbuf", _MAXBUF, False),
+            ("response", response, False),
+            ("qop", b"auth", False),
+        ]
+        if utf8:
+            answer.insert(0, ("charset", b"utf-8", False))
+        if self._authzid is not None:
+            answer.append(("authzid", self._authzid.encode(), True))
+        return directives.write(answer)
+
+
+def _checked(
+    parsed: list[tuple[str, bytes]], once: tuple[str, ...], at_most_once: tuple[str, ...]
+) -> dict[str, bytes]:
+    """Return the directives that have a meaning by name; others are let pass (RFC 2831 §2.1.1)."""
+    counts = Counter(name for name, _ in parsed)
+    for name in once:
+        if not counts[name]:
+            raise AuthenticationError(f"{name} is missing")
+    for name in (*once, *at_most_once):
+        if counts[name] > 1:
+            raise AuthenticationError(f"{name} is there {counts[name]} times")
+    return {name: value for name, value in parsed if name in once or name in at_most_once}
+
+
+def _has_utf8(terms: Mapping[str, bytes]) -> bool:
+    """Return whether names are in UTF-8; else they are in ISO 8859-1 (RFC 2831 §2.1.1)."""
+    if terms.get("charset", b"utf-8").lower() != b"utf-8":
+        raise AuthenticationError("charset must be utf-8")
+    return "charset" in terms
+
+
+def _decoded(value: bytes, name: str, *, utf8: bool) -> str:
+    return _text(value, name) if utf8 else value.decode("latin-1")
+
+
+def _text(value: bytes, name: str) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AuthenticationError(f"{name} is not in UTF-8") from None
+
+
+def _encoded(value: str, charset: str) -> bytes:
+    try:
+        return value.encode(charset)
+    except UnicodeEncodeError:
+        raise AuthenticationError(
+            "the user's name, password or realm cannot be written in ISO 8859-1, and the other"
+            " side takes no UTF-8"
+        ) from None
+
+
+def _session_key(
+    user: UserPassword,
+    realm: str,
+    nonce: bytes,
+    cnonce: bytes,
+    authzid: str | None,
+    *,
+    utf8: bool,
+) -> bytes:
+    """Return H(A1) in hex (RFC 2831 §2.1.2.1)."""
+    secret = b":".join(_hashed_form(x, utf8=utf8) for x in (user.username, realm, user.password))
+    parts = [hashlib.md5(secret).digest(), nonce, cnonce]
+    if authzid is not None:
+        parts.append(authzid.encode())
+    return hashlib.md5(b":".join(parts)).hexdigest().encode()
+
+
+def _hashed_form(value: str, *, utf8: bool) -> bytes:
+    """Return the bytes that are hashed: ISO 8859-1 wherever that can be (RFC 2831 §2.1.2.1)."""
+    try:
+        return value.encode("latin-1")
+    except UnicodeEncodeError:
+        if utf8:
+            return value.encode()
+        return _encoded(value, "latin-1")
+
+
+def _digest(key: bytes, nonce: bytes, cnonce: bytes, a2: bytes) -> bytes:
+    """Return a response's or a proof's digest in hex (RFC 2831 §2.1.2.1, §2.1.3)."""
+    hashed = hashlib.md5(a2).hexdigest().encode()
+    text = b":".join((key, nonce, _NONCE_COUNT, cnonce, b"auth", hashed))
+    return hashlib.md5(text).hexdigest().encode()
