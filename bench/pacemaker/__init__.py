@@ -1,0 +1,1 @@
+"""What the measurements of a Pacemaker are made of; `bench/pacemaker_bench.py` is the face."""
