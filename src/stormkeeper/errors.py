@@ -98,6 +98,10 @@ class LocalClusterError(StormkeeperError):
     """A process of a local cluster did not start or ended on its own."""
 
 
+class ListenError(StormkeeperError):
+    """A daemon cannot listen on the address that it is configured for."""
+
+
 class EngineError(StormkeeperError):
     """Spark did not start, or a query on it failed."""
 

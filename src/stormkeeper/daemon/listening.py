@@ -1,0 +1,47 @@
+"""Sockets on which a daemon listens, and how their addresses are written."""
+
+import os
+import socket
+
+from stormkeeper.errors import ListenError
+
+
+def listen(host: str, port: int, *, keys: str, backlog: int) -> socket.socket:
+    """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
+
+    Parameters
+    ----------
+    host, port
+        Where; port 0 is any free one.
+    keys
+        The configuration keys that say so, for the error.
+    backlog
+        Connections that may wait to be accepted.
+
+    Raises
+    ------
+    ListenError
+        If the address is not one of this machine's, cannot be looked up, or is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.create_server(
+            address,
+            family=family,
+            backlog=backlog,
+            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
+        )
+    except OSError as error:
+        is_lookup = isinstance(error, socket.gaierror)
+        reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
+        raise ListenError(f"cannot listen on {host}:{port} ({keys}): {reason}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return ``HOST:PORT`` of a socket that listens, with the real port; IPv6 in brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
