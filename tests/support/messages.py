@@ -5,7 +5,15 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.wire import Change, Changes, ChangesRequest, Message, Pulse
+from stormkeeper.pacemaker.wire import (
+    Change,
+    Changes,
+    ChangesRequest,
+    Message,
+    Pulse,
+    Scan,
+    ScanRequest,
+)
 from support.vectors import load
 
 
@@ -54,11 +62,12 @@ values = st.binary(max_size=40)
 i32s = st.integers(-(2**31), 2**31 - 1)
 i64s = st.integers(-(2**63), 2**63 - 1)
 pulses = st.builds(Pulse, texts, st.none() | values)
+change_lists = st.lists(st.builds(Change, texts, st.none() | values, i64s, i64s), max_size=4)
 changes = st.builds(
     Changes,
     texts,
     i64s,
-    st.lists(st.builds(Change, texts, st.none() | values, i64s, i64s), max_size=4),
+    change_lists,
     st.booleans(),
     st.booleans(),
     i64s,
@@ -75,11 +84,13 @@ members = st.one_of(
         {"changes_request": st.builds(ChangesRequest, texts, i64s, i32s, st.none() | texts)}
     ),
     st.fixed_dictionaries({"changes": changes}),
+    st.fixed_dictionaries({"scan_request": st.builds(ScanRequest, texts, st.none() | texts, i32s)}),
+    st.fixed_dictionaries({"scan": st.builds(Scan, texts, i64s, change_lists, st.booleans())}),
 )
 #: Any message that can be encoded, whether or not it makes sense.
 messages = st.builds(
     lambda kind, message_id, member: Message(kind, message_id, **member),
-    st.integers(0, 18) | st.sampled_from([100, 101]) | i32s,
+    st.integers(0, 18) | st.sampled_from([100, 101, 102, 103]) | i32s,
     st.none() | i32s,
     members,
 )

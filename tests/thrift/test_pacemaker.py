@@ -8,6 +8,8 @@ from stormkeeper.thrift.pacemaker import (
     HBMessage,
     HBMessageData,
     HBServerMessageType,
+    Scan,
+    ScanRequest,
     ServerInfo,
 )
 from stormkeeper.thrift.reader import decode
@@ -52,12 +54,17 @@ def test_control_messages_hold_their_code():
 
 
 def test_our_extensions_stay_out_of_storms_ids():
-    ours = [member for member in HBServerMessageType if member.name.startswith("CHANGES")]
-    assert ours == [100, 101]
-    changes = Changes("i", 9, [Change("/a", None, 9, 5)], False, False, 9)
-    message = HBMessage(ours[1], HBMessageData(changes=changes), 3)
-    assert decode(HBMessage, encode(message)) == message
-    assert reference_codec.decode(HBMessage, encode(message)) == message
+    ours = [member for member in HBServerMessageType if member > 18]
+    assert ours == [100, 101, 102, 103]
+    pulses = [Change("/a", None, 9, 5)]
+    for kind, data in [
+        (101, HBMessageData(changes=Changes("i", 9, pulses, False, False, 9))),
+        (102, HBMessageData(scan_request=ScanRequest("/a", None, 3))),
+        (103, HBMessageData(scan=Scan("i", 9, pulses, False))),
+    ]:
+        message = HBMessage(HBServerMessageType(kind), data, 3)
+        assert decode(HBMessage, encode(message)) == message
+        assert reference_codec.decode(HBMessage, encode(message)) == message
 
 
 def test_what_a_server_says_of_itself_survives():

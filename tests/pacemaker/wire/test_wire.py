@@ -14,6 +14,8 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
+    Scan,
+    ScanRequest,
     decode,
     encode,
 )
@@ -92,6 +94,13 @@ def _to_thrift(message):
             [thrift.Change(*change) for change in message.changes.changes],
             *message.changes[3:],
         ),
+        "scan_request": message.scan_request and thrift.ScanRequest(*message.scan_request),
+        "scan": message.scan
+        and thrift.Scan(
+            *message.scan[:2],
+            [thrift.Change(*change) for change in message.scan.pulses],
+            message.scan.more,
+        ),
     }
     member = {
         name: value
@@ -105,7 +114,9 @@ def _to_thrift(message):
 def _from_thrift(message):
     data = message.data or thrift.HBMessageData()
     pulse = lambda value: Pulse(value.id, value.details)  # noqa: E731
+    change = lambda c: Change(c.path, c.details, c.revision, c.age_ms)  # noqa: E731
     request, changes = data.changes_request, data.changes
+    asked, scan = data.scan_request, data.scan
     return Message(
         message.type,
         message.message_id,
@@ -121,9 +132,11 @@ def _from_thrift(message):
         and Changes(
             changes.instance,
             changes.revision,
-            [Change(c.path, c.details, c.revision, c.age_ms) for c in changes.changes],
+            list(map(change, changes.changes)),
             changes.more,
             changes.reset,
             changes.next_after,
         ),
+        scan_request=asked and ScanRequest(asked.path, asked.after, asked.limit),
+        scan=scan and Scan(scan.instance, scan.revision, list(map(change, scan.pulses)), scan.more),
     )

@@ -35,7 +35,13 @@ class Entry:
 
 
 class PulseIndex:
-    """Entries by path, and from the oldest change to the newest."""
+    """Entries by path, and from the oldest change to the newest.
+
+    Parameters
+    ----------
+    max_bytes
+        What `replace` lets pulses and paths grow to; 0: no limit.
+    """
 
     __slots__ = (
         "_ends",
@@ -48,7 +54,7 @@ class PulseIndex:
         "tombstones",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = 0) -> None:
         #: The newest revision given; the first is 1.
         self.revision = 0
         #: Paths that hold a pulse.
@@ -59,8 +65,8 @@ class PulseIndex:
         self.pulses_received = 0
         #: Bytes of all pulses and their paths.
         self.bytes_held = 0
-        #: What `replace` lets these grow to; 0: no limit. May be set at any time.
-        self.max_bytes = 0
+        #: May be set at any time.
+        self.max_bytes = max_bytes
         self._entries: dict[bytes, Entry] = {}
         #: Closes the order to a ring: its `_newer` is the oldest entry, its `_older` the newest.
         self._ends = Entry(b"", None, 0.0, None)

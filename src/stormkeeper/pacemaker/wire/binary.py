@@ -94,14 +94,19 @@ class BinaryReader:
         The frame's bytes, without its length.
     max_values
         Fields and skipped elements that may be read in all.
+    text_errors
+        What becomes of a text that is not UTF-8, as `bytes.decode` has it.
 
     Every method raises `RemoteProtocolError` when the bytes are not what Thrift writes.
     """
 
-    __slots__ = ("_data", "_end", "_pos", "_values_left")
+    __slots__ = ("_data", "_end", "_pos", "_text_errors", "_values_left")
 
-    def __init__(self, data: bytes, max_values: int = UNLIMITED_VALUES) -> None:
+    def __init__(
+        self, data: bytes, max_values: int = UNLIMITED_VALUES, *, text_errors: str = "strict"
+    ) -> None:
         self._data = data
+        self._text_errors = text_errors
         self._end = len(data)
         self._pos = 0
         self._values_left = max_values
@@ -137,7 +142,7 @@ class BinaryReader:
         """Read a string; `what` names it should it not be UTF-8."""
         raw = self.binary()
         try:
-            return raw.decode("utf-8")
+            return raw.decode("utf-8", self._text_errors)
         except UnicodeDecodeError as error:
             raise RemoteProtocolError(f"{what} is not UTF-8: {error}") from error
 
@@ -145,6 +150,21 @@ class BinaryReader:
         """Read the header of a list or set: the type of its elements and their number."""
         kind = self._byte()
         return kind, self._length("list")
+
+    def elements(self, wanted: int, what: str) -> int:
+        """Read the header of a list of `wanted` elements, called `what`; return their number."""
+        kind, count = self.sequence()
+        if kind != wanted and count:
+            raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
+        return count
+
+    def rest(self) -> tuple[bytes, int]:
+        """Return the whole frame and where in it the next value begins, for who reads at once."""
+        return self._data, self._pos
+
+    def seek(self, position: int) -> None:
+        """Go on at `position`, up to which somebody has read what `rest` gave."""
+        self._pos = position
 
     def skip(self, kind: int, depth: int = MAX_NESTING) -> None:
         """Pass over a value of type `kind`, nested no deeper than `depth`."""

@@ -6,6 +6,7 @@ bytes after the message are ignored, and of a field that comes twice the last co
 Thrift reader.
 """
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -13,7 +14,6 @@ from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import (
     BOOL,
     I32,
-    I64,
     LIST,
     STOP,
     STRING,
@@ -31,12 +31,15 @@ from stormkeeper.pacemaker.wire.encoding import (
     TYPE_FIELD,
 )
 from stormkeeper.pacemaker.wire.messages import (
-    Change,
-    Changes,
-    ChangesRequest,
     Message,
     Pulse,
     check_request,
+)
+from stormkeeper.pacemaker.wire.page_decoding import (
+    read_changes,
+    read_changes_request,
+    read_scan,
+    read_scan_request,
 )
 
 #: Thrift values in one request. Ours have ten; ten thousand are some milliseconds of work, and
@@ -171,42 +174,15 @@ def _read_data(reader: BinaryReader, *, is_request: bool) -> Message:
         kind, field_id = reader.field()
         if kind == STOP:
             return message
-        if _MEMBER_TYPES.get(field_id) != kind:
+        wanted, name, read = _MEMBERS.get(field_id, _UNKNOWN_MEMBER)
+        if kind != wanted:
             reader.skip(kind)
             continue
         if is_request and field_id in _ANSWER_MEMBERS:
             # Refused before it is read: a long list is work that no request is worth.
             raise RemoteProtocolError(f"request with data of an answer (union member {field_id})")
         message = Message(None)
-        if field_id == 1:
-            message.path = reader.text("path")
-        elif field_id == 2:
-            message.pulse = _read_pulse(reader)
-        elif field_id == 3:
-            message.boolval = reader.boolean()
-        elif field_id == 4:
-            message.records = _read_records(reader)
-        elif field_id == 5:
-            message.nodes = _read_nodes(reader)
-        elif field_id == 7:
-            message.blob = reader.binary()
-        elif field_id == 100:
-            message.changes_request = _read_changes_request(reader)
-        else:
-            message.changes = _read_changes(reader)
-
-
-_MEMBER_TYPES: Final[dict[int, int]] = {
-    1: STRING,
-    2: STRUCT,
-    3: BOOL,
-    4: STRUCT,
-    5: STRUCT,
-    7: STRING,
-    100: STRUCT,
-    101: STRUCT,
-}
-_ANSWER_MEMBERS: Final = frozenset({4, 5, 101})
+        setattr(message, name, read(reader))
 
 
 def _read_pulse(reader: BinaryReader) -> Pulse:
@@ -234,7 +210,7 @@ def _read_records(reader: BinaryReader) -> list[Pulse]:
         if kind == STOP:
             return records
         if field_id == 1 and kind == LIST:
-            records = [_read_pulse(reader) for _ in range(_elements(reader, STRUCT, "records"))]
+            records = [_read_pulse(reader) for _ in range(reader.elements(STRUCT, "records"))]
         else:
             reader.skip(kind)
 
@@ -246,87 +222,23 @@ def _read_nodes(reader: BinaryReader) -> list[str]:
         if kind == STOP:
             return nodes
         if field_id == 1 and kind == LIST:
-            nodes = [reader.text("node") for _ in range(_elements(reader, STRING, "nodes"))]
+            nodes = [reader.text("node") for _ in range(reader.elements(STRING, "nodes"))]
         else:
             reader.skip(kind)
 
 
-def _read_changes_request(reader: BinaryReader) -> ChangesRequest:
-    path: str | None = None
-    instance: str | None = None
-    after = limit = 0
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
-        if field_id == 1 and kind == STRING:
-            path = reader.text("path")
-        elif field_id == 2 and kind == I64:
-            after = reader.i64()
-        elif field_id == 3 and kind == I32:
-            limit = reader.i32()
-        elif field_id == 4 and kind == STRING:
-            instance = reader.text("instance")
-        else:
-            reader.skip(kind)
-    if path is None:
-        raise RemoteProtocolError("request for changes without a path")
-    return ChangesRequest(path, after, limit, instance)
-
-
-def _read_changes(reader: BinaryReader) -> Changes:
-    instance: str | None = None
-    changes: list[Change] = []
-    revision = after = 0
-    more = reset = False
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
-        if field_id == 1 and kind == STRING:
-            instance = reader.text("instance")
-        elif field_id == 2 and kind == I64:
-            revision = reader.i64()
-        elif field_id == 3 and kind == LIST:
-            changes = [_read_change(reader) for _ in range(_elements(reader, STRUCT, "changes"))]
-        elif field_id == 4 and kind == BOOL:
-            more = reader.boolean()
-        elif field_id == 5 and kind == BOOL:
-            reset = reader.boolean()
-        elif field_id == 6 and kind == I64:
-            after = reader.i64()
-        else:
-            reader.skip(kind)
-    if instance is None:
-        raise RemoteProtocolError("changes without the server's instance")
-    return Changes(instance, revision, changes, more, reset, after)
-
-
-def _read_change(reader: BinaryReader) -> Change:
-    path: str | None = None
-    details: bytes | None = None
-    revision = age_ms = 0
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
-        if field_id == 1 and kind == STRING:
-            path = reader.text("path")
-        elif field_id == 2 and kind == STRING:
-            details = reader.binary()
-        elif field_id == 3 and kind == I64:
-            revision = reader.i64()
-        elif field_id == 4 and kind == I64:
-            age_ms = reader.i64()
-        else:
-            reader.skip(kind)
-    if path is None:
-        raise RemoteProtocolError("change without a path")
-    return Change(path, details, revision, age_ms)
-
-
-def _elements(reader: BinaryReader, wanted: int, what: str) -> int:
-    kind, count = reader.sequence()
-    if kind != wanted and count:
-        raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
-    return count
+#: Of each member of the union: its Thrift type, its name in `Message`, and what reads it.
+_MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = {
+    1: (STRING, "path", lambda reader: reader.text("path")),
+    2: (STRUCT, "pulse", _read_pulse),
+    3: (BOOL, "boolval", BinaryReader.boolean),
+    4: (STRUCT, "records", _read_records),
+    5: (STRUCT, "nodes", _read_nodes),
+    7: (STRING, "blob", BinaryReader.binary),
+    100: (STRUCT, "changes_request", read_changes_request),
+    101: (STRUCT, "changes", read_changes),
+    102: (STRUCT, "scan_request", read_scan_request),
+    103: (STRUCT, "scan", read_scan),
+}
+_UNKNOWN_MEMBER: Final = (STOP, "", BinaryReader.boolean)
+_ANSWER_MEMBERS: Final = frozenset({4, 5, 101, 103})

@@ -15,7 +15,7 @@ from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 #: Types from here up are ours; Storm's own end at 18.
 FIRST_EXTENSION_TYPE: Final = 100
 
-_NAMES: Final[dict[int, str]] = {MessageType.CHANGES: "changes"}
+_NAMES: Final[dict[int, str]] = {MessageType.CHANGES: "changes", MessageType.SCAN: "scan"}
 
 
 def extension_of(kind: int) -> str | None:

@@ -1,0 +1,200 @@
+"""Reads the members of our extensions: requests for pages of pulses, and the pages.
+
+A page holds hundreds of pulses, each of which our servers write in one exact shape. That is read
+without walking the fields; any other order of fields takes the general way.
+"""
+
+from struct import Struct
+from typing import Final
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.wire.binary import (
+    BOOL,
+    I32,
+    I64,
+    LIST,
+    STOP,
+    STRING,
+    STRUCT,
+    BinaryReader,
+)
+from stormkeeper.pacemaker.wire.encoding import DETAILS_FIELD, PATH_FIELD
+from stormkeeper.pacemaker.wire.messages import (
+    Change,
+    Changes,
+    ChangesRequest,
+    Scan,
+    ScanRequest,
+)
+
+_REVISION_FIELD: Final = b"\x0a\x00\x03"
+_AGE_FIELD: Final = b"\x0a\x00\x04"
+_HEADER: Final = 7
+_TAIL: Final = 23
+_unpack_header: Final = Struct(">3si").unpack_from
+_unpack_tail: Final = Struct(">3sq3sqB").unpack_from
+
+
+def read_changes_request(reader: BinaryReader) -> ChangesRequest:
+    """Read a ``ChangesRequest``; `RemoteProtocolError` if it has no path."""
+    path: str | None = None
+    instance: str | None = None
+    after = limit = 0
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == I64:
+            after = reader.i64()
+        elif field_id == 3 and kind == I32:
+            limit = reader.i32()
+        elif field_id == 4 and kind == STRING:
+            instance = reader.text("instance")
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("request for changes without a path")
+    return ChangesRequest(path, after, limit, instance)
+
+
+def read_changes(reader: BinaryReader) -> Changes:
+    """Read a ``Changes``; `RemoteProtocolError` if it, or one of its changes, is not whole."""
+    instance: str | None = None
+    changes: list[Change] = []
+    revision = after = 0
+    more = reset = False
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            instance = reader.text("instance")
+        elif field_id == 2 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 3 and kind == LIST:
+            changes = _read_list(reader, "changes")
+        elif field_id == 4 and kind == BOOL:
+            more = reader.boolean()
+        elif field_id == 5 and kind == BOOL:
+            reset = reader.boolean()
+        elif field_id == 6 and kind == I64:
+            after = reader.i64()
+        else:
+            reader.skip(kind)
+    if instance is None:
+        raise RemoteProtocolError("changes without the server's instance")
+    return Changes(instance, revision, changes, more, reset, after)
+
+
+def read_scan_request(reader: BinaryReader) -> ScanRequest:
+    """Read a ``ScanRequest``; `RemoteProtocolError` if it has no path."""
+    path: str | None = None
+    after: str | None = None
+    limit = 0
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == STRING:
+            after = reader.text("path to scan behind")
+        elif field_id == 3 and kind == I32:
+            limit = reader.i32()
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("request for a scan without a path")
+    return ScanRequest(path, after, limit)
+
+
+def read_scan(reader: BinaryReader) -> Scan:
+    """Read a ``Scan``; `RemoteProtocolError` if it, or one of its pulses, is not whole."""
+    instance: str | None = None
+    pulses: list[Change] = []
+    revision = 0
+    more = False
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            instance = reader.text("instance")
+        elif field_id == 2 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 3 and kind == LIST:
+            pulses = _read_list(reader, "pulses of a scan")
+        elif field_id == 4 and kind == BOOL:
+            more = reader.boolean()
+        else:
+            reader.skip(kind)
+    if instance is None:
+        raise RemoteProtocolError("scan without the server's instance")
+    return Scan(instance, revision, pulses, more)
+
+
+def _read_list(reader: BinaryReader, what: str) -> list[Change]:
+    changes: list[Change] = []
+    for _ in range(reader.elements(STRUCT, what)):
+        data, position = reader.rest()
+        exact = _match_change(data, position)
+        if exact is None:
+            changes.append(_read_change(reader))
+        else:
+            change, position = exact
+            changes.append(change)
+            reader.seek(position)
+    return changes
+
+
+def _match_change(data: bytes, position: int) -> tuple[Change, int] | None:
+    """Read the change at `position` in the one shape that our servers write, and where it ends."""
+    last = len(data) - _TAIL
+    if position + _HEADER > last:
+        return None
+    field, length = _unpack_header(data, position)
+    position += _HEADER
+    end = position + length
+    if field != PATH_FIELD or length < 0 or end > last:
+        return None
+    try:
+        path = data[position:end].decode()
+    except UnicodeDecodeError:
+        return None  # the general way says what is wrong
+    details: bytes | None = None
+    if data[end] == STRING:
+        field, length = _unpack_header(data, end)
+        position = end + _HEADER
+        end = position + length
+        if field != DETAILS_FIELD or length < 0 or end > last:
+            return None
+        details = data[position:end]
+    revision_field, revision, age_field, age_ms, stop = _unpack_tail(data, end)
+    if revision_field != _REVISION_FIELD or age_field != _AGE_FIELD or stop != STOP:
+        return None
+    return Change(path, details, revision, age_ms), end + _TAIL
+
+
+def _read_change(reader: BinaryReader) -> Change:
+    path: str | None = None
+    details: bytes | None = None
+    revision = age_ms = 0
+    while True:
+        kind, field_id = reader.field()
+        if kind == STOP:
+            break
+        if field_id == 1 and kind == STRING:
+            path = reader.text("path")
+        elif field_id == 2 and kind == STRING:
+            details = reader.binary()
+        elif field_id == 3 and kind == I64:
+            revision = reader.i64()
+        elif field_id == 4 and kind == I64:
+            age_ms = reader.i64()
+        else:
+            reader.skip(kind)
+    if path is None:
+        raise RemoteProtocolError("change without a path")
+    return Change(path, details, revision, age_ms)

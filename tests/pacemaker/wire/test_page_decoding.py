@@ -1,0 +1,42 @@
+"""Pages are read alike at once and field by field, whatever is in them."""
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.wire import Change, Changes, Message, Scan, decode, encode, page_decoding
+from support.messages import change_lists
+
+
+def read(payload):
+    try:
+        return decode(payload)
+    except RemoteProtocolError as error:
+        return str(error)
+
+
+@given(change_lists, st.booleans(), st.data())
+def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, is_scan, data):
+    if is_scan:
+        message = Message(103, 1, scan=Scan("i", 1, changes, False))
+    else:
+        message = Message(101, 1, changes=Changes("i", 1, changes, False, False, 2))
+    payload = bytearray(encode(message)[4:])
+    for _ in range(data.draw(st.integers(0, 3))):
+        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, 30)) if data.draw(st.booleans()) else 0
+    damaged = bytes(payload[: len(payload) - cut])
+    at_once = read(damaged)
+    with patch.object(page_decoding, "_match_change", return_value=None):
+        assert at_once == read(damaged)
+
+
+@pytest.mark.parametrize("details", [b"v", None])
+def test_what_our_servers_write_has_the_exact_shape(details):
+    change = Change("/a\u6e2c", details, 7, 8)
+    payload = encode(Message(103, 1, scan=Scan("i", 1, [change, change], False)))[4:]
+    with patch.object(page_decoding, "_read_change", side_effect=AssertionError):
+        assert decode(payload).scan.pulses == [change, change]
