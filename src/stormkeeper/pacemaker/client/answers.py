@@ -7,6 +7,7 @@ question carries a member of the union; an acknowledgement carries none.
 from typing import Final
 
 from stormkeeper.errors import NotAuthorizedError
+from stormkeeper.pacemaker.client.supersession import is_write
 from stormkeeper.pacemaker.wire import Message, MessageType
 
 #: The member that the answer to each request must have; GET_ALL_PULSE_FOR_PATH is answered without
@@ -58,21 +59,28 @@ def fault_of(kind: int, answer: Message) -> str | None:
     return None
 
 
-def refusal(peer: str, kind: int, path: str) -> NotAuthorizedError:
-    """Make the error for a NOT_AUTHORIZED answer of the server `peer`."""
+def refusal(peer: str, kind: int, path: str, method: str | None) -> NotAuthorizedError:
+    """Make the error for a NOT_AUTHORIZED answer of the server `peer`.
+
+    Parameters
+    ----------
+    method
+        By which this client has authenticated; None if it has not.
+    """
     what = f"{peer} refused {type_name(kind)} {path}"
-    if kind in (MessageType.SEND_PULSE, MessageType.CREATE_PATH):
+    limit = "the path is reserved or a limit of the server is reached"
+    if method is not None:
         return NotAuthorizedError(
-            f"{what}: the path is reserved or a limit of the server is reached;"
+            f"{what}, though this client has authenticated ({method}): {limit};"
             " the server's log has the reason"
         )
-    if kind in (MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID):
-        return NotAuthorizedError(
-            f"{what}: the path is reserved or the server asks for authentication"
-            " (pacemaker.auth.method and its JAAS file); the server's log has the reason"
-        )
-    return NotAuthorizedError(
-        f"{what}: the server asks readers for authentication (set pacemaker.auth.method and"
-        " java.security.auth.login.config as on the server), or a limit of it is reached;"
-        " the server's log has the reason"
+    remedy = (
+        "authenticate with -c pacemaker.auth.method=DIGEST (or what the server has) and"
+        " -c java.security.auth.login.config=FILE"
     )
+    if is_write(kind) or kind == MessageType.CREATE_PATH:
+        return NotAuthorizedError(
+            f"{what}: {limit}, or it takes writes only from who has authenticated, and then"
+            f" {remedy} -c pacemaker.auth.writes=true; the server's log has the reason"
+        )
+    return NotAuthorizedError(f"{what}: it asks readers to authenticate; {remedy}")

@@ -3,6 +3,7 @@
 `Call` is what goes into an `Exchange`; the effects are what comes out, to be carried out in order.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -66,6 +67,13 @@ class Send:
     data: bytes
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Compute:
+    """Do `work`, where it may block, then tell `Exchange.computed` what it returned or raised."""
+
+    work: Callable[[], bytes | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Drop:
     """Close the connection, or give up making it."""
@@ -81,7 +89,7 @@ class Settle:
     outcome: Message | StormkeeperError
 
 
-Effect = Connect | Send | Drop | Settle
+Effect = Connect | Send | Compute | Drop | Settle
 
 
 def with_message_id(frame: bytes, message_id: int) -> bytes:

@@ -18,15 +18,18 @@ The rules that hold here:
   first. A call that gave up keeps its slot until the peer has answered it or the connection ends.
 - **Back-off** lies between two attempts of the connection, not of a call, and is forgotten at the
   first answer, not at the first connection: a frozen server accepts connections.
+- **Authentication**, where it is asked for, comes first on every connection (`handshake`). One that
+  fails is final for the calls that wait; the next call tries again, after the back-off.
 - **A request of an extension** leaves only on a connection whose server has told that it has it.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
 from stormkeeper.errors import (
+    NotAuthorizedError,
     PacemakerClosedError,
     PacemakerUnavailableError,
     RemoteProtocolError,
@@ -37,6 +40,7 @@ from stormkeeper.pacemaker.client.answers import fault_of, refusal, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import (
     Call,
+    Compute,
     Connect,
     Drop,
     Effect,
@@ -44,6 +48,7 @@ from stormkeeper.pacemaker.client.calls import (
     Settle,
     with_message_id,
 )
+from stormkeeper.pacemaker.client.handshake import Handshake, Identity
 from stormkeeper.pacemaker.client.inflight import MAX_IN_FLIGHT, MAX_MESSAGE_ID, InFlight
 from stormkeeper.pacemaker.client.supersession import NewerWrites
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
@@ -51,12 +56,17 @@ from stormkeeper.pacemaker.wire.extensions import extension_of, extensions_told
 
 NEVER: Final = float("inf")
 
+#: Seconds that a step of an authentication may take on our side: Kerberos asks one after another of
+#: its servers, a second each.
+STEP_TIMEOUT: Final = 5.0
+
 
 class Link(Enum):
     """States of the one connection."""
 
     DOWN = "down"
     CONNECTING = "connecting"
+    AUTHENTICATING = "authenticating"
     UP = "up"
     CLOSED = "closed"
 
@@ -72,6 +82,8 @@ class Exchange:
         Delays between attempts.
     try_timeout
         Seconds without a sign of life after which a connection is given up.
+    identity
+        Who we are; None with the method NONE.
     max_in_flight, last_message_id
         Limits of the in-flight table.
     """
@@ -82,12 +94,16 @@ class Exchange:
         backoff: Backoff,
         *,
         try_timeout: float,
+        identity: Identity | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
         last_message_id: int = MAX_MESSAGE_ID,
     ) -> None:
         self._peer = peer
         self._backoff = backoff
         self._try_timeout = try_timeout
+        self._identity = identity
+        #: The authentication of this connection.
+        self._handshake: Handshake | None = None
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
         self._state = Link.DOWN
@@ -105,6 +121,7 @@ class Exchange:
         #: Why the connection failed the last time; empty if it never did.
         self.last_failure = ""
         self._retry_at = float("-inf")
+        #: When a connection that is not up yet is given up.
         self._connect_by = NEVER
         #: When `passed` is due: never too late, but possibly too early.
         self.alarm = NEVER
@@ -146,15 +163,44 @@ class Exchange:
         """Take note that the connection is made."""
         if self._state is not Link.CONNECTING:
             return
-        self._state = Link.UP
-        self._connect_by = NEVER
-        self._in_flight = self._new_table()
-        self._leave_out_superseded()
-        self._advance(now)
+        if self._identity is None:
+            self._begin(now)
+            return
+        self._state = Link.AUTHENTICATING
+        self._handshake = Handshake(self._peer, self._identity)
+        self._go_on(self._handshake.begin(), now)
+
+    def computed(self, step: Compute, outcome: bytes | StormkeeperError | None, now: float) -> None:
+        """Take what the work of a `Compute` returned or raised."""
+        handshake = self._handshake
+        if self._state is not Link.AUTHENTICATING or not handshake or handshake.work is not step:
+            return
+        if isinstance(outcome, StormkeeperError):
+            self._lost(str(outcome), now, refusal=handshake.refusal(str(outcome)))
+        else:
+            self._authenticate(lambda: handshake.computed(outcome), now)
 
     def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
         """Take note that the connection is lost, or could not be made."""
-        if self._state is Link.CONNECTING:
+        handshake, refusal = self._handshake, None
+        if self._state is Link.AUTHENTICATING and handshake and handshake.is_proving:
+            # So a Pacemaker tells that a password is wrong.
+            refusal = None if peer_at_fault else handshake.refusal(reason)
+        self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
+
+    def refused(self, refusal: StormkeeperError, now: float) -> None:
+        """Take note that the connection cannot be used, and no other would be any better."""
+        self._lost(str(refusal), now, refusal=refusal)
+
+    def _lost(
+        self,
+        reason: str,
+        now: float,
+        *,
+        peer_at_fault: bool = False,
+        refusal: StormkeeperError | None = None,
+    ) -> None:
+        if self._state in (Link.CONNECTING, Link.AUTHENTICATING):
             touched, was_used = list(self._waiting), True
             for call in touched:
                 call.tries += 1
@@ -178,25 +224,33 @@ class Exchange:
             self.last_failure = reason
         for call in touched:
             call.reason, call.peer_at_fault = reason, peer_at_fault
-            if call.tries > call.retries:
+            if refusal is not None:
+                self._settle(call, type(refusal)(str(refusal)))
+            elif call.tries > call.retries:
                 self._give_up(call, now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
         self._advance(now)
 
     def received(self, answers: Iterable[Message], now: float) -> None:
         """Take the answers in the bytes that came, if any was complete."""
+        if self._state is Link.AUTHENTICATING:
+            for answer in answers:
+                self._heard(answer, now)
+            return
         if self._state is not Link.UP:
             return
         self._in_flight.alive(now)
         for answer in answers:
             try:
+                if self._handshake is not None and self._handshake.is_repetition(answer):
+                    continue
                 call = self._in_flight.answer(answer.message_id, now)
             except RemoteProtocolError as error:
-                self.failed(str(error), now, peer_at_fault=True)
+                self._lost(str(error), now, peer_at_fault=True)
                 return
             fault = self._answered(call, answer)
             if fault is not None:
-                self.failed(fault, now, peer_at_fault=True)
+                self._lost(fault, now, peer_at_fault=True)
                 return
         self._advance(now)
 
@@ -209,10 +263,10 @@ class Exchange:
         """Take note that it is `now`."""
         if now < self.alarm:
             return
-        if self._state is Link.CONNECTING and now >= self._connect_by:
-            self.failed(f"no connection within {self._try_timeout:g} s", now)
+        if now >= self._connect_by:
+            self._lost(self._unready(), now)
         elif self._state is Link.UP and now >= self._stuck_at():
-            self.failed(f"no answer within {self._try_timeout:g} s", now)
+            self._lost(f"no answer within {self._try_timeout:g} s", now)
         for call in [call for call in self._open.values() if now >= call.deadline]:
             self._give_up(call, now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
@@ -244,6 +298,48 @@ class Exchange:
         self.alarm = self._connect_by = NEVER
 
     # --- what follows ----------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        """Use the connection, which is made and, where that is needed, authenticated."""
+        self._state = Link.UP
+        self._connect_by = NEVER
+        self._in_flight = self._new_table()
+        self._leave_out_superseded()
+        self._advance(now)
+
+    def _heard(self, message: Message, now: float) -> None:
+        handshake = self._handshake
+        if self._state is Link.AUTHENTICATING and handshake is not None:
+            self._authenticate(lambda: handshake.received(message), now)
+
+    def _authenticate(self, take: Callable[[], list[Send | Compute]], now: float) -> None:
+        """Let the handshake take something, and do what it says."""
+        try:
+            todo = take()
+        except NotAuthorizedError as error:
+            self._lost(str(error), now, refusal=error)
+        except RemoteProtocolError as error:
+            self._lost(str(error), now, peer_at_fault=True)
+        else:
+            self._go_on(todo, now)
+
+    def _go_on(self, todo: list[Send | Compute], now: float) -> None:
+        assert self._handshake is not None
+        self.effects.extend(todo)
+        if self._handshake.is_done:
+            self._begin(now)
+        else:
+            ours = self._handshake.work is not None
+            self._connect_by = now + (STEP_TIMEOUT if ours else self._try_timeout)
+            self._arm(self._connect_by)
+
+    def _unready(self) -> str:
+        """Say what a connection that is not up was waited for, and how long."""
+        if self._handshake is None:
+            return f"no connection within {self._try_timeout:g} s"
+        if self._handshake.work is None:
+            return f"no answer within {self._try_timeout:g} s in the authentication"
+        return f"no credentials from our own side within {STEP_TIMEOUT:g} s"
 
     def _new_table(self) -> InFlight[Call]:
         return InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
@@ -335,7 +431,7 @@ class Exchange:
             self._backoff.failed()
             self._settle(call, RemoteProtocolError(f"{self._peer} broke the protocol: {fault}"))
         elif answer.type == MessageType.NOT_AUTHORIZED:
-            self._settle(call, refusal(self._peer, call.kind, call.path))
+            self._settle(call, self._refusal(call))
         else:
             self._settle(call, answer)
         return fault
@@ -346,7 +442,7 @@ class Exchange:
             if call.sequence == 0:
                 self._asking = False
                 for held in self._held:
-                    self._settle(held, refusal(self._peer, held.kind, held.path))
+                    self._settle(held, self._refusal(held))
                 self._held = []
             return None
         try:
@@ -356,6 +452,10 @@ class Exchange:
         self._waiting.extendleft(reversed(self._held))
         self._held = []
         return None
+
+    def _refusal(self, call: Call) -> NotAuthorizedError:
+        method = self._identity.method if self._identity else None
+        return refusal(self._peer, call.kind, call.path, method)
 
     def _leave_out_superseded(self) -> None:
         """Tie each write that may have been done already to a newer one that undoes it."""
@@ -372,6 +472,7 @@ class Exchange:
 
     def _forget_connection(self) -> None:
         self._state = Link.DOWN
+        self._handshake = None
         self._connect_by = NEVER
         self._in_flight.drain()
         self._held = []

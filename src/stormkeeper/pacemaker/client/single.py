@@ -25,6 +25,7 @@ from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call
 from stormkeeper.pacemaker.client.exchange import Exchange
+from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
@@ -80,6 +81,8 @@ class PacemakerClient:
         Seconds after which a call is over, whatever tries are left.
     max_message_size
         Largest frame either way, in bytes: ``pacemaker.thrift.message.size.max``.
+    identity
+        Who we are; None where the server asks nobody (the method NONE), and for who only writes.
     random
         Source of the jitter between tries.
 
@@ -89,7 +92,7 @@ class PacemakerClient:
 
     - `PacemakerUnavailableError` if the server did not answer (`PacemakerClosedError` if the client
       is closed, before or meanwhile),
-    - `NotAuthorizedError` if it refused,
+    - `NotAuthorizedError` if it refused, or the authentication failed,
     - `RemoteProtocolError` if it broke the protocol, in the last try,
     - `LocalProtocolError` if the request does not fit a frame.
 
@@ -107,6 +110,7 @@ class PacemakerClient:
         retries: int = RETRIES,
         deadline: float = DEADLINE,
         max_message_size: int = DEFAULT_MAX_SIZE,
+        identity: Identity | None = None,
         random: Random | None = None,
     ) -> None:
         if isinstance(address, str):
@@ -115,7 +119,12 @@ class PacemakerClient:
         self._retries = retries
         self._deadline = deadline
         self._max_message_size = max_message_size
-        exchange = Exchange(str(address), Backoff(random or Random()), try_timeout=try_timeout)
+        exchange = Exchange(
+            str(address),
+            Backoff(random or Random()),
+            try_timeout=try_timeout,
+            identity=identity,
+        )
         self._thread = SocketThread(
             exchange,
             address.host,

@@ -15,10 +15,17 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final
 
-from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError, StormkeeperError
-from stormkeeper.pacemaker.client.calls import Call, Connect, Drop, Send
+from stormkeeper.errors import (
+    AuthenticationError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    StormkeeperError,
+)
+from stormkeeper.pacemaker.client.background import Background
+from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode
@@ -87,6 +94,7 @@ class SocketThread:
         #: Whether the thread will look at all this again before it sleeps.
         self._awake = True
         self._complained = False
+        self._background = Background(f"{name} authentication")
 
         # Of the thread alone, once it runs.
         self._selector: selectors.BaseSelector
@@ -205,6 +213,8 @@ class SocketThread:
                 self._attempts += 1
                 self._attempt_wanted = self._attempts
                 self._wake()
+            elif isinstance(effect, Compute):
+                self._background.run(partial(self._compute, effect))
             elif isinstance(effect, Drop):
                 self._drop(effect.reason)
             else:
@@ -382,12 +392,30 @@ class SocketThread:
                 return
             now = self._clock()
             self._exchange.received(answers, now)
-            if fault is not None and self._exchange.state is Link.UP:
+            if fault is not None and self._exchange.state in (Link.AUTHENTICATING, Link.UP):
                 self._exchange.failed(fault, now, peer_at_fault=peer_at_fault)
             settled = self._perform()
             if self._complained and not self._exchange.suspect:
                 self._complained = False
                 log.info("%s: the server answers again", self._name)
+        _settle(settled)
+
+    def _compute(self, step: Compute) -> None:
+        """Do what may block, in a thread of its own, and tell the exchange."""
+        outcome: bytes | StormkeeperError | None
+        try:
+            outcome = step.work()
+        except StormkeeperError as error:
+            outcome = error
+        except Exception as error:
+            log.exception("%s: authenticating failed: this is a defect of Stormkeeper", self._name)
+            outcome = AuthenticationError(f"a defect of Stormkeeper, {type(error).__name__}")
+        with self._lock:
+            alarm = self._exchange.alarm
+            self._exchange.computed(step, outcome, self._clock())
+            settled = self._perform()
+            if self._exchange.alarm < alarm and self._exchange.state is not Link.CLOSED:
+                self._wake()
         _settle(settled)
 
     def _wake_from_lookup(self) -> None:

@@ -1,0 +1,45 @@
+"""Work that may block, one piece at a time, in a thread that lives no longer than the work.
+
+A step of an authentication may ask Kerberos servers that do not answer. Whoever waits for it gives
+up at a deadline; the thread cannot be stopped, so the next piece waits for it to end, and of pieces
+that wait only the newest is done.
+"""
+
+import threading
+from collections.abc import Callable
+
+Work = Callable[[], None]
+
+
+class Background:
+    """Does work elsewhere; safe for many threads.
+
+    Parameters
+    ----------
+    name
+        Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._next: Work | None = None
+        self._is_running = False
+
+    def run(self, work: Work) -> None:
+        """Do `work`, which must not raise; it takes the place of work that was not begun yet."""
+        with self._lock:
+            self._next = work
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                work, self._next = self._next, None
+                if work is None:
+                    self._is_running = False
+                    return
+            work()

@@ -1,0 +1,204 @@
+"""Proving to a server who we are before anything else leaves on a new connection; without I/O.
+
+::
+
+    every     client: GET_PULSE of the reserved path  server: NOT_AUTHORIZED
+    DIGEST    client: control SASL_TOKEN_REQUEST      server: token
+              client: token                           server: token, control SASL_COMPLETE
+    KERBEROS  client: token …                         server: token …
+              client: token                           server: control SASL_COMPLETE, twice
+
+SCRAM goes like DIGEST. The rules that hold here:
+
+- **The first message harms nobody.** A Java Pacemaker that wants no authentication ends, the whole
+  daemon, at a control message or a token. So the first request is one that every Pacemaker knows:
+  who answers it wants no authentication, and is sent nothing more.
+- **Both sides prove themselves.** The server's word that we are authenticated counts only once the
+  mechanism is complete: with DIGEST, SCRAM and KERBEROS the server proves that it knows the secret.
+- **Steps may block**, as Kerberos asks its own servers for tickets. They are given out as work to
+  be done elsewhere; what comes meanwhile waits.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
+from stormkeeper.pacemaker.client.calls import Compute, Send
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
+from stormkeeper.pacemaker.wire.handshake import (
+    Control,
+    control_frame,
+    read_control,
+    read_token,
+    token_frame,
+)
+from stormkeeper.sasl import Mechanism
+
+#: Tokens that are taken from a server: the longest mechanism, Kerberos with its layers, has two.
+_MAX_TOKENS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are to one server.
+
+    Parameters
+    ----------
+    method
+        The value of ``pacemaker.auth.method``, for messages.
+    mechanism
+        Makes the client's half of one authentication.
+    remedy
+        What to check when the server does not take us for who we say we are: keys and files.
+    """
+
+    method: str
+    mechanism: Callable[[], Mechanism]
+    remedy: str
+
+
+class Handshake:
+    """The authentication of one connection.
+
+    Parameters
+    ----------
+    peer
+        Name of the server in messages.
+    identity
+        Who we are.
+    """
+
+    __slots__ = (
+        "_identity",
+        "_is_asked",
+        "_mechanism",
+        "_peer",
+        "_tokens",
+        "_unread",
+        "is_done",
+        "is_proving",
+        "work",
+    )
+
+    def __init__(self, peer: str, identity: Identity) -> None:
+        self._peer = peer
+        self._identity = identity
+        #: Made with the first step, as that may block too.
+        self._mechanism: Mechanism | None = None
+        #: Whether the server has said that it wants authentication.
+        self._is_asked = False
+        self._tokens = 0
+        #: Messages that came while a step was being computed.
+        self._unread: deque[Message] = deque()
+        #: The step that is being computed.
+        self.work: Compute | None = None
+        #: Whether a token of ours has left: a connection that ends now was ended because of it.
+        self.is_proving = False
+        self.is_done = False
+
+    def begin(self) -> list[Send | Compute]:
+        """Return what is sent first."""
+        return [Send(encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH)))]
+
+    def received(self, message: Message) -> list[Send | Compute]:
+        """Take the server's next message; return what to do.
+
+        Raises
+        ------
+        NotAuthorizedError
+            If server and client cannot agree: to be told to whoever waits, not to be tried again.
+        RemoteProtocolError
+            If the message has no place here.
+        """
+        self._unread.append(message)
+        return self._go_on()
+
+    def computed(self, token: bytes | None) -> list[Send | Compute]:
+        """Take what `work` returned; return what to do. Raises as `received`."""
+        self.work = None
+        answer: list[Send | Compute] = []
+        if token is not None:
+            self.is_proving = True
+            answer.append(Send(token_frame(token)))
+        elif self._tokens == 0:
+            answer.append(Send(control_frame(Control.SASL_TOKEN_REQUEST)))
+        return answer + self._go_on()
+
+    def refusal(self, reason: str) -> NotAuthorizedError:
+        """Make the error that says that the authentication failed, and what to check."""
+        identity = self._identity
+        return NotAuthorizedError(
+            f"{self._peer} and this client do not agree on who they are ({identity.method}:"
+            f" {reason}); {identity.remedy}"
+        )
+
+    def is_repetition(self, message: Message) -> bool:
+        """Whether `message` says once more that we are authenticated, as with KERBEROS."""
+        return (
+            self.is_done
+            and message.type == MessageType.CONTROL_MESSAGE
+            and read_control(message) is Control.SASL_COMPLETE
+        )
+
+    def _go_on(self) -> list[Send | Compute]:
+        todo: list[Send | Compute] = []
+        while self._unread and self.work is None:
+            message = self._unread.popleft()
+            if self.is_done:
+                if not self.is_repetition(message):
+                    raise _out_of_place(message)
+            elif not self._is_asked:
+                self._take_first(message)
+                self._is_asked = True
+                self.work = Compute(self._start)
+            elif message.type == MessageType.SASL_MESSAGE_TOKEN:
+                self._tokens += 1
+                if self._tokens > _MAX_TOKENS:
+                    raise self.refusal(f"no end after {_MAX_TOKENS} tokens of the server")
+                self.work = self._step(read_token(message))
+            else:
+                self._take_end(message)
+        if self.work is not None and not todo:
+            todo.append(self.work)
+        return todo
+
+    def _take_first(self, message: Message) -> None:
+        """See from the answer to the first request whether the server wants authentication."""
+        if message.type == MessageType.GET_PULSE_RESPONSE:
+            raise NotAuthorizedError(
+                f"{self._peer} asks nobody to authenticate, and this client is to do so with"
+                f" {self._identity.method}: set pacemaker.auth.method to NONE here, or there to"
+                f" {self._identity.method}"
+            )
+        if message.type != MessageType.NOT_AUTHORIZED:
+            raise _out_of_place(message)
+
+    def _take_end(self, message: Message) -> None:
+        """Take a message that ends the authentication, well or not."""
+        if message.type == MessageType.NOT_AUTHORIZED:
+            raise self.refusal("the server refused")
+        if message.type != MessageType.CONTROL_MESSAGE:
+            raise _out_of_place(message)
+        code = read_control(message)
+        if code is Control.FAILURE:
+            raise self.refusal("the server refused")
+        if code is not Control.SASL_COMPLETE:
+            raise _out_of_place(message)
+        if self._mechanism is None or not self._mechanism.complete:
+            raise self.refusal("the server ended it without having proved that it is the right one")
+        self.is_done = True
+
+    def _start(self) -> bytes | None:
+        self._mechanism = self._identity.mechanism()
+        return self._mechanism.start()
+
+    def _step(self, token: bytes) -> Compute:
+        mechanism = self._mechanism
+        assert mechanism is not None
+        return Compute(lambda: mechanism.step(token))
+
+
+def _out_of_place(message: Message) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a message of type {message.type} came in the authentication")

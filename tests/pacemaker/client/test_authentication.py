@@ -1,0 +1,323 @@
+"""Authentication in the course of a client's life: states and deadlines, then real sockets."""
+
+import threading
+import time
+
+import pytest
+
+from stormkeeper.errors import (
+    AuthenticationError,
+    NotAuthorizedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+)
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.backoff import Backoff
+from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send, Settle
+from stormkeeper.pacemaker.client.exchange import STEP_TIMEOUT, Exchange, Link
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire.handshake import (
+    Control,
+    control_frame,
+    read_control,
+    read_token,
+    token_frame,
+)
+from support.leaks import nothing_left_behind
+from support.mechanisms import REMEDY, Fake, identity
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, answered
+from support.waiting import until
+
+REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)
+
+
+class Half:
+    """A random source that always draws the upper end, so that delays are known."""
+
+    def uniform(self, _, high):
+        return high
+
+
+class World:
+    """An exchange that authenticates; steps are computed when the test says so."""
+
+    def __init__(self, who=None):
+        self.exchange = Exchange(
+            "p:1", Backoff(Half()), try_timeout=1.0, identity=who or identity()
+        )
+        self.now = 0.0
+        self.connects = 0
+        self.sent = []
+        self.steps = []
+        self.drops = []
+        self.outcomes = {}
+
+    def carried_out(self):
+        while self.exchange.effects:
+            effect = self.exchange.effects.popleft()
+            if isinstance(effect, Connect):
+                self.connects += 1
+            elif isinstance(effect, Send):
+                self.sent.append(effect.data)
+            elif isinstance(effect, Compute):
+                self.steps.append(effect)
+            elif isinstance(effect, Drop):
+                self.drops.append(effect.reason)
+            elif isinstance(effect, Settle):
+                self.outcomes[effect.call] = effect.outcome
+
+    def ask(self, path, *, retries=10, deadline=15.0):
+        frame = encode(Message(MessageType.GET_PULSE, 0, path=path))
+        call = Call(10, path, frame, self.now + deadline, retries, self.now)
+        self.exchange.submit(call, self.now)
+        self.carried_out()
+        return call
+
+    def connect(self):
+        self.exchange.connected(self.now)
+        self.carried_out()
+
+    def hear(self, *messages):
+        self.exchange.received(messages, self.now)
+        self.carried_out()
+
+    def compute(self, outcome=None):
+        """Let the steps that are wanted end: as they do, or as the test says."""
+        steps, self.steps = self.steps, []
+        for step in steps:
+            self.exchange.computed(step, outcome or step.work(), self.now)
+            self.carried_out()
+
+    def wait(self, seconds):
+        end = self.now + seconds
+        while self.exchange.alarm <= end:
+            self.now = max(self.now, self.exchange.alarm)
+            self.exchange.passed(self.now)
+            self.carried_out()
+        self.now = end
+
+    def authenticate(self):
+        self.hear(REFUSED)
+        self.compute()
+        self.hear(token(b"challenge"))
+        self.compute()
+        self.hear(token(b"proof"), COMPLETE)
+        self.compute()
+
+
+def token(data):
+    blob = b"\xfe\x0c" + len(data).to_bytes(4, "big") + data
+    return Message(MessageType.SASL_MESSAGE_TOKEN, blob=blob)
+
+
+COMPLETE = Message(MessageType.CONTROL_MESSAGE, blob=(-203).to_bytes(2, "big", signed=True))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_calls_leave_once_the_connection_is_authenticated_and_not_before(world):
+    call = world.ask("/a")
+    world.connect()
+    assert len(world.sent) == 1
+    world.hear(REFUSED)
+    world.compute()
+    world.hear(token(b"challenge"))
+    world.compute()
+    world.hear(token(b"proof"))
+    assert len(world.sent) == 3
+    world.hear(COMPLETE)
+    assert world.exchange.state is Link.AUTHENTICATING, "the proof is not checked yet"
+    world.compute()
+    assert world.exchange.state is Link.UP
+    assert len(world.sent) == 4
+    assert world.sent[-1] == call.frame
+    world.hear(COMPLETE, Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/a", b"1")))
+    assert world.outcomes[call].pulse.details == b"1"
+
+
+def test_a_wrong_password_is_final_for_who_waits_and_the_next_call_tries_again(world):
+    first, second = world.ask("/a"), world.ask("/b")
+    world.connect()
+    world.hear(REFUSED)
+    world.compute()
+    world.hear(token(b"challenge"))
+    world.compute()
+    world.exchange.failed("the server closed the connection", world.now)
+    world.carried_out()
+    for call in (first, second):
+        assert isinstance(world.outcomes[call], NotAuthorizedError)
+        assert REMEDY in str(world.outcomes[call])
+    world.wait(10.0)
+    assert world.connects == 1
+    third = world.ask("/c")
+    assert world.connects == 2
+    world.connect()
+    world.authenticate()
+    world.hear(Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/c", b"1")))
+    assert isinstance(world.outcomes[third], Message)
+
+
+def test_failed_authentications_are_further_and_further_apart(world):
+    delays = []
+    for _ in range(4):
+        world.ask("/a")
+        world.connect()
+        world.hear(REFUSED)
+        world.compute(AuthenticationError("no such user"))
+        delays.append(world.exchange.retry_in(world.now))
+        world.wait(2.0)
+    assert delays == sorted(delays)
+    assert delays[-1] > 4 * delays[0]
+
+
+def test_a_connection_that_ends_before_we_proved_anything_is_tried_again(world):
+    call = world.ask("/a")
+    world.connect()
+    world.hear(REFUSED)
+    world.exchange.failed("the server closed the connection", world.now)
+    world.carried_out()
+    world.compute()  # of the connection that is gone
+    assert call not in world.outcomes
+    world.wait(1.0)
+    assert world.connects == 2
+    world.connect()
+    world.authenticate()
+    world.hear(Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/a", b"1")))
+    assert isinstance(world.outcomes[call], Message)
+
+
+def test_a_server_that_hangs_in_it_has_the_patience_of_a_try(world):
+    call = world.ask("/a", retries=0)
+    world.connect()
+    world.wait(0.9)
+    world.hear(REFUSED)
+    world.compute()
+    world.wait(0.9)
+    world.hear(token(b"challenge"))
+    world.compute()
+    world.wait(0.99)
+    assert call not in world.outcomes
+    world.wait(0.02)
+    assert isinstance(world.outcomes[call], PacemakerUnavailableError)
+    assert world.drops == ["no answer within 1 s in the authentication"]
+
+
+def test_a_step_that_hangs_is_given_up(world):
+    call = world.ask("/a", retries=0)
+    world.connect()
+    world.hear(REFUSED)
+    world.wait(STEP_TIMEOUT - 0.01)
+    assert call not in world.outcomes
+    world.wait(0.02)
+    assert "our own side" in str(world.outcomes[call])
+    world.compute()
+    assert world.exchange.state is Link.DOWN, "what it says afterwards counts for nothing"
+
+
+def test_a_call_ends_at_its_deadline_whatever_the_authentication_does(world):
+    call = world.ask("/a", deadline=0.5)
+    world.connect()
+    world.wait(0.5)
+    assert isinstance(world.outcomes[call], PacemakerUnavailableError)
+
+
+def test_nonsense_in_it_is_the_servers_fault_and_tried_again(world):
+    call = world.ask("/a", retries=1)
+    for _ in range(2):
+        world.connect()
+        world.hear(Message(MessageType.SEND_PULSE_RESPONSE, 0))
+        world.wait(1.0)
+    assert isinstance(world.outcomes[call], RemoteProtocolError)
+
+
+# --- over sockets ---------------------------------------------------------------------------------
+
+
+class Digest:
+    """A script of a server that authenticates, with a store of its own."""
+
+    def __init__(self, password=b"response"):
+        self.password = password
+        self.store = {"/a": b"1"}
+
+    def __call__(self, connection):
+        request = connection.request()
+        assert request.path == "/.stormkeeper"
+        connection.answer(Message(MessageType.NOT_AUTHORIZED, request.message_id))
+        assert read_control(connection.request()) is Control.SASL_TOKEN_REQUEST
+        connection.send(token_frame(b"challenge"))
+        if read_token(connection.request()) != self.password:
+            return
+        connection.send(token_frame(b"proof") + control_frame(Control.SASL_COMPLETE))
+        while True:
+            connection.answer(answered(self.store, connection.request()))
+
+
+def test_a_client_authenticates_and_reads():
+    with (
+        nothing_left_behind(),
+        ScriptedPacemaker(Digest()) as peer,
+        PacemakerClient(peer.address, identity=identity()) as client,
+    ):
+        assert client.get_pulse("/a") == b"1"
+        assert client.children("/") == ["a"]
+    assert peer.connections == 1
+
+
+def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():
+    with (
+        ScriptedPacemaker(Digest(b"another")) as peer,
+        PacemakerClient(peer.address, identity=identity()) as client,
+    ):
+        started = time.monotonic()
+        with pytest.raises(NotAuthorizedError, match="PacemakerDigest"):
+            client.get_pulse("/a")
+        assert time.monotonic() - started < 5.0
+    assert peer.connections == 1
+
+
+def test_a_java_pacemaker_that_asks_nobody_to_authenticate_is_unharmed():
+    java = JavaPacemaker()
+    with (
+        ScriptedPacemaker(java) as peer,
+        PacemakerClient(peer.address, identity=identity()) as client,
+        pytest.raises(NotAuthorizedError, match="asks nobody"),
+    ):
+        client.get_pulse("/a")
+    assert java.asked == [MessageType.GET_PULSE]
+
+
+def test_a_step_that_hangs_holds_up_neither_the_deadline_nor_other_servers():
+    go_on = threading.Event()
+
+    class Hanging(Fake):
+        def start(self):
+            go_on.wait(30.0)
+
+    with (
+        ScriptedPacemaker(Digest()) as hung,
+        ScriptedPacemaker(Digest()) as well,
+        PacemakerClient(hung.address, identity=identity(Hanging), name="hung") as one,
+        PacemakerClient(well.address, identity=identity()) as other,
+    ):
+        with pytest.raises(PacemakerUnavailableError):
+            one.ask(Message(MessageType.GET_PULSE, path="/a"), deadline=0.3)
+        assert other.get_pulse("/a") == b"1"
+        go_on.set()
+        assert one.get_pulse("/a") == b"1"
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("hung")])
+
+
+def test_a_defect_in_a_mechanism_is_told_and_not_waited_for():
+    def broken():
+        raise ZeroDivisionError
+
+    with (
+        ScriptedPacemaker(Digest()) as peer,
+        PacemakerClient(peer.address, identity=identity(broken)) as client,
+        pytest.raises(NotAuthorizedError, match="ZeroDivisionError"),
+    ):
+        client.get_pulse("/a")

@@ -1,0 +1,150 @@
+"""The client's half of the authentication, message by message."""
+
+import pytest
+
+from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
+from stormkeeper.pacemaker.client.calls import Compute, Send
+from stormkeeper.pacemaker.client.handshake import Handshake
+from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode
+from stormkeeper.pacemaker.wire.handshake import (
+    Control,
+    control_frame,
+    read_control,
+    read_token,
+    token_frame,
+)
+from support.mechanisms import REMEDY, Fake, identity
+
+REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)
+
+
+def parsed(frame):
+    (payload,) = FrameSplitter().feed(frame)
+    return decode(payload)
+
+
+def token(data):
+    return parsed(token_frame(data))
+
+
+COMPLETE = parsed(control_frame(Control.SASL_COMPLETE))
+
+
+class Talk:
+    """A handshake whose steps are computed at once, and what it sent."""
+
+    def __init__(self, who=None):
+        self.handshake = Handshake("p:1", who or identity())
+        self.sent = []
+        self.todo = []
+        self.do(self.handshake.begin())
+
+    def do(self, todo):
+        for one in todo:
+            if isinstance(one, Compute):
+                self.do(self.handshake.computed(one.work()))
+            else:
+                self.sent.append(parsed(one.data))
+
+    def hear(self, *messages):
+        for message in messages:
+            self.do(self.handshake.received(message))
+
+
+def test_nothing_leaves_but_a_question_that_every_pacemaker_knows():
+    (only,) = Talk().sent
+    assert (only.type, only.path) == (MessageType.GET_PULSE, "/.stormkeeper")
+
+
+def test_digest_asks_for_the_challenge_answers_it_and_checks_the_proof():
+    talk = Talk()
+    talk.hear(REFUSED)
+    assert read_control(talk.sent[-1]) is Control.SASL_TOKEN_REQUEST
+    assert not talk.handshake.is_proving
+    talk.hear(token(b"challenge"))
+    assert read_token(talk.sent[-1]) == b"response"
+    assert talk.handshake.is_proving
+    assert not talk.handshake.is_done
+    talk.hear(token(b"proof"), COMPLETE)
+    assert talk.handshake.is_done
+    assert len(talk.sent) == 3
+
+
+def test_kerberos_speaks_first_and_ends_with_a_token_of_its_own():
+    talk = Talk(identity(lambda: Fake(b"AP-REQ", {b"layers": b"choice"}, b"layers"), "KERBEROS"))
+    talk.hear(REFUSED, token(b"layers"))
+    assert [read_token(message) for message in talk.sent[1:]] == [b"AP-REQ", b"choice"]
+    talk.hear(COMPLETE)
+    assert talk.handshake.is_done
+    talk.hear(COMPLETE)  # Storm says so twice
+    assert talk.handshake.is_repetition(COMPLETE)
+    assert not talk.handshake.is_repetition(Message(MessageType.GET_PULSE_RESPONSE, 0))
+
+
+def test_what_comes_during_a_step_waits_for_its_end():
+    handshake = Handshake("p:1", identity())
+    handshake.begin()
+    (start,) = handshake.received(REFUSED)
+    (ask,) = handshake.computed(start.work())
+    assert isinstance(ask, Send)
+    (step,) = handshake.received(token(b"challenge"))
+    assert handshake.received(token(b"proof")) == [step]
+    assert handshake.received(COMPLETE) == [step]
+    answer, last = handshake.computed(step.work())
+    assert read_token(parsed(answer.data)) == b"response"
+    assert not handshake.is_done
+    assert handshake.computed(last.work()) == []
+    assert handshake.is_done
+
+
+@pytest.mark.parametrize(
+    "pulse", [Pulse("/.stormkeeper", None), Pulse("/.stormkeeper", b"who I am")]
+)
+def test_a_server_that_asks_nobody_to_authenticate_is_sent_nothing_more(pulse):
+    talk = Talk()
+    with pytest.raises(NotAuthorizedError, match=r"p:1 asks nobody .* pacemaker.auth.method to NO"):
+        talk.hear(Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=pulse))
+    assert len(talk.sent) == 1
+
+
+def test_a_server_that_only_claims_that_all_is_well_is_not_believed():
+    talk = Talk()
+    talk.hear(REFUSED, token(b"challenge"))
+    with pytest.raises(NotAuthorizedError, match="without having proved"):
+        talk.hear(COMPLETE)
+
+
+@pytest.mark.parametrize(
+    "message", [REFUSED, parsed(control_frame(Control.FAILURE))], ids=["refused", "failure"]
+)
+def test_a_refusal_names_the_method_and_the_remedy(message):
+    talk = Talk()
+    talk.hear(REFUSED)
+    with pytest.raises(NotAuthorizedError) as failure:
+        talk.hear(message)
+    assert "DIGEST" in str(failure.value)
+    assert REMEDY in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/a", b"")),
+        parsed(control_frame(Control.OK)),
+        Message(MessageType.SASL_MESSAGE_TOKEN, blob=b"\x00"),
+        Message(MessageType.CONTROL_MESSAGE, blob=b""),
+    ],
+)
+def test_what_has_no_place_in_it_is_the_servers_fault(message):
+    talk = Talk()
+    talk.hear(REFUSED)
+    with pytest.raises(RemoteProtocolError):
+        talk.hear(message)
+
+
+def test_a_server_that_never_comes_to_an_end_is_left():
+    talk = Talk(identity(lambda: Fake(answers={b"more": b"more"})))
+    talk.hear(REFUSED)
+    with pytest.raises(NotAuthorizedError, match="no end after"):
+        talk.hear(*[token(b"more")] * 100)
+    assert len(talk.sent) < 20

@@ -1,0 +1,46 @@
+"""A SASL mechanism that proves nothing, for tests of what carries the tokens."""
+
+from stormkeeper.errors import AuthenticationError
+from stormkeeper.pacemaker.client.handshake import Identity
+
+
+class Fake:
+    """A client's half: says `says` first (or waits for the server), then answers by a table.
+
+    Parameters
+    ----------
+    says
+        The first token; None where the server speaks first.
+    answers
+        What it answers to each token of the server's; any other is a fault.
+    last
+        The token of the server's after which it is complete.
+    """
+
+    name = "FAKE"
+    authorization_id = None
+
+    def __init__(self, says=None, answers=None, last=b"proof"):
+        self._says = says
+        self._answers = {b"challenge": b"response"} if answers is None else answers
+        self._last = last
+        self.complete = False
+
+    def start(self):
+        return self._says
+
+    def step(self, token):
+        if token == self._last:
+            self.complete = True
+            return self._answers.get(token)
+        if token not in self._answers:
+            raise AuthenticationError("the server does not know the secret")
+        return self._answers[token]
+
+
+REMEDY = "check the password in section PacemakerDigest of /etc/jaas.conf"
+
+
+def identity(make=Fake, method="DIGEST"):
+    """Who the client of a test is."""
+    return Identity(method, make, REMEDY)
