@@ -97,9 +97,14 @@ class FrameSplitter:
     def _is_allowed(self, length: int) -> bool:
         if 0 <= length <= self._max_size:
             return True
-        raw = length.to_bytes(_HEADER, "big", signed=True)
-        self.fault = RemoteProtocolError(
-            f"frame of {length} bytes announced (by the bytes {raw!r}); a length is 0 to"
-            f" {self._max_size}, pacemaker.thrift.message.size.max"
-        )
+        self.fault = bad_length(length, self._max_size)
         return False
+
+
+def bad_length(length: int, max_size: int) -> RemoteProtocolError:
+    """Return the fault of a frame whose length is negative or above `max_size`."""
+    raw = length.to_bytes(_HEADER, "big", signed=True)
+    return RemoteProtocolError(
+        f"frame of {length} bytes announced (by the bytes {raw!r}); a length is 0 to"
+        f" {max_size}, pacemaker.thrift.message.size.max"
+    )
