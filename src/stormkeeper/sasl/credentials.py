@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from stormkeeper.sasl.jaas import Login
+from stormkeeper.sasl.mechanism import Mechanism
 
 #: What Storm's client calls itself where no topology has a name.
 DEFAULT_CLIENT_NAME = "pacemaker-client"
@@ -85,3 +86,14 @@ def printable(name: str) -> str:
     """Return a name that a peer gave so that it can stand in a log line: short, of printables."""
     shown = "".join(c if c.isprintable() else "�" for c in name[:_SHOWN])
     return shown if len(name) <= _SHOWN else f"{shown}…"
+
+
+def shown(mechanism: Mechanism) -> str:
+    """Return what a log line may say of whom a server's half has authenticated.
+
+    The name that is in a user name of Storm's, the principal, or the user; printable.
+    """
+    name = mechanism.authorization_id
+    if name is None:
+        return "nobody"
+    return printable(client_name(name) if mechanism.name == "DIGEST-MD5" else name)

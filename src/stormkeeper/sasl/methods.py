@@ -3,26 +3,61 @@
 from collections.abc import Callable
 
 from stormkeeper.conf import Conf
+from stormkeeper.errors import ConfigError
+from stormkeeper.sasl import credentials
+from stormkeeper.sasl.credentials import UserPassword
+from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
+from stormkeeper.sasl.login_file import ignored_childopts, login, login_file
 from stormkeeper.sasl.mechanism import Mechanism
+
+__all__ = [
+    "authorised",
+    "client_mechanism",
+    "ignored_childopts",
+    "login_file",
+    "server_mechanism",
+]
+
+#: Storm's names of the sections of a JAAS file, and one of our own.
+DIGEST_SECTION = "PacemakerDigest"
+SCRAM_SECTION = "PacemakerScram"
+SERVER_SECTION = "PacemakerServer"
+CLIENT_SECTION = "PacemakerClient"
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
     """Return what makes the server's half for one connection; None with the method NONE.
 
-    Reads the JAAS file once; call it again to read it anew.
+    Reads the JAAS file, and the keytab that it names, once; call it again to read them anew.
 
     Raises
     ------
     ConfigError
         When the JAAS file, or what must stand in it, is missing or wrong.
     """
-    if conf["pacemaker.auth.method"] == "NONE":
-        return None
-    raise NotImplementedError
+    match conf["pacemaker.auth.method"]:
+        case "NONE":
+            return None
+        case "DIGEST":
+            user = credentials.user_password(login(conf, DIGEST_SECTION))
+            password = credentials.storm_password(user)
+            # As Storm's server: whoever knows the password, whatever it calls itself.
+            return lambda: DigestServer(lambda _: password)
+        case method:
+            raise ConfigError(f"pacemaker.auth.method {method} is not there yet")
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return what makes the client's half for one connection to `host`; None with NONE.
+    """Return what makes the client's half for one connection; None with the method NONE.
+
+    Reads the JAAS file once.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    host
+        The Pacemaker's name, as the client connects to it: with KERBEROS a part of its principal.
 
     Raises
     ------
@@ -30,9 +65,23 @@ def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
         When the JAAS file, or what must stand in it, is missing or wrong.
     """
     del host
-    return server_mechanism(conf)
+    match conf["pacemaker.auth.method"]:
+        case "NONE":
+            return None
+        case "DIGEST":
+            password = credentials.storm_password(
+                credentials.user_password(login(conf, DIGEST_SECTION))
+            )
+            name = conf.get("topology.name") or credentials.DEFAULT_CLIENT_NAME
+            storm_user = UserPassword(credentials.storm_username(str(name)), password)
+            return lambda: DigestClient(storm_user)
+        case method:
+            raise ConfigError(f"pacemaker.auth.method {method} is not there yet")
 
 
 def authorised(conf: Conf, authorization_id: str) -> bool:
-    """Return whether who has authenticated may read."""
+    """Return whether who has authenticated, as `authorization_id`, may read.
+
+    With DIGEST and SCRAM everybody may who has a password.
+    """
     return conf["pacemaker.auth.method"] != "KERBEROS" and bool(authorization_id)

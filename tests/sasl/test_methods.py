@@ -1,0 +1,98 @@
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.errors import AuthenticationError, ConfigError
+from stormkeeper.sasl import credentials, methods
+
+JAAS = """
+PacemakerDigest {
+    username="pmuser"
+    password="HUSH";
+};
+"""
+
+
+@pytest.fixture
+def conf_of(tmp_path):
+    """Return a function from a method and the text of a JAAS file to a configuration."""
+
+    def make(method, text=JAAS, **values):
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.conf"
+        path.write_text(text)
+        return defaults().with_values(
+            {"pacemaker.auth.method": method, "java.security.auth.login.config": str(path)} | values
+        )
+
+    return make
+
+
+def converse(client, server):
+    """Let the two halves speak until neither has anything to say."""
+    said_by_server, said_by_client = server.start(), client.start()
+    while said_by_server is not None or said_by_client is not None:
+        if said_by_server is not None:
+            token, said_by_server = said_by_server, None
+            said_by_client = client.step(token)
+        else:
+            token, said_by_client = said_by_client, None
+            said_by_server = server.step(token)
+
+
+def test_none_has_no_mechanism():
+    assert methods.server_mechanism(defaults()) is None
+    assert methods.client_mechanism(defaults(), "localhost") is None
+
+
+@pytest.mark.parametrize("method", ["DIGEST"])
+def test_two_ends_with_one_file(conf_of, method):
+    conf = conf_of(method)
+    make_server = methods.server_mechanism(conf)
+    make_client = methods.client_mechanism(conf, "localhost")
+    for _ in range(2):
+        client, server = make_client(), make_server()
+        assert not server.complete
+        converse(client, server)
+        assert client.complete
+        assert server.complete
+        assert methods.authorised(conf, server.authorization_id)
+
+
+@pytest.mark.parametrize("method", ["DIGEST"])
+def test_two_ends_with_different_passwords(conf_of, method):
+    client = methods.client_mechanism(conf_of(method, JAAS.replace("HUSH", "OTHER")), "localhost")()
+    server = methods.server_mechanism(conf_of(method))()
+    with pytest.raises(AuthenticationError) as caught:
+        converse(client, server)
+    assert not server.complete
+    assert "HUSH" not in str(caught.value)
+    assert "OTHER" not in str(caught.value)
+
+
+def test_a_digest_client_is_called_by_its_topology(conf_of):
+    for values, name in ({}, "pacemaker-client"), ({"topology.name": "wörds"}, "wörds"):
+        conf = conf_of("DIGEST", **values)
+        client = methods.client_mechanism(conf, "localhost")()
+        server = methods.server_mechanism(conf)()
+        assert credentials.shown(server) == "nobody"
+        converse(client, server)
+        assert credentials.shown(server) == name
+
+
+@pytest.mark.parametrize("method", ["DIGEST"])
+@pytest.mark.parametrize(
+    "make", [methods.server_mechanism, lambda c: methods.client_mechanism(c, "h")]
+)
+def test_a_file_without_the_section(conf_of, method, make):
+    with pytest.raises(ConfigError, match=f"has no section .* {method} needs"):
+        make(conf_of(method, "Other { x=1; };"))
+
+
+@pytest.mark.parametrize("method", ["DIGEST"])
+def test_no_half_shows_a_secret(conf_of, method):
+    conf = conf_of(method)
+    for half in methods.server_mechanism(conf)(), methods.client_mechanism(conf, "localhost")():
+        assert "HUSH" not in repr(half)
+
+
+def test_nobody_is_not_authorised(conf_of):
+    assert not methods.authorised(conf_of("DIGEST"), "")
