@@ -1,0 +1,122 @@
+"""A listening socket, and an accept loop that outlives a shortage of descriptors."""
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from stormkeeper.errors import PacemakerError
+from stormkeeper.pacemaker.server.admission import plain_address
+
+_log = logging.getLogger(__name__)
+
+#: Connections that may wait to be accepted: a cluster's workers all come back at once.
+_BACKLOG: Final = 1_024
+#: Connections accepted before others are served again.
+_ACCEPT_AT_ONCE: Final = 64
+#: Seconds without accepting when the system has no more descriptors or memory.
+_ACCEPT_REST: Final = 1.0
+_OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address; on ``::``, on those of IPv4 as well.
+
+    Raises
+    ------
+    PacemakerError
+        If the address cannot be listened on.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(
+            address,
+            family=family,
+            backlog=_BACKLOG,
+            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
+        )
+    except OSError as error:
+        is_lookup = isinstance(error, socket.gaierror)
+        reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
+        raise PacemakerError(
+            f"cannot listen on {host}:{port} (pacemaker.bind.host, pacemaker.port): {reason}"
+        ) from error
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return ``HOST:PORT`` of a listening socket, with the real port; IPv6 in brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Acceptor:
+    """Accepts connections in an asyncio loop.
+
+    When the system has no more file descriptors, accepting rests for a second; clients wait in the
+    backlog.
+
+    Parameters
+    ----------
+    listener
+        A listening socket; closed at the end.
+    welcome
+        Takes a new connection with the address and the port that it comes from.
+    on_shortage
+        Told each time that accepting rests.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        welcome: Callable[[socket.socket, str, int], None],
+        on_shortage: Callable[[], None],
+    ) -> None:
+        self._listener = listener
+        self._welcome = welcome
+        self._on_shortage = on_shortage
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Begin to accept in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def stop(self) -> None:
+        """Accept no more; who is in the backlog is reset."""
+        self._is_stopped = True
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                self._rest(error)
+                return
+            try:
+                self._welcome(connection, plain_address(address[0]), address[1])
+            except OSError:  # reset by the client before it was served
+                connection.close()
+
+    def _rest(self, error: OSError) -> None:
+        _log.error(
+            "cannot accept connections: %s; trying again in %g s", error.strerror, _ACCEPT_REST
+        )
+        self._on_shortage()
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(_ACCEPT_REST, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if not self._is_stopped:
+            self._loop.add_reader(self._listener, self._accept)
