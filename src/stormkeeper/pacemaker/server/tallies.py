@@ -6,6 +6,17 @@ that a client sent: every word becomes a label of a metric, and these must stay 
 """
 
 from collections import Counter
+from typing import Final
+
+#: Why a connection is closed before it is served.
+TURNED_AWAY: Final = ("address", "connections", "descriptors")
+#: Why one that was served is ended by this server.
+CLOSED: Final = (
+    *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
+    *("output-timeout", "protocol", "revoked", "tls"),
+)
+#: Why a request is answered with NOT_AUTHORIZED.
+REFUSALS: Final = ("path", "reserved", "store-full", "too-large", "unauthenticated")
 
 
 class Tallies:

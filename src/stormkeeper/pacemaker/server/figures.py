@@ -1,0 +1,85 @@
+"""Everything that can be seen of a Pacemaker at one moment, for metrics and health."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stormkeeper.pacemaker.server.tallies import Tallies
+
+#: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
+MAX_SILENCE = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A Pacemaker's figures; times in seconds, sizes in bytes, counts since its start.
+
+    Parameters
+    ----------
+    instance, version, engine, auth_method
+        Who it is and what it runs.
+    is_serving
+        Whether it takes new clients; not while it drains.
+    swept_ago
+        Time since the event loop last came to its regular work.
+    uptime, horizon
+        As in ``ServerInfo``: since its start, and for how long pulses could be received and kept
+        without a break.
+    heartbeat_period
+        ``task.heartbeat.frequency.secs``: how often a worker beats.
+    pulse_ttl
+        Age at which a pulse is dropped; 0: never.
+    revision, keys, tombstones, pulses_received, bytes_held, max_bytes
+        Of the pulse index; `max_bytes` 0 means no limit.
+    oldest_pulse
+        Age of the pulse that was received longest ago; None where there is none.
+    recent_sizes
+        Sizes of the pulses that were received last.
+    requests
+        By verb.
+    bytes_in, bytes_out
+        Of the protocol, frames' lengths included.
+    latency_bounds, latency_counts, latency_sum
+        Requests by the time that their answers took: upper bounds of the buckets, the requests in
+        each (one more than bounds: those above them all), and the sum of the times.
+    connections, max_connections
+        Open, and allowed (0: no limit).
+    tallies
+        What is counted by cause.
+    """
+
+    instance: str
+    version: str
+    engine: str
+    auth_method: str
+    is_serving: bool
+    swept_ago: float
+    uptime: float
+    horizon: float
+    heartbeat_period: float
+    pulse_ttl: float
+    revision: int
+    keys: int
+    tombstones: int
+    pulses_received: int
+    bytes_held: int
+    max_bytes: int
+    oldest_pulse: float | None
+    recent_sizes: Sequence[int]
+    requests: Mapping[str, int]
+    bytes_in: int
+    bytes_out: int
+    latency_bounds: Sequence[float]
+    latency_counts: Sequence[int]
+    latency_sum: float
+    connections: int
+    max_connections: int
+    tallies: Tallies = field(default_factory=Tallies)
+
+    @property
+    def has_seen_a_period(self) -> bool:
+        """Whether every worker that is alive has had the time to beat here.
+
+        Until then an absent pulse says nothing: it is not yet reported. Afterwards a worker that
+        has none beats elsewhere, or not at all.
+        """
+        return self.horizon >= self.heartbeat_period

@@ -1,0 +1,182 @@
+"""The metrics of given figures, read by Prometheus's own parsers."""
+
+import dataclasses
+import os
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
+from prometheus_client.parser import text_string_to_metric_families
+
+from stormkeeper.pacemaker.server.figures import Figures
+from stormkeeper.pacemaker.server.metrics import PREFIX, pages
+from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSALS, TURNED_AWAY, Tallies
+
+FIGURES = Figures(
+    instance="6b1f",
+    version="1.2",
+    engine="compiled",
+    auth_method="DIGEST",
+    is_serving=True,
+    swept_ago=0.3,
+    uptime=100.5,
+    horizon=50.25,
+    heartbeat_period=3,
+    pulse_ttl=600,
+    revision=2**40,
+    keys=7,
+    tombstones=2,
+    pulses_received=1000,
+    bytes_held=21_000,
+    max_bytes=1_000_000,
+    oldest_pulse=12.5,
+    recent_sizes=[*range(100, 0, -1)],
+    requests={"send": 1000, "get": 20, "other": 3},
+    bytes_in=3_000_000,
+    bytes_out=40_000,
+    latency_bounds=(0.001, 0.01),
+    latency_counts=[1000, 20, 3],
+    latency_sum=0.75,
+    connections=5,
+    max_connections=100,
+)
+
+
+def scrape(figures=FIGURES, accept=""):
+    """Return the samples as {(name, *label values): value}, and the families by name."""
+    page = pages(lambda: figures)["/metrics"](accept)
+    assert page.status == 200
+    parse = open_families if "openmetrics" in page.content_type else text_string_to_metric_families
+    families = {family.name: family for family in parse(page.body.decode())}
+    samples = {}
+    for family in families.values():
+        for sample in family.samples:
+            key = (sample.name.removeprefix(PREFIX), *sample.labels.values())
+            assert key not in samples
+            samples[key] = sample.value
+    return samples, families
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain;version=0.0.4", "application/openmetrics-text"])
+def test_figures_are_samples(accept):
+    samples, families = scrape(accept=accept)
+    expected = {
+        ("ready",): 1,
+        ("uptime_seconds",): 100.5,
+        ("horizon_seconds",): 50.25,
+        ("heartbeat_period_seconds",): 3,
+        ("heartbeat_period_seen",): 1,
+        ("pulses",): 7,
+        ("tombstones",): 2,
+        ("store_bytes",): 21_000,
+        ("store_limit_bytes",): 1_000_000,
+        ("revision",): 2**40,
+        ("pulse_ttl_seconds",): 600,
+        ("oldest_pulse_age_seconds",): 12.5,
+        ("recent_pulse_size_bytes", "0.5"): 51,
+        ("recent_pulse_size_bytes", "0.99"): 100,
+        ("recent_pulse_size_bytes", "1.0"): 100,
+        ("pulses_received_total",): 1000,
+        ("requests_total", "send"): 1000,
+        ("requests_total", "get"): 20,
+        ("requests_total", "other"): 3,
+        ("received_bytes_total",): 3_000_000,
+        ("sent_bytes_total",): 40_000,
+        ("request_duration_seconds_bucket", "0.001"): 1000,
+        ("request_duration_seconds_bucket", "0.01"): 1020,
+        ("request_duration_seconds_bucket", "+Inf"): 1023,
+        ("request_duration_seconds_count",): 1023,
+        ("request_duration_seconds_sum",): 0.75,
+        ("connections",): 5,
+        ("connections_limit",): 100,
+    }
+    assert {key: samples.get(key) for key in expected} == expected
+    info = families["stormkeeper_pacemaker" + ("" if "open" in accept else "_info")].samples[0]
+    assert info.labels == {
+        "instance_id": "6b1f",
+        "version": "1.2",
+        "engine": "compiled",
+        "auth_method": "DIGEST",
+    }
+    assert all(family.documentation for family in families.values())
+
+
+def test_causes_are_labels_and_the_known_ones_begin_at_zero():
+    samples, _ = scrape()
+    assert samples["connections_refused_total", "descriptors"] == 0
+    for name, causes in (
+        ("connections_refused_total", TURNED_AWAY),
+        ("connections_ended_total", CLOSED),
+        ("requests_refused_total", REFUSALS),
+    ):
+        assert [samples[name, cause] for cause in causes] == [0] * len(causes)
+    assert not [key for key in samples if key[0] == "authentications_total"]
+    tallies = Tallies()
+    tallies.accepted, tallies.expired = 9, 4
+    tallies.refusals["store-full"] += 2
+    tallies.refusals["new"] += 1
+    tallies.turned_away["address"] += 3
+    tallies.closed["protocol"] += 5
+    tallies.authentications["DIGEST", "ok"] += 6
+    tallies.authentications["DIGEST", "failed"] += 1
+    samples, _ = scrape(dataclasses.replace(FIGURES, tallies=tallies))
+    expected = {
+        ("connections_accepted_total",): 9,
+        ("pulses_expired_total",): 4,
+        ("requests_refused_total", "store-full"): 2,
+        ("requests_refused_total", "new"): 1,
+        ("requests_refused_total", "path"): 0,
+        ("connections_refused_total", "address"): 3,
+        ("connections_ended_total", "protocol"): 5,
+        ("authentications_total", "DIGEST", "ok"): 6,
+        ("authentications_total", "DIGEST", "failed"): 1,
+    }
+    assert {key: samples.get(key) for key in expected} == expected
+
+
+def test_what_is_unlimited_is_infinite_and_what_is_not_there_is_left_out():
+    samples, _ = scrape(
+        dataclasses.replace(
+            FIGURES,
+            max_bytes=0,
+            max_connections=0,
+            pulse_ttl=0,
+            keys=0,
+            oldest_pulse=None,
+            recent_sizes=[],
+        )
+    )
+    for limit in ("store_limit_bytes", "connections_limit", "pulse_ttl_seconds"):
+        assert samples[(limit,)] == float("inf")
+    assert ("oldest_pulse_age_seconds",) not in samples
+    assert ("recent_pulse_size_bytes", "0.5") not in samples
+
+
+@pytest.mark.parametrize(("horizon", "seen"), [(0, 0), (2.99, 0), (3.0, 1), (500, 1)])
+def test_a_reader_can_tell_not_yet_reported_from_gone(horizon, seen):
+    samples, _ = scrape(dataclasses.replace(FIGURES, horizon=horizon))
+    assert samples[("heartbeat_period_seen",)] == seen
+
+
+def test_the_process_is_measured():
+    samples, _ = scrape()
+    own = {name: value for (name, *_), value in samples.items() if name.startswith("process_")}
+    before = len(os.listdir("/proc/self/fd")) - 1  # noqa: PTH208
+    assert own["process_open_fds"] == before
+    assert 10_000_000 < own["process_resident_memory_bytes"] < own["process_virtual_memory_bytes"]
+    assert own["process_cpu_seconds_total"] > 0
+    assert own["process_start_time_seconds"] > 1.6e9
+    assert own["process_max_fds"] >= before
+
+
+def test_health_and_readiness():
+    made = pages(lambda: FIGURES)
+    assert (made["/healthz"]("").status, made["/readyz"]("").status) == (200, 200)
+    made = pages(lambda: dataclasses.replace(FIGURES, swept_ago=7.26))
+    assert made["/healthz"]("") == (
+        503,
+        b"the last sweep was 7.3 s ago\n",
+        "text/plain; charset=utf-8",
+    )
+    made = pages(lambda: dataclasses.replace(FIGURES, is_serving=False))
+    assert made["/readyz"]("")[:2] == (503, b"draining\n")
+    assert made["/healthz"]("").status == 200
