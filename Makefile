@@ -5,6 +5,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+SERVER := src/stormkeeper/pacemaker/server
 
 .PHONY: help setup run test lint bench format clean
 
@@ -13,7 +14,7 @@ help: ## list the targets
 
 setup: $(INSTALLED) ## virtual environment, pinned packages, Java
 
-$(INSTALLED): pyproject.toml constraints.txt scripts/setup
+$(INSTALLED): pyproject.toml setup.py constraints.txt scripts/setup $(SERVER)/_compiled.pyx
 	@scripts/setup $(VENV)
 	@touch $@
 
@@ -37,4 +38,5 @@ format: $(INSTALLED) ## apply the formatter and the linter's safe fixes
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist storm-local spark-warehouse
+	rm -rf src/*.egg-info $(SERVER)/_compiled.c $(SERVER)/_compiled.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,975 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The compiled engine: the twins of `pulse_index.PulseIndex` and `sockets.AsyncioChannels`.
+
+Two modules and not one source for both, because a typed source that also runs interpreted was
+measured and is too slow (docs/performance.md). Tests hold the twins together: the same calls, the
+same bytes, the same store. The rules of channels are in `channels`; those that hold only here:
+
+- A pulse to a path that holds one already, and a question for a pulse that is there, in the shape
+  that every client writes, are answered without entering Python. Every other request is the
+  session's.
+- One buffer for what is read and one for answers serve all channels. A channel has memory of its
+  own only while it holds the beginning of a frame, requests whose turn has not come, or answers
+  that its client did not take.
+- A channel waits for its socket to be readable, or, while it has something to send or requests
+  left to answer, to be writable: never for both.
+- An event is for a descriptor's generation, so that one left over in a batch for a channel that
+  was closed meanwhile cannot reach another one with the same number.
+- Whoever removes an `_Channel` from the table closes its descriptor; nothing waits for the garbage
+  collector.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.math cimport INFINITY
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.unistd cimport close
+
+import os
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.server import channels as rules
+from stormkeeper.pacemaker.wire.framing import bad_length
+
+cdef extern from "<sys/socket.h>" nogil:
+    int MSG_NOSIGNAL, SHUT_WR
+    ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    ssize_t send(int fd, const void *buffer, size_t size, int flags)
+    int shutdown(int fd, int how)
+
+cdef extern from "<sys/epoll.h>" nogil:
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
+    uint32_t EPOLLIN, EPOLLOUT
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int poller, int operation, int fd, epoll_event *event)
+    int epoll_wait(int poller, epoll_event *events, int size, int timeout_ms)
+
+cdef Py_ssize_t READ_BYTES = rules.READ_BYTES
+cdef Py_ssize_t ANSWER_BYTES = rules.ANSWER_BYTES
+cdef int TURN_ROUNDS = rules.TURN_ROUNDS
+cdef double TURN_SECONDS = rules.TURN_SECONDS
+cdef double LINGER = rules.LINGER
+
+cdef enum:
+    # Events taken from the system at a time.
+    EVENTS = 512
+    # Batches that `run` serves before the event loop has its turn again.
+    BATCHES = 4
+    # Buckets of the latency histogram, at most.
+    BUCKETS = 32
+    # What the answers' buffer may keep for itself after a large answer.
+    SPARE_BYTES = 1048576
+    # Types of messages.
+    SEND_PULSE = 4
+    GET_PULSE = 10
+
+cdef int BOUNDS = len(rules.LATENCY_BOUNDS)
+cdef double[BUCKETS] BOUND
+for _bucket, _bound in enumerate(rules.LATENCY_BOUNDS):
+    BOUND[_bucket] = _bound
+del _bucket, _bound
+
+# The exact shapes, as in wire.decoding: i32 type, struct data, then a path; or a pulse and its id.
+cdef const char *TYPE = b"\x08\x00\x01\x00\x00\x00"
+cdef const char *TO_PATH = b"\x0c\x00\x02\x0b\x00\x01"
+cdef const char *TO_PULSE_ID = b"\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"
+cdef const char *TO_DETAILS = b"\x0b\x00\x02"
+cdef const char *AFTER_PATH = b"\x00\x08\x00\x03"
+cdef const char *AFTER_PULSE = b"\x00\x00\x08\x00\x03"
+cdef const char *ACKNOWLEDGEMENT = b"\x00\x00\x00\x0f\x08\x00\x01\x00\x00\x00\x05"
+cdef const char *PULSE_ANSWER = b"\x08\x00\x01\x00\x00\x00\x0b\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"
+
+
+cdef inline int32_t read_i32(const char *at) noexcept nogil:
+    cdef const unsigned char *raw = <const unsigned char *> at
+    return <int32_t> (
+        (<uint32_t> raw[0] << 24) | (<uint32_t> raw[1] << 16) | (<uint32_t> raw[2] << 8) | raw[3]
+    )
+
+
+cdef inline void write_i32(char *at, int32_t value) noexcept nogil:
+    cdef uint32_t raw = <uint32_t> value
+    at[0] = <char> (raw >> 24)
+    at[1] = <char> (raw >> 16)
+    at[2] = <char> (raw >> 8)
+    at[3] = <char> raw
+
+
+cdef inline double monotonic() noexcept nogil:
+    cdef timespec time
+    clock_gettime(CLOCK_MONOTONIC, &time)
+    return time.tv_sec + time.tv_nsec * 1e-9
+
+
+# ------------------------------------------------------------------------------ the pulses
+
+
+@cython.final
+@cython.no_gc  # it holds bytes and a directory that the store takes apart by hand
+cdef class Entry:
+    """A path that holds a pulse, or the tombstone of one."""
+
+    cdef readonly bytes path
+    cdef readonly bytes details
+    cdef readonly int64_t revision
+    cdef readonly double changed
+    cdef public object home
+    # Neighbours in the order of revisions. Not counted as references: the index holds every entry
+    # that is linked, and so the end of a long list is no recursion.
+    cdef PyObject *older
+    cdef PyObject *newer
+
+
+@cython.final
+@cython.no_gc
+cdef class PulseIndex:
+    """Entries by path, and in the order of their revisions; see `pulse_index.PulseIndex`."""
+
+    cdef dict _entries
+    cdef PyObject *_oldest
+    cdef PyObject *_newest
+    cdef readonly int64_t revision
+    cdef readonly Py_ssize_t keys
+    cdef readonly Py_ssize_t tombstones
+    cdef readonly int64_t pulses_received
+    cdef readonly int64_t bytes_held
+    cdef public int64_t max_bytes
+
+    def __cinit__(self):
+        self._entries = {}
+
+    def __dealloc__(self):
+        # The homes list the entries, the entries hold their homes, and no collector sees it.
+        cdef PyObject *at = self._oldest
+        cdef Entry entry
+        while at is not NULL:
+            entry = <Entry> at
+            at = entry.newer
+            entry.older = entry.newer = NULL
+            entry.home = None
+
+    def get(self, bytes path not None):
+        cdef PyObject *found = PyDict_GetItem(self._entries, path)
+        return None if found is NULL else (<Entry> found).details
+
+    def entry(self, bytes path not None):
+        cdef PyObject *found = PyDict_GetItem(self._entries, path)
+        return None if found is NULL else <Entry> found
+
+    def replace(self, bytes path not None, bytes details not None, double now):
+        cdef PyObject *found = PyDict_GetItem(self._entries, path)
+        if found is NULL or not self._has_room(<Entry> found, PyBytes_GET_SIZE(details)):
+            return False
+        self._renew(<Entry> found, details, now)
+        return True
+
+    def add(self, bytes path not None, bytes details not None, double now, home):
+        cdef PyObject *found = PyDict_GetItem(self._entries, path)
+        cdef Entry entry
+        if found is NULL:
+            entry = Entry.__new__(Entry)
+            entry.path = path
+            self._entries[path] = entry
+        else:
+            entry = <Entry> found
+            if entry.details is not None:
+                raise ValueError(f"{path[:200]!r} holds a pulse already")
+            self.tombstones -= 1
+        entry.details = details
+        entry.home = home
+        self.keys += 1
+        self.pulses_received += 1
+        self.bytes_held += PyBytes_GET_SIZE(path) + PyBytes_GET_SIZE(details)
+        entry.changed = now
+        self._to_newest(entry)
+        return entry
+
+    def bury(self, Entry entry not None, double now):
+        if entry.details is None:
+            raise ValueError(f"{entry.path[:200]!r} holds no pulse")
+        self.bytes_held -= PyBytes_GET_SIZE(entry.path) + PyBytes_GET_SIZE(entry.details)
+        self.keys -= 1
+        self.tombstones += 1
+        entry.details = None
+        entry.home = None
+        entry.changed = now
+        self._to_newest(entry)
+
+    def forget(self, Entry entry not None):
+        if entry.details is not None or self._entries.get(entry.path) is not entry:
+            raise ValueError(f"{entry.path[:200]!r} holds no tombstone")
+        self.tombstones -= 1
+        entry.revision = 0
+        self._unlink(entry)
+        del self._entries[entry.path]
+
+    def renew(self, Entry entry not None):
+        self._to_newest(entry)
+
+    def since(self, int64_t revision, Py_ssize_t limit):
+        # From both ends at once: it costs the nearer one.
+        cdef PyObject *front = self._oldest
+        cdef PyObject *back = self._newest
+        cdef list entries = []
+        while front is not NULL and (<Entry> front).revision <= revision:
+            if (<Entry> back).revision <= revision:
+                front = (<Entry> back).newer
+                break
+            front = (<Entry> front).newer
+            back = (<Entry> back).older
+        while front is not NULL and limit > 0:
+            entries.append(<Entry> front)
+            front = (<Entry> front).newer
+            limit -= 1
+        return entries
+
+    def oldest(self):
+        return None if self._oldest is NULL else <Entry> self._oldest
+
+    def after(self, Entry entry not None):
+        return None if entry.newer is NULL else <Entry> entry.newer
+
+    cdef bint overwrite(
+        self,
+        const char *path,
+        Py_ssize_t path_size,
+        const char *details,
+        Py_ssize_t size,
+        double now,
+    ) except -1:
+        """Do as `replace`, with bytes in a buffer."""
+        cdef PyObject *found = self.find(path, path_size)
+        if found is NULL or not self._has_room(<Entry> found, size):
+            return False
+        self._renew(<Entry> found, PyBytes_FromStringAndSize(details, size), now)
+        return True
+
+    cdef PyObject *find(self, const char *path, Py_ssize_t size) except? NULL:
+        """Return the entry of a path, which is not counted as a reference; NULL if none."""
+        cdef bytes key = PyBytes_FromStringAndSize(path, size)
+        return PyDict_GetItem(self._entries, key)
+
+    cdef bint _has_room(self, Entry entry, Py_ssize_t size) noexcept:
+        """Whether the pulse that an entry holds may be replaced by one of `size` bytes."""
+        if entry.details is None:
+            return False
+        cdef Py_ssize_t more = size - PyBytes_GET_SIZE(entry.details)
+        return more <= 0 or not self.max_bytes or self.bytes_held + more <= self.max_bytes
+
+    cdef void _renew(self, Entry entry, bytes details, double now) noexcept:
+        self.bytes_held += PyBytes_GET_SIZE(details) - PyBytes_GET_SIZE(entry.details)
+        self.pulses_received += 1
+        entry.details = details
+        entry.changed = now
+        self._to_newest(entry)
+
+    cdef void _to_newest(self, Entry entry) noexcept:
+        cdef PyObject *at = <PyObject *> entry
+        self.revision += 1
+        entry.revision = self.revision
+        if self._newest is at:
+            return
+        self._unlink(entry)
+        entry.older = self._newest
+        if self._newest is NULL:
+            self._oldest = at
+        else:
+            (<Entry> self._newest).newer = at
+        self._newest = at
+
+    cdef void _unlink(self, Entry entry) noexcept:
+        """Take an entry out of the order, if it is in it."""
+        cdef PyObject *at = <PyObject *> entry
+        if entry.older is not NULL:
+            (<Entry> entry.older).newer = entry.newer
+        elif self._oldest is at:
+            self._oldest = entry.newer
+        if entry.newer is not NULL:
+            (<Entry> entry.newer).older = entry.older
+        elif self._newest is at:
+            self._newest = entry.older
+        entry.older = entry.newer = NULL
+
+
+# ---------------------------------------------------------------------------- the channels
+
+
+@cython.final
+cdef class _Channel:
+    """One connection: what it holds between its turns."""
+
+    cdef int fd
+    cdef uint32_t generation
+    cdef uint32_t interest
+    cdef object session
+    cdef bint may_read
+    cdef bint may_write
+    # Whether the session is over; what follows is sending its last answers, and closing.
+    cdef bint is_over
+    cdef bint is_half_closed
+    # Whether whole requests wait in `kept`, as its turn was over or its client does not read.
+    cdef bint has_unanswered
+    # What came and is not answered, from `begin` on: requests, and at the end a part of one.
+    cdef char *kept
+    cdef Py_ssize_t kept_begin
+    cdef Py_ssize_t kept_size
+    cdef Py_ssize_t kept_capacity
+    # Bytes of the whole frame of which `kept` has a part; 4 while its length is not known.
+    cdef Py_ssize_t frame_size
+    # Answers that the client did not take yet.
+    cdef char *unsent
+    cdef Py_ssize_t unsent_begin
+    cdef Py_ssize_t unsent_size
+    # Clock seconds: since when a frame is unfinished and answers are unread, if they are; when a
+    # channel whose session is over is closed.
+    cdef double frame_since
+    cdef double unsent_since
+    cdef double closes_at
+
+    def __dealloc__(self):
+        free(self.kept)
+        free(self.unsent)
+        if self.fd > 0:
+            close(self.fd)
+
+    cdef int keep(self, const char *data, Py_ssize_t size) except -1:
+        """Add to what is kept. Memory grows with what came, and by doubling, to copy it seldom."""
+        cdef Py_ssize_t capacity = self.kept_size + size
+        cdef char *grown
+        if capacity > self.kept_capacity:
+            capacity = max(capacity, min(2 * self.kept_capacity, self.frame_size))
+            grown = <char *> realloc(self.kept, capacity)
+            if grown is NULL:
+                raise MemoryError
+            self.kept = grown
+            self.kept_capacity = capacity
+        memcpy(self.kept + self.kept_size, data, size)
+        self.kept_size += size
+        return 0
+
+    cdef void drop_kept(self) noexcept:
+        free(self.kept)
+        self.kept = NULL
+        self.kept_begin = self.kept_size = self.kept_capacity = 0
+        self.has_unanswered = False
+        self.frame_since = 0
+
+    cdef void drop_unsent(self) noexcept:
+        free(self.unsent)
+        self.unsent = NULL
+        self.unsent_begin = self.unsent_size = 0
+
+
+cdef class EpollChannels:
+    """Moves bytes over an epoll of its own, whose descriptor an event loop watches."""
+
+    cdef PulseIndex _index
+    cdef object _clock
+    cdef object _on_closed
+    cdef public Py_ssize_t max_size
+    cdef public double frame_timeout
+    cdef public double output_timeout
+    cdef int _poller
+    cdef epoll_event[EVENTS] _events
+    # By descriptor: a `_Channel`, or None.
+    cdef list _table
+    cdef Py_ssize_t _open
+    cdef uint32_t _generation
+    cdef bint _is_draining
+    # What a turn reads, and the answers that it makes.
+    cdef char *_input
+    cdef char *_answers
+    cdef Py_ssize_t _answers_size
+    cdef Py_ssize_t _answers_capacity
+    # The clock when the batch began (s), and the monotonic time when the turn ends.
+    cdef double _now
+    cdef double _turn_ends
+    cdef int64_t _sends
+    cdef int64_t _gets
+    cdef int64_t _others
+    cdef int64_t _bytes_in
+    cdef int64_t _bytes_out
+    cdef int64_t[BUCKETS] _buckets
+    cdef double _seconds
+
+    def __cinit__(
+        self,
+        PulseIndex index not None,
+        *,
+        Py_ssize_t max_size,
+        clock,
+        double frame_timeout,
+        double output_timeout,
+        on_closed,
+    ):
+        self._index = index
+        self._clock = clock
+        self._on_closed = on_closed
+        self.max_size = max_size
+        self.frame_timeout = frame_timeout
+        self.output_timeout = output_timeout
+        self._table = []
+        self._input = <char *> malloc(READ_BYTES)
+        self._answers_capacity = ANSWER_BYTES
+        self._answers = <char *> malloc(ANSWER_BYTES)
+        if self._input is NULL or self._answers is NULL:
+            raise MemoryError
+        self._poller = epoll_create1(EPOLL_CLOEXEC)
+        if self._poller < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        free(self._input)
+        free(self._answers)
+        if self._poller > 0:
+            close(self._poller)
+
+    def __len__(self):
+        return self._open
+
+    def fileno(self):
+        """Return the descriptor that is readable when `run` has something to do."""
+        return self._poller
+
+    def attach(self, loop):
+        """Let an event loop call `run`."""
+        loop.add_reader(self._poller, self.run)
+
+    def detach(self, loop):
+        """Undo `attach`."""
+        loop.remove_reader(self._poller)
+
+    def counters(self):
+        return {
+            "sends": self._sends,
+            "gets": self._gets,
+            "others": self._others,
+            "bytes_in": self._bytes_in,
+            "bytes_out": self._bytes_out,
+        }
+
+    def latency(self):
+        return rules.LATENCY_BOUNDS, [self._buckets[n] for n in range(BOUNDS + 1)], self._seconds
+
+    # -------------------------------------------------- what the server asks of the channels
+
+    def adopt(self, connection, session, double now):
+        cdef _Channel channel = _Channel.__new__(_Channel)
+        cdef epoll_event event
+        rules.prepare(connection)
+        channel.fd = connection.detach()
+        channel.session = session
+        channel.may_read = session.may_read
+        channel.may_write = session.may_write
+        self._generation += 1
+        channel.generation = self._generation
+        channel.frame_size = 4
+        channel.interest = EPOLLIN
+        event.events = EPOLLIN
+        event.data.u64 = (<uint64_t> channel.generation << 32) | <uint32_t> channel.fd
+        if epoll_ctl(self._poller, EPOLL_CTL_ADD, channel.fd, &event) < 0:
+            raise OSError(errno, os.strerror(errno))  # the channel closes it as it goes
+        while len(self._table) <= channel.fd:
+            self._table.append(None)
+        self._table[channel.fd] = channel
+        self._open += 1
+        if self._is_draining:
+            self._now = now
+            self._rest(channel)
+
+    def run(self):
+        """Serve what is readable or writable now; never waits."""
+        cdef int count, batch
+        for batch in range(BATCHES):
+            count = epoll_wait(self._poller, self._events, EVENTS, 0)
+            if count <= 0:
+                return
+            self._serve(count)
+            if count < 4:
+                # A lull: more is not likely to be there already.
+                return
+
+    def sweep(self, double now):
+        cdef _Channel channel
+        self._now = now
+        for slot in list(self._table):
+            if slot is None:
+                continue
+            channel = slot
+            if channel.fd < 0:
+                continue
+            if channel.is_over:
+                if now >= channel.closes_at:
+                    self._close(channel)
+                continue
+            session = channel.session
+            overdue = session.handshake_due(now)
+            channel.may_read = session.may_read
+            channel.may_write = session.may_write
+            if overdue is not None:
+                self._end(channel, rules.HANDSHAKE_TIMEOUT, overdue)
+                self._rest(channel)
+            elif channel.unsent_size and now - channel.unsent_since > self.output_timeout:
+                self._end(
+                    channel, rules.OUTPUT_TIMEOUT, rules.unread_answers(now - channel.unsent_since)
+                )
+                self._close(channel)
+            elif (
+                channel.frame_since
+                and channel.interest == EPOLLIN
+                and now - channel.frame_since > self.frame_timeout
+            ):
+                self._end(
+                    channel, rules.FRAME_TIMEOUT, rules.unfinished_frame(now - channel.frame_since)
+                )
+                self._rest(channel)
+
+    def drain(self):
+        cdef _Channel channel
+        self._now = self._clock()
+        for is_last_look in (False, True):
+            self._is_draining = is_last_look
+            for slot in list(self._table):
+                if slot is not None:
+                    channel = slot
+                    if channel.fd >= 0:
+                        self._turn(channel)
+
+    def abort(self):
+        cdef _Channel channel
+        for slot in list(self._table):
+            if slot is not None:
+                channel = slot
+                if channel.fd >= 0:
+                    self._end(channel, rules.DRAIN, rules.STOPPING)
+                    self._close(channel)
+
+    # -------------------------------------------------------------------- batches and turns
+
+    cdef int _serve(self, int count) except -1:
+        """Give each of a batch's channels its turn, and count how long that took."""
+        cdef int n, fd
+        cdef int64_t requests = self._sends + self._gets + self._others
+        cdef uint64_t key
+        cdef _Channel channel
+        cdef double began = monotonic()
+        cdef double seconds
+        self._now = self._clock()
+        for n in range(count):
+            key = self._events[n].data.u64
+            fd = <int> (key & 0xFFFFFFFFU)
+            slot = self._table[fd]
+            if slot is None:
+                continue
+            channel = <_Channel> slot
+            if channel.generation == <uint32_t> (key >> 32):
+                self._turn(channel)
+        requests = self._sends + self._gets + self._others - requests
+        if requests:
+            seconds = monotonic() - began
+            n = 0
+            while n < BOUNDS and seconds > BOUND[n]:
+                n += 1
+            self._buckets[n] += requests
+            self._seconds += requests * seconds
+        if self._answers_capacity > SPARE_BYTES:
+            free(self._answers)
+            self._answers_capacity = ANSWER_BYTES
+            self._answers = <char *> malloc(ANSWER_BYTES)
+            if self._answers is NULL:
+                self._answers_capacity = 0
+        return 0
+
+    cdef int _turn(self, _Channel channel) except -1:
+        """Move one channel on: send, answer, read; then let it wait for what it needs next."""
+        try:
+            if self._advance(channel):
+                self._rest(channel)
+            else:
+                self._close(channel)
+        except Exception:
+            rules.log_error_of_ours(channel.session)
+            self._end(channel, rules.ERROR, rules.AN_ERROR_OF_OURS)
+            self._close(channel)
+        return 0
+
+    cdef bint _advance(self, _Channel channel) except -1:
+        """Do a turn's work; return whether the connection lives on."""
+        cdef Py_ssize_t size
+        cdef int rounds = 0
+        self._turn_ends = monotonic() + TURN_SECONDS
+        self._answers_size = 0
+        if channel.unsent_size:
+            if not self._send_unsent(channel):
+                return False
+            if channel.unsent_size:
+                return True
+        if not channel.has_unanswered:
+            if (channel.is_over or self._is_draining) and not channel.is_half_closed:
+                return True
+            size = self._read(channel)
+            if size <= 0:
+                return size < 0
+            if channel.is_over:
+                return True  # what comes now is dropped
+            self._receive(channel, self._input, size)
+            if not self._send_answers(channel):
+                return False
+            rounds = 1
+        while channel.has_unanswered and not channel.unsent_size and rounds < TURN_ROUNDS:
+            self._answer_kept(channel)
+            if not self._send_answers(channel):
+                return False
+            rounds += 1
+            if monotonic() > self._turn_ends:
+                break
+        return True
+
+    cdef int _rest(self, _Channel channel) except -1:
+        """Have the system tell when the channel can go on."""
+        cdef epoll_event event
+        cdef uint32_t interest = EPOLLIN
+        if channel.unsent_size or channel.has_unanswered:
+            interest = EPOLLOUT
+        elif channel.is_half_closed:
+            pass
+        elif channel.is_over or self._is_draining:
+            self._end(channel, rules.DRAIN, rules.STOPPING)
+            channel.is_half_closed = True
+            channel.drop_kept()
+            shutdown(channel.fd, SHUT_WR)
+        if interest != channel.interest:
+            channel.interest = interest
+            event.events = interest
+            event.data.u64 = (<uint64_t> channel.generation << 32) | <uint32_t> channel.fd
+            epoll_ctl(self._poller, EPOLL_CTL_MOD, channel.fd, &event)
+        return 0
+
+    cdef int _end(self, _Channel channel, str cause, str reason) except -1:
+        """Tell, once, that a session is over; its last answers may still be sent."""
+        if channel.is_over:
+            return 0
+        channel.is_over = True
+        channel.drop_kept()
+        # While the server drains, it is the server that ends this.
+        channel.closes_at = INFINITY if cause is rules.DRAIN else self._now + LINGER
+        try:
+            self._on_closed(channel.session, cause, reason)
+        except Exception:
+            rules.log_error_of_ours(channel.session)
+        return 0
+
+    cdef int _close(self, _Channel channel) except -1:
+        cdef int fd = channel.fd
+        if fd < 0:
+            return 0
+        self._end(channel, rules.BY_CLIENT, rules.CLOSED_BY_CLIENT)
+        channel.fd = -1
+        channel.drop_kept()
+        channel.drop_unsent()
+        # Explicitly: a descriptor that was inherited by a process in between keeps it there.
+        epoll_ctl(self._poller, EPOLL_CTL_DEL, fd, NULL)
+        close(fd)
+        channel.session = None
+        self._table[fd] = None
+        self._open -= 1
+        return 0
+
+    # ----------------------------------------------------------------------- bytes that come
+
+    cdef Py_ssize_t _read(self, _Channel channel) except -2:
+        """Read; return the number of bytes, -1 if there are none now, 0 if none will come."""
+        cdef ssize_t size
+        while True:
+            size = recv(channel.fd, self._input, READ_BYTES, 0)
+            if size > 0:
+                self._bytes_in += size
+                return size
+            if size == 0:
+                self._end(
+                    channel,
+                    rules.BY_CLIENT,
+                    rules.CLOSED_WITHIN_A_MESSAGE if channel.kept_size else rules.CLOSED_BY_CLIENT,
+                )
+                return 0
+            if errno == EAGAIN:
+                return -1
+            if errno != EINTR:
+                self._end(channel, rules.BY_CLIENT, rules.RESET_BY_CLIENT)
+                return 0
+
+    cdef int _receive(self, _Channel channel, const char *data, Py_ssize_t size) except -1:
+        """Answer the frames that these bytes complete, and keep the rest."""
+        cdef Py_ssize_t pos = 0
+        if channel.kept_size:
+            pos = self._complete_kept(channel, data, size)
+        if pos < size and not channel.is_over:
+            pos += self._answer_frames(channel, data + pos, size - pos)
+            if pos < size and not channel.is_over:
+                channel.keep(data + pos, size - pos)
+                channel.frame_since = self._now
+        return 0
+
+    cdef Py_ssize_t _complete_kept(
+        self, _Channel channel, const char *data, Py_ssize_t size
+    ) except -1:
+        """Add to the frame that is kept in part what it lacks; return how much that was."""
+        cdef Py_ssize_t pos = 0
+        cdef Py_ssize_t piece
+        cdef bint had_length
+        while True:
+            had_length = channel.kept_size >= 4
+            piece = min(channel.frame_size - channel.kept_size, size - pos)
+            channel.keep(data + pos, piece)
+            pos += piece
+            if channel.kept_size < channel.frame_size:
+                return pos
+            if not had_length:
+                if not self._is_allowed(channel, read_i32(channel.kept)):
+                    return pos
+                channel.frame_size = 4 + read_i32(channel.kept)
+                if channel.frame_size > 4:
+                    continue
+            self._answer(channel, channel.kept + 4, channel.frame_size - 4)
+            channel.drop_kept()
+            return pos
+
+    cdef int _answer_kept(self, _Channel channel) except -1:
+        """Go on with requests whose turn has not come."""
+        cdef Py_ssize_t begin = channel.kept_begin
+        channel.has_unanswered = False
+        channel.kept_begin += self._answer_frames(
+            channel, channel.kept + begin, channel.kept_size - begin
+        )
+        if channel.is_over:
+            channel.drop_kept()
+        if channel.has_unanswered or channel.is_over:
+            return 0
+        cdef Py_ssize_t rest = channel.kept_size - channel.kept_begin
+        cdef char *kept = channel.kept
+        begin = channel.kept_begin
+        # What is left is a part of a frame: it takes the memory that it needs.
+        channel.kept = NULL
+        channel.drop_kept()
+        if rest:
+            try:
+                channel.keep(kept + begin, rest)
+                channel.frame_since = self._now
+            finally:
+                free(kept)
+        else:
+            free(kept)
+        return 0
+
+    cdef Py_ssize_t _answer_frames(
+        self, _Channel channel, const char *data, Py_ssize_t size
+    ) except -1:
+        """Answer whole frames until the turn is over or they end; return how many bytes they had.
+
+        What is left is a part of a frame of `frame_size`, or requests, `has_unanswered`.
+        """
+        cdef Py_ssize_t pos = 0
+        cdef int32_t length
+        channel.frame_size = 4
+        while size - pos >= 4 and not channel.is_over:
+            length = read_i32(data + pos)
+            if 0 <= length <= self.max_size and size - pos - 4 < length:
+                channel.frame_size = 4 + <Py_ssize_t> length
+                break
+            if self._answers_size >= ANSWER_BYTES or self._turn_ends == 0:
+                channel.has_unanswered = True
+                break
+            if not self._is_allowed(channel, length):
+                break
+            self._answer(channel, data + pos + 4, length)
+            pos += 4 + length
+        return pos
+
+    cdef bint _is_allowed(self, _Channel channel, int32_t length) except -1:
+        if 0 <= length <= self.max_size:
+            return True
+        self._end(channel, rules.PROTOCOL, str(bad_length(length, self.max_size)))
+        return False
+
+    # ----------------------------------------------------------------------------- requests
+
+    cdef int _answer(self, _Channel channel, const char *frame, Py_ssize_t size) except -1:
+        cdef int kind = 0
+        if size >= 7 and memcmp(frame, TYPE, 6) == 0:
+            kind = frame[6]
+        if kind == SEND_PULSE:
+            self._sends += 1
+            if channel.may_write and self._store_exact_shape(frame, size):
+                return 0
+        elif kind == GET_PULSE:
+            self._gets += 1
+            if channel.may_read and self._fetch_exact_shape(frame, size):
+                return 0
+        else:
+            self._others += 1
+        return self._answer_by_session(channel, frame, size)
+
+    cdef bint _store_exact_shape(self, const char *frame, Py_ssize_t size) except -1:
+        """Store a pulse to a path that has one; return whether this was such a request."""
+        cdef Py_ssize_t path_size, details_size
+        cdef const char *after_path
+        cdef char *answer
+        # The least sizes: an empty path, empty details.
+        if size < 37 or memcmp(frame + 7, TO_PULSE_ID, 9) != 0:
+            return False
+        path_size = read_i32(frame + 16)
+        if not 0 <= path_size <= size - 37:
+            return False
+        after_path = frame + 20 + path_size
+        details_size = read_i32(after_path + 3)
+        if (
+            details_size != size - 37 - path_size
+            or memcmp(after_path, TO_DETAILS, 3) != 0
+            or memcmp(after_path + 7 + details_size, AFTER_PULSE, 5) != 0
+            or frame[size - 1] != 0
+        ):
+            return False
+        answer = self._room(19)
+        if not self._index.overwrite(
+            frame + 20, path_size, after_path + 7, details_size, self._now
+        ):
+            return False
+        memcpy(answer, ACKNOWLEDGEMENT, 11)
+        memcpy(answer + 11, frame + size - 8, 8)  # the message id, and the end
+        self._answers_size += 19
+        return True
+
+    cdef bint _fetch_exact_shape(self, const char *frame, Py_ssize_t size) except -1:
+        """Answer with a pulse that is there; return whether this was a question for one."""
+        cdef Py_ssize_t path_size, details_size, answer_size
+        cdef PyObject *found
+        cdef char *answer
+        # The least size: an empty path.
+        if size < 26 or memcmp(frame + 7, TO_PATH, 6) != 0:
+            return False
+        path_size = read_i32(frame + 13)
+        if (
+            path_size != size - 26
+            or memcmp(frame + 17 + path_size, AFTER_PATH, 4) != 0
+            or frame[size - 1] != 0
+        ):
+            return False
+        found = self._index.find(frame + 17, path_size)
+        if found is NULL or (<Entry> found).details is None:
+            return False
+        details_size = PyBytes_GET_SIZE((<Entry> found).details)
+        answer_size = 37 + path_size + details_size
+        if answer_size > self.max_size:
+            return False
+        answer = self._room(4 + answer_size)
+        write_i32(answer, <int32_t> answer_size)
+        memcpy(answer + 4, PULSE_ANSWER, 16)
+        memcpy(answer + 20, frame + 13, 4 + path_size)
+        answer += 24 + path_size
+        memcpy(answer, TO_DETAILS, 3)
+        write_i32(answer + 3, <int32_t> details_size)
+        memcpy(answer + 7, PyBytes_AS_STRING((<Entry> found).details), details_size)
+        answer += 7 + details_size
+        answer[0] = answer[1] = 0
+        memcpy(answer + 2, frame + size - 8, 8)  # the message id, and the end
+        self._answers_size += 4 + answer_size
+        return True
+
+    cdef int _answer_by_session(
+        self, _Channel channel, const char *frame, Py_ssize_t size
+    ) except -1:
+        session = channel.session
+        cdef bytes answer
+        try:
+            answer = session.answer(PyBytes_FromStringAndSize(frame, size))
+        except RemoteProtocolError as fault:
+            self._end(channel, rules.PROTOCOL, str(fault))
+            return 0
+        size = PyBytes_GET_SIZE(answer)
+        memcpy(self._room(size), PyBytes_AS_STRING(answer), size)
+        self._answers_size += size
+        channel.may_read = session.may_read
+        channel.may_write = session.may_write
+        if session.fault is not None:
+            self._end(channel, rules.AUTHENTICATION, session.fault)
+        if monotonic() > self._turn_ends:
+            self._turn_ends = 0  # at the next frame
+        return 0
+
+    # ------------------------------------------------------------------------ bytes that go
+
+    cdef char *_room(self, Py_ssize_t size) except NULL:
+        """Return where the next answer may be written."""
+        cdef Py_ssize_t capacity = self._answers_size + size
+        cdef char *grown
+        if capacity > self._answers_capacity:
+            capacity += capacity // 2
+            grown = <char *> realloc(self._answers, capacity)
+            if grown is NULL:
+                raise MemoryError
+            self._answers = grown
+            self._answers_capacity = capacity
+        return self._answers + self._answers_size
+
+    cdef bint _send_answers(self, _Channel channel) except -1:
+        """Send what the turn made, and lay by what is not taken; False if the client is gone."""
+        cdef Py_ssize_t size = self._answers_size
+        cdef Py_ssize_t sent
+        if size == 0:
+            return True
+        self._answers_size = 0
+        sent = self._send(channel, self._answers, size)
+        if sent < 0:
+            return False
+        if sent < size:
+            channel.unsent = <char *> malloc(size - sent)
+            if channel.unsent is NULL:
+                raise MemoryError
+            memcpy(channel.unsent, self._answers + sent, size - sent)
+            channel.unsent_begin = 0
+            channel.unsent_size = size - sent
+            channel.unsent_since = self._now
+        return True
+
+    cdef bint _send_unsent(self, _Channel channel) except -1:
+        """Send what was laid by; False if the client is gone."""
+        cdef Py_ssize_t sent = self._send(
+            channel, channel.unsent + channel.unsent_begin, channel.unsent_size
+        )
+        if sent < 0:
+            return False
+        channel.unsent_begin += sent
+        channel.unsent_size -= sent
+        if sent:
+            channel.unsent_since = self._now
+        if channel.unsent_size == 0:
+            channel.drop_unsent()
+            # It could not send the rest of a frame while it was not read from.
+            if channel.frame_since:
+                channel.frame_since = self._now
+        return True
+
+    cdef Py_ssize_t _send(self, _Channel channel, const char *data, Py_ssize_t size) except -2:
+        """Send; return the number of bytes that the system took, -1 if the client is gone."""
+        cdef ssize_t sent
+        while True:
+            sent = send(channel.fd, data, size, MSG_NOSIGNAL)
+            if sent >= 0:
+                self._bytes_out += sent
+                return sent
+            if errno == EAGAIN:
+                return 0
+            if errno != EINTR:
+                self._end(channel, rules.BY_CLIENT, rules.RESET_BY_CLIENT)
+                return -1
