@@ -43,7 +43,7 @@ def test_none_has_no_mechanism():
     assert methods.client_mechanism(defaults(), "localhost") is None
 
 
-@pytest.mark.parametrize("method", ["DIGEST"])
+@pytest.mark.parametrize("method", ["DIGEST", "SCRAM"])
 def test_two_ends_with_one_file(conf_of, method):
     conf = conf_of(method)
     make_server = methods.server_mechanism(conf)
@@ -57,7 +57,7 @@ def test_two_ends_with_one_file(conf_of, method):
         assert methods.authorised(conf, server.authorization_id)
 
 
-@pytest.mark.parametrize("method", ["DIGEST"])
+@pytest.mark.parametrize("method", ["DIGEST", "SCRAM"])
 def test_two_ends_with_different_passwords(conf_of, method):
     client = methods.client_mechanism(conf_of(method, JAAS.replace("HUSH", "OTHER")), "localhost")()
     server = methods.server_mechanism(conf_of(method))()
@@ -78,7 +78,7 @@ def test_a_digest_client_is_called_by_its_topology(conf_of):
         assert credentials.shown(server) == name
 
 
-@pytest.mark.parametrize("method", ["DIGEST"])
+@pytest.mark.parametrize("method", ["DIGEST", "SCRAM"])
 @pytest.mark.parametrize(
     "make", [methods.server_mechanism, lambda c: methods.client_mechanism(c, "h")]
 )
@@ -87,11 +87,26 @@ def test_a_file_without_the_section(conf_of, method, make):
         make(conf_of(method, "Other { x=1; };"))
 
 
-@pytest.mark.parametrize("method", ["DIGEST"])
+@pytest.mark.parametrize("method", ["DIGEST", "SCRAM"])
 def test_no_half_shows_a_secret(conf_of, method):
     conf = conf_of(method)
     for half in methods.server_mechanism(conf)(), methods.client_mechanism(conf, "localhost")():
         assert "HUSH" not in repr(half)
+
+
+def test_scram_has_a_section_of_its_own_with_several_users(conf_of):
+    server_conf = conf_of(
+        "SCRAM", JAAS + 'PacemakerScram { user_ui="FIRST" user_nimbus="SECOND"; };'
+    )
+    server = methods.server_mechanism(server_conf)()
+    client_conf = conf_of("SCRAM", 'PacemakerScram { username=nimbus password="SECOND"; };')
+    converse(methods.client_mechanism(client_conf, "localhost")(), server)
+    assert credentials.shown(server) == "nimbus"
+    with pytest.raises(AuthenticationError, match="wrong password or user"):
+        converse(
+            methods.client_mechanism(conf_of("SCRAM"), "localhost")(),
+            methods.server_mechanism(server_conf)(),
+        )
 
 
 def test_nobody_is_not_authorised(conf_of):

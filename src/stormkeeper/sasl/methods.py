@@ -7,6 +7,7 @@ from stormkeeper.errors import ConfigError
 from stormkeeper.sasl import credentials
 from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
+from stormkeeper.sasl.jaas import Login
 from stormkeeper.sasl.login_file import ignored_childopts, login, login_file
 from stormkeeper.sasl.mechanism import Mechanism
 
@@ -43,6 +44,8 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
             password = credentials.storm_password(user)
             # As Storm's server: whoever knows the password, whatever it calls itself.
             return lambda: DigestServer(lambda _: password)
+        case "SCRAM":
+            return _scram_server(login(conf, SCRAM_SECTION, DIGEST_SECTION))
         case method:
             raise ConfigError(f"pacemaker.auth.method {method} is not there yet")
 
@@ -75,8 +78,29 @@ def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
             name = conf.get("topology.name") or credentials.DEFAULT_CLIENT_NAME
             storm_user = UserPassword(credentials.storm_username(str(name)), password)
             return lambda: DigestClient(storm_user)
+        case "SCRAM":
+            return _scram_client(login(conf, SCRAM_SECTION, DIGEST_SECTION))
         case method:
             raise ConfigError(f"pacemaker.auth.method {method} is not there yet")
+
+
+# scramp and gssapi are imported where they are needed: most processes need neither.
+
+
+def _scram_server(login: Login) -> Callable[[], Mechanism]:
+    from stormkeeper.sasl.scram import ScramServer, ScramUsers  # noqa: PLC0415
+
+    users = ScramUsers(credentials.user_passwords(login))
+    return lambda: ScramServer(users)
+
+
+def _scram_client(login: Login) -> Callable[[], Mechanism]:
+    from stormkeeper.sasl.scram import ScramClient  # noqa: PLC0415
+
+    user = credentials.user_password(login)
+    # Once now, so that a name or password that cannot be is found before a connection.
+    ScramClient(user)
+    return lambda: ScramClient(user)
 
 
 def authorised(conf: Conf, authorization_id: str) -> bool:

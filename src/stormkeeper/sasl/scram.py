@@ -1,0 +1,256 @@
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677): passwords without Storm's DIGEST-MD5, on scramp.
+
+The server names the mechanism first, then it is client-first, server-first, client-final,
+server-final. Without channel binding, so TLS is what keeps somebody between the two out.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable, Mapping
+
+from scramp import ScramClient as _Client
+from scramp import ScramException, ScramMechanism
+from scramp.utils import ServerError, saslprep
+
+from stormkeeper.errors import AuthenticationError, ConfigError
+from stormkeeper.sasl.credentials import UserPassword, printable
+
+NAME = "SCRAM-SHA-256"
+
+#: What the server begins with, so that a client of another mechanism sees where it is.
+GREETING = NAME.encode()
+
+#: Rounds of hashing that a listener has to do for every password that it tries, and a client once
+#: for its own; RFC 7677 §4 asks for 4096 at least. 16,384 are a few milliseconds.
+ITERATIONS = 16_384
+
+#: More than this a client does not do for a server: about half a second.
+MAX_ITERATIONS = 1_000_000
+
+#: Longest message, in bytes: names and nonces of any sense fit many times.
+MAX_MESSAGE = 4096
+
+_SALT_LENGTH = 16
+
+_Verifier = tuple[bytes, bytes, bytes, int]  # salt, stored key, server key, iterations
+
+
+class ScramUsers:
+    """What a server needs to know of its users: no passwords, and nothing that gives them away.
+
+    Whoever asks for a name that is not there gets a salt too, the same at every try, and fails in
+    the same place as with a wrong password: the names cannot be found out.
+
+    Parameters
+    ----------
+    users
+        The users by name.
+    salt_key
+        What the salts derive from; random by default, so that they change at every start.
+
+    Raises
+    ------
+    ConfigError
+        When a name or a password has a character that SCRAM allows in none (RFC 4013).
+    """
+
+    def __init__(self, users: Mapping[str, UserPassword], salt_key: bytes | None = None) -> None:
+        self._salt_key = secrets.token_bytes(32) if salt_key is None else salt_key
+        mechanism = ScramMechanism(NAME)
+        self._verifiers: dict[str, _Verifier] = {}
+        for user in users.values():
+            try:
+                name = saslprep(user.username)
+                self._verifiers[name] = mechanism.make_auth_info(
+                    user.password, iteration_count=ITERATIONS, salt=self._derived("salt", name)
+                )
+            except ScramException as error:
+                raise ConfigError(
+                    f"the user {printable(user.username)!r} has a character in its name or password"
+                    " that SCRAM allows in none, such as a control character; choose others"
+                ) from error
+
+    def verifier(self, name: str) -> _Verifier:
+        """Return salt, stored key, server key and rounds of a user, there or not."""
+        invented = (
+            self._derived("salt", name),
+            self._derived("stored key", name, 32),
+            self._derived("server key", name, 32),
+            ITERATIONS,
+        )
+        return self._verifiers.get(name, invented)
+
+    def _derived(self, purpose: str, name: str, length: int = _SALT_LENGTH) -> bytes:
+        message = f"{purpose}\0{name}".encode()
+        return hmac.digest(self._salt_key, message, "sha256")[:length]
+
+
+class ScramServer:
+    """The server's half.
+
+    Parameters
+    ----------
+    users
+        Who may authenticate.
+    nonce
+        Gives the server's part of the nonce; scramp's by default.
+    """
+
+    name = NAME
+
+    def __init__(self, users: ScramUsers, *, nonce: Callable[[], str] | None = None) -> None:
+        self._users = users
+        self._server = ScramMechanism(NAME).make_server(
+            self._look_up, s_nonce=None if nonce is None else nonce()
+        )
+        self._step = 0
+        self._user: str | None = None
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the client has proved that it knows the password."""
+        return self._complete
+
+    @property
+    def authorization_id(self) -> str | None:
+        """The user's name, once `complete`."""
+        return self._user if self._complete else None
+
+    def start(self) -> bytes:
+        """Return the mechanism's name."""
+        return GREETING
+
+    def step(self, token: bytes) -> bytes:
+        """Take client-first and return server-first; take client-final and return server-final.
+
+        Raises
+        ------
+        AuthenticationError
+            When a message is malformed, out of its turn, or shows that the password is wrong.
+        """
+        self._step += 1
+        if self._step > 2:
+            raise AuthenticationError("a message came after the end of the authentication")
+        try:
+            return (self._challenge, self._verify)[self._step - 1](_text(token))
+        except AuthenticationError:
+            self._step = 2
+            raise
+        except (ScramException, ValueError) as error:
+            # Nothing that comes after it is part of this authentication.
+            self._step = 2
+            raise _refusal(error) from error
+
+    def _challenge(self, text: str) -> bytes:
+        self._server.set_client_first(text)
+        return str(self._server.get_server_first()).encode()
+
+    def _verify(self, text: str) -> bytes:
+        self._server.set_client_final(text)
+        final = str(self._server.get_server_final()).encode()
+        self._complete = True
+        return final
+
+    def _look_up(self, name: str) -> _Verifier:
+        self._user = name
+        return self._users.verifier(name)
+
+
+class ScramClient:
+    """The client's half.
+
+    Parameters
+    ----------
+    user
+        Name and password.
+    nonce
+        Gives the client's part of the nonce; scramp's by default.
+
+    Raises
+    ------
+    ConfigError
+        When SCRAM allows no such name or password (RFC 4013).
+    """
+
+    name = NAME
+    authorization_id = None
+
+    def __init__(self, user: UserPassword, *, nonce: Callable[[], str] | None = None) -> None:
+        try:
+            self._client = _Client(
+                [NAME], user.username, user.password, c_nonce=None if nonce is None else nonce()
+            )
+        except ScramException as error:
+            raise ConfigError(
+                f"the user {printable(user.username)!r} has no name, or a character in its name or"
+                " password that SCRAM allows in none, such as a control character; choose others"
+            ) from error
+        self._step = 0
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has proved that it knows the password's verifier."""
+        return self._complete
+
+    def start(self) -> None:
+        """Return None: the server speaks first."""
+
+    def step(self, token: bytes) -> bytes | None:
+        """Take the server's greeting, server-first and server-final; return what to answer.
+
+        Raises
+        ------
+        AuthenticationError
+            When a message is malformed, out of its turn, or asks for more work than is fair; when
+            the server speaks another mechanism, or does not know this user's password.
+        """
+        self._step += 1
+        if self._step > 3:
+            raise AuthenticationError("a message came after the end of the authentication")
+        try:
+            return (self._greet, self._prove, self._verify)[self._step - 1](token)
+        except AuthenticationError:
+            self._step = 3
+            raise
+        except (ScramException, ValueError) as error:
+            self._step = 3
+            raise _refusal(error) from error
+
+    def _greet(self, token: bytes) -> bytes:
+        if token != GREETING:
+            raise AuthenticationError(
+                f"the server does not begin as {NAME} does; is pacemaker.auth.method the same at"
+                " both ends?"
+            )
+        return str(self._client.get_client_first()).encode()
+
+    def _prove(self, token: bytes) -> bytes:
+        self._client.set_server_first(_text(token))
+        rounds = int(self._client.iterations)
+        if rounds > MAX_ITERATIONS:
+            raise AuthenticationError(
+                f"the server asks for {rounds} rounds of hashing, more than {MAX_ITERATIONS}"
+            )
+        return str(self._client.get_client_final()).encode()
+
+    def _verify(self, token: bytes) -> None:
+        self._client.set_server_final(_text(token))
+        self._complete = True
+
+
+def _text(token: bytes) -> str:
+    if len(token) > MAX_MESSAGE:
+        raise AuthenticationError(f"the message has {len(token)} bytes, more than {MAX_MESSAGE}")
+    try:
+        return token.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AuthenticationError("the message is not in UTF-8") from None
+
+
+def _refusal(error: Exception) -> AuthenticationError:
+    """Return scramp's error as ours; its messages quote nothing of what the peer said."""
+    if isinstance(error, ScramException) and error.server_error is ServerError.INVALID_PROOF:
+        return AuthenticationError("wrong password or user: the proof does not match")
+    return AuthenticationError(printable(str(error)))
