@@ -44,7 +44,7 @@ class Password:
 
 
 #: Of a server to which clients authenticate by `Password`.
-POLICY = Policy("DIGEST", Password, is_authorised=bool)
+POLICY = Policy("SCRAM", Password, is_authorised=bool)
 
 
 def new_sessions(policy=None, **limits):

@@ -228,7 +228,7 @@ def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):
         ask(session, token("nimbus=a secret of somebody"))
     assert (session.cause, session.authorization_id) == ("authentication", None)
     assert ask(session, READS["GET_PULSE"]) == REFUSED
-    assert sessions.tallies.authentications == {("DIGEST", "failed"): 1}
+    assert sessions.tallies.authentications == {("SCRAM", "failed"): 1}
     assert "a secret" not in caplog.text
     assert "a secret" not in str(session.fault)
 
@@ -241,12 +241,38 @@ def test_who_is_not_authorised_is_told_apart_from_who_is_wrong():
     assert not session.may_read
 
 
+class Encrypted:
+    """What a session asks of an ``ssl.SSLObject``."""
+
+    def __init__(self, certificate):
+        self.certificate = certificate
+
+    def version(self):
+        return "TLSv1.3"
+
+    def getpeercert(self):
+        return self.certificate
+
+
 def test_the_log_says_who_came_in_and_how(caplog):
-    session, _ = opened()
-    session.secured("TLSv1.3")
     with caplog.at_level(logging.INFO):
+        session, _ = opened()
         authenticate(session)
-    assert "10.0.0.1:4711 authenticated as 'nimbus' with DIGEST over TLSv1.3" in caplog.text
+        session, _ = opened()
+        session.secured(Encrypted({"subject": ((("commonName", "worker-1"),),)}))
+        authenticate(session)
+        session, _ = opened(replace(POLICY, method="DIGEST"))
+        session.secured(Encrypted({}))
+        ask(session, HELLO)
+        ask(session, token("bmltYnVz=open sesame"))
+    who = "10.0.0.1:4711"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{who} authenticated as 'nimbus' with SCRAM over plain TCP",
+        f"{who} connected over TLSv1.3 with the certificate of 'worker-1'",
+        f"{who} authenticated as 'nimbus' with SCRAM over TLSv1.3 with the certificate of"
+        " 'worker-1'",
+        f"{who} authenticated as 'nimbus' with DIGEST over TLSv1.3",
+    ]
     assert "sesame" not in caplog.text
 
 
@@ -259,10 +285,31 @@ def test_the_first_refusal_is_logged_and_the_others_are_counted(caplog):
         [record] = caplog.records
         sessions.ended(session, "", "closed by the client")
     assert "EXISTS" in record.getMessage()
-    assert "pacemaker.auth.method: DIGEST" in record.getMessage()
-    assert sessions.tallies.refusals == {"unauthenticated": len(READS)}
-    assert caplog.records[1].getMessage().endswith("8 requests were refused in all")
+    assert "pacemaker.auth.method: SCRAM" in record.getMessage()
+    assert sessions.tallies.refusals == {"unauthenticated": len(READS) - 1}
+    assert caplog.records[1].getMessage().endswith("7 requests were refused in all")
     assert len(sessions) == 0
+
+
+def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    assert ask(session, READS["the reserved path"]) == REFUSED
+    assert not sessions.tallies.refusals
+    assert not caplog.records
+
+
+def test_many_ends_from_one_address_are_a_bounded_number_of_lines(caplog):
+    sessions, _, clock = new_sessions()
+    for _ in range(1_000):
+        sessions.ended(sessions.open(*ADDRESS), "protocol", "garbage")
+    assert len(caplog.records) == 50
+    sessions.ended(sessions.open("10.0.0.2", 1), "protocol", "garbage")
+    assert "10.0.0.2" in caplog.records[-1].getMessage()
+    clock.now += 10
+    sessions.ended(sessions.open(*ADDRESS), "protocol", "garbage")
+    assert "950 more from this address" in caplog.records[-1].getMessage()
+    assert sessions.tallies.closed == {"protocol": 1_002}
 
 
 def test_a_handshake_has_a_deadline_once_it_is_begun():

@@ -7,8 +7,10 @@ The rules that hold here:
 - Who may do something is decided on the very bytes that are then carried out.
 - A client authenticates once, in the order of its mechanism; anything out of order ends the
   connection. The tokens appear in no log.
-- Of a client's refusals the first is logged and the others are counted: one that repeats its
-  request must not fill the log.
+- Of a client's refusals the first is logged and the others are counted, and of the connections of
+  one address that end in a fault only so many are logged in a span: nobody can fill the log.
+- A client of ours may ask for the reserved path to find out whether it has to authenticate, before
+  it sends what would end a Java Pacemaker. That it is refused then is no news.
 
 The conversation (Storm's; SCRAM, which is ours, goes like DIGEST)::
 
@@ -21,13 +23,15 @@ The conversation (Storm's; SCRAM, which is ours, goes like DIGEST)::
 import logging
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
+from stormkeeper.pacemaker.server import tls
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
+from stormkeeper.pacemaker.server.line_budget import LineBudget
 from stormkeeper.pacemaker.server.tallies import Tallies
-from stormkeeper.pacemaker.wire import Message, MessageType, decode_request
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, decode_request
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
 from stormkeeper.pacemaker.wire.handshake import (
@@ -37,7 +41,7 @@ from stormkeeper.pacemaker.wire.handshake import (
     read_token,
     token_frame,
 )
-from stormkeeper.sasl import Mechanism
+from stormkeeper.sasl import Mechanism, credentials
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +57,9 @@ _AUTHENTICATING: Final = (int(MessageType.CONTROL_MESSAGE), int(MessageType.SASL
 
 _COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
 
-#: Longest part of a client's name that is shown.
-_SHOWN: Final = 100
+#: Lines about the ends of connections from one address, in seconds: enough to see what is wrong.
+_LINES: Final = 50
+_LINES_SECONDS: Final = 10.0
 
 
 class Session:
@@ -177,15 +182,18 @@ class Session:
             return same_secrets and policy.is_authorised(self.authorization_id)
         return policy.everyone_may_write or not self.may_write
 
-    def secured(self, channel: str) -> None:
+    def secured(self, connection: Any) -> None:
         """Take note that the connection is encrypted.
 
         Parameters
         ----------
-        channel
-            How, and with what certificate of the client's; for the log.
+        connection
+            Its `ssl.SSLObject`, after the handshake.
         """
-        self._channel = channel
+        self._channel, certificate = tls.describe(connection)
+        if certificate:
+            self._channel += f" with the certificate of {certificate}"
+            _log.info("%s connected over %s", self.peer, self._channel)
 
     @property
     def refusals(self) -> int:
@@ -203,22 +211,24 @@ class Session:
         """Return the refusal, or what comes next in the authentication; None to go on."""
         exact = match_exact_shape(payload)
         if exact is not None:
-            kind, message_id = exact[0], exact[1]
+            kind, message_id, path = exact[:3]
         else:
             message = decode_request(payload)
             if message.type in _AUTHENTICATING:
                 return self._converse(message)
             kind = -1 if message.type is None else message.type
             message_id = -1 if message.message_id is None else message.message_id
+            path = message.path or ""
         if self.may_write if kind in _WRITES else self.may_read:
             return None
         # An exact shape may have any type, and only a request deserves an answer.
         decode_request(payload)
-        self._refuse(
-            "unauthenticated",
-            f"{MessageType(kind).name} without having authenticated; set"
-            f" pacemaker.auth.method: {self._method} for this client too",
-        )
+        if kind != MessageType.GET_PULSE or path != RESERVED_PATH:
+            self._refuse(
+                "unauthenticated",
+                f"{MessageType(kind).name} without having authenticated; set"
+                f" pacemaker.auth.method: {self._method} for this client too",
+            )
         return encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id)
 
     def _converse(self, message: Message) -> bytes:
@@ -257,7 +267,7 @@ class Session:
 
     def _admit(self, mechanism: Mechanism) -> None:
         authorization_id = mechanism.authorization_id or ""
-        user = repr(authorization_id[:_SHOWN])
+        user = self._shown(authorization_id)
         if not self._sessions.policy.is_authorised(authorization_id):
             raise AuthenticationError(
                 f"{user} is not among those who may read here: pacemaker.kerberos.users and"
@@ -272,6 +282,11 @@ class Session:
             "%s authenticated as %s with %s over %s", self.peer, user, self._method, self._channel
         )
         self.peer = f"{self.peer} ({user})"
+
+    def _shown(self, authorization_id: str) -> str:
+        if self._method == "DIGEST":
+            authorization_id = credentials.client_name(authorization_id)
+        return f"'{credentials.printable(authorization_id)}'"
 
     def _refuse(self, cause: str, reason: str) -> None:
         self._sessions.tallies.refusals[cause] += 1
@@ -298,7 +313,7 @@ class Sessions:
         Returns seconds, by which deadlines are set.
     """
 
-    __slots__ = ("_open", "answerer", "clock", "policy", "tallies")
+    __slots__ = ("_lines", "_open", "answerer", "clock", "policy", "tallies")
 
     def __init__(
         self,
@@ -313,6 +328,7 @@ class Sessions:
         self.tallies = tallies
         self.clock = clock
         self._open: set[Session] = set()
+        self._lines = LineBudget(_LINES, _LINES_SECONDS)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -340,7 +356,14 @@ class Sessions:
             _log.info("%s: %d requests were refused in all", session.peer, session.refusals)
         if cause:
             self.tallies.closed[session.cause or cause] += 1
-            _log.warning("closing %s: %s", session.peer, reason)
+            self._log_end(session, reason)
+
+    def _log_end(self, session: Session, reason: str) -> None:
+        left_out = self._lines.spend(session.address, self.clock())
+        if left_out is None:
+            return
+        more = f" (and {left_out} more from this address, not logged)" if left_out else ""
+        _log.warning("closing %s: %s%s", session.peer, reason, more)
 
     def replace_policy(self, policy: Policy) -> int:
         """Let `policy` hold from now on; return how many clients that costs their connections.

@@ -1,0 +1,177 @@
+"""The TLS side of a Pacemaker's port: its context, out of configuration, and words for the log.
+
+Python's own choice of ciphers stands. Client certificates are asked for only together with a file
+of who may have signed them: what the system trusts signs for anybody.
+"""
+
+import logging
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from stormkeeper.conf import Conf
+from stormkeeper.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+_ENABLE: Final = "pacemaker.tls.enable"
+_CERTIFICATE: Final = "pacemaker.tls.certificate.file"
+_KEY: Final = "pacemaker.tls.key.file"
+_AUTHORITIES: Final = "pacemaker.tls.ca.file"
+_CLIENT_AUTH: Final = "pacemaker.tls.client.auth"
+_MINIMUM: Final = "pacemaker.tls.minimum.version"
+
+#: The keys that a server's context is made of, and of which some name files.
+KEYS: Final = (_ENABLE, _CERTIFICATE, _KEY, _AUTHORITIES, _CLIENT_AUTH, _MINIMUM)
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_CERTIFICATES: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+#: What OpenSSL's reasons mean here, by their names.
+_FAULTS: Final = {
+    "HTTP_REQUEST": "plain HTTP on a port with TLS",
+    "WRONG_VERSION_NUMBER": f"no TLS on a port with TLS; set {_ENABLE}: true for this client too",
+    "RECORD_LAYER_FAILURE": f"no TLS on a port with TLS; set {_ENABLE}: true for this client too",
+    "UNSUPPORTED_PROTOCOL": f"a version of TLS older than {_MINIMUM}",
+    "TLSV1_ALERT_PROTOCOL_VERSION": f"a version of TLS other than from {_MINIMUM} on",
+    "NO_SHARED_CIPHER": "no cipher that both sides have",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": f"no client certificate, and {_CLIENT_AUTH} is required",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust who signed this server's certificate"
+    f" (its {_AUTHORITIES})",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept this server's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this server's certificate has expired, says the client",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this server's certificate",
+    "UNEXPECTED_EOF_WHILE_READING": "the client went away within the TLS handshake",
+}
+
+
+def server_context(conf: Conf) -> ssl.SSLContext | None:
+    """Return what a Pacemaker's port speaks TLS with; None without TLS.
+
+    Raises
+    ------
+    ConfigError
+        When a file is not named, cannot be read or is not what it should be; with key and file.
+    """
+    if not conf[_ENABLE]:
+        return None
+    certificate, key = _named(conf, _CERTIFICATE), _named(conf, _KEY)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[conf[_MINIMUM]]
+    # A client could have the server compute without end by renegotiating.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    _load_pair(context, certificate, key)
+    wanted = conf[_CLIENT_AUTH]
+    context.verify_mode = _CLIENT_CERTIFICATES[wanted]
+    if wanted == "none":
+        return context
+    if conf[_AUTHORITIES] is None:
+        raise ConfigError(
+            f"{_AUTHORITIES}: must name who signs clients' certificates, as {_CLIENT_AUTH} is"
+            f" {wanted}; whom the system trusts signs for anybody"
+        )
+    _load_authorities(context, _named(conf, _AUTHORITIES))
+    return context
+
+
+def _named(conf: Conf, key: str) -> Path:
+    if conf[key] is None:
+        raise ConfigError(f"{key}: must name a file, as {_ENABLE} is true")
+    path = Path(conf[key])
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise ConfigError(f"{key}: {path}: {error.strerror}") from error
+
+
+def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    asked: list[None] = []
+
+    def no_passphrase() -> str:
+        # Else OpenSSL would ask for it on the terminal.
+        asked.append(None)
+        return ""
+
+    _load_certificate(certificate)
+    try:
+        context.load_cert_chain(certificate, key, password=no_passphrase)
+    except (OSError, ValueError) as error:
+        if asked:
+            reason = "has a passphrase; a daemon has nobody to ask for it"
+        elif getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            reason = f"is not the key of the certificate in {certificate} ({_CERTIFICATE})"
+        else:
+            reason = f"holds no private key in PEM that goes with {certificate} ({_CERTIFICATE})"
+        raise ConfigError(f"{_KEY}: {key} {reason}") from error
+    with suppress(OSError):
+        if key.stat().st_mode & 0o077:
+            _log.warning("%s: %s can be read by others than its owner: chmod 600", _KEY, key)
+
+
+def _load_certificate(path: Path) -> None:
+    """See whether a certificate is in a file, which `load_cert_chain` does not tell from the key.
+
+    Raises
+    ------
+    ConfigError
+        When none is.
+    """
+    with suppress(OSError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        return
+    raise ConfigError(f"{_CERTIFICATE}: {path} holds no certificate in PEM")
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise ConfigError(f"{_AUTHORITIES}: {path} holds no certificates in PEM") from error
+
+
+def describe(connection: Any) -> tuple[str, str]:
+    """Return how a connection is encrypted, and whose its certificate is.
+
+    Parameters
+    ----------
+    connection
+        An `ssl.SSLObject` or `ssl.SSLSocket` after its handshake.
+
+    Returns
+    -------
+    tuple of (version, name)
+        ``TLSv1.3``; and, where the client gave a certificate, its common name or the first of its
+        alternative names, quoted. Empty without one.
+    """
+    certificate = connection.getpeercert() or {}
+    names = [
+        value
+        for part in certificate.get("subject", ())
+        for key, value in part
+        if key == "commonName"
+    ]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    if not certificate:
+        return connection.version() or "TLS", ""
+    return connection.version() or "TLS", repr(names[0]) if names else "somebody without a name"
+
+
+def fault_of(error: BaseException) -> str:
+    """Say why a TLS handshake failed, in a line for the operator."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, TimeoutError):
+        return "TLS handshake not finished in time (pacemaker.handshake.timeout.secs)"
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
+    said = _FAULTS.get(str(reason))
+    if said is not None:
+        return f"TLS handshake failed: {said}"
+    if isinstance(error, ConnectionError) or not reason:
+        return "TLS handshake failed: the client went away"
+    return f"TLS handshake failed: {str(reason).replace('_', ' ').lower()}"
