@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test lint bench format clean
+.PHONY: help setup run test lint bench bench-pacemaker bench-local format clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: $(INSTALLED) ## virtual environment, pinned packages, Java
 
@@ -29,7 +29,13 @@ lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: $(INSTALLED) ## measure a cluster on this machine; results in bench/results/
+bench: bench-pacemaker bench-local ## measure Pacemakers, and a cluster; results in bench/results/
+
+bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--quick: two minutes)
+	@scripts/bench-setup
+	@$(BIN)/python bench/pacemaker_bench.py $(ARGS)
+
+bench-local: $(INSTALLED) ## a cluster on this machine
 	@$(BIN)/python bench/local_run.py $(ARGS)
 
 format: $(INSTALLED) ## apply the formatter and the linter's safe fixes

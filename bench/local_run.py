@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 STORM = Path(sys.executable).with_name("storm")
 RESULTS = ROOT / "bench" / "results" / "local.json"
 
+#: What a cluster takes to stop, roughly.
+STOP_SECS = 15
+
 #: What is timed: from the start of the command to the first line that matches.
 MOMENTS = {
     "ZooKeeper serves": r"^zookeeper listens on",
@@ -40,7 +43,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=90)
+    parser.add_argument("--quick", action="store_true", help="one round")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds = 1
+    expected = options.rounds * (options.seconds + STOP_SECS) / 60
+    print(f"{options.rounds} rounds of a local cluster: about {expected:.0f} min", file=sys.stderr)
     rounds = []
     for number in range(1, options.rounds + 1):
         print(f"round {number} of {options.rounds}", file=sys.stderr)

@@ -32,7 +32,10 @@ def compiled(name):
     # Beside its place until it is whole: two runs may compile at once.
     unfinished = program.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
-        [*compiler.split(), *FLAGS, "-o", unfinished, *sources], capture_output=True, text=True
+        [*compiler.split(), *FLAGS, "-o", unfinished, *sources],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"bench: {compiler} cannot compile {name}:\n{done.stderr}")
