@@ -51,7 +51,11 @@ class PacemakerClosedError(PacemakerUnavailableError):
 
 
 class NotAuthorizedError(PacemakerError):
-    """The Pacemaker refused the request."""
+    """The Pacemaker refused the request, or would not take us for who we say we are."""
+
+
+class UntrustedServerError(NotAuthorizedError):
+    """Client and Pacemaker do not trust each other's certificates, or not both speak TLS."""
 
 
 class StateError(StormkeeperError):

@@ -2,6 +2,15 @@
 
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.pacemaker.client.handshake import Identity
+from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire.handshake import (
+    Control,
+    control_frame,
+    read_control,
+    read_token,
+    token_frame,
+)
+from support.scripted_pacemaker import answered
 
 
 class Fake:
@@ -44,3 +53,23 @@ REMEDY = "check the password in section PacemakerDigest of /etc/jaas.conf"
 def identity(make=Fake, method="DIGEST"):
     """Who the client of a test is."""
     return Identity(method, make, REMEDY)
+
+
+class Digest:
+    """A script of a server that authenticates, with a store of its own."""
+
+    def __init__(self, password=b"response"):
+        self.password = password
+        self.store = {"/a": b"1"}
+
+    def __call__(self, connection):
+        request = connection.request()
+        assert request.path == "/.stormkeeper"
+        connection.answer(Message(MessageType.NOT_AUTHORIZED, request.message_id))
+        assert read_control(connection.request()) is Control.SASL_TOKEN_REQUEST
+        connection.send(token_frame(b"challenge"))
+        if read_token(connection.request()) != self.password:
+            return
+        connection.send(token_frame(b"proof") + control_frame(Control.SASL_COMPLETE))
+        while True:
+            connection.answer(answered(self.store, connection.request()))

@@ -14,6 +14,7 @@ The first connection gets the first script, and so on; the last script serves al
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -125,10 +126,11 @@ def refusing(connection: ScriptedConnection) -> None:
 
 
 class ScriptedPacemaker:
-    """Listens on a loopback port and plays a script on each connection."""
+    """Listens on a loopback port and plays a script on each connection, over TLS if it has any."""
 
-    def __init__(self, *scripts: Script) -> None:
+    def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
         self._scripts = scripts
+        self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ended = threading.Event()
         self._sockets: list[socket.socket] = []
@@ -174,8 +176,11 @@ class ScriptedPacemaker:
             thread.start()
 
     def _play(self, script: Script, sock: socket.socket) -> None:
-        with sock:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(sock)
             try:
+                if self._tls is not None:
+                    sock = stack.enter_context(self._tls.wrap_socket(sock, server_side=True))
                 script(ScriptedConnection(sock, self._ended))
             except (ConnectionEndedError, OSError):
                 pass

@@ -16,16 +16,9 @@ from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send, Settle
 from stormkeeper.pacemaker.client.exchange import STEP_TIMEOUT, Exchange, Link
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
-from stormkeeper.pacemaker.wire.handshake import (
-    Control,
-    control_frame,
-    read_control,
-    read_token,
-    token_frame,
-)
 from support.leaks import nothing_left_behind
-from support.mechanisms import REMEDY, Fake, identity
-from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, answered
+from support.mechanisms import REMEDY, Digest, Fake, identity
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
 
 REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)
@@ -234,26 +227,6 @@ def test_nonsense_in_it_is_the_servers_fault_and_tried_again(world):
 
 
 # --- over sockets ---------------------------------------------------------------------------------
-
-
-class Digest:
-    """A script of a server that authenticates, with a store of its own."""
-
-    def __init__(self, password=b"response"):
-        self.password = password
-        self.store = {"/a": b"1"}
-
-    def __call__(self, connection):
-        request = connection.request()
-        assert request.path == "/.stormkeeper"
-        connection.answer(Message(MessageType.NOT_AUTHORIZED, request.message_id))
-        assert read_control(connection.request()) is Control.SASL_TOKEN_REQUEST
-        connection.send(token_frame(b"challenge"))
-        if read_token(connection.request()) != self.password:
-            return
-        connection.send(token_frame(b"proof") + control_frame(Control.SASL_COMPLETE))
-        while True:
-            connection.answer(answered(self.store, connection.request()))
 
 
 def test_a_client_authenticates_and_reads():

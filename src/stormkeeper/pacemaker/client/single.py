@@ -8,6 +8,7 @@ It says so; make a new one after the fork.
 """
 
 import dataclasses
+import ssl
 import time
 from concurrent.futures import Future
 from random import Random
@@ -83,6 +84,8 @@ class PacemakerClient:
         Largest frame either way, in bytes: ``pacemaker.thrift.message.size.max``.
     identity
         Who we are; None where the server asks nobody (the method NONE), and for who only writes.
+    tls
+        How TLS is spoken (`tls.client_context`); None for plain TCP.
     random
         Source of the jitter between tries.
 
@@ -111,6 +114,7 @@ class PacemakerClient:
         deadline: float = DEADLINE,
         max_message_size: int = DEFAULT_MAX_SIZE,
         identity: Identity | None = None,
+        tls: ssl.SSLContext | None = None,
         random: Random | None = None,
     ) -> None:
         if isinstance(address, str):
@@ -131,6 +135,7 @@ class PacemakerClient:
             address.port,
             name=f"{name} {address}",
             max_message_size=max_message_size,
+            tls=tls,
         )
 
     @property

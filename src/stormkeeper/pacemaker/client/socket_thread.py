@@ -11,6 +11,7 @@ import logging
 import os
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -23,11 +24,13 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
     StormkeeperError,
+    UntrustedServerError,
 )
 from stormkeeper.pacemaker.client.background import Background
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
+from stormkeeper.pacemaker.client.secure_stream import SecureStream, says_tls
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode
 
 log = logging.getLogger(__name__)
@@ -57,6 +60,8 @@ class SocketThread:
         Of the thread.
     max_message_size
         Largest payload that is accepted, in bytes.
+    tls
+        How TLS is spoken; None for plain TCP.
     clock
         Monotonic seconds.
     """
@@ -69,6 +74,7 @@ class SocketThread:
         *,
         name: str,
         max_message_size: int,
+        tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._exchange = exchange
@@ -76,6 +82,7 @@ class SocketThread:
         self._port = port
         self._name = name
         self._max_message_size = max_message_size
+        self._tls = tls
         self._clock = clock
         self._pid = os.getpid()
 
@@ -85,6 +92,8 @@ class SocketThread:
         self._thread: threading.Thread | None = None
         #: The connection, once it is made and until it is dropped.
         self._socket: socket.socket | None = None
+        #: TLS on it, if it is spoken.
+        self._stream: SecureStream | None = None
         #: Bytes that the kernel had no room for.
         self._unsent = bytearray()
         self._dropped: list[socket.socket] = []
@@ -103,6 +112,8 @@ class SocketThread:
         self._dialer: Dialer
         self._attempt: int | None = None
         self._splitter = FrameSplitter(max_message_size)
+        #: Whether anything came on this connection.
+        self._has_heard = False
         self._watched = 0
         #: When the thread began to look for what happened on its sockets.
         self._looked_at = clock()
@@ -208,7 +219,7 @@ class SocketThread:
         while effects:
             effect = effects.popleft()
             if isinstance(effect, Send):
-                self._send(effect.data)
+                self._seal_and_send(effect.data)
             elif isinstance(effect, Connect):
                 self._attempts += 1
                 self._attempt_wanted = self._attempts
@@ -221,8 +232,24 @@ class SocketThread:
                 settled.append((self._futures.pop(effect.call), effect.outcome))
         return settled
 
+    def _fail(self, fault: StormkeeperError, now: float) -> None:
+        if isinstance(fault, UntrustedServerError):
+            self._exchange.refused(fault, now)
+        else:
+            at_fault = isinstance(fault, RemoteProtocolError)
+            self._exchange.failed(str(fault), now, peer_at_fault=at_fault)
+
+    def _seal_and_send(self, data: bytes) -> None:
+        try:
+            if self._stream is not None:
+                data = self._stream.sealed(data)
+        except StormkeeperError as error:
+            self._fail(error, self._clock())
+        else:
+            self._send(data)
+
     def _send(self, data: bytes) -> None:
-        if self._socket is None:
+        if self._socket is None or not data:
             return
         sent = 0
         if not self._unsent:
@@ -241,6 +268,7 @@ class SocketThread:
         if self._socket is not None:
             self._dropped.append(self._socket)
             self._socket = None
+        self._stream = None
         self._unsent = bytearray()
         self._attempt_wanted = None
         self._wake()
@@ -338,6 +366,7 @@ class SocketThread:
         if made is None:
             return False
         self._splitter = FrameSplitter(self._max_message_size)
+        self._has_heard = False
         self._watched = selectors.EVENT_READ
         self._selector.register(made, self._watched)
         attempt, self._attempt = self._attempt, None
@@ -345,12 +374,20 @@ class SocketThread:
             if attempt == self._attempt_wanted:
                 self._attempt_wanted = None
                 self._socket = made
-                self._exchange.connected(self._clock())
+                self._greet()
             else:
                 self._dropped.append(made)
             settled = self._perform()
         _settle(settled)
         return True
+
+    def _greet(self) -> None:
+        """Begin to use a connection: with TLS, if it is spoken."""
+        if self._tls is None:
+            self._exchange.connected(self._clock())
+            return
+        self._stream = SecureStream(self._tls, self._host, f"{self._host}:{self._port}")
+        self._send(self._stream.begin())
 
     def _flush(self, current: socket.socket) -> None:
         with self._lock:
@@ -370,35 +407,78 @@ class SocketThread:
 
     def _read(self, current: socket.socket) -> None:
         answers: list[Message] = []
-        fault: str | None = None
-        peer_at_fault = False
+        fault: StormkeeperError | None = None
         try:
-            data = current.recv(_READ_SIZE)
-            if data:
-                for payload in self._splitter.feed(data):
-                    answers.append(decode(payload))
-                if self._splitter.fault is not None:
-                    raise self._splitter.fault
-            else:
-                fault = "the server closed the connection"
-        except BlockingIOError:
-            return
-        except RemoteProtocolError as error:
-            fault, peer_at_fault = str(error), True
-        except OSError as error:
-            fault = _reason(error)
+            data = self._receive(current)
+            if data is None:
+                return
+            for payload in self._splitter.feed(data):
+                answers.append(decode(payload))
+            if self._splitter.fault is not None:
+                raise self._splitter.fault
+        except StormkeeperError as error:
+            fault = error
         with self._lock:
             if self._socket is not current:
                 return
-            now = self._clock()
+            now, before = self._clock(), self._exchange.state
             self._exchange.received(answers, now)
-            if fault is not None and self._exchange.state in (Link.AUTHENTICATING, Link.UP):
-                self._exchange.failed(fault, now, peer_at_fault=peer_at_fault)
+            # Unless what was received has ended this connection already.
+            if fault is not None and self._exchange.state in (before, Link.UP):
+                self._fail(fault, now)
             settled = self._perform()
             if self._complained and not self._exchange.suspect:
                 self._complained = False
                 log.info("%s: the server answers again", self._name)
         _settle(settled)
+
+    def _receive(self, current: socket.socket) -> bytes | None:
+        """Return what came, decrypted; None if nothing did or the connection is not ours any more.
+
+        Raises
+        ------
+        StormkeeperError
+            If the connection ended or cannot be used.
+        """
+        try:
+            data = current.recv(_READ_SIZE)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise PacemakerUnavailableError(self._ended(_reason(error))) from error
+        with self._lock:
+            if self._socket is not current:
+                return None
+            stream = self._stream
+            if not data:
+                ended = "the server closed the connection" if stream is None else stream.ended()
+                raise PacemakerUnavailableError(self._ended(ended))
+            if stream is None:
+                if not self._has_heard and says_tls(data):
+                    raise UntrustedServerError(
+                        f"{self._host}:{self._port} speaks TLS, and this client does not:"
+                        " set pacemaker.tls.enable to true"
+                    )
+                self._has_heard = True
+                return data
+            was_up = stream.is_up
+            try:
+                data, answer = stream.received(data)
+            except StormkeeperError:
+                self._send(stream.farewell())
+                raise
+            self._send(answer)
+            if stream.is_up and not was_up:
+                self._exchange.connected(self._clock())
+            settled = self._perform()
+        _settle(settled)
+        return data
+
+    def _ended(self, reason: str) -> str:
+        """Say that the connection ended, with what it may mean that nothing ever came on it."""
+        if self._has_heard or self._tls is not None:
+            return reason
+        return f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true"
 
     def _compute(self, step: Compute) -> None:
         """Do what may block, in a thread of its own, and tell the exchange."""

@@ -1,0 +1,173 @@
+"""TLS of one connection as a client speaks it: bytes in, bytes out, without I/O.
+
+What the peer sends goes into `received`, and the plain bytes in it come out; what is to be sent
+goes through `sealed`. Python's ssl does the work, over buffers in memory, so that the socket stays
+with who has it: one TLS connection may not be used by two threads at once, and here whoever makes a
+call also sends it.
+"""
+
+import ssl
+from typing import Final
+
+from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError, UntrustedServerError
+
+#: Plain bytes taken out at once: the size of a TLS record.
+_RECORD: Final = 16_384
+
+_CLIENT_CERTIFICATE: Final = (
+    "name one with pacemaker.tls.client.certificate.file and pacemaker.tls.client.key.file"
+)
+_UNKNOWN_CA: Final = (
+    "its certificate is signed by nobody whom this client trusts: name who signed it with"
+    " pacemaker.tls.ca.file"
+)
+_NO_VERSION: Final = (
+    "the two have no version of TLS in common: see pacemaker.tls.minimum.version at both"
+)
+_NOT_TLS: Final = "it does not speak TLS: set pacemaker.tls.enable to true there, or to false here"
+_NOT_TRUSTED: Final = f"it does not trust our certificate: {_CLIENT_CERTIFICATE}"
+
+#: What OpenSSL's codes for an unacceptable certificate mean here (X509_V_ERR_…).
+_CERTIFICATE_FAULTS: Final = {
+    9: "its certificate is not valid yet: see its dates and this machine's clock",
+    10: "its certificate has expired: renew it",
+    **dict.fromkeys((2, 18, 19, 20, 21), _UNKNOWN_CA),
+    **dict.fromkeys(
+        (62, 64),
+        "its certificate is for other names than the one that this client connects to: write a"
+        " name that is in it into pacemaker.servers, or set pacemaker.tls.check.hostname to false",
+    ),
+}
+
+#: What OpenSSL's reasons mean here, by their names. With TLS 1.3 a server's "no" to our certificate
+#: comes when the handshake has ended for us.
+_FAULTS: Final = {
+    "WRONG_VERSION_NUMBER": _NOT_TLS,
+    "RECORD_LAYER_FAILURE": _NOT_TLS,
+    "PACKET_LENGTH_TOO_LONG": _NOT_TLS,
+    "UNSUPPORTED_PROTOCOL": _NO_VERSION,
+    "TLSV1_ALERT_PROTOCOL_VERSION": _NO_VERSION,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": f"it wants a client's certificate: {_CLIENT_CERTIFICATE}",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": (
+        f"it refuses the handshake; where it wants a client's certificate, {_CLIENT_CERTIFICATE}"
+    ),
+    "TLSV1_ALERT_UNKNOWN_CA": _NOT_TRUSTED,
+    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_TRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_TRUSTED,
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate has expired: renew it",
+}
+
+
+def says_tls(data: bytes) -> bool:
+    """Whether what a server sent first, in the clear, is a TLS alert: it expects TLS."""
+    return data[:2] == b"\x15\x03"
+
+
+class SecureStream:
+    """The client's end of one TLS connection. Not safe for threads.
+
+    Parameters
+    ----------
+    context
+        How TLS is spoken, and who is trusted.
+    host
+        The server's name, which must be in its certificate.
+    peer
+        The server's name in messages.
+    """
+
+    __slots__ = ("_incoming", "_outgoing", "_peer", "_tls", "is_up")
+
+    def __init__(self, context: ssl.SSLContext, host: str, peer: str) -> None:
+        self._peer = peer
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        #: Whether the handshake is over: `sealed` may be used.
+        self.is_up = False
+
+    def begin(self) -> bytes:
+        """Return what is sent first."""
+        self._shake_hands()
+        return self._outgoing.read()
+
+    def received(self, data: bytes) -> tuple[bytes, bytes]:
+        """Take what the peer sent.
+
+        Returns
+        -------
+        tuple of (plain, answer)
+            The plain bytes in it, and what TLS itself has to send, such as the rest of the
+            handshake.
+
+        Raises
+        ------
+        UntrustedServerError
+            If the two do not trust each other, or cannot speak TLS with each other.
+        PacemakerUnavailableError
+            If the connection broke.
+        """
+        self._incoming.write(data)
+        if not self.is_up:
+            self._shake_hands()
+        plain = b""
+        if self.is_up:
+            plain = self._read()
+        return plain, self._outgoing.read()
+
+    def sealed(self, data: bytes) -> bytes:
+        """Return the bytes that carry `data` to the peer. Raises as `received`."""
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:
+            raise self._fault(error) from error
+        return self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        """Return what is to be sent after `received` raised, which tells the peer why."""
+        return self._outgoing.read()
+
+    def ended(self) -> str:
+        """Say what it means that the peer ended the connection."""
+        if self.is_up:
+            return "the server closed the connection"
+        return f"the server ended the TLS handshake; perhaps {_NOT_TLS}"
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise self._fault(error) from error
+        self.is_up = True
+
+    def _read(self) -> bytes:
+        pieces: list[bytes] = []
+        while True:
+            try:
+                piece = self._tls.read(_RECORD)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                break  # the peer says that it closes; the connection's end follows
+            except ssl.SSLError as error:
+                raise self._fault(error) from error
+            if not piece:
+                break
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _fault(self, error: ssl.SSLError) -> StormkeeperError:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            words = _CERTIFICATE_FAULTS.get(error.verify_code)
+            if words is None:
+                words = f"its certificate is not acceptable: {error.verify_message}"
+            return UntrustedServerError(f"{self._peer} is not to be trusted: {words}")
+        reason = str(error.reason or error.strerror or error)
+        words = _FAULTS.get(reason)
+        if words is not None:
+            return UntrustedServerError(f"no TLS with {self._peer}: {words}")
+        return PacemakerUnavailableError(
+            f"TLS with {self._peer} broke: {reason.replace('_', ' ').lower()}"
+        )

@@ -1,0 +1,79 @@
+"""How a client speaks TLS with Pacemakers, out of configuration (``pacemaker.tls.*``)."""
+
+import ssl
+from pathlib import Path
+from typing import Final
+
+from stormkeeper.conf import Conf
+from stormkeeper.errors import ConfigError
+
+_ENABLE: Final = "pacemaker.tls.enable"
+_AUTHORITIES: Final = "pacemaker.tls.ca.file"
+_CERTIFICATE: Final = "pacemaker.tls.client.certificate.file"
+_KEY: Final = "pacemaker.tls.client.key.file"
+_CHECK_HOSTNAME: Final = "pacemaker.tls.check.hostname"
+_MINIMUM: Final = "pacemaker.tls.minimum.version"
+
+#: The keys that a client's context is made of, and of which some name files.
+KEYS: Final = (_ENABLE, _AUTHORITIES, _CERTIFICATE, _KEY, _CHECK_HOSTNAME, _MINIMUM)
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def client_context(conf: Conf) -> ssl.SSLContext | None:
+    """Return what a client speaks TLS with; None without TLS.
+
+    Raises
+    ------
+    ConfigError
+        When a file cannot be read or is not what it should be; with key and file.
+    """
+    if not conf[_ENABLE]:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _VERSIONS[conf[_MINIMUM]]
+    context.check_hostname = conf[_CHECK_HOSTNAME]
+    if conf[_AUTHORITIES] is None:
+        context.load_default_certs()
+    else:
+        path = _readable(conf, _AUTHORITIES)
+        try:
+            context.load_verify_locations(path)
+        except OSError as error:
+            raise ConfigError(f"{_AUTHORITIES}: {path} holds no certificates in PEM") from error
+    _load_pair(context, conf)
+    return context
+
+
+def _load_pair(context: ssl.SSLContext, conf: Conf) -> None:
+    if conf[_CERTIFICATE] is None and conf[_KEY] is None:
+        return
+    for key, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
+        if conf[key] is None:
+            raise ConfigError(f"{key}: must name a file, as {other} does")
+    certificate, key_file = _readable(conf, _CERTIFICATE), _readable(conf, _KEY)
+    asked: list[None] = []
+
+    def no_passphrase() -> str:
+        # Else OpenSSL would ask for it on the terminal.
+        asked.append(None)
+        return ""
+
+    try:
+        context.load_cert_chain(certificate, key_file, password=no_passphrase)
+    except (OSError, ValueError) as error:
+        if asked:
+            reason = "has a passphrase; take it off, as nobody is there to be asked for it"
+        else:
+            reason = f"and {certificate} ({_CERTIFICATE}) are no key and certificate in PEM, or not"
+            reason += " of one another"
+        raise ConfigError(f"{_KEY}: {key_file} {reason}") from error
+
+
+def _readable(conf: Conf, key: str) -> Path:
+    path = Path(conf[key])
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,194 @@
+"""A client over TLS: with servers as they should be, and with every wrong one."""
+
+import ssl
+import time
+
+import pytest
+import trustme
+
+from stormkeeper import conf as configuration
+from stormkeeper.errors import (
+    ConfigError,
+    PacemakerUnavailableError,
+    UntrustedServerError,
+)
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.tls import client_context
+from stormkeeper.pacemaker.wire import Message, MessageType
+from support.leaks import nothing_left_behind
+from support.mechanisms import Digest, identity
+from support.scripted_pacemaker import JavaPacemaker, ScriptedConnection, ScriptedPacemaker, honest
+
+
+class Place:
+    """The files, and the contexts that are made of them."""
+
+    def __init__(self, path, authority):
+        self.path = path
+        self.authority = authority
+
+    def server(self, *names, maximum=None, asks=False):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.authority.issue_cert(*(names or ("127.0.0.1", "localhost"))).configure_cert(context)
+        if maximum:
+            context.maximum_version = maximum
+        if asks:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.path / "ca.pem")
+        return context
+
+    def conf(self, **values):
+        named = {"pacemaker.tls." + key.replace("_", "."): value for key, value in values.items()}
+        files = {k: str(self.path / v) if k.endswith(".file") else v for k, v in named.items()}
+        return configuration.defaults().with_values({"pacemaker.tls.enable": True, **files})
+
+    def client(self, **values):
+        return client_context(self.conf(**{"ca_file": "ca.pem", **values}))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tls")
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(path / "ca.pem")
+    other.cert_pem.write_to_path(path / "other.pem")
+    ours = authority.issue_cert("client@example.org")
+    ours.private_key_pem.write_to_path(path / "client.key")
+    ours.cert_chain_pems[0].write_to_path(path / "client.pem")
+    (path / "empty.pem").write_text("nothing\n")
+    return Place(path, authority)
+
+
+def refused(peer, context):
+    with PacemakerClient(peer.address, tls=context) as client:
+        started = time.monotonic()
+        with pytest.raises(UntrustedServerError) as failure:
+            client.children("/")
+        assert time.monotonic() - started < 5.0, "it was tried again and again"
+    return str(failure.value)
+
+
+def test_every_verb_works_over_tls_whatever_the_size(place):
+    java = JavaPacemaker()
+    with (
+        nothing_left_behind(),
+        ScriptedPacemaker(java, tls=place.server()) as peer,
+        PacemakerClient(peer.address, tls=place.client()) as client,
+    ):
+        large = bytes(range(256)) * 12_000  # many records, and more than a socket's buffer
+        client.send_pulse("/a", large)
+        assert client.get_pulse("/a") == large
+        futures = [
+            client.submit(Message(MessageType.GET_PULSE, path=path)) for path in ["/a", "/b"] * 50
+        ]
+        assert [future.result(30).pulse.details for future in futures] == [large, None] * 50
+    assert peer.connections == 1
+
+
+def test_a_client_authenticates_over_tls(place):
+    with (
+        ScriptedPacemaker(Digest(), tls=place.server()) as peer,
+        PacemakerClient(peer.address, tls=place.client(), identity=identity()) as client,
+    ):
+        assert client.get_pulse("/a") == b"1"
+
+
+def test_a_client_shows_its_certificate_where_it_is_asked_for_one(place):
+    pair = {"client_certificate_file": "client.pem", "client_key_file": "client.key"}
+    with ScriptedPacemaker(honest, tls=place.server(asks=True)) as peer:
+        with PacemakerClient(peer.address, tls=place.client(**pair)) as client:
+            client.send_pulse("/a", b"1")
+        assert "client.certificate.file" in refused(peer, place.client())
+
+
+def test_a_server_whose_signer_is_not_trusted(place):
+    with ScriptedPacemaker(honest, tls=place.server()) as peer:
+        text = refused(peer, place.client(ca_file="other.pem"))
+        assert "pacemaker.tls.ca.file" in text
+        assert peer.address in text
+        assert peer.connections == 1
+
+
+def test_a_server_of_another_name(place):
+    with ScriptedPacemaker(honest, tls=place.server("elsewhere.example.org")) as peer:
+        assert "pacemaker.tls.check.hostname" in refused(peer, place.client())
+        unchecked = place.client(check_hostname=False)
+        with PacemakerClient(peer.address, tls=unchecked) as client:
+            assert client.children("/") == []
+
+
+def test_a_server_of_another_version(place):
+    old = place.server(maximum=ssl.TLSVersion.TLSv1_2)
+    with ScriptedPacemaker(honest, tls=old) as peer:
+        text = refused(peer, place.client(minimum_version="TLSv1.3"))
+        assert "pacemaker.tls.minimum.version" in text
+        with PacemakerClient(peer.address, tls=place.client()) as client:
+            assert client.children("/") == []
+
+
+def test_a_server_that_speaks_no_tls(place):
+    """Ours ends the connection, as the beginning of TLS announces a frame of 370 MB."""
+
+    def babbling(connection):
+        connection.send(b"\x00\x00\x00\x10 what is this all about")
+        connection.wait_for_end()
+
+    with ScriptedPacemaker(babbling) as peer:
+        assert "pacemaker.tls.enable" in refused(peer, place.client())
+    with (
+        ScriptedPacemaker(lambda _: None) as peer,
+        PacemakerClient(peer.address, tls=place.client(), retries=1) as client,
+        pytest.raises(PacemakerUnavailableError, match=r"does not speak TLS|cut the connection"),
+    ):
+        client.children("/")
+
+
+def test_a_server_that_speaks_tls_to_a_client_that_does_not(place):
+    with (
+        ScriptedPacemaker(honest, tls=place.server()) as peer,
+        PacemakerClient(peer.address, retries=1) as client,
+        pytest.raises(PacemakerUnavailableError, match=r"pacemaker.tls.enable"),
+    ):
+        client.children("/")
+    with ScriptedPacemaker(
+        lambda connection: connection.send(b"\x15\x03\x03\x00\x02\x02\x46")
+    ) as peer:
+        assert "pacemaker.tls.enable" in refused(peer, None)
+
+
+def test_a_server_that_hangs_in_the_handshake_has_the_patience_of_a_try(place):
+    with (
+        ScriptedPacemaker(ScriptedConnection.wait) as peer,
+        PacemakerClient(peer.address, tls=place.client(), try_timeout=0.2, retries=1) as client,
+        pytest.raises(PacemakerUnavailableError, match=r"2 tries .* no connection within 0.2 s"),
+    ):
+        client.children("/")
+
+
+def test_without_tls_there_is_no_context():
+    assert client_context(configuration.defaults()) is None
+
+
+def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):
+    context = client_context(place.conf())
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"ca_file": "absent.pem"}, "pacemaker.tls.ca.file: .*absent.pem cannot be read"),
+        ({"ca_file": "empty.pem"}, "pacemaker.tls.ca.file: .*no certificates"),
+        ({"client_certificate_file": "client.pem"}, "pacemaker.tls.client.key.file: must name"),
+        ({"client_key_file": "client.key"}, "pacemaker.tls.client.certificate.file: must name"),
+        (
+            {"client_certificate_file": "ca.pem", "client_key_file": "client.key"},
+            "pacemaker.tls.client.key.file: .*not of one another",
+        ),
+    ],
+)
+def test_a_file_that_is_not_as_it_should_be_is_named_with_its_key(place, values, words):
+    with pytest.raises(ConfigError, match=words):
+        client_context(place.conf(**values))
