@@ -33,6 +33,11 @@ class FrameSplitter:
         #: The bad length that ended the stream, once one was met.
         self.fault: RemoteProtocolError | None = None
 
+    @property
+    def has_partial(self) -> bool:
+        """Whether a frame has begun and is not whole."""
+        return bool(self._partial)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Take the next bytes and give the payloads that they complete.
 

@@ -1,0 +1,345 @@
+"""Channels on asyncio: in plain Python, and for TLS whatever the engine; see `channels`."""
+
+import asyncio
+import socket
+import ssl
+from bisect import bisect_left
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from stormkeeper.pacemaker.server import tls as tls_words
+from stormkeeper.pacemaker.server.channels import (
+    AN_ERROR_OF_OURS,
+    ANSWER_BYTES,
+    BY_CLIENT,
+    CLOSED_BY_CLIENT,
+    CLOSED_WITHIN_A_MESSAGE,
+    DRAIN,
+    ERROR,
+    FRAME_TIMEOUT,
+    HANDSHAKE_TIMEOUT,
+    LATENCY_BOUNDS,
+    LINGER,
+    OUTPUT_TIMEOUT,
+    READ_BYTES,
+    RESET_BY_CLIENT,
+    STOPPING,
+    TLS,
+    TURN_ROUNDS,
+    TURN_SECONDS,
+    OnClosed,
+    Session,
+    log_error_of_ours,
+    prepare,
+    unfinished_frame,
+    unread_answers,
+)
+from stormkeeper.pacemaker.server.exchange import Exchange
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+
+#: Seconds for a client to finish TLS.
+_HANDSHAKE_SECONDS: Final = 10.0
+
+
+class AsyncioChannels:
+    """Moves bytes with asyncio's transports; its methods are called in the loop's thread."""
+
+    def __init__(
+        self,
+        index: PulseIndex,  # noqa: ARG002 - every answer is the session's
+        *,
+        max_size: int,
+        clock: Callable[[], float],
+        frame_timeout: float,
+        output_timeout: float,
+        on_closed: OnClosed,
+    ) -> None:
+        self.max_size = max_size
+        self.frame_timeout = frame_timeout
+        self.output_timeout = output_timeout
+        self.clock = clock
+        self.on_closed = on_closed
+        self.is_draining = False
+        #: What comes from a socket, until it is taken from here at once: one buffer for all, where
+        #: asyncio would make and cut one for every reading.
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.bytes_in = self.bytes_out = 0
+        self.sends = self.gets = self.others = 0
+        self._buckets = [0] * (len(LATENCY_BOUNDS) + 1)
+        self._seconds = 0.0
+        self._channels: set[_Channel] = set()
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do nothing: asyncio watches the sockets itself."""
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Do nothing."""
+
+    def adopt(
+        self,
+        connection: socket.socket,
+        session: Session,
+        now: float,  # noqa: ARG002 - no deadline begins with a connection
+        tls: ssl.SSLContext | None = None,
+        handshake_timeout: float = _HANDSHAKE_SECONDS,
+    ) -> None:
+        """Serve a connection from now on, over TLS if there is a context for it.
+
+        When a client has finished TLS, a session that has the method ``secured`` is given the
+        `ssl.SSLObject`.
+
+        Raises
+        ------
+        OSError
+            If the system does not take it; it is closed, and its session ends untold.
+        """
+        prepare(connection)
+        channel = _Channel(self, session)
+        self._channels.add(channel)
+        channel.task = asyncio.get_running_loop().create_task(
+            channel.connect(connection, tls, handshake_timeout)
+        )
+
+    def sweep(self, now: float) -> None:
+        """End the channels that exceed a time limit; to be called about once a second."""
+        for channel in list(self._channels):
+            channel.sweep(now)
+
+    def drain(self) -> None:
+        """Answer what has come, read no more, and half-close every channel when that is sent."""
+        loop = asyncio.get_running_loop()
+        # After the loop has looked at the sockets once more.
+        loop.call_soon(loop.call_soon, self._finish)
+
+    def _finish(self) -> None:
+        self.is_draining = True
+        for channel in list(self._channels):
+            channel.move()
+
+    def abort(self) -> None:
+        """End all channels at once."""
+        for channel in list(self._channels):
+            channel.abort(DRAIN, STOPPING)
+
+    def counters(self) -> dict[str, int]:
+        """Return the requests by verb (sends, gets, others), bytes_in and bytes_out."""
+        return {
+            "sends": self.sends,
+            "gets": self.gets,
+            "others": self.others,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+        }
+
+    def latency(self) -> tuple[tuple[float, ...], list[int], float]:
+        """Return `LATENCY_BOUNDS`, the requests in each bucket, and the sum of their times (s)."""
+        return LATENCY_BOUNDS, list(self._buckets), self._seconds
+
+    def count(self, exchange: Exchange, seconds: float) -> None:
+        """Add a turn's requests to the counters, and take them from the exchange."""
+        requests = exchange.sends + exchange.gets + exchange.others
+        if requests:
+            self.sends += exchange.sends
+            self.gets += exchange.gets
+            self.others += exchange.others
+            exchange.sends = exchange.gets = exchange.others = 0
+            self._buckets[bisect_left(LATENCY_BOUNDS, seconds)] += requests
+            self._seconds += requests * seconds
+
+    def forget(self, channel: "_Channel") -> None:
+        """Take note that a channel's descriptor is closed."""
+        self._channels.discard(channel)
+
+
+class _Channel(asyncio.BufferedProtocol):
+    """One connection.
+
+    A client's end of stream is seen only when all that it sent is answered, as nothing is read
+    while requests wait; so closing then, which asyncio does after the last answer, loses nothing.
+    """
+
+    def __init__(self, channels: AsyncioChannels, session: Session) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self._channels = channels
+        self._session = session
+        self._exchange = Exchange(session, channels.max_size)
+        self._transport: asyncio.Transport | None = None
+        #: Whether answers wait for the client to read.
+        self._is_full = False
+        #: Whether the session is over; what follows is sending its last answers, and closing.
+        self._is_over = False
+        #: Whether a turn is due though nothing happens.
+        self._is_due = False
+        # Clock seconds: since when a frame is unfinished and answers are unread, if they are.
+        self._frame_since: float | None = None
+        self._unsent_since: float | None = None
+        self._unsent = 0
+
+    async def connect(
+        self, connection: socket.socket, tls: ssl.SSLContext | None, handshake_timeout: float
+    ) -> None:
+        """Make the transport; with TLS, when the client has done its part."""
+        deadlines = (
+            {}
+            if tls is None
+            else {
+                "ssl_handshake_timeout": handshake_timeout,
+                "ssl_shutdown_timeout": LINGER,
+            }
+        )
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self, connection, ssl=tls, **deadlines
+            )
+        except OSError as error:
+            connection.close()
+            if tls is None:
+                self._end(BY_CLIENT, RESET_BY_CLIENT)
+            else:
+                self._end(TLS, tls_words.fault_of(error))
+            self._channels.forget(self)
+        except asyncio.CancelledError:
+            connection.close()
+            self._channels.forget(self)
+            raise
+        finally:
+            self.task = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # So that whatever the system does not take at once stops the making of more.
+        transport.set_write_buffer_limits(high=0)
+        ssl_object = transport.get_extra_info("ssl_object")
+        secured = getattr(self._session, "secured", None)
+        if ssl_object is not None and secured is not None:
+            secured(ssl_object)
+        if self._channels.is_draining:
+            self.move()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(BY_CLIENT, CLOSED_BY_CLIENT if exc is None else RESET_BY_CLIENT)
+        self._transport = None
+        self._channels.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._channels.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        channels = self._channels
+        channels.bytes_in += nbytes
+        if not self._is_over:
+            self._exchange.receive(channels.buffer[:nbytes].tobytes())
+            self.move()
+
+    def eof_received(self) -> None:
+        within = self._exchange.has_partial
+        self._end(BY_CLIENT, CLOSED_WITHIN_A_MESSAGE if within else CLOSED_BY_CLIENT)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._unsent_since = None
+        self.move()
+
+    def move(self) -> None:
+        """Answer until all is answered, the client has enough to read, or the turn is over."""
+        transport, exchange = self._transport, self._exchange
+        if transport is None or self._is_over:
+            return
+        began = monotonic()
+        ends = began + TURN_SECONDS
+        rounds = 0
+        try:
+            while not self._is_full and rounds < TURN_ROUNDS and exchange.ending is None:
+                answers = exchange.next_answers(ANSWER_BYTES, lambda: monotonic() > ends)
+                if answers:
+                    self._channels.bytes_out += len(answers)
+                    transport.write(answers)
+                if not exchange.has_unanswered:
+                    break
+                rounds = TURN_ROUNDS if monotonic() > ends else rounds + 1
+            self._channels.count(exchange, monotonic() - began)
+            self._rest(transport)
+        except Exception:
+            log_error_of_ours(self._session)
+            self.abort(ERROR, AN_ERROR_OF_OURS)
+
+    def _rest(self, transport: asyncio.Transport) -> None:
+        exchange = self._exchange
+        if exchange.ending is not None:
+            self._end(*exchange.ending)
+            self._half_close(transport)
+        elif exchange.has_unanswered:
+            transport.pause_reading()
+            if not self._is_full and not self._is_due:
+                self._is_due = True
+                asyncio.get_running_loop().call_soon(self._take_turn)
+        elif self._channels.is_draining:
+            transport.pause_reading()
+            if not self._is_full:
+                self._end(DRAIN, STOPPING)
+                self._half_close(transport)
+        else:
+            transport.resume_reading()
+        if not exchange.has_partial or not transport.is_reading():
+            self._frame_since = None
+        elif self._frame_since is None:
+            self._frame_since = self._channels.clock()
+
+    def _take_turn(self) -> None:
+        self._is_due = False
+        self.move()
+
+    def sweep(self, now: float) -> None:
+        """End the channel if it exceeds a time limit."""
+        transport, channels = self._transport, self._channels
+        if transport is None or self._is_over:
+            return
+        overdue = self._session.handshake_due(now)
+        if overdue is not None:
+            self._end(HANDSHAKE_TIMEOUT, overdue)
+            self._half_close(transport)
+            return
+        unsent = transport.get_write_buffer_size()
+        if unsent != self._unsent or self._unsent_since is None:
+            self._unsent, self._unsent_since = unsent, now
+        if unsent and now - self._unsent_since > channels.output_timeout:
+            self.abort(OUTPUT_TIMEOUT, unread_answers(now - self._unsent_since))
+        elif self._frame_since is not None and now - self._frame_since > channels.frame_timeout:
+            self._end(FRAME_TIMEOUT, unfinished_frame(now - self._frame_since))
+            self._half_close(transport)
+
+    def abort(self, cause: str, reason: str) -> None:
+        """End the channel at once."""
+        self._end(cause, reason)
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.task is not None:
+            self.task.cancel()
+
+    def _end(self, cause: str, reason: str) -> None:
+        """Tell, once, that the session is over; its last answers may still be sent."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            self._channels.on_closed(self._session, cause, reason)
+        except Exception:
+            log_error_of_ours(self._session)
+
+    def _half_close(self, transport: asyncio.Transport) -> None:
+        """End our side after the last answer, and drop what the client still sends."""
+        if not self._channels.is_draining:  # then it is the server that ends this
+            asyncio.get_running_loop().call_later(LINGER, transport.abort)
+        if transport.can_write_eof():
+            transport.write_eof()
+            transport.resume_reading()
+        else:  # TLS knows no half-closed connections
+            transport.close()
