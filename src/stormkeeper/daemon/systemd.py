@@ -39,7 +39,7 @@ class ServiceManager:
         if self._address.startswith("@"):
             self._address = "\0" + self._address[1:]
         self._has_failed = False
-        #: Seconds after which a daemon that does not say `alive` is ended; None if it may be silent.
+        #: Seconds without `alive` after which this daemon is ended; None if it may be silent.
         self.watchdog: float | None = None
         usec, pid = given["WATCHDOG_USEC"], given["WATCHDOG_PID"]
         if usec.isdigit() and int(usec) > 0 and pid in ("", str(os.getpid())):

@@ -2,11 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.tallies import Tallies
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
-MAX_SILENCE = 5.0
+MAX_SILENCE: Final = 5.0
+
+#: Entries of the index that one picture looks at: a tenth of a millisecond.
+_LOOKED_AT: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +88,22 @@ class Figures:
         has none beats elsewhere, or not at all.
         """
         return self.horizon >= self.heartbeat_period
+
+
+def oldest_pulse(index: PulseIndex, now: float) -> float | None:
+    """Return the age of the pulse that was stored longest ago; None where that is not to be seen.
+
+    Tombstones may stand before it; some are passed over, but not all that there can be.
+    """
+    entry = index.oldest()
+    for _ in range(_LOOKED_AT):
+        if entry is None or entry.details is not None:
+            break
+        entry = index.after(entry)
+    return None if entry is None or entry.details is None else max(0.0, now - entry.changed)
+
+
+def recent_sizes(index: PulseIndex) -> list[int]:
+    """Return the sizes of the pulses that were received last, some hundreds of them."""
+    newest = index.since(max(0, index.revision - _LOOKED_AT), _LOOKED_AT)
+    return [len(entry.details) for entry in newest if entry.details is not None]
