@@ -15,6 +15,7 @@ The rules that hold for both, to the byte:
 - An error of ours ends the channel in which it happened, with a traceback in the log.
 """
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable
@@ -93,6 +94,12 @@ class Channels(Protocol):
     max_size: int
     frame_timeout: float
     output_timeout: float
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Move bytes from now on, in this loop."""
+
+    def detach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Move none from now on."""
 
     def adopt(self, connection: socket.socket, session: Session, now: float) -> None:
         """Serve a connection from now on; its socket is no longer the caller's.
