@@ -164,16 +164,27 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
     ConfigFault
         When something in it is wrong.
     """
+    with faults():
+        return read_conf(unknown)
+
+
+def read_conf(unknown: "Unknown" = "warn") -> "Conf":
+    """Do what `load_conf` does for a daemon that goes on if the configuration is wrong.
+
+    Raises
+    ------
+    ConfigError
+        When something in it is wrong.
+    """
     from stormkeeper import conf
 
     given = settings()
-    with faults():
-        return conf.load(
-            files=given.files or None,
-            overrides=given.overrides,
-            unknown="error" if given.strict and unknown == "warn" else unknown,
-            warn=_warn,
-        )
+    return conf.load(
+        files=given.files or None,
+        overrides=given.overrides,
+        unknown="error" if given.strict and unknown == "warn" else unknown,
+        warn=_warn,
+    )
 
 
 def _warn(line: str) -> None:
