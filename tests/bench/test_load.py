@@ -1,0 +1,87 @@
+"""The generator in C against real servers: what it says must be what was asked of it."""
+
+import shutil
+
+import pytest
+
+from pacemaker import compiling, running, servers
+from stormkeeper.pacemaker.client import PacemakerClient
+
+pytestmark = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+)
+
+
+@pytest.fixture
+def echo():
+    with servers.Echo() as server:
+        yield server
+
+
+@pytest.fixture
+def stormkeeper():
+    with servers.StormkeeperInterpreted() as server:
+        yield server
+
+
+def test_a_closed_loop_measures_both_sides(echo):
+    found = running.load(echo, operation="send", warmup=0.05, seconds=0.2)
+    assert found["requests"] == pytest.approx(found["requests_per_s"] * found["seconds"], rel=0.01)
+    assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"] * 1.01
+    assert found["cpu_us"] > 0
+    assert found["rss_mib"] > 0
+
+
+def test_a_rate_is_kept(echo):
+    found = running.load(echo, operation="send", rate=500, warmup=0.1, seconds=1)
+    assert found["requests"] + found["unanswered"] == pytest.approx(500, rel=0.1)
+
+
+def test_what_it_stores_is_what_our_client_reads(stormkeeper):
+    found = running.store(stormkeeper, 1_000, 200, times=2, jitter=20)
+    assert found["requests"] == 2_000
+    with PacemakerClient(f"{servers.HOST}:{stormkeeper.port}") as client:
+        topologies = client.children("/workerbeats")
+        assert len(topologies) == 42  # of 24 workers each, the last not whole
+        paths = [
+            f"/workerbeats/{topologies[0]}/{w}"
+            for w in client.children(f"/workerbeats/{topologies[0]}")
+        ]
+        assert len(paths) == 24
+        assert {len(client.get_pulse(path)) for path in paths} <= set(range(180, 221))
+    found = running.load(
+        stormkeeper,
+        "--no-fill",
+        operation="children",
+        connections=1,
+        keys_per_connection=1_000,
+        warmup=0,
+        seconds=0.2,
+    )
+    assert found["requests"] > 0
+
+
+def test_a_value_that_is_not_what_was_sent_ends_it(echo):
+    with pytest.raises(running.MeasurementError, match="another value came back"):
+        running.load(echo, operation="get", warmup=0, seconds=0.1)
+
+
+def test_a_server_that_is_not_there_is_said(echo):
+    process = running.start_load(echo, "--no-fill", operation="send", port=servers.free_port())
+    with pytest.raises(running.MeasurementError, match="no connection to"):
+        running.finish_load(process, 5)
+
+
+def test_a_missing_compiler_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "BUILD", tmp_path)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit, match="scripts/bench-setup"):
+        compiling.compiled("echo")
+
+
+def test_the_programs_compile_without_a_warning(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiling, "BUILD", tmp_path)
+    monkeypatch.setattr(compiling, "FLAGS", [*compiling.FLAGS, "-Werror"])
+    for name in compiling.PROGRAMS:
+        assert compiling.compiled(name).exists()
