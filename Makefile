@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test lint bench bench-pacemaker bench-local format clean
+.PHONY: help setup run test lint bench bench-pacemaker bench-local bench-zookeeper format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,6 +37,9 @@ bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--q
 
 bench-local: $(INSTALLED) ## a cluster on this machine
 	@$(BIN)/python bench/local_run.py $(ARGS)
+
+bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and through a Pacemaker
+	@$(BIN)/python bench/zookeeper_bench.py $(ARGS)
 
 format: $(INSTALLED) ## apply the formatter and the linter's safe fixes
 	@$(BIN)/ruff format .

@@ -19,6 +19,8 @@
 #define READ_BYTES (256 * 1024)
 #define BATCH_BYTES (128 * 1024)
 #define EVENTS_AT_ONCE 1024
+/* ZooKeeper's backlog of connections is 50. */
+#define SESSIONS_AT_ONCE 32
 /* A closed loop looks at the clock at least this often (nanoseconds). */
 #define LONGEST_WAIT 50000000
 /* Requests of one connection that may be due and unanswered, before the server counts as lost. */
@@ -92,6 +94,12 @@ static void watch(struct connection *c, int operation) {
     epoll_ctl(poller, operation, c->descriptor, &event);
 }
 
+static void end_sessions(struct connection *first, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        zookeeper_session_end(first[i].descriptor);
+    }
+}
+
 void connect_all(struct workload *shared_work, const char *host, const int *ports, int port_count) {
     work = shared_work;
     batch_requests = (uint32_t)(BATCH_BYTES / longest_request(work));
@@ -102,6 +110,7 @@ void connect_all(struct workload *shared_work, const char *host, const int *port
     reading = allocate(READ_BYTES);
     connections = allocate(work->connections * sizeof *connections);
     poller = epoll_create1(EPOLL_CLOEXEC);
+    uint32_t sessions_asked = 0;
     for (uint32_t i = 0; i < work->connections; i++) {
         struct connection *c = connections + i;
         c->index = i;
@@ -110,12 +119,14 @@ void connect_all(struct workload *shared_work, const char *host, const int *port
         c->descriptor = connect_to(host, ports[i % (uint32_t)port_count]);
         if (work->protocol == ZOOKEEPER) {
             zookeeper_session_begin(c->descriptor);
+            sessions_asked++;
+            if (sessions_asked == SESSIONS_AT_ONCE || i + 1 == work->connections) {
+                end_sessions(c + 1 - sessions_asked, sessions_asked);
+                sessions_asked = 0;
+            }
         }
     }
     if (work->protocol == ZOOKEEPER) {
-        for (uint32_t i = 0; i < work->connections; i++) {
-            zookeeper_session_end(connections[i].descriptor);
-        }
         zookeeper_make_parents(work, connections[0].descriptor);
     }
     for (uint32_t i = 0; i < work->connections; i++) {
