@@ -156,7 +156,7 @@ def test_what_a_pacemaker_says_of_itself(ask, client, pacemaker):
     info = client.server_info()
     told = json.loads(ask("get", "/.stormkeeper", "--json").stdout)
     assert told[pacemaker.address]["instance"] == info.instance
-    assert told[pacemaker.address]["extensions"] == ["changes"]
+    assert "changes" in told[pacemaker.address]["extensions"]
     told = ask("get", ".stormkeeper")
     assert told.stdout.startswith(f"{pacemaker.address}:\n  instance: {info.instance}\n")
 

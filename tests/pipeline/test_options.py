@@ -1,7 +1,10 @@
+import pickle
+
 import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pipeline.options import Options
 
 
@@ -40,3 +43,22 @@ def test_the_root_may_be_read():
 def test_a_wrong_option_is_named(given, named):
     with pytest.raises(ConfigError, match=named):
         Options.parse(given)
+
+
+def test_how_to_come_to_a_secured_pacemaker_is_said_in_the_configurations_own_words():
+    given = {"servers": "a", "PACEMAKER.TLS.Enable": "true", "pacemaker.auth.method": "DIGEST"}
+    options = Options.parse(given)
+    assert dict(options.access) == {
+        "pacemaker.auth.method": "DIGEST",
+        "pacemaker.tls.enable": "true",
+    }
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_an_option_that_only_looks_like_one_of_them_is_named():
+    with pytest.raises(ConfigError, match=r"pacemaker\.auth\.methods.* is none of "):
+        Options.parse({"servers": "a", "pacemaker.auth.methods": "DIGEST"})
+
+
+def test_without_any_the_settings_are_plain():
+    assert Options.parse({"servers": "a"}).settings() == ClientSettings()

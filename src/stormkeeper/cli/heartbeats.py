@@ -10,7 +10,6 @@ import click
 
 from stormkeeper.cli.options import ConfigFault, Fault, conf_options, examples, faults, load_conf
 from stormkeeper.errors import (
-    NotAuthorizedError,
     PacemakerUnavailableError,
     SerializationError,
     StormkeeperError,
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 _RETRIES = 2
 
 _REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.servers=HOST:PORT"
-_AUTH_REMEDY = (
-    "pacemaker.auth.method and java.security.auth.login.config must be as the Pacemaker's are"
-)
 
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
@@ -35,13 +31,17 @@ _HEX_WIDTH = 32
     epilog=examples(
         "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:6699",
         "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
+        "storm heartbeats list / -c pacemaker.auth.method=DIGEST"
+        " -c java.security.auth.login.config=jaas.conf",
     )
 )
 @conf_options
 def heartbeats() -> None:
     """Look at the heartbeats that the Pacemakers hold.
 
-    The Pacemakers asked are those of pacemaker.servers.
+    The Pacemakers asked are those of pacemaker.servers. To those that want authentication say
+    pacemaker.auth.method and java.security.auth.login.config as they have them; to those with TLS,
+    pacemaker.tls.enable and pacemaker.tls.ca.file.
     """
 
 
@@ -122,23 +122,17 @@ def _asking() -> Iterator["PacemakerPool"]:
         raise ConfigFault(
             "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
         )
-    from stormkeeper.pacemaker.client.pool import PacemakerPool
+    from stormkeeper.pacemaker.client.pool import connect
 
     _log_to_stderr()
-    pool = PacemakerPool(
-        servers,
-        name="storm-heartbeats",
-        retries=_RETRIES,
-        max_message_size=conf["pacemaker.thrift.message.size.max"],
-    )
+    with faults():
+        pool = connect(conf, name="storm-heartbeats", retries=_RETRIES)
     try:
         with faults(), pool:
             yield pool
     except Fault as fault:
         if isinstance(fault.__cause__, PacemakerUnavailableError):
             raise Fault(f"{fault.message}; {_REMEDY}") from fault
-        if isinstance(fault.__cause__, NotAuthorizedError):
-            raise Fault(f"{fault.message}; {_AUTH_REMEDY}") from fault
         raise
 
 

@@ -29,6 +29,7 @@ from stormkeeper.local.processes import RUN_MARK, Child, end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.watch import Watch
+from stormkeeper.pacemaker.client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +195,7 @@ class Cluster:
         self._watch = Watch(
             [Address.parse(server, 0) for server in servers],
             period_secs=min(0.5, self._conf["task.heartbeat.frequency.secs"] / 4),
+            settings=ClientSettings.of(cluster_conf),
         )
         self._spawn_worker(second)
         self._ready("worker")

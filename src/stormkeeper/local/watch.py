@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
 from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot, Snapshot
-from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pacemaker.wire import Change
 from stormkeeper.state import paths
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
@@ -17,6 +17,9 @@ from stormkeeper.thrift.serialization import deserialize
 log = logging.getLogger(__name__)
 
 ALL_TIME = ":all-time"
+
+#: Without authentication and TLS.
+_PLAIN = ClientSettings()
 
 #: How long a Pacemaker may take to answer before it counts as silent, in seconds.
 ANSWER_SECS = 0.5
@@ -32,13 +35,22 @@ class Watch:
     period_secs
         Time between two looks; shorter than a heartbeat period, as a Pacemaker keeps only the
         newest pulse of a worker.
+    settings
+        How to talk to the Pacemakers.
     """
 
-    def __init__(self, servers: Iterable[Address], *, period_secs: float) -> None:
+    def __init__(
+        self,
+        servers: Iterable[Address],
+        *,
+        period_secs: float,
+        settings: ClientSettings = _PLAIN,
+    ) -> None:
         self._ledger = Ledger()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._period = period_secs
+        self._settings = settings
         self._threads = []
         for server in servers:
             self._ledger.expect(str(server))
@@ -62,7 +74,9 @@ class Watch:
 
     def _follow(self, server: Address) -> None:
         address = str(server)
-        client = PacemakerClient(server, name="storm-local", try_timeout=ANSWER_SECS, retries=0)
+        client = self._settings.client(
+            server, name="storm-local", try_timeout=ANSWER_SECS, retries=0
+        )
         instance, after = None, 0
         with client:
             last = False

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
-from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
 
 CLIENT_NAME = "spark-pacemaker"
+
+#: Without authentication and TLS.
+_PLAIN = ClientSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,19 @@ class Health:
         return self.error is None
 
 
-def look(server: Address, timeout_secs: float) -> Health:
-    """Ask one server how it is; never raises for what the server does or does not do."""
+def look(server: Address, timeout_secs: float, settings: ClientSettings = _PLAIN) -> Health:
+    """Ask one server how it is; never raises for what the server does or does not do.
+
+    Raises
+    ------
+    ConfigError
+        When the JAAS file, or what must stand in it, is missing or wrong.
+    """
+    client = settings.client(
+        server, name=CLIENT_NAME, try_timeout=timeout_secs, retries=0, deadline=timeout_secs
+    )
     try:
-        with PacemakerClient(
-            server,
-            name=CLIENT_NAME,
-            try_timeout=timeout_secs,
-            retries=0,
-            deadline=timeout_secs,
-        ) as client:
+        with client:
             info = client.server_info()
     except StormkeeperError as error:
         return Health(time.time(), error=str(error) or type(error).__name__)
@@ -76,8 +82,10 @@ def look(server: Address, timeout_secs: float) -> Health:
     )
 
 
-def look_at_all(servers: Sequence[Address], timeout_secs: float) -> Mapping[str, Health]:
+def look_at_all(
+    servers: Sequence[Address], timeout_secs: float, settings: ClientSettings = _PLAIN
+) -> Mapping[str, Health]:
     """Ask every server at once; the answers by ``host:port``, in the order of `servers`."""
     with ThreadPoolExecutor(len(servers), thread_name_prefix="pacemaker-health") as threads:
-        answers = threads.map(lambda server: look(server, timeout_secs), servers)
+        answers = threads.map(lambda server: look(server, timeout_secs, settings), servers)
         return {str(server): health for server, health in zip(servers, answers, strict=True)}

@@ -9,7 +9,8 @@ from typing import Final
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.client import DEFAULT_PORT
+from stormkeeper.pacemaker.client import DEFAULT_PORT, settings
+from stormkeeper.pacemaker.client.settings import ClientSettings, of_texts
 from stormkeeper.state.paths import WORKERBEATS
 
 DEFAULT_PATH: Final = WORKERBEATS
@@ -32,12 +33,26 @@ class Options:
         Changes asked for in one request; 0 leaves it to the server.
     timeout_secs
         How long one answer is waited for.
+    access
+        How to authenticate and speak TLS: configuration keys and their values. They name files,
+        which executors read too, and hold no secret: Spark shows options in its plans.
     """
 
     servers: tuple[Address, ...]
     path: str = DEFAULT_PATH
     page_size: int = 0
     timeout_secs: float = DEFAULT_TIMEOUT_SECS
+    access: tuple[tuple[str, str], ...] = ()
+
+    def settings(self) -> ClientSettings:
+        """Read the files that `access` names, on the machine that this runs on.
+
+        Raises
+        ------
+        ConfigError
+            When one is missing or wrong.
+        """
+        return of_texts(dict(self.access)) if self.access else ClientSettings()
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -54,6 +69,7 @@ class Options:
             _path(options.get("path", DEFAULT_PATH)),
             int(_number(options, "pageSize", 0, minimum=0, whole=True)),
             _number(options, "timeoutSecs", DEFAULT_TIMEOUT_SECS, minimum=0.01),
+            _access(options),
         )
 
 
@@ -76,6 +92,19 @@ def _path(text: str) -> str:
             f"the option 'path' of format(\"pacemaker\") must begin with '/', got {text!r}"
         )
     return text.rstrip("/") or "/"
+
+
+def _access(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    wrong = [
+        name
+        for name in options
+        if name.startswith(("pacemaker.", "java.")) and name not in settings.KEYS
+    ]
+    if wrong:
+        raise ConfigError(
+            f'the option {wrong[0]!r} of format("pacemaker") is none of {", ".join(settings.KEYS)}'
+        )
+    return tuple((key, options[key]) for key in settings.KEYS if key in options)
 
 
 def _number(

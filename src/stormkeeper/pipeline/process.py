@@ -17,6 +17,7 @@ from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, TableError
+from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, tables, totals
 from stormkeeper.pipeline.liveness import Limits
 from stormkeeper.pipeline.tables import Origin, SnapshotTable
@@ -96,7 +97,8 @@ def start(session: SparkSession, conf: Conf, servers: list[str], directory: Path
     checkpoint = conf["pipeline.checkpoint.dir"]
     if not checkpoint:
         checkpoint = Path(conf["storm.local.dir"]) / "pipeline-checkpoints"
-    raw = session.readStream.format("pacemaker").option("servers", ",".join(servers)).load()
+    options = {"servers": ",".join(servers), **access_of(conf)}
+    raw = session.readStream.format("pacemaker").options(**options).load()
     keeper = Keeper(directory, limits(conf))
     return (
         decode.typed(raw)

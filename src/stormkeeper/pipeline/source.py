@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, StormkeeperError
-from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import offsets, rows, scan
 from stormkeeper.pipeline.health import CLIENT_NAME, Health, look, look_at_all
 from stormkeeper.pipeline.offsets import Offset, Span
@@ -40,6 +39,9 @@ class PacemakerDataSource(DataSource):
     ``path``, or ``load(…)``  this path and everything below it is read (``/workerbeats``)
     ``timeoutSecs``           how long one answer of a server is waited for (2)
     ``pageSize``              changes asked for in one request; 0 leaves it to the server (0)
+    ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
+                              (`stormkeeper.pacemaker.client.settings.KEYS`); files are read on
+                              every machine that reads
     ========================  =====================================================================
 
     ================  =============================================================================
@@ -139,7 +141,7 @@ class PacemakerReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's pulses, and its row."""
         assert isinstance(partition, ServerPartition)
-        health = look(partition.server, self._options.timeout_secs)
+        health = look(partition.server, self._options.timeout_secs, self._options.settings())
         span = None
         if health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
@@ -202,17 +204,21 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return _read(self._options, partition)
 
     def _look(self) -> Mapping[str, Health]:
-        return look_at_all(self._options.servers, self._options.timeout_secs)
+        options = self._options
+        return look_at_all(options.servers, options.timeout_secs, options.settings())
 
 
 def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBatch]:
     server, span, health = str(partition.server), partition.span, partition.health
+    settings = options.settings()
     if health is None:
-        health = look(partition.server, options.timeout_secs)
+        health = look(partition.server, options.timeout_secs, settings)
     reset = span is not None and span.reset
     if health.is_reachable and span is not None and not span.is_empty:
         try:
-            with _client(options, partition.server) as client:
+            with settings.client(
+                partition.server, name=CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
+            ) as client:
                 for page in scan.pages(client, options.path, span, options.page_size):
                     reset = reset or page.reset
                     health = replace(health, read_at=page.read_at)
@@ -220,7 +226,3 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
         except StormkeeperError as error:
             health = Health(time.time(), error=str(error) or type(error).__name__)
     yield rows.of_server(server, health, reset=reset)
-
-
-def _client(options: Options, server: Address) -> PacemakerClient:
-    return PacemakerClient(server, name=CLIENT_NAME, try_timeout=options.timeout_secs, retries=1)

@@ -45,7 +45,9 @@ def connect(conf: Conf) -> ClusterState:
 def connect_heartbeats(conf: Conf) -> HeartbeatStore:
     """Connect to where ``storm.cluster.state.store`` has heartbeats go, and to nothing else.
 
-    With Pacemaker no ZooKeeper server is asked: heartbeats go out while there is none.
+    With Pacemaker no ZooKeeper server is asked: heartbeats go out while there is none. It is for
+    those who beat, who authenticate only where ``pacemaker.auth.writes`` is true, and may not read
+    from a Pacemaker that wants readers to.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def connect_heartbeats(conf: Conf) -> HeartbeatStore:
     from stormkeeper.pacemaker.client import pool
     from stormkeeper.state.pacemaker import PacemakerHeartbeats
 
-    return PacemakerHeartbeats(pool.connect(conf))
+    return PacemakerHeartbeats(pool.connect(conf, role="writer"))
 
 
 def _in_pacemaker(conf: Conf) -> bool:

@@ -24,6 +24,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
+from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from support.leaks import nothing_left_behind
@@ -238,7 +239,7 @@ def test_a_write_that_all_refuse_is_refused(daemons, pool_of):
 
 
 def test_a_pulse_that_fits_no_frame_is_nobodys_fault_but_ours(daemons, pool_of):
-    pool = pool_of(*daemons, max_message_size=1000)
+    pool = pool_of(*daemons, settings=ClientSettings(max_message_size=1000))
     with pytest.raises(LocalProtocolError, match="1000"):
         pool.send_pulse("/w", bytes(1000))
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
@@ -35,6 +35,7 @@ from stormkeeper.pacemaker.client.conversations import Conversation, copies_belo
 from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
 from stormkeeper.pacemaker.client.readings import Copy, Reading, newest
 from stormkeeper.pacemaker.client.repair import Repair
+from stormkeeper.pacemaker.client.settings import ClientSettings, Role
 from stormkeeper.pacemaker.client.single import (
     DEADLINE,
     RETRIES,
@@ -43,7 +44,6 @@ from stormkeeper.pacemaker.client.single import (
     server_info_of,
 )
 from stormkeeper.pacemaker.wire import (
-    DEFAULT_MAX_SIZE,
     RESERVED_PATH,
     Message,
     MessageType,
@@ -60,6 +60,9 @@ log = logging.getLogger(__name__)
 #: enough that nobody took its pulse.
 WRITE_DEADLINE: Final = 5.0
 
+#: Without authentication and TLS.
+_PLAIN: Final = ClientSettings()
+
 #: Seconds after which a server that still does not answer is logged again.
 _REMIND_SECS: Final = 60.0
 
@@ -75,7 +78,9 @@ class PacemakerPool:
         Where they listen; at least one.
     name
         Names the clients' threads.
-    try_timeout, retries, deadline, max_message_size
+    settings
+        How to talk to the servers.
+    try_timeout, retries, deadline
         As for `PacemakerClient`; `retries` and `deadline` are those of a whole read.
     write_deadline
         Seconds after which a write has failed.
@@ -95,11 +100,11 @@ class PacemakerPool:
         servers: Sequence[Address],
         *,
         name: str = "pacemaker-client",
+        settings: ClientSettings = _PLAIN,
         try_timeout: float = TRY_TIMEOUT,
         retries: int = RETRIES,
         deadline: float = DEADLINE,
         write_deadline: float = WRITE_DEADLINE,
-        max_message_size: int = DEFAULT_MAX_SIZE,
         write_to: Address | None = None,
         random: Random | None = None,
     ) -> None:
@@ -115,13 +120,12 @@ class PacemakerPool:
         self._deadline = deadline
         self._write_deadline = write_deadline
         self._clients = {
-            address: PacemakerClient(
+            address: settings.client(
                 address,
                 name=name,
                 try_timeout=try_timeout,
                 retries=retries,
                 deadline=deadline,
-                max_message_size=max_message_size,
                 random=random,
             )
             for address in addresses
@@ -432,23 +436,27 @@ def time_secs_of(details: bytes) -> int | None:
         return None
 
 
-def connect(conf: "Conf", *, name: str = "pacemaker-client") -> PacemakerPool:
+def connect(
+    conf: "Conf", *, name: str = "pacemaker-client", role: Role = "reader", **options: Any
+) -> PacemakerPool:
     """Return the pool that the configuration describes; nothing is connected yet.
 
     Parameters
     ----------
     conf
-        Gives ``pacemaker.servers`` and ``pacemaker.thrift.message.size.max``.
+        Gives ``pacemaker.servers``, and how to talk to them (`settings.KEYS`).
     name
         Names the threads, for whoever looks at the process.
+    role
+        A "writer", such as a worker, authenticates only where ``pacemaker.auth.writes`` is true.
+    options
+        Further arguments of `PacemakerPool`.
 
     Raises
     ------
     ConfigError
-        If no Pacemaker is configured.
+        If no Pacemaker is configured, or a file that authentication or TLS needs is missing or
+        wrong.
     """
-    return PacemakerPool(
-        conf.pacemaker_servers(),
-        name=name,
-        max_message_size=conf["pacemaker.thrift.message.size.max"],
-    )
+    settings = ClientSettings.of(conf, role)
+    return PacemakerPool(conf.pacemaker_servers(), name=name, settings=settings, **options)
