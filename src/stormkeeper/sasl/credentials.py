@@ -15,7 +15,7 @@ DEFAULT_CLIENT_NAME = "pacemaker-client"
 #: ``DigestLoginModule`` of ZooKeeper writes them.
 _USER_OPTION = "user_"
 
-#: Longest name that `printable` shows, in characters.
+#: Longest text that `printable` shows unless told otherwise, in characters.
 _SHOWN = 100
 
 
@@ -82,10 +82,10 @@ def client_name(storm_username: str) -> str:
         return storm_username
 
 
-def printable(name: str) -> str:
-    """Return a name that a peer gave so that it can stand in a log line: short, of printables."""
-    shown = "".join(c if c.isprintable() else "�" for c in name[:_SHOWN])
-    return shown if len(name) <= _SHOWN else f"{shown}…"
+def printable(text: str, limit: int = _SHOWN) -> str:
+    """Return what a peer or a library said so that it can stand in a log line: short, printable."""
+    shown = "".join(c if c.isprintable() else "�" for c in text[:limit])
+    return shown if len(text) <= limit else f"{shown}…"
 
 
 def shown(mechanism: Mechanism) -> str:

@@ -10,6 +10,7 @@ from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
 from stormkeeper.sasl.jaas import Login
 from stormkeeper.sasl.login_file import ignored_childopts, login, login_file
 from stormkeeper.sasl.mechanism import Mechanism
+from stormkeeper.sasl.principals import admits
 
 __all__ = [
     "authorised",
@@ -46,8 +47,8 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
             return lambda: DigestServer(lambda _: password)
         case "SCRAM":
             return _scram_server(login(conf, SCRAM_SECTION, DIGEST_SECTION))
-        case method:
-            raise ConfigError(f"pacemaker.auth.method {method} is not there yet")
+        case _:
+            return _gssapi_server(conf)
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
@@ -67,7 +68,6 @@ def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
     ConfigError
         When the JAAS file, or what must stand in it, is missing or wrong.
     """
-    del host
     match conf["pacemaker.auth.method"]:
         case "NONE":
             return None
@@ -80,8 +80,8 @@ def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
             return lambda: DigestClient(storm_user)
         case "SCRAM":
             return _scram_client(login(conf, SCRAM_SECTION, DIGEST_SECTION))
-        case method:
-            raise ConfigError(f"pacemaker.auth.method {method} is not there yet")
+        case _:
+            return _gssapi_client(login(conf, CLIENT_SECTION), host)
 
 
 # scramp and gssapi are imported where they are needed: most processes need neither.
@@ -103,9 +103,51 @@ def _scram_client(login: Login) -> Callable[[], Mechanism]:
     return lambda: ScramClient(user)
 
 
+def _gssapi_server(conf: Conf) -> Callable[[], Mechanism]:
+    from stormkeeper.sasl.gssapi import GssapiServer, Keytab, default_realm  # noqa: PLC0415
+
+    if not _readers(conf):
+        raise ConfigError(
+            "with pacemaker.auth.method KERBEROS somebody must be allowed to read: set"
+            " nimbus.daemon.user to the short name of Nimbus's principal, or pacemaker.kerberos"
+            ".users to a list of principals"
+        )
+    keytab = Keytab(login(conf, SERVER_SECTION))
+    default_realm()
+    return lambda: GssapiServer(keytab)
+
+
+def _gssapi_client(login: Login, host: str) -> Callable[[], Mechanism]:
+    from stormkeeper.sasl.gssapi import GssapiClient  # noqa: PLC0415
+
+    GssapiClient(login, host)
+    return lambda: GssapiClient(login, host)
+
+
 def authorised(conf: Conf, authorization_id: str) -> bool:
     """Return whether who has authenticated, as `authorization_id`, may read.
 
-    With DIGEST and SCRAM everybody may who has a password.
+    With DIGEST and SCRAM everybody may who has a password; with KERBEROS ``nimbus.daemon.user``
+    and ``pacemaker.kerberos.users``, each a full principal or a short name.
+
+    Raises
+    ------
+    AuthenticationError
+        With KERBEROS, when `authorization_id` is no principal.
+    ConfigError
+        With KERBEROS, when this machine has no default realm.
     """
-    return conf["pacemaker.auth.method"] != "KERBEROS" and bool(authorization_id)
+    match conf["pacemaker.auth.method"]:
+        case "NONE":
+            return True
+        case "KERBEROS":
+            from stormkeeper.sasl.gssapi import default_realm  # noqa: PLC0415
+
+            return admits(_readers(conf), authorization_id, default_realm())
+        case _:
+            return bool(authorization_id)
+
+
+def _readers(conf: Conf) -> set[str]:
+    nimbus = conf["nimbus.daemon.user"]
+    return {*conf["pacemaker.kerberos.users"], *([nimbus] if nimbus else [])}

@@ -1,0 +1,332 @@
+"""GSSAPI (RFC 4752), the mechanism of Storm's ``pacemaker.auth.method: KERBEROS``.
+
+Both halves on the extra ``kerberos`` (python-gssapi and MIT Kerberos), without a security layer
+and, as Storm's client, without mutual authentication by AP-REP: what the server wraps afterwards
+proves as much, for only the service's key opens the ticket with the session's key in it.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from stormkeeper.errors import AuthenticationError, ConfigError
+from stormkeeper.sasl.credentials import printable
+from stormkeeper.sasl.jaas import Login
+
+try:
+    import gssapi
+except ImportError as error:
+    raise ConfigError(
+        "pacemaker.auth.method KERBEROS needs MIT Kerberos and the extra kerberos: pip install"
+        ' "stormkeeper[kerberos]" (Debian: apt-get install libkrb5-dev gcc first)'
+    ) from error
+
+NAME = "GSSAPI"
+
+#: What the server offers: no security layer, and the JDK's figure of 65,536 bytes for its buffer.
+OFFER = b"\x01\x01\x00\x00"
+
+#: What the client takes of it: no security layer, so no buffer.
+CHOICE = b"\x01\x00\x00\x00"
+
+_NO_LAYER = 1
+
+#: Longest reason of the library's that a message has, in characters.
+_REASON = 300
+
+_KRB5 = gssapi.MechType.kerberos
+
+
+class Keytab:
+    """The server's key for its service, out of a keytab.
+
+    Parameters
+    ----------
+    login
+        The JAAS section: ``keyTab`` (else Kerberos's default one) and ``principal`` (else any that
+        is in the keytab; ``*`` says the same).
+
+    Raises
+    ------
+    ConfigError
+        When the keytab cannot be read, or has no key for the principal.
+    """
+
+    def __init__(self, login: Login) -> None:
+        if not login.switch("useKeyTab", default="keyTab" in login.options):
+            raise ConfigError(
+                f"{login.place}: a server needs a keytab; add useKeyTab=true and keyTab to"
+                f" {login.section}"
+            )
+        principal = login.options.get("principal", "*")
+        try:
+            self.credentials = gssapi.Credentials(
+                name=None if principal == "*" else _principal(principal),
+                mechs=[_KRB5],
+                usage="accept",
+                store=_keytab(login, "keytab"),
+            )
+        except gssapi.exceptions.GSSError as error:
+            raise ConfigError(
+                f"{login.place}: no key for the principal {principal}: {_reason(error)}; make the"
+                " keytab with kadmin's ktadd, readable for this user"
+            ) from error
+
+
+class GssapiServer:
+    """The server's half. It asks nobody: a ticket is checked with the keytab alone.
+
+    Parameters
+    ----------
+    keytab
+        The service's key.
+    """
+
+    name = NAME
+
+    def __init__(self, keytab: Keytab) -> None:
+        self._context = _context(creds=keytab.credentials, usage="accept")
+        self._step: Callable[[bytes], bytes | None] = self._accept
+        self._authorization_id: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the client has shown a ticket and agreed to the rest."""
+        return self._authorization_id is not None
+
+    @property
+    def authorization_id(self) -> str | None:
+        """The client's principal with its realm, once `complete`."""
+        return self._authorization_id
+
+    def start(self) -> None:
+        """Return None: the client speaks first."""
+
+    def step(self, token: bytes) -> bytes | None:
+        """Take the client's next token; return the next one for it, None at the end.
+
+        Takes well under a millisecond.
+
+        Raises
+        ------
+        AuthenticationError
+            When the ticket is not for this service, has expired, was used before, and so on; when
+            the client wants a security layer, or to act for another.
+        """
+        step, self._step = self._step, self._refuse
+        try:
+            return step(token)
+        except gssapi.exceptions.GSSError as error:
+            raise AuthenticationError(f"Kerberos: {_reason(error)}") from error
+
+    def _accept(self, token: bytes) -> bytes:
+        answer: bytes | None = self._context.step(token)
+        if not self._context.complete:
+            if not answer:
+                raise AuthenticationError("Kerberos gave neither an answer nor an end")
+            self._step = self._accept
+            return answer
+        if answer:
+            # An AP-REP for a client that wants one; it has nothing to say to that (RFC 4752 §3.1).
+            self._step = self._offer_after_nothing
+            return answer
+        return self._offer()
+
+    def _offer_after_nothing(self, token: bytes) -> bytes:
+        if token:
+            raise AuthenticationError("a token came where an empty one is due")
+        return self._offer()
+
+    def _offer(self) -> bytes:
+        self._step = self._agree
+        offer: bytes = self._context.wrap(OFFER, encrypt=False).message
+        return offer
+
+    def _agree(self, token: bytes) -> None:
+        choice = _unwrap(self._context, token)
+        if len(choice) < len(CHOICE) or choice[0] != _NO_LAYER:
+            raise AuthenticationError("the client did not take the one quality of protection, auth")
+        try:
+            authzid = choice[len(CHOICE) :].decode("utf-8")
+        except UnicodeDecodeError:
+            raise AuthenticationError("the client's authorization id is not in UTF-8") from None
+        principal = str(self._context.initiator_name)
+        if authzid not in ("", principal):
+            raise AuthenticationError(
+                f"{printable(principal)} wants to act as {printable(authzid)}:"
+                " nobody acts for another"
+            )
+        self._authorization_id = principal
+
+    def _refuse(self, token: bytes) -> None:
+        del token
+        raise AuthenticationError("a token came after the end of the authentication")
+
+
+class GssapiClient:
+    """The client's half. `start` may ask the Kerberos servers for tickets, and wait for them.
+
+    The waiting is MIT Kerberos's own, some seconds for each server that does not answer: whoever
+    has a deadline calls `start` in another thread.
+
+    Parameters
+    ----------
+    login
+        The JAAS section: ``serviceName``; ``useTicketCache`` (with ``ticketCache``, else the
+        default one) or ``useKeyTab`` (with ``keyTab``, else the default one), and ``principal``.
+    host
+        The server's host: its principal is ``serviceName/host``.
+
+    Raises
+    ------
+    ConfigError
+        When the section does not say what it must.
+    """
+
+    name = NAME
+    authorization_id = None
+
+    def __init__(self, login: Login, host: str) -> None:
+        self._login = login
+        self._service = f"{login.option('serviceName')}@{host}"
+        self._store = _client_store(login)
+        self._context: Any = None
+        self._step: Callable[[bytes], bytes] = self._negotiate
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has proved who it is; true before it has said whether it lets in."""
+        return self._complete
+
+    def start(self) -> bytes:
+        """Return the ticket for the service, as an AP-REQ.
+
+        Raises
+        ------
+        AuthenticationError
+            When Kerberos gives none.
+        """
+        if self._context is not None:
+            raise AuthenticationError("the authentication has begun already")
+        principal = self._login.options.get("principal")
+        try:
+            credentials = gssapi.Credentials(
+                name=None if principal is None else _principal(principal),
+                mechs=[_KRB5],
+                usage="initiate",
+                store=self._store,
+            )
+            self._context = _context(
+                name=gssapi.Name(self._service, gssapi.NameType.hostbased_service),
+                creds=credentials,
+                mech=_KRB5,
+                flags=gssapi.RequirementFlag.integrity
+                | gssapi.RequirementFlag.replay_detection
+                | gssapi.RequirementFlag.out_of_sequence_detection,
+                usage="initiate",
+            )
+            return self._context.step() or b""
+        except gssapi.exceptions.GSSError as error:
+            raise AuthenticationError(
+                f"Kerberos gives no ticket for {self._service}: {_reason(error)}; see section"
+                f" {self._login.section} of {self._login.source}"
+            ) from error
+
+    def step(self, token: bytes) -> bytes:
+        """Take the server's next token; return the next one for it.
+
+        Raises
+        ------
+        AuthenticationError
+            When it is not from one with the service's key, or asks for a security layer.
+        """
+        step, self._step = self._step, self._refuse
+        try:
+            return step(token)
+        except gssapi.exceptions.GSSError as error:
+            raise AuthenticationError(f"Kerberos: {_reason(error)}") from error
+
+    def _negotiate(self, token: bytes) -> bytes:
+        if self._context is None:
+            raise AuthenticationError("a token came before the ticket was sent")
+        if not self._context.complete:
+            self._step = self._negotiate
+            return self._context.step(token) or b""
+        offer = _unwrap(self._context, token)
+        if len(offer) != len(OFFER) or not offer[0] & _NO_LAYER:
+            raise AuthenticationError("the server does not offer the quality of protection auth")
+        self._complete = True
+        authzid = str(self._context.initiator_name).encode()
+        choice: bytes = self._context.wrap(CHOICE + authzid, encrypt=False).message
+        return choice
+
+    def _refuse(self, token: bytes) -> bytes:
+        del token
+        raise AuthenticationError("a token came after the end of the authentication")
+
+
+def default_realm() -> str:
+    """Return this machine's realm, out of its ``krb5.conf``.
+
+    Raises
+    ------
+    ConfigError
+        When none is configured.
+    """
+    try:
+        name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(_KRB5)
+    except gssapi.exceptions.GSSError as error:
+        raise ConfigError(f"krb5.conf names no default_realm: {_reason(error)}") from error
+    return str(name).rpartition("@")[2]
+
+
+def _context(**arguments: Any) -> Any:
+    context = gssapi.SecurityContext(**arguments)
+    # Else a failure is raised one step later, where a token for the peer came with it.
+    context.__DEFER_STEP_ERRORS__ = False
+    return context
+
+
+def _unwrap(context: Any, token: bytes) -> bytes:
+    # MIT Kerberos (1.20) works in the buffer that it is given, which would change the caller's
+    # bytes: a copy, by a detour because a copy of bytes is the same object.
+    message: bytes = context.unwrap(bytes(bytearray(token))).message
+    return message
+
+
+def _principal(text: str) -> Any:
+    return gssapi.Name(text, gssapi.NameType.kerberos_principal)
+
+
+def _keytab(login: Login, key: str) -> dict[str, str]:
+    path = login.options.get("keyTab")
+    if not path:
+        return {}
+    path = path.removeprefix("FILE:")
+    if not os.access(path, os.R_OK):
+        raise ConfigError(f"{login.place}: the keytab {path} is not there or not readable")
+    return {key: path}
+
+
+def _client_store(login: Login) -> dict[str, str]:
+    if login.switch("useTicketCache"):
+        cache = login.options.get("ticketCache")
+        return {"ccache": cache} if cache else {}
+    if not login.switch("useKeyTab", default="keyTab" in login.options):
+        raise ConfigError(
+            f"{login.place}: add useKeyTab=true and keyTab, or useTicketCache=true, to"
+            f" {login.section}"
+        )
+    # Tickets stay in memory, one cache for each login, so that not every connection asks for new
+    # ones; the library renews them when they are near their end.
+    identity = "\0".join(login.options.get(name, "") for name in ("principal", "keyTab"))
+    cache = "MEMORY:stormkeeper-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return _keytab(login, "client_keytab") | {"ccache": cache}
+
+
+def _reason(error: Any) -> str:
+    """Return what the mechanism says, or the GSSAPI itself where that is silent."""
+    texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
+    return printable("; ".join(texts or error.get_all_statuses(error.maj_code, True)), _REASON)
