@@ -90,13 +90,12 @@ def test_a_java_pacemaker_is_walked():
         assert paths(leaf) == [path("wc-1-17", "a", 1)]
 
 
-def test_many_pulses_of_a_java_pacemaker_come_in_several_pages(monkeypatch):
-    monkeypatch.setattr(scan, "_JAVA_PAGE", 10)
+def test_many_pulses_of_a_java_pacemaker_come_in_several_pages():
     java = JavaPacemaker()
-    java.store = {path(f"t-{n % 3}", f"n{n}"): b"%d" % n for n in range(95)}
+    java.store = {path(f"t-{n % 3}", f"n{n}"): b"%d" % n for n in range(950)}
     with ScriptedPacemaker(java) as server, PacemakerClient(server.address) as client:
         pages = read(client, Span(WITHOUT_REVISIONS, 0, 1))
-    assert len(pages) == 10
+    assert len(pages) == 10, "a hundred at most in each"
     assert {r.path: r.details for page in pages for r in page.readings} == java.store
 
 

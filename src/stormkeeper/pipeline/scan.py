@@ -15,15 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType
 from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Span
-
-#: Pulses of a Java Pacemaker that are asked for, and handed on, at once.
-_JAVA_PAGE = 500
-
-#: How deep below the path that is read a pulse of a Java Pacemaker is looked for: Storm stores
-#: them two levels below ``/workerbeats``. The bound is for servers that list a path below itself.
-_JAVA_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +93,6 @@ def _changes(client: PacemakerClient, path: str, span: Span, page_size: int) -> 
 
 
 def _all_pulses(client: PacemakerClient, path: str) -> Iterator[Page]:
-    found: list[Reading] = []
-    top = path.rstrip("/")
-    details = client.get_pulse(top) if top else None
-    readings = _below(client, top, _JAVA_DEPTH) if details is None else [Reading(top, details)]
-    for reading in readings:
-        found.append(reading)
-        if len(found) == _JAVA_PAGE:
-            yield Page(WITHOUT_REVISIONS, found, time.time())
-            found = []
-    yield Page(WITHOUT_REVISIONS, found, time.time())
-
-
-def _below(client: PacemakerClient, path: str, depth: int) -> Iterator[Reading]:
-    # Asked for the children of /wc-1-17, a Java Pacemaker also lists what follows that text in
-    # /wc-1-1700: such a name leads nowhere, and neither holds a pulse nor has children.
-    children = [f"{path}/{name}" for name in client.children(path or "/") if name]
-    for start in range(0, len(children), _JAVA_PAGE):
-        asked = children[start : start + _JAVA_PAGE]
-        for child, details in zip(asked, _pulses(client, asked), strict=True):
-            if details is not None:
-                yield Reading(child, details)
-            elif depth > 1:
-                yield from _below(client, child, depth - 1)
-
-
-def _pulses(client: PacemakerClient, paths: list[str]) -> list[bytes | None]:
-    """Ask for many pulses without waiting for each answer."""
-    futures = [client.submit(Message(MessageType.GET_PULSE, path=path)) for path in paths]
-    answers = [future.result().pulse for future in futures]  # each ends by the client's deadline
-    return [answer.details if answer is not None else None for answer in answers]
+    for pulses in client.walk(path):
+        readings = [Reading(pulse.id, pulse.details) for pulse in pulses]
+        yield Page(WITHOUT_REVISIONS, readings, time.time())

@@ -22,6 +22,7 @@ _MEMBER_DUE: Final[dict[int, str | None]] = {
     MessageType.DELETE_PATH: None,
     MessageType.DELETE_PULSE_ID: None,
     MessageType.CHANGES: "changes",
+    MessageType.SCAN: "scan",
 }
 
 
@@ -44,6 +45,8 @@ def subject(message: Message) -> str:
         return message.pulse.id
     if message.changes_request is not None:
         return message.changes_request.path
+    if message.scan_request is not None:
+        return message.scan_request.path
     return message.path or ""
 
 

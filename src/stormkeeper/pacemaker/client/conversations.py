@@ -11,18 +11,20 @@ from typing import Final, TypeVar
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
 from stormkeeper.pacemaker.client.readings import Copy
-from stormkeeper.pacemaker.wire import Changes, ChangesRequest, Message, MessageType
+from stormkeeper.pacemaker.client.walking import Walk
+from stormkeeper.pacemaker.wire import (
+    Changes,
+    ChangesRequest,
+    Message,
+    MessageType,
+    Pulse,
+    Scan,
+    ScanRequest,
+)
 
 T = TypeVar("T")
 
 Conversation = Generator[list[Message], list[Message], T]
-
-#: Paths of which a Java Pacemaker is asked at once: two requests each, so a full connection.
-_WALK_WIDTH: Final = 50
-
-#: Levels that are followed below a path. Storm's have two; a Java Pacemaker takes the path for a
-#: regular expression, and what it lists is not always there.
-_WALK_DEPTH: Final = 16
 
 #: Changes that are asked for to find the one of a path: it has hardly any pulses below it.
 _FEW: Final = 16
@@ -114,30 +116,45 @@ def _copies(page: Changes, server: Address, now: float) -> list[tuple[str, Copy]
     ]
 
 
-def walk(path: str) -> Conversation[dict[str, bytes]]:
-    """Read every pulse at and below `path` in Storm's own verbs: list, and get one by one."""
+def pulses_below(path: str) -> Conversation[list[Pulse]]:
+    """Read every pulse at and below `path`, in whichever way the server has.
+
+    All at once; in pages, from a server of ours that holds more than a frame takes; one by one,
+    from a Java Pacemaker.
+    """
+    answer = yield from single(Message(MessageType.GET_ALL_PULSE_FOR_PATH, path=path))
+    if answer.records is not None:
+        return answer.records
     found: dict[str, bytes] = {}
-    seen = {path}
-    level = [path]
-    for _ in range(_WALK_DEPTH):
-        deeper: list[str] = []
-        for start in range(0, len(level), _WALK_WIDTH):
-            paths = level[start : start + _WALK_WIDTH]
-            answers = yield [
-                Message(kind, path=asked)
-                for asked in paths
-                for kind in (MessageType.GET_PULSE, MessageType.GET_ALL_NODES_FOR_PATH)
-            ]
-            for place, asked in enumerate(paths):
-                pulse, nodes = answers[2 * place].pulse, answers[2 * place + 1].nodes
-                if pulse is not None and pulse.details is not None:
-                    found[asked] = pulse.details
-                for name in nodes or []:
-                    child = f"{asked.rstrip('/')}/{name}"
-                    if name and child not in seen:
-                        seen.add(child)
-                        deeper.append(child)
-        if not deeper:
-            break
-        level = deeper
+    after: str | None = None
+    try:
+        while True:
+            page = yield from scan_page(path, after)
+            found.update({p.path: p.details for p in page.pulses if p.details is not None})
+            if not page.more:
+                break
+            after = page.pulses[-1].path
+    except UnsupportedExtensionError:
+        found = yield from walk(path)
+    return [Pulse(at, details) for at, details in found.items()]
+
+
+def scan_page(path: str, after: str | None, limit: int = 0) -> Conversation[Scan]:
+    """Ask for the pulses at and below `path` whose paths come behind `after`."""
+    request = ScanRequest(path, after, limit)
+    page = (yield from single(Message(MessageType.SCAN, scan_request=request))).scan
+    if page is None:
+        raise AssertionError("the exchange lets no answer without its scan through")
+    if page.more and (not page.pulses or page.pulses[-1].path == after):
+        raise RemoteProtocolError(f"there are more pulses behind {after}, and the page has none")
+    return page
+
+
+def walk(path: str) -> Conversation[dict[str, bytes]]:
+    """Read every pulse at and below `path` in Storm's own verbs; see `walking`."""
+    found: dict[str, bytes] = {}
+    steps = Walk(path)
+    while questions := steps.questions():
+        pulses = steps.answered((yield questions))
+        found.update({pulse.id: pulse.details for pulse in pulses if pulse.details is not None})
     return found

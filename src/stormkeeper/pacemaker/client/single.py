@@ -10,10 +10,11 @@ It says so; make a new one after the fork.
 import dataclasses
 import ssl
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
@@ -21,13 +22,16 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
     SerializationError,
+    UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call
+from stormkeeper.pacemaker.client.conversations import Conversation, pulses_below, scan_page
 from stormkeeper.pacemaker.client.exchange import Exchange
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
+from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
@@ -36,12 +40,15 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
+    Scan,
     encode,
 )
 from stormkeeper.pacemaker.wire.extensions import extension_of
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
+
+T = TypeVar("T")
 
 #: ``pacemaker.port``
 DEFAULT_PORT: Final = 6699
@@ -255,13 +262,50 @@ class PacemakerClient:
         """Return the names directly below `path`, sorted; none if there is no such path."""
         return sorted(self.ask(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)).nodes or [])
 
-    def all_pulses(self, path: str) -> list[Pulse] | None:
-        """Return the pulses at and below `path`, as GET_ALL_PULSE_FOR_PATH gives them.
+    def all_pulses(self, path: str) -> list[Pulse]:
+        """Return the pulses at and below `path`, however many, from whichever Pacemaker.
 
-        None if the server does not give them: a Java Pacemaker never does, ours when they would
-        not fit a frame. `PacemakerPool.readings` gets them from either.
+        A Java Pacemaker is asked for one after another, see `walk`. For very many, `scan` gives
+        them in pages.
         """
-        return self.ask(Message(MessageType.GET_ALL_PULSE_FOR_PATH, path=path)).records
+        return self._hold(pulses_below(path))
+
+    def scan(self, path: str, limit: int = 0) -> Iterator[Scan]:
+        """Yield the pulses at and below `path` in pages, in the order of their paths.
+
+        Paths may come and go meanwhile: a pulse that is there all the time is in one page.
+
+        Parameters
+        ----------
+        path
+            Root of the scan.
+        limit
+            Pulses in a page at most; 0 leaves it to the server.
+
+        Raises
+        ------
+        UnsupportedExtensionError
+            If the server has not told that it can do this; a Java Pacemaker cannot: `walk` it.
+        """
+        after: str | None = None
+        while True:
+            page = self._hold(scan_page(path, after, limit))
+            yield page
+            if not page.more:
+                return
+            after = page.pulses[-1].path
+
+    def walk(self, path: str) -> Iterator[list[Pulse]]:
+        """Yield the pulses at and below `path`, some at a time, in Storm's own verbs.
+
+        It is for Java Pacemakers, which have none that gives many: one request per pulse, and what
+        lies below a pulse is looked for only at `path` itself.
+        """
+        steps = Walk(path)
+        while questions := steps.questions():
+            pulses = steps.answered(self._ask_at_once(questions))
+            if pulses:
+                yield pulses
 
     def create_path(self, path: str) -> None:
         """Do nothing, at the server: paths come to be with their pulses."""
@@ -305,6 +349,29 @@ class PacemakerClient:
         changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes
         assert changes is not None  # the exchange lets no other answer through
         return changes
+
+    # --- several questions -----------------------------------------------------------------------
+
+    def _hold(self, conversation: Conversation[T]) -> T:
+        """Hold a conversation to its end."""
+        try:
+            questions = next(conversation)
+            while True:
+                try:
+                    answers = self._ask_at_once(questions)
+                except UnsupportedExtensionError as error:
+                    questions = conversation.throw(error)
+                else:
+                    questions = conversation.send(answers)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+    def _ask_at_once(self, questions: list[Message]) -> list[Message]:
+        if len(questions) == 1:
+            return [self.ask(questions[0])]
+        futures = [self.submit(question) for question in questions]
+        return [future.result(self._deadline + _GRACE) for future in futures]
 
 
 def server_info_of(address: Address, pulse: Pulse | None) -> "ServerInfo | None":
