@@ -61,12 +61,20 @@ class Exchange:
         """Whether a request has begun and is not whole."""
         return self._splitter.has_partial
 
-    def receive(self, data: bytes) -> None:
-        """Take bytes that the client sent; after a bad frame they are ignored."""
+    def receive(self, data: bytes) -> bool:
+        """Take bytes that the client sent; after a bad frame they are ignored.
+
+        Returns
+        -------
+        bool
+            Whether they completed a request, so that a partial one is new.
+        """
+        before = len(self._payloads)
         if self._splitter.fault is None and self.ending is None:
             # The splitter keeps the fault until the frames before it are answered.
             with suppress(RemoteProtocolError):
                 self._payloads.extend(self._splitter.feed(data))
+        return len(self._payloads) > before
 
     def next_answers(
         self, max_bytes: int = ANSWER_BYTES, is_time_up: Callable[[], bool] = lambda: False

@@ -233,7 +233,8 @@ class _Channel(asyncio.BufferedProtocol):
         channels = self._channels
         channels.bytes_in += nbytes
         if not self._is_over:
-            self._exchange.receive(channels.buffer[:nbytes].tobytes())
+            if self._exchange.receive(channels.buffer[:nbytes].tobytes()):
+                self._frame_since = None
             self.move()
 
     def eof_received(self) -> None:

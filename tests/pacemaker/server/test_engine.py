@@ -1,0 +1,54 @@
+"""Which engine runs, and what is said of it."""
+
+import sys
+
+import pytest
+
+import stormkeeper.pacemaker.server as package
+from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.server.engine import load
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.sockets import AsyncioChannels
+from support.engines import ENGINES
+
+MODULE = "stormkeeper.pacemaker.server._compiled"
+
+
+def test_the_interpreted_one_is_always_there():
+    engine = load("interpreted")
+    assert engine[2:] == (PulseIndex, AsyncioChannels)
+    assert engine.description == "interpreted (as pacemaker.engine says)"
+
+
+@pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
+@pytest.mark.parametrize("choice", ["auto", "compiled"])
+def test_the_compiled_one_where_it_was_built(choice):
+    engine = load(choice)
+    assert engine.name == engine.description == "compiled"
+    assert engine.pulse_index is sys.modules[MODULE].PulseIndex
+
+
+def without_the_module(monkeypatch):
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    monkeypatch.delattr(package, "_compiled", raising=False)
+
+
+def test_without_it_automatic_is_interpreted(monkeypatch):
+    without_the_module(monkeypatch)
+    engine = load("auto")
+    assert engine.name == "interpreted"
+    assert "no C compiler was there when stormkeeper was installed" in engine.description
+
+
+def test_without_it_compiled_is_refused_with_a_remedy(monkeypatch):
+    without_the_module(monkeypatch)
+    with pytest.raises(ConfigError, match=r"pacemaker\.engine: .*install a C compiler.*set auto"):
+        load("compiled")
+
+
+def test_one_that_cannot_be_loaded_is_told_from_none(monkeypatch, tmp_path):
+    without_the_module(monkeypatch)
+    monkeypatch.delitem(sys.modules, MODULE)
+    (tmp_path / "_compiled.py").write_text("raise ImportError('undefined symbol: x')")
+    monkeypatch.setattr(package, "__path__", [str(tmp_path)])
+    assert "cannot be loaded: undefined symbol" in load("auto").description
