@@ -19,7 +19,13 @@ def test_help_names_every_command(storm):
 
 
 @pytest.mark.parametrize(
-    "command", [*[[name] for name in COMMANDS], ["heartbeats", "list"], ["heartbeats", "get"]]
+    "command",
+    [
+        *[[name] for name in COMMANDS],
+        ["heartbeats", "list"],
+        ["heartbeats", "get"],
+        ["heartbeats", "top"],
+    ],
 )
 def test_every_command_has_help_with_examples(storm, command):
     told = storm(*command, "--help")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: Tries after the first: a person waits, and can ask again.
 _RETRIES = 2
 
+_NO_SERVER = "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
 _REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.servers=HOST:PORT"
 
 #: Bytes of an undecodable value that one line shows.
@@ -108,6 +109,53 @@ def get(path: str, as_json: bool) -> None:
     click.echo(_shown(data, as_json=as_json))
 
 
+@heartbeats.command(
+    epilog=examples(
+        "storm heartbeats top",
+        "storm heartbeats top --once --json",
+        "storm heartbeats top --interval 5 -c 'pacemaker.servers=[a, b:7000]'",
+    ),
+)
+@click.option("--once", is_flag=True, help="Look twice, print one picture, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECS",
+    help="Time from one look to the next. A pulse that another one follows before the next look is"
+    " not seen, so it should be shorter than the workers' heartbeat period.",
+)
+@conf_options
+def top(once: bool, as_json: bool, interval: float) -> None:
+    """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the noisiest topologies.
+
+    Ctrl-C ends it. Topologies with the most bytes come first. A worker is silent when its newest
+    pulse, on whichever Pacemaker, is older than nimbus.task.timeout.secs.
+
+    Exit code 1: at the first look no Pacemaker could be read.
+    """
+    conf = load_conf()
+    with faults():
+        servers = conf.pacemaker_servers()
+    if not servers:
+        raise ConfigFault(_NO_SERVER)
+    from stormkeeper.cli.top import command
+
+    # What the clients have to say is in the picture.
+    logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
+    try:
+        with faults():
+            command.run(conf, interval=interval, once=once, as_json=as_json)
+    except KeyboardInterrupt:
+        return
+    except Fault as fault:
+        if isinstance(fault.__cause__, PacemakerUnavailableError):
+            raise Fault(f"{fault.message}; {_REMEDY}") from fault
+        raise
+
+
 def normal(path: str) -> str:
     """Return a path as Pacemaker writes it: one slash before each part and none at the end."""
     return "/" + "/".join(part for part in path.split("/") if part)
@@ -119,9 +167,7 @@ def _asking() -> Iterator["PacemakerPool"]:
     with faults():
         servers = conf.pacemaker_servers()
     if not servers:
-        raise ConfigFault(
-            "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
-        )
+        raise ConfigFault(_NO_SERVER)
     from stormkeeper.pacemaker.client.pool import connect
 
     _log_to_stderr()

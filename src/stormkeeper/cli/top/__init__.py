@@ -1,0 +1,1 @@
+"""``storm heartbeats top``: what all Pacemakers hold and receive, looked at again and again."""

@@ -1,0 +1,146 @@
+"""The loop: look, show, wait, until somebody has seen enough."""
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from stormkeeper.cli.top.ledger import Ledger, Look, State
+from stormkeeper.cli.top.reading import Watcher
+from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError
+from stormkeeper.pacemaker.client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Conf
+
+#: Seconds without a sign of life of a server after which it counts as down, and after which a look
+#: at it is over: a large store takes seconds to read for the first time.
+_TRY_SECS: Final = 1.0
+_LOOK_SECS: Final = 15.0
+
+#: The oldest pulses that are looked for: as many as any screen shows.
+_OLDEST: Final = 50
+#: And as many as are told as JSON.
+_OLDEST_TOLD: Final = 5
+
+_PERIOD: Final = "task.heartbeat.frequency.secs"
+_TIMEOUT: Final = "nimbus.task.timeout.secs"
+
+
+def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
+    """Show what the Pacemakers of `conf` hold and receive.
+
+    Parameters
+    ----------
+    interval
+        Seconds from one look to the next.
+    once
+        Show one picture, after two looks, and return.
+    as_json
+        One JSON object a line in place of tables.
+
+    Raises
+    ------
+    ConfigError
+        If authentication or TLS is not configured as it must be.
+    PacemakerError
+        If at the first look no server could be read.
+    """
+    settings = ClientSettings.of(conf)
+    servers = list(dict.fromkeys(conf.pacemaker_servers()))
+    ledger = Ledger(map(str, servers), period_secs=conf[_PERIOD], timeout_secs=conf[_TIMEOUT])
+    clients = [
+        settings.client(
+            server,
+            name="storm-heartbeats-top",
+            try_timeout=_TRY_SECS,
+            retries=0,
+            deadline=_LOOK_SECS,
+        )
+        for server in servers
+    ]
+    with ExitStack() as stack:
+        watcher = stack.enter_context(Watcher(clients))
+        looks = watcher.look()
+        _check(looks)
+        ledger.take(looks, time.monotonic())
+        show = _JsonScreen() if as_json else _Screen(conf[_TIMEOUT], once=once)
+        stack.enter_context(show)
+        if not once:
+            show(ledger)
+        while True:
+            time.sleep(interval)
+            ledger.take(watcher.look(), time.monotonic())
+            show(ledger)
+            if once:
+                return
+
+
+def _check(looks: Sequence[Look]) -> None:
+    """Raise unless something could be read, as nothing that was mistyped becomes right later."""
+    if any(look.told is not None for look in looks):
+        return
+    problems = "; ".join(
+        look.problem if look.server in look.problem else f"{look.server}: {look.problem}"
+        for look in looks
+    )
+    if all(look.state is State.DOWN for look in looks):
+        raise PacemakerUnavailableError(problems)
+    raise StormkeeperError(problems)
+
+
+class _JsonScreen(ExitStack):
+    """One object a line."""
+
+    def __call__(self, ledger: Ledger) -> None:
+        picture = ledger.picture(time.monotonic(), _OLDEST_TOLD)
+        sys.stdout.write(f"{json.dumps(_rounded(dataclasses.asdict(picture)))}\n")
+        sys.stdout.flush()
+
+
+class _Screen(ExitStack):
+    """Tables: redrawn in place in a terminal, one below the other elsewhere."""
+
+    def __init__(self, timeout_secs: float, *, once: bool) -> None:
+        super().__init__()
+        # Quick commands do without.
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(highlight=False)
+        self._timeout = timeout_secs
+        self._live: Live | None = None
+        self._is_first = True
+        if self._console.is_terminal and not once:
+            self._live = Live(console=self._console, auto_refresh=False, screen=True)
+            self.enter_context(self._live)
+
+    def __call__(self, ledger: Ledger) -> None:
+        from stormkeeper.cli.top.view import render
+
+        drawn = render(
+            ledger.picture(time.monotonic(), _OLDEST),
+            width=self._console.width,
+            height=None if self._live is None else self._console.height,
+            timeout_secs=self._timeout,
+            title=time.strftime("%H:%M:%S") + (" · Ctrl-C ends" if self._live else ""),
+        )
+        if self._live is not None:
+            self._live.update(drawn, refresh=True)
+            return
+        if not self._is_first:
+            self._console.print()
+        self._is_first = False
+        self._console.print(drawn)
+
+
+def _rounded(value: Any) -> Any:
+    """Leave out the digits that mean nothing."""
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
