@@ -212,9 +212,10 @@ class _Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        # So that whatever the system does not take at once stops the making of more.
-        transport.set_write_buffer_limits(high=0)
         ssl_object = transport.get_extra_info("ssl_object")
+        # So that whatever the system does not take at once stops the making of more. (asyncio's TLS
+        # pauses at the limit, other transports above it: at 0 it would pause with nothing to send.)
+        transport.set_write_buffer_limits(high=0 if ssl_object is None else 1)
         secured = getattr(self._session, "secured", None)
         if ssl_object is not None and secured is not None:
             secured(ssl_object)
