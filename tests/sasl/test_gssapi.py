@@ -1,6 +1,10 @@
 """GSSAPI against a real KDC; both halves also against the library itself as the other side."""
 
+import sys
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import AuthenticationError, ConfigError
@@ -29,20 +33,32 @@ def login_of():
     return make
 
 
-@pytest.fixture
-def conf(kerberos_realm, tmp_path):
+def conf_of(kerberos_realm, folder):
     return defaults().with_values(
         {
             "pacemaker.auth.method": "KERBEROS",
-            "java.security.auth.login.config": str(kerberos_realm.jaas(tmp_path)),
+            "java.security.auth.login.config": str(kerberos_realm.jaas(folder)),
             "nimbus.daemon.user": "nimbus",
         }
     )
 
 
 @pytest.fixture
-def halves(conf):
-    return methods.client_mechanism(conf, "localhost")(), methods.server_mechanism(conf)()
+def conf(kerberos_realm, tmp_path):
+    return conf_of(kerberos_realm, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def makers(kerberos_realm, tmp_path_factory):
+    """What makes a client's half and a server's."""
+    conf = conf_of(kerberos_realm, tmp_path_factory.mktemp("jaas"))
+    return methods.client_mechanism(conf, "localhost"), methods.server_mechanism(conf)
+
+
+@pytest.fixture
+def halves(makers):
+    client, server = (make() for make in makers)
+    return client, server
 
 
 def context(kerberos_realm, *, mutual=False, service="pacemaker@localhost"):
@@ -241,6 +257,30 @@ def test_what_is_no_ticket(conf, token):
     assert not server.complete
 
 
+@given(
+    token=st.binary(max_size=80),
+    prefix=st.sampled_from([b"", KRB5_TOKEN, bytes.fromhex("602006092a864886f7120102020100")]),
+)
+def test_any_bytes_are_no_ticket(makers, token, prefix):
+    _, make_server = makers
+    server = make_server()
+    with pytest.raises(AuthenticationError) as caught:
+        server.step(prefix + token)
+    assert str(caught.value).isprintable()
+    assert not server.complete
+
+
+@given(token=st.binary(max_size=80))
+def test_any_bytes_are_no_choice_and_no_offer(makers, token):
+    client, server = (make() for make in makers)
+    offered = server.step(client.start())
+    assert offered != token
+    for half in server, client:
+        with pytest.raises(AuthenticationError):
+            half.step(token)
+        assert not half.complete
+
+
 def test_a_ticket_is_good_once(conf, halves):
     client, server = halves
     ticket = client.start()
@@ -282,6 +322,18 @@ def test_a_client_says_why_it_has_no_ticket(kerberos_realm, login_of):
         match=r"no ticket for nobody@localhost: Server .*not found in Kerberos database; see sec",
     ):
         client.start()
+
+
+def test_a_client_that_reaches_no_kdc(kerberos_realm, login_of):
+    keytab = kerberos_realm.keytab("latecomer")
+    options = {"keyTab": keytab, "principal": "latecomer", "serviceName": "pacemaker"}
+    client = GssapiClient(login_of(options), "localhost")
+    kerberos_realm.stop_kdc()
+    try:
+        with pytest.raises(AuthenticationError, match="no ticket for pacemaker@localhost: Cannot"):
+            client.start()
+    finally:
+        kerberos_realm.start_kdc()
 
 
 def test_a_client_begins_once(halves):
@@ -345,3 +397,12 @@ def test_who_may_read(conf):
 def test_somebody_must_be_allowed_to_read(conf):
     with pytest.raises(ConfigError, match=r"set nimbus\.daemon\.user"):
         methods.server_mechanism(conf.with_values({"nimbus.daemon.user": None}))
+
+
+def test_without_the_extra(conf, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    monkeypatch.delitem(sys.modules, "stormkeeper.sasl.gssapi")
+    monkeypatch.delattr("stormkeeper.sasl.gssapi")
+    for make in methods.server_mechanism, lambda conf: methods.client_mechanism(conf, "localhost"):
+        with pytest.raises(ConfigError, match=r'needs .* pip install "stormkeeper\[kerberos\]"'):
+            make(conf)
