@@ -214,6 +214,22 @@ def test_a_connection_whose_ids_are_used_up_is_replaced_without_loss():
     assert not world.exchange.suspect
 
 
+def test_a_connection_that_is_not_needed_is_let_go_and_the_next_call_makes_another(connected):
+    connected.ask("/a")
+    connected.exchange.rest()
+    connected.carried_out()
+    assert not connected.drops, "an answer is due on it"
+    connected.serve()
+    connected.exchange.rest()
+    connected.carried_out()
+    assert len(connected.drops) == 1
+    call = connected.ask("/b")
+    connected.connect()
+    connected.serve()
+    assert isinstance(connected.outcome(call), Message)
+    assert not connected.exchange.suspect
+
+
 # --- failures -------------------------------------------------------------------------------------
 
 

@@ -161,6 +161,43 @@ def test_a_worker_whose_server_dies_beats_at_the_other_within_a_try_or_two(
     assert took < TRY, "it stays with the server that took the pulse"
 
 
+@pytest.mark.parametrize("how", ["kill", "suspend"])
+def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, pool_of, direct):
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first), look_secs=0.3)
+    pool.send_pulse("/w", b"1")
+    getattr(first, how)()
+    pool.send_pulse("/w", b"2")
+    assert pool.write_server == address(second)
+
+    def beats_at(server):
+        """Beat, and say where that went; no beat waits for the server that is down."""
+        _, took = timed(pool.send_pulse, "/w", b"3")
+        assert took < TRY
+        time.sleep(0.05)
+        return pool.write_server == address(server)
+
+    for _ in range(20):
+        assert not beats_at(first)
+    first.resume() if how == "suspend" else first.start()
+    until(lambda: beats_at(first))
+    pool.send_pulse("/w", b"4")
+    assert direct(first).get_pulse("/w") == b"4"
+    assert pool.get_pulse("/w") == b"4"
+
+
+def test_with_the_patience_of_a_real_worker_a_pulse_is_elsewhere_within_two_seconds(
+    own_daemons, stack
+):
+    first, second = map(address, own_daemons)
+    pool = stack.enter_context(PacemakerPool([first, second], write_to=first))
+    pool.send_pulse("/w", b"1")
+    own_daemons[0].suspend()
+    _, took = timed(pool.send_pulse, "/w", b"2")
+    assert pool.write_server == second
+    assert took < 2.0
+
+
 def test_all_down_is_an_error_in_bounded_time_and_the_first_beat_after_a_return_succeeds(
     own_daemons, pool_of
 ):

@@ -279,6 +279,12 @@ class Exchange:
             min((call.deadline for call in self._open.values()), default=NEVER),
         )
 
+    def rest(self) -> None:
+        """Let go of the connection if nothing is under way on it; the next call makes another."""
+        if self._state is Link.UP and not self._in_flight and not self._open:
+            self.effects.append(Drop("the connection is not needed at present"))
+            self._forget_connection()
+
     def close(self) -> None:
         """End: every open call fails, and no call is taken any more."""
         if self._state is Link.CLOSED:

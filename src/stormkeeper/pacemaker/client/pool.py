@@ -1,12 +1,10 @@
 """Several Pacemakers as one.
 
 Pacemakers share nothing. A pulse is written to one of them, chosen at random at the start, and to
-the next when that one fails; what is read is asked of all at once, and of several copies the newest
-counts (see `readings`); deletes go to all. Storm's own clients do the same, so both can share the
-servers.
+another while that one fails (see `writer` and `placement`); what is read is asked of all at once,
+and of several copies the newest counts (see `readings`); deletes go to all. Storm's own clients do
+the same, so both can share the servers.
 
-- A write takes `write_deadline` at most. It goes to the first server, from the current one on,
-  that did not fail just now, and stays with the one that took it.
 - A read costs as long as the slowest server that is well; see `fanout` for those that are not.
   When some servers do not answer, what the others say is returned, and a warning is logged; when
   none answers, that is an error, and so is a refusal when nobody else answers.
@@ -33,6 +31,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.conversations import Conversation, copies_below, copy_of, single
 from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
+from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
 from stormkeeper.pacemaker.client.readings import Copy, Reading, newest
 from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.settings import ClientSettings, Role
@@ -43,6 +42,7 @@ from stormkeeper.pacemaker.client.single import (
     PacemakerClient,
     server_info_of,
 )
+from stormkeeper.pacemaker.client.writer import Writer
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     Message,
@@ -85,7 +85,10 @@ class PacemakerPool:
     write_deadline
         Seconds after which a write has failed.
     write_to
-        The server that is written to first; None for one chosen at random.
+        The server that is written to; None for one chosen at random.
+    look_secs
+        Seconds, on average, after which a server that failed a write is looked for again, to write
+        to it as before.
     random
         Source of that choice, and of the jitter between tries.
 
@@ -106,6 +109,7 @@ class PacemakerPool:
         deadline: float = DEADLINE,
         write_deadline: float = WRITE_DEADLINE,
         write_to: Address | None = None,
+        look_secs: float = LOOK_SECS,
         random: Random | None = None,
     ) -> None:
         addresses = list(dict.fromkeys(servers))
@@ -118,7 +122,6 @@ class PacemakerPool:
         self._try_timeout = try_timeout
         self._retries = retries
         self._deadline = deadline
-        self._write_deadline = write_deadline
         self._clients = {
             address: settings.client(
                 address,
@@ -132,13 +135,17 @@ class PacemakerPool:
         }
         self._order = addresses
         self._lock = threading.Lock()
-        self._current = (
-            random.randrange(len(addresses)) if write_to is None else addresses.index(write_to)
-        )
         #: Servers that the last read missed, and when that was logged.
         self._silent: frozenset[Address] = frozenset()
         self._silent_logged = 0.0
         self._repair = Repair(self._clients, name=f"{name} repair")
+        self._writer = Writer(
+            self._clients,
+            Placement(addresses, random, home=write_to, look_secs=look_secs),
+            self._repair,
+            deadline=write_deadline,
+            retries=retries,
+        )
 
     @property
     def clients(self) -> Mapping[Address, PacemakerClient]:
@@ -148,7 +155,7 @@ class PacemakerPool:
     @property
     def write_server(self) -> Address:
         """The server that writes go to at present."""
-        return self._order[self._current]
+        return self._writer.server
 
     def __enter__(self) -> Self:
         return self
@@ -181,68 +188,10 @@ class PacemakerPool:
         self._write(Message(MessageType.CREATE_PATH, path=path), None)
 
     def _write(self, message: Message, pulse_path: str | None) -> None:
-        started = time.monotonic()
-        end = started + self._write_deadline
-        begun_with = self._current
-        failed: dict[Address, StormkeeperError] = {}
-        refused: dict[Address, NotAuthorizedError] = {}
-        tries = 0
-        while tries <= self._retries:
-            place = self._next_to_write(refused)
-            if place is None or (refused and self._order[place] in failed):
-                break  # nobody is left who might take it
-            address = self._order[place]
-            client = self._clients[address]
-            left = end - time.monotonic()
-            if client.retry_in() >= left:
-                break
-            tries += 1
-            self._repair.make_good(client)
-            if pulse_path is not None:
-                self._repair.pulse_sent(address, pulse_path)
-            try:
-                client.ask(message, retries=0, deadline=left)
-            except PacemakerClosedError:
-                raise PacemakerClosedError(f"{self!r} is closed") from None
-            except NotAuthorizedError as error:
-                refused[address] = error
-            except (PacemakerUnavailableError, RemoteProtocolError) as error:
-                failed[address] = error
-            else:
-                self._stay_with(place, begun_with, {**failed, **refused})
-                return
-        if refused:
-            raise next(iter(refused.values()))
-        reasons = "; ".join(
-            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
-            for address, client in self._clients.items()
-        )
-        raise PacemakerUnavailableError(
-            f"no Pacemaker took the write in {tries} tries and"
-            f" {time.monotonic() - started:.1f} s: {reasons}"
-        )
-
-    def _next_to_write(self, refused: Mapping[Address, object]) -> int | None:
-        """Choose the first, from the current one on, that may be tried now; else the soonest."""
-        count = len(self._order)
-        places = [(self._current + step) % count for step in range(count)]
-        waits = {
-            place: self._clients[self._order[place]].retry_in()
-            for place in places
-            if self._order[place] not in refused
-        }
-        return min(waits, key=waits.__getitem__, default=None)
-
-    def _stay_with(
-        self, place: int, begun_with: int, errors: Mapping[Address, StormkeeperError]
-    ) -> None:
-        with self._lock:
-            if place == begun_with or self._current != begun_with:
-                return  # another thread has moved on already
-            self._current = place
-        before = self._order[begun_with]
-        reason = errors.get(before) or self._clients[before].last_failure
-        log.warning("Pulses go to %s now, not to %s: %s", self._order[place], before, reason)
+        try:
+            self._writer.write(message, pulse_path)
+        except PacemakerClosedError:
+            raise PacemakerClosedError(f"{self!r} is closed") from None
 
     # --- asking all ------------------------------------------------------------------------------
 

@@ -178,6 +178,10 @@ class PacemakerClient:
     def __repr__(self) -> str:
         return f"<PacemakerClient of {self._address}>"
 
+    def rest(self) -> None:
+        """Let go of the connection if nothing is under way on it; the next verb makes another."""
+        self._thread.rest()
+
     def close(self) -> None:
         """End the connection and the thread; whoever waits gets `PacemakerClosedError`.
 

@@ -174,6 +174,14 @@ class SocketThread:
         """Whether it is this very thread that asks."""
         return threading.current_thread() is self._thread
 
+    def rest(self) -> None:
+        """Let go of the connection if nothing is under way on it."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._exchange.rest()
+                settled = self._perform()
+            _settle(settled)
+
     def close(self) -> None:
         """Fail every open call and end the thread; doing it again does nothing."""
         if os.getpid() != self._pid:

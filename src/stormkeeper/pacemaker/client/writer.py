@@ -1,0 +1,177 @@
+"""Writes to one of several servers, and to another when that one fails.
+
+A write takes the writer's deadline at most. It goes to the first server, from the current one on,
+that did not fail just now, and the next ones stay with the server that took it; see `placement` for
+the way back.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Final
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import (
+    NotAuthorizedError,
+    PacemakerClosedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    StormkeeperError,
+)
+from stormkeeper.pacemaker.client.placement import Placement
+from stormkeeper.pacemaker.client.repair import Repair
+from stormkeeper.pacemaker.client.single import PacemakerClient
+from stormkeeper.pacemaker.wire import Message, MessageType
+
+#: Messages of the pool, of which this is a part.
+log = logging.getLogger("stormkeeper.pacemaker.client.pool")
+
+#: What is asked of a server to see whether it takes writes: it stores nothing, and needs no more
+#: rights than a pulse does.
+_LOOK: Final = Message(MessageType.CREATE_PATH, path="/")
+
+
+class Writer:
+    """Writes each pulse to one server; safe for many threads.
+
+    Parameters
+    ----------
+    clients
+        The client of each server.
+    placement
+        Decides which; nobody else may touch it from now on.
+    repair
+        Is told of every pulse before it is sent.
+    deadline
+        Seconds after which a write has failed.
+    retries
+        Tries of a write after the first.
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[Address, PacemakerClient],
+        placement: Placement,
+        repair: Repair,
+        *,
+        deadline: float,
+        retries: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clients = clients
+        self._placement = placement
+        self._repair = repair
+        self._deadline = deadline
+        self._retries = retries
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    @property
+    def server(self) -> Address:
+        """The server that writes go to at present."""
+        return self._placement.current
+
+    def write(self, message: Message, pulse_path: str | None) -> None:
+        """Have one server take a request.
+
+        Parameters
+        ----------
+        message
+            The request.
+        pulse_path
+            Whose pulse it is, if it is one.
+
+        Raises
+        ------
+        NotAuthorizedError
+            If a server refused it and no other took it.
+        PacemakerUnavailableError
+            If none took it in time.
+        """
+        started = self._clock()
+        end = started + self._deadline
+        self._look(started)
+        begun_with = self._placement.current
+        failed: dict[Address, StormkeeperError] = {}
+        refused: dict[Address, NotAuthorizedError] = {}
+        tries = 0
+        while tries <= self._retries:
+            address = self._next(refused)
+            if address is None or (refused and address in failed):
+                break  # nobody is left who might take it
+            client = self._clients[address]
+            left = end - self._clock()
+            if client.retry_in() >= left:
+                break
+            tries += 1
+            self._repair.make_good(client)
+            if pulse_path is not None:
+                self._repair.pulse_sent(address, pulse_path)
+            try:
+                client.ask(message, retries=0, deadline=left)
+            except PacemakerClosedError:
+                raise
+            except NotAuthorizedError as error:
+                refused[address] = error
+            except (PacemakerUnavailableError, RemoteProtocolError) as error:
+                failed[address] = error
+            else:
+                self._stay_with(address, begun_with, {**failed, **refused})
+                return
+        if refused:
+            raise next(iter(refused.values()))
+        reasons = "; ".join(
+            str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
+            for address, client in self._clients.items()
+        )
+        raise PacemakerUnavailableError(
+            f"no Pacemaker took the write in {tries} tries and"
+            f" {self._clock() - started:.1f} s: {reasons}"
+        )
+
+    def _next(self, refused: Mapping[Address, object]) -> Address | None:
+        """Choose the first, from the current one on, that may be tried now; else the soonest."""
+        with self._lock:
+            order = self._placement.order()
+        waits = {
+            address: self._clients[address].retry_in()
+            for address in order
+            if address not in refused
+        }
+        return min(waits, key=waits.__getitem__, default=None)
+
+    def _stay_with(
+        self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
+    ) -> None:
+        with self._lock:
+            if not self._placement.took(server, begun_with, self._clock()):
+                return
+        reason = errors.get(begun_with) or self._clients[begun_with].last_failure
+        log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
+
+    def _look(self, now: float) -> None:
+        """Ask whether home is back, if it is time, without waiting for the answer."""
+        with self._lock:
+            home = self._placement.look_due(now)
+        if home is None or self._clients[home].retry_in():
+            return
+        try:
+            future = self._clients[home].submit(_LOOK, retries=0)
+        except PacemakerClosedError:
+            return  # whoever writes will hear of it
+        future.add_done_callback(self._looked)
+
+    def _looked(self, future: Future[Message]) -> None:
+        # In the client's thread, which must not wait.
+        if future.exception() is not None:
+            return
+        with self._lock:
+            left = self._placement.answered(self._clock())
+            home = self._placement.home
+        if left is not None:
+            log.info("Pulses go to %s again, as it answers, and not to %s", home, left)
+            self._clients[left].rest()
