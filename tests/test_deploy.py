@@ -1,0 +1,67 @@
+"""The unit files in deploy/, as systemd reads them and as the daemon and its guide need them."""
+
+import configparser
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.conf import load
+from support.command import STORM
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+SERVICE, SOCKET = "stormkeeper-pacemaker.service", "stormkeeper-pacemaker.socket"
+
+
+def unit(name):
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str
+    parser.read(DEPLOY / name)
+    return parser
+
+
+@pytest.fixture
+def units(tmp_path):
+    """The units with the command of this checkout, so that it exists."""
+    for source in DEPLOY.iterdir():
+        text = source.read_text().replace("/opt/stormkeeper/bin/storm", str(STORM))
+        (tmp_path / source.name).write_text(text)
+    return [str(path) for path in sorted(tmp_path.iterdir())]
+
+
+def systemd_analyze(*arguments):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze here")
+    return subprocess.run(
+        ["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_systemd_finds_nothing_wrong(units):
+    checked = systemd_analyze("verify", *units)
+    ours = [line for line in checked.stderr.splitlines() if "stormkeeper" in line]
+    assert (checked.returncode, ours) == (0, [])
+
+
+def test_the_service_is_hardened(units):
+    [service] = [name for name in units if name.endswith(".service")]
+    judged = systemd_analyze("security", "--offline=yes", "--threshold=20", service)
+    assert judged.returncode == 0, judged.stdout[-2000:]
+
+
+def test_the_service_fits_the_daemon():
+    service = unit(SERVICE)["Service"]
+    assert service["Type"] == "notify"
+    assert service["ExecStart"].split()[1:] == ["pacemaker", "--log-json"]
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert int(service["TimeoutStopSec"]) > 5  # by itself it stops within that
+    assert int(service["LimitNOFILE"]) > 2 * 72_000  # the workers of the largest clusters
+
+
+def test_the_socket_fits_the_daemon():
+    socket = unit(SOCKET)["Socket"]
+    assert int(socket["ListenStream"]) == load(files=())["pacemaker.port"]
+    assert socket["Accept"] == "no"
+    assert Path(SOCKET).stem == Path(SERVICE).stem  # so systemd knows whom it is for
