@@ -382,6 +382,15 @@ def test_the_default_realm():
     assert default_realm() == "PM.TEST"
 
 
+def test_without_a_default_realm(conf, tmp_path, monkeypatch):
+    (tmp_path / "krb5.conf").write_text("[libdefaults]\n")
+    monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "krb5.conf"))
+    with pytest.raises(ConfigError, match=r"krb5\.conf names no default_realm"):
+        methods.server_mechanism(conf)
+    with pytest.raises(AuthenticationError, match=r"krb5\.conf names no default_realm"):
+        methods.authorised(conf, "nimbus@PM.TEST")
+
+
 def test_who_may_read(conf):
     assert methods.authorised(conf, "nimbus@PM.TEST")
     assert methods.authorised(conf, "nimbus/host@PM.TEST")

@@ -278,7 +278,9 @@ def default_realm() -> str:
     try:
         name = gssapi.Name("x", gssapi.NameType.kerberos_principal).canonicalize(_KRB5)
     except gssapi.exceptions.GSSError as error:
-        raise ConfigError(f"krb5.conf names no default_realm: {_reason(error)}") from error
+        raise ConfigError(
+            f"krb5.conf names no default_realm in its [libdefaults]; add it ({_reason(error)})"
+        ) from error
     return str(name).rpartition("@")[2]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from stormkeeper.conf import Conf
-from stormkeeper.errors import ConfigError
+from stormkeeper.errors import AuthenticationError, ConfigError
 from stormkeeper.sasl import credentials
 from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
@@ -112,8 +112,8 @@ def _gssapi_server(conf: Conf) -> Callable[[], Mechanism]:
             " nimbus.daemon.user to the short name of Nimbus's principal, or pacemaker.kerberos"
             ".users to a list of principals"
         )
-    keytab = Keytab(login(conf, SERVER_SECTION))
     default_realm()
+    keytab = Keytab(login(conf, SERVER_SECTION))
     return lambda: GssapiServer(keytab)
 
 
@@ -133,9 +133,8 @@ def authorised(conf: Conf, authorization_id: str) -> bool:
     Raises
     ------
     AuthenticationError
-        With KERBEROS, when `authorization_id` is no principal.
-    ConfigError
-        With KERBEROS, when this machine has no default realm.
+        With KERBEROS, when `authorization_id` is no principal, or this machine's ``krb5.conf`` has
+        lost its default realm, without which short names mean nothing.
     """
     match conf["pacemaker.auth.method"]:
         case "NONE":
@@ -143,7 +142,11 @@ def authorised(conf: Conf, authorization_id: str) -> bool:
         case "KERBEROS":
             from stormkeeper.sasl.gssapi import default_realm  # noqa: PLC0415
 
-            return admits(_readers(conf), authorization_id, default_realm())
+            try:
+                realm = default_realm()
+            except ConfigError as error:
+                raise AuthenticationError(str(error)) from error
+            return admits(_readers(conf), authorization_id, realm)
         case _:
             return bool(authorization_id)
 
