@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from puresasl import SASLProtocolException
 from puresasl.client import SASLClient
@@ -397,6 +397,7 @@ def test_names_and_passwords_of_any_script(name, utf8):
     assert ours.authorization_id == name
 
 
+@settings(deadline=None)
 @given(token=st.binary(max_size=200))
 def test_any_bytes_are_refused_by_either_half(token):
     ours = server()
@@ -413,6 +414,7 @@ def hashed(token):
     return {item for item in directives.parse(token, len(token)) if item[0] in names}
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_response_that_was_changed_is_refused(data):
     ours = server(nonce=lambda: b"fixed")

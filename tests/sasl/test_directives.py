@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.errors import AuthenticationError
@@ -56,6 +56,7 @@ def test_a_long_token_is_refused():
         directives.parse(b"a=" + b"x" * 99, 100)
 
 
+@settings(deadline=None)
 @given(token=st.binary(max_size=60) | st.text(st.sampled_from('ab,="\\ ')).map(str.encode))
 def test_any_bytes_are_read_or_refused(token):
     try:
@@ -65,6 +66,7 @@ def test_any_bytes_are_read_or_refused(token):
     assert all(name.isascii() and name == name.lower() for name, _ in read)
 
 
+@settings(deadline=None)
 @given(items=st.lists(st.tuples(NAMES, st.binary(max_size=20), st.just(True))))
 def test_what_is_written_is_read_back(items):
     written = directives.write(items)

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.conf import defaults
@@ -257,6 +257,7 @@ def test_what_is_no_ticket(conf, token):
     assert not server.complete
 
 
+@settings(deadline=None)
 @given(
     token=st.binary(max_size=80),
     prefix=st.sampled_from([b"", KRB5_TOKEN, bytes.fromhex("602006092a864886f7120102020100")]),
@@ -270,6 +271,7 @@ def test_any_bytes_are_no_ticket(makers, token, prefix):
     assert not server.complete
 
 
+@settings(deadline=None)
 @given(token=st.binary(max_size=80))
 def test_any_bytes_are_no_choice_and_no_offer(makers, token):
     client, server = (make() for make in makers)

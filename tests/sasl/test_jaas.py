@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.errors import ConfigError
@@ -78,6 +78,7 @@ def test_values(written, meant):
     assert jaas.parse(f"A {{ x={written}; }};")["A"].options == {"x": meant}
 
 
+@settings(deadline=None)
 @given(value=st.text(st.characters(codec="utf-8", exclude_characters="\n$"), max_size=30))
 def test_whatever_is_quoted_comes_back(value):
     quoted = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -149,6 +150,7 @@ def test_no_repr_shows_a_secret():
     )
 
 
+@settings(deadline=None)
 @given(text=st.text(st.sampled_from('Ax ={};"\\/*\n$') | st.characters(), max_size=40))
 def test_any_text_is_read_or_refused(text):
     try:

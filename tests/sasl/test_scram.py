@@ -4,7 +4,7 @@ import base64
 
 import pytest
 import scramp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.errors import AuthenticationError, ConfigError
@@ -221,6 +221,7 @@ MESSAGES = st.binary(max_size=60) | st.lists(
 ).map(b",".join)
 
 
+@settings(deadline=None)
 @given(first=MESSAGES, second=MESSAGES)
 def test_any_bytes_are_taken_or_refused(first, second):
     for half in ScramServer(USERS), ScramClient(USER):
