@@ -152,3 +152,26 @@ def test_storms_own_requests_at_every_split():
         for name in ENGINES
     }
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("kind", [MessageType.SEND_PULSE, MessageType.GET_PULSE])
+def test_every_byte_of_the_exact_shapes_counts(kind):
+    store = encode(Message(MessageType.SEND_PULSE, 1, pulse=Pulse("/a", b"stored")))
+    fetch = encode(Message(MessageType.GET_PULSE, 3, path="/a"))
+    if kind == MessageType.SEND_PULSE:
+        payload = encode(Message(kind, 2, pulse=Pulse("/a", b"new")))[4:]
+    else:
+        payload = fetch[4:]
+    answers = set()
+    for place in range(len(payload)):
+        for value in {0, 1, 127, 128, 255, payload[place] ^ 1}:
+            other = payload[:place] + bytes([value]) + payload[place + 1 :]
+            stream = store + len(other).to_bytes(4, "big") + other + fetch
+            logging.disable(logging.CRITICAL)
+            try:
+                one, two = (asyncio.run(converse(name, stream, [], Limits())) for name in ENGINES)
+            finally:
+                logging.disable(logging.NOTSET)
+            assert one == two, (place, value)
+            answers.add(one[0])
+    assert len(answers) > 10

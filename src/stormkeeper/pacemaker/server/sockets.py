@@ -103,6 +103,7 @@ class AsyncioChannels:
         channel.task = asyncio.get_running_loop().create_task(
             channel.connect(connection, tls, handshake_timeout)
         )
+        channel.task.add_done_callback(lambda task: channel.connected(task, connection))
 
     def sweep(self, now: float) -> None:
         """End the channels that exceed a time limit; to be called about once a second."""
@@ -202,12 +203,14 @@ class _Channel(asyncio.BufferedProtocol):
             else:
                 self._end(TLS, tls_words.fault_of(error))
             self._channels.forget(self)
-        except asyncio.CancelledError:
+
+    def connected(self, task: asyncio.Task[None], connection: socket.socket) -> None:
+        """Take note of how `connect` ended: perhaps before it began."""
+        self.task = None
+        if task.cancelled() or task.exception() is not None:
             connection.close()
+            self._end(ERROR, AN_ERROR_OF_OURS)
             self._channels.forget(self)
-            raise
-        finally:
-            self.task = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
