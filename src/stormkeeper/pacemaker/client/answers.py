@@ -78,12 +78,12 @@ def refusal(peer: str, kind: int, path: str, method: str | None) -> NotAuthorize
             " the server's log has the reason"
         )
     remedy = (
-        "authenticate with -c pacemaker.auth.method=DIGEST (or what the server has) and"
+        "-c pacemaker.auth.method=DIGEST (or the method that it has)"
         " -c java.security.auth.login.config=FILE"
     )
     if is_write(kind) or kind == MessageType.CREATE_PATH:
         return NotAuthorizedError(
-            f"{what}: {limit}, or it takes writes only from who has authenticated, and then"
-            f" {remedy} -c pacemaker.auth.writes=true; the server's log has the reason"
+            f"{what}: {limit}, or it takes writes only from who has authenticated ({remedy}"
+            " -c pacemaker.auth.writes=true); the server's log has the reason"
         )
-    return NotAuthorizedError(f"{what}: it asks readers to authenticate; {remedy}")
+    return NotAuthorizedError(f"{what}: it wants readers to authenticate: {remedy}")

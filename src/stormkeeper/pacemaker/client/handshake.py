@@ -130,7 +130,7 @@ class Handshake:
         """Make the error that says that the authentication failed, and what to check."""
         identity = self._identity
         return NotAuthorizedError(
-            f"{self._peer} and this client do not agree on who they are ({identity.method}:"
+            f"{self._peer} and this client did not authenticate each other ({identity.method}:"
             f" {reason}); {identity.remedy}"
         )
 

@@ -76,7 +76,7 @@ class SecureStream:
         The server's name in messages.
     """
 
-    __slots__ = ("_incoming", "_outgoing", "_peer", "_tls", "is_up")
+    __slots__ = ("_has_read", "_incoming", "_outgoing", "_peer", "_tls", "is_up")
 
     def __init__(self, context: ssl.SSLContext, host: str, peer: str) -> None:
         self._peer = peer
@@ -85,6 +85,7 @@ class SecureStream:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         #: Whether the handshake is over: `sealed` may be used.
         self.is_up = False
+        self._has_read = False
 
     def begin(self) -> bytes:
         """Return what is sent first."""
@@ -129,8 +130,14 @@ class SecureStream:
 
     def ended(self) -> str:
         """Say what it means that the peer ended the connection."""
-        if self.is_up:
+        if self.is_up and self._has_read:
             return "the server closed the connection"
+        if self.is_up:
+            # With TLS 1.3 it looks at our certificate when the handshake is over for us.
+            return (
+                "the server closed the connection before it answered; if it wants a client's"
+                f" certificate, {_CLIENT_CERTIFICATE}"
+            )
         return f"the server ended the TLS handshake; perhaps {_NOT_TLS}"
 
     def _shake_hands(self) -> None:
@@ -156,6 +163,7 @@ class SecureStream:
             if not piece:
                 break
             pieces.append(piece)
+        self._has_read = self._has_read or bool(pieces)
         return b"".join(pieces)
 
     def _fault(self, error: ssl.SSLError) -> StormkeeperError:

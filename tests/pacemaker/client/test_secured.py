@@ -1,0 +1,184 @@
+"""Clients as the configuration makes them, against real daemons that ask who they are."""
+
+import time
+
+import pytest
+
+from stormkeeper import conf as configuration
+from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
+from stormkeeper.pacemaker.client.pool import connect
+from support.certificates import certificates, tls_conf
+from support.pacemaker import PacemakerProcess
+
+PULSE = "/workerbeats/wc-1-1/node-6700"
+
+
+def jaas(folder, name="jaas.conf", password="one that nobody guesses"):
+    path = folder / name
+    path.write_text(f'PacemakerDigest {{ username="reader" password="{password}"; }};\n')
+    return str(path)
+
+
+def by(method, file=None, **more):
+    return {
+        "pacemaker.auth.method": method,
+        "java.security.auth.login.config": file,
+        **{key.replace("__", "."): value for key, value in more.items()},
+    }
+
+
+def pool(daemon, values, role="reader", **options):
+    conf = configuration.defaults().with_values(
+        {**values, "pacemaker.servers": [f"localhost:{daemon.port}"]}
+    )
+    return connect(conf, role=role, **options)
+
+
+def refused(daemon, values, work=None):
+    """Return the words of a refusal, which comes at once."""
+    with pool(daemon, values) as client:
+        started = time.monotonic()
+        with pytest.raises(NotAuthorizedError) as failure:
+            (work or (lambda client: client.children("/")))(client)
+        assert time.monotonic() - started < 5.0
+    return str(failure.value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("secured")
+
+
+@pytest.fixture(scope="module", params=["DIGEST", "SCRAM"])
+def passworded(request, folder):
+    """A daemon that wants a password from readers, and the same over TLS as method and file."""
+    values = by(request.param, jaas(folder))
+    with PacemakerProcess(conf=values) as daemon:
+        yield daemon, values
+
+
+def test_who_has_the_password_reads_and_who_only_beats_needs_none(passworded):
+    daemon, values = passworded
+    worker = by(values["pacemaker.auth.method"])
+    with pool(daemon, worker, "writer") as beating, pool(daemon, values) as reading:
+        beating.send_pulse(PULSE, b"1")
+        assert reading.get_pulse(PULSE) == b"1"
+        assert reading.children("/workerbeats") == ["wc-1-1"]
+        assert list(reading.readings("/")) == [PULSE]
+        assert [info.keys for info in reading.server_infos().values()] == [1]
+        reading.delete_path("/")
+        assert reading.readings("/") == {}
+    assert "one that nobody guesses" not in daemon.log
+
+
+def test_who_has_none_is_told_how_to_say_it(passworded):
+    daemon, _ = passworded
+    for verb in ("children", "get_pulse", "exists", "readings"):
+        text = refused(daemon, {}, lambda client, verb=verb: getattr(client, verb)("/"))
+        assert "-c pacemaker.auth.method=" in text
+        assert "-c java.security.auth.login.config=" in text
+
+
+def test_a_wrong_password_is_told_with_the_file_in_which_it_stands(passworded, folder):
+    daemon, values = passworded
+    wrong = jaas(folder, "wrong.conf", "another")
+    text = refused(daemon, {**values, "java.security.auth.login.config": wrong})
+    assert f"section PacemakerDigest of {wrong}" in text
+    assert "another" not in text
+
+
+def test_another_method_is_told(passworded, folder):
+    daemon, values = passworded
+    other = {"DIGEST": "SCRAM", "SCRAM": "DIGEST"}[values["pacemaker.auth.method"]]
+    assert "pacemaker.auth.method is the same" in refused(daemon, by(other, jaas(folder)))
+
+
+def test_a_server_that_asks_nobody(folder):
+    with PacemakerProcess() as daemon:
+        text = refused(daemon, by("DIGEST", jaas(folder)))
+        assert "asks nobody" in text
+        with pool(daemon, {}) as client:
+            assert client.children("/") == []
+
+
+def test_where_writers_have_to_authenticate_they_do_and_others_are_told(folder):
+    values = by("SCRAM", jaas(folder), pacemaker__auth__writes=True)
+    with PacemakerProcess(conf=values) as daemon:
+        with pool(daemon, values, "writer") as worker:
+            worker.send_pulse(PULSE, b"1")
+            assert worker.get_pulse(PULSE) == b"1"
+        text = refused(daemon, {}, lambda client: client.send_pulse(PULSE, b"2"))
+        assert "-c pacemaker.auth.writes=true" in text
+        refused(daemon, {}, lambda client: client.delete_path("/"))
+        with pool(daemon, values) as reader:
+            assert reader.get_pulse(PULSE) == b"1"
+
+
+def test_a_client_comes_back_to_a_server_that_was_restarted_with_the_right_password(folder):
+    values = by("DIGEST", jaas(folder))
+    with PacemakerProcess(conf=values) as daemon, pool(daemon, values) as client:
+        assert client.children("/") == []
+        daemon.restart()
+        client.send_pulse(PULSE, b"1")
+        assert client.get_pulse(PULSE) == b"1"
+
+
+def test_over_tls_with_a_password_and_a_certificate(folder):
+    server = {
+        **tls_conf(),
+        **by("DIGEST", jaas(folder)),
+        "pacemaker.tls.client.auth": "required",
+        "pacemaker.tls.ca.file": str(certificates().client.authority),
+    }
+    client = {
+        **by("DIGEST", jaas(folder)),
+        "pacemaker.tls.enable": True,
+        "pacemaker.tls.ca.file": str(certificates().server.authority),
+        "pacemaker.tls.client.certificate.file": str(certificates().client.file),
+        "pacemaker.tls.client.key.file": str(certificates().client.key),
+    }
+    with PacemakerProcess(conf=server) as daemon:
+        with pool(daemon, client) as secured:
+            large = bytes(range(256)) * 4_000
+            secured.send_pulse(PULSE, large)
+            assert secured.get_pulse(PULSE) == large
+        unknown = {**client, "pacemaker.tls.client.certificate.file": None}
+        unknown["pacemaker.tls.client.key.file"] = None
+        with (
+            pool(daemon, unknown, retries=0) as nameless,
+            pytest.raises(
+                (NotAuthorizedError, PacemakerUnavailableError), match=r"client\.certificate\.file"
+            ),
+        ):
+            nameless.children("/")
+        stranger = str(certificates().stranger.authority)
+        assert "pacemaker.tls.ca.file" in refused(
+            daemon, {**client, "pacemaker.tls.ca.file": stranger}
+        )
+        with (
+            pool(daemon, by("DIGEST", jaas(folder)), retries=0) as plain,
+            pytest.raises((NotAuthorizedError, PacemakerUnavailableError), match=r"tls\.enable"),
+        ):
+            plain.children("/")
+
+
+def test_with_kerberos(kerberos_realm, tmp_path):
+    values = {
+        **by("KERBEROS", str(kerberos_realm.jaas(tmp_path))),
+        "nimbus.daemon.user": "nimbus",
+    }
+    (tmp_path / "other").mkdir()
+    other = {
+        **values,
+        "java.security.auth.login.config": str(kerberos_realm.jaas(tmp_path / "other", "guest")),
+    }
+    with PacemakerProcess(conf=values) as daemon:
+        with pool(daemon, by("KERBEROS"), "writer") as worker:
+            worker.send_pulse(PULSE, b"1")
+        with pool(daemon, values) as nimbus:
+            assert nimbus.get_pulse(PULSE) == b"1"
+            assert list(nimbus.readings("/")) == [PULSE]
+        text = refused(daemon, other)
+        assert "nimbus.daemon.user" in text
+        assert "PacemakerClient" in text
+        assert "pacemaker.auth.method=" in refused(daemon, {})
