@@ -18,6 +18,8 @@ from typing import Any, Self
 
 import pytest
 
+from support.waiting import until
+
 _START_SECS = 30.0
 _STOP_SECS = 15.0
 _READY = "pacemaker listening on "
@@ -32,14 +34,22 @@ class PacemakerProcess:
         Where it listens; 0 for any free port, which stays the same from then on.
     conf
         Further configuration.
+    options
+        Further options of the command line.
     """
 
     #: What Python runs, up to the command's name.
     program: Sequence[str] = ("-m", "stormkeeper")
 
-    def __init__(self, port: int = 0, conf: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        conf: Mapping[str, Any] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.host = "127.0.0.1"
         self.port = port
+        self._options = list(options)
         self._conf = dict(conf or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the controller
@@ -82,7 +92,7 @@ class PacemakerProcess:
         ]
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
         self._process = subprocess.Popen(
-            [sys.executable, *self.program, "pacemaker", *options],
+            [sys.executable, *self.program, "pacemaker", *options, *self._options],
             stdout=subprocess.PIPE,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
@@ -116,6 +126,12 @@ class PacemakerProcess:
             self._process.stdout.close()
         self._process = None
         return code
+
+    def reload(self) -> None:
+        """Have the daemon read its configuration again, and wait until it says that it did."""
+        before = self.log.count("reloaded")
+        os.kill(self.pid, signal.SIGHUP)
+        until(lambda: self.log.count("reloaded") > before)
 
     def suspend(self) -> None:
         """Stop the daemon's process without ending it; its sockets stay open."""

@@ -3,6 +3,7 @@
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.session import Sessions
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import Tallies
@@ -24,6 +25,13 @@ class Password:
     """One secret word, said by the client after the server's `greeting`, if it has one."""
 
     name = "PASSWORD"
+
+    @classmethod
+    def storms(cls):
+        """Return one whose users' names are told as those of Storm's DIGEST-MD5."""
+        mechanism = cls()
+        mechanism.name = "DIGEST-MD5"
+        return mechanism
 
     def __init__(self, word=b"open sesame", greeting=b"who is there?", farewell=b"welcome"):
         self.word, self.greeting, self.farewell = word, greeting, farewell
@@ -50,6 +58,6 @@ POLICY = Policy("SCRAM", Password, is_authorised=bool)
 def new_sessions(policy=None, **limits):
     """Return sessions, the store that they work on, and the clock of both."""
     clock = Clock()
-    store = PulseStore(clock, "instance")
+    store = PulseStore(PulseIndex(), "instance", clock)
     answerer = Answerer(store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits)
     return Sessions(answerer, policy or Policy(), Tallies(), clock), store, clock

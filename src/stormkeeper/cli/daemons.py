@@ -2,7 +2,15 @@
 
 import click
 
-from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf, log_option
+from stormkeeper.cli.options import (
+    conf_options,
+    examples,
+    exit_with,
+    faults,
+    load_conf,
+    log_option,
+    read_conf,
+)
 
 
 @click.command(
@@ -16,13 +24,14 @@ def pacemaker() -> None:
     """Run a Pacemaker, which takes and keeps heartbeats.
 
     Listens on pacemaker.bind.host and pacemaker.port, and prints `pacemaker listening on HOST:PORT`
-    when it is ready. SIGTERM and SIGINT stop it.
+    when it is ready. SIGTERM and SIGINT stop it; SIGHUP has it read configuration, users and
+    certificates again.
     """
     conf = load_conf()
     from stormkeeper.pacemaker.server import daemon
 
     with faults():
-        code = daemon.serve(conf)
+        code = daemon.serve(conf, read_conf)
     exit_with(code)
 
 

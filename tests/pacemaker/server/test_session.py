@@ -63,7 +63,7 @@ def ask(session, frame):
 
 def opened(policy=POLICY):
     sessions, store, _ = new_sessions(policy)
-    store.put(PATH, SECRET)
+    store.put(PATH.encode(), SECRET)
     return sessions.open(*ADDRESS), store
 
 
@@ -96,7 +96,7 @@ def test_everyone_writes_unless_writers_must_authenticate(request_):
     assert ask(session, request_)[0].type == request_.type + 1
     session, store = opened(replace(POLICY, authenticates_writers=True))
     assert ask(session, request_) == REFUSED
-    assert store.get(PATH) == SECRET
+    assert store.get(PATH.encode()) == SECRET
     authenticate(session)
     assert ask(session, request_)[0].type == request_.type + 1
 
@@ -221,7 +221,7 @@ def test_a_client_that_wants_to_authenticate_to_none_is_told_the_remedy():
 
 def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):
     sessions, store, _ = new_sessions(POLICY)
-    store.put(PATH, SECRET)
+    store.put(PATH.encode(), SECRET)
     session = sessions.open(*ADDRESS)
     ask(session, HELLO)
     with caplog.at_level(logging.DEBUG), pytest.raises(RemoteProtocolError, match="wrong password"):
@@ -261,7 +261,7 @@ def test_the_log_says_who_came_in_and_how(caplog):
         session, _ = opened()
         session.secured(Encrypted({"subject": ((("commonName", "worker-1"),),)}))
         authenticate(session)
-        session, _ = opened(replace(POLICY, method="DIGEST"))
+        session, _ = opened(replace(POLICY, method="DIGEST", mechanism=Password.storms))
         session.secured(Encrypted({}))
         ask(session, HELLO)
         ask(session, token("bmltYnVz=open sesame"))
@@ -342,7 +342,7 @@ def test_who_can_do_nothing_else_must_authenticate_soon():
 
 def test_another_policy_takes_back_what_it_would_not_give():
     sessions, store, clock = new_sessions(replace(POLICY, fingerprint=b"1"))
-    store.put(PATH, SECRET)
+    store.put(PATH.encode(), SECRET)
     reader, writer, beginner = (sessions.open(*ADDRESS) for _ in range(3))
     authenticate(reader)
     ask(beginner, HELLO)

@@ -104,6 +104,8 @@ def test_what_is_no_tls_is_said_in_a_line(sent, said):
     ("error", "said"),
     [
         (TimeoutError(), "pacemaker.handshake.timeout.secs"),
+        (ConnectionAbortedError("taking longer"), "pacemaker.handshake.timeout.secs"),
+        (ConnectionAbortedError(103, "aborted"), "the client went away"),
         (ConnectionResetError(104, "Connection reset by peer"), "the client went away"),
     ],
 )

@@ -1,5 +1,6 @@
 """Who may do what on a Pacemaker: the rules of its configuration, as one value."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -76,4 +77,16 @@ class Policy:
             is_authorised=lambda name: methods.authorised(conf, name),
             authenticates_writers=authenticates_writers,
             handshake_timeout=conf["pacemaker.handshake.timeout.secs"],
+            fingerprint=_fingerprint(conf),
         )
+
+
+def _fingerprint(conf: Conf) -> bytes:
+    """Tell one content of the JAAS file from another."""
+    path = methods.login_file(conf)
+    if path is None or conf["pacemaker.auth.method"] == "NONE":
+        return b""
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,186 +1,236 @@
-"""The Pacemaker daemon: sockets and signals around `ServerConnection`, on asyncio.
+"""The Pacemaker daemon: what it is made of, its timers, its signals.
 
 The rules that hold here:
 
-- Whatever a client does costs that client its connection at most. A bad frame makes one line in
-  the log; an error of ours a traceback.
-- A client that does not read its answers is not read from, until it does.
-- When the system has no more file descriptors, accepting rests for a second; clients wait in the
-  backlog.
+- Whatever a client does costs that client its connection at most.
+- All files that the configuration names are read before the port is bound; what is wrong with them
+  ends the command with exit code 2.
+- SIGHUP reads configuration and files again. What is wrong then changes nothing.
+- SIGTERM and SIGINT drain: no new connections, what has come is answered, and the process ends
+  within `_DRAIN` seconds and a little.
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 if it could not start, as when the port is taken. (Bad
-configuration ends the command with 2, before it comes here.)
+Exit codes: 0 after SIGTERM or SIGINT; 1 if it could not start, as when the port is taken; 2 for bad
+configuration.
 """
 
 import asyncio
-import errno
+import functools
 import logging
-import os
+import resource
+import signal
 import socket
 import uuid
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import stormkeeper
+from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import (
     announce,
     die_with_parent,
     raise_file_limit,
     stop_requested,
 )
+from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ConfigError, PacemakerError
+from stormkeeper.errors import ConfigError, ListenError
+from stormkeeper.pacemaker.server import reload, tls
+from stormkeeper.pacemaker.server.accepting import BACKLOG, Acceptor
+from stormkeeper.pacemaker.server.access import Policy
+from stormkeeper.pacemaker.server.admission import Admission
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.connection import ServerConnection
+from stormkeeper.pacemaker.server.channels import Channels
+from stormkeeper.pacemaker.server.engine import Engine, load
 from stormkeeper.pacemaker.server.horizon import Horizon, clock
+from stormkeeper.pacemaker.server.limits import Limits
+from stormkeeper.pacemaker.server.line_budget import LineBudget
+from stormkeeper.pacemaker.server.session import Session, Sessions
+from stormkeeper.pacemaker.server.sockets import AsyncioChannels
 from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.sasl import methods
 
 _log = logging.getLogger(__name__)
 
-#: Connections that may wait to be accepted: a cluster's workers all come back at once.
-_BACKLOG: Final = 1_024
-#: Connections accepted before others are served again.
-_ACCEPT_AT_ONCE: Final = 64
-#: Seconds without accepting when the system has no more descriptors or memory.
-_ACCEPT_REST: Final = 1.0
-_OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-#: Bytes read from a client at a time.
-_READ_BYTES: Final = 262_144
-#: Unsent answers (bytes) above which a client's requests are left waiting.
-_HIGH_WATER: Final = 262_144
-#: Seconds that a client with a bad frame has to read the answers to its earlier ones. Closing at
-#: once would reset the connection, and the system would drop them.
-_LINGER: Final = 1.0
-#: Seconds that clients have to read their answers when the daemon stops.
-_STOP_GRACE: Final = 1.0
+#: Seconds between two looks at what is due.
 _TICK: Final = 1.0
+#: Seconds between two stretches of expiry while there is more to expire: a fifth of a core.
+_EXPIRY_REST: Final = 0.01
+#: Seconds that clients have to read their answers when the daemon stops.
+_DRAIN: Final = 2.0
+#: Descriptors that are kept from clients: our own, and a file that is read at a reload.
+_OWN_DESCRIPTORS: Final = 64
+#: One line about connections that are turned away, for each cause, in so many seconds.
+_TURNED_AWAY_SECONDS: Final = 10.0
 
 
 class PacemakerServer:
-    """A Pacemaker on one address.
+    """A Pacemaker in an asyncio loop, from `start` to `stop`.
 
     Parameters
     ----------
     conf
-        ``pacemaker.bind.host``, ``pacemaker.port`` (0: any free one),
-        ``pacemaker.thrift.message.size.max`` and ``pacemaker.pulse.ttl.secs`` (0: pulses are kept
-        until they are deleted) are read.
+        Its configuration, of which the files are read at once.
+
+    Raises
+    ------
+    ConfigError
+        When something in the configuration or the files that it names is wrong.
     """
 
-    def __init__(self, conf: Mapping[str, Any]) -> None:
-        self._host: str = conf["pacemaker.bind.host"]
-        self._port: int = conf["pacemaker.port"]
-        self.max_size: int = conf["pacemaker.thrift.message.size.max"]
-        self._pulse_ttl: float = conf.get("pacemaker.pulse.ttl.secs", 0)
-        self.store = PulseStore(clock, uuid.uuid4().hex)
-        self.answerer = Answerer(self.store, self._status, max_size=self.max_size)
-        self.clients: set[_Client] = set()
-        #: What comes from a socket, until it is taken from here at once: one buffer for all, where
-        #: asyncio would make and cut one for every reading.
-        self.buffer = memoryview(bytearray(_READ_BYTES))
-        self._horizon = Horizon(clock)
-        self._started = clock()
-        self._is_stopping = False
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, conf: Conf) -> None:
+        self.conf = conf
+        self.engine: Engine = load(conf["pacemaker.engine"])
+        self.tallies = Tallies()
+        policy = Policy.from_conf(conf)
+        self._tls = tls.server_context(conf)
+        self._tls_files = reload.fingerprint(conf, tls.FILES)
+        index = self.engine.pulse_index()
+        self.store = PulseStore(index, uuid.uuid4().hex, clock, Limits.of(conf))
+        max_size: int = conf["pacemaker.thrift.message.size.max"]
+        answerer = Answerer(self.store, self._status, max_size=max_size)
+        self.sessions = Sessions(answerer, policy, self.tallies, clock)
+        self.admission = Admission(*_admitted(conf))
+        # TLS is asyncio's, whatever the engine.
+        make = self.engine.channels if self._tls is None else AsyncioChannels
+        self.channels: Channels = make(
+            index,
+            max_size=max_size,
+            clock=clock,
+            frame_timeout=conf["pacemaker.frame.timeout.secs"],
+            output_timeout=conf["pacemaker.output.timeout.secs"],
+            on_closed=self._left,
+        )
+        self.horizon = Horizon(clock)
+        self.started = self.swept = clock()
+        self.is_serving = False
+        self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
 
-    @property
-    def address(self) -> str:
-        """``HOST:PORT`` where the server listens, with the real port; IPv6 in brackets."""
-        host, port = self._listener.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    async def start(self) -> None:
-        """Begin to listen.
-
-        Raises
-        ------
-        PacemakerError
-            If the address cannot be listened on.
-        """
+    def start(self, listener: socket.socket) -> None:
+        """Serve the clients of a socket that listens; in a running loop, and once."""
         self._loop = asyncio.get_running_loop()
-        try:
-            family, _, _, _, address = socket.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._listener = socket.create_server(
-                address,
-                family=family,
-                backlog=_BACKLOG,
-                dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
-            )
-        except OSError as error:
-            is_lookup = isinstance(error, socket.gaierror)
-            reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
-            raise PacemakerError(
-                f"cannot listen on {self._host}:{self._port}"
-                f" (pacemaker.bind.host, pacemaker.port): {reason}"
-            ) from error
-        self._listener.setblocking(False)
-        self._loop.add_reader(self._listener, self._accept)
+        self._acceptor = Acceptor(listener, self._welcome, self._on_shortage)
+        self.channels.attach(self._loop)
+        self._acceptor.start()
+        self.is_serving = True
         self._tick()
 
     async def stop(self) -> None:
-        """Stop accepting, close all connections, and wait for their end (about a second)."""
-        self._is_stopping = True
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
-        for client in list(self.clients):
-            client.transport.close()
-        deadline = self._loop.time() + _STOP_GRACE
-        while self.clients and self._loop.time() < deadline:
+        """Accept no more, answer what has come, and close all connections."""
+        self.is_serving = False
+        self._acceptor.stop()
+        self.channels.drain()
+        deadline = self._loop.time() + _DRAIN
+        while len(self.channels) and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
-        for client in list(self.clients):
-            client.transport.abort()
+        self.channels.abort()
         await asyncio.sleep(0)
+        self.channels.detach(self._loop)
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPT_AT_ONCE):
-            try:
-                connection, _ = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
-                    raise
-                _log.error(
-                    "cannot accept connections: %s; %d are open, trying again in %g s",
-                    error.strerror,
-                    len(self.clients),
-                    _ACCEPT_REST,
-                )
-                self._horizon.restart()
-                self._loop.remove_reader(self._listener)
-                self._loop.call_later(_ACCEPT_REST, self._accept_again)
-                return
-            task = self._loop.create_task(self._adopt(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def describe(self) -> str:
+        """Return in a line what this server runs on and whom it serves."""
+        policy, conf = self.sessions.policy, self.conf
+        reads = "all may read" if policy.everyone_may_read else f"{policy.method} to read"
+        writes = "all may write" if policy.everyone_may_write else f"{policy.method} to write"
+        encryption = "no TLS"
+        if self._tls is not None:
+            encryption = (
+                f"{conf['pacemaker.tls.minimum.version']} or newer, client certificates"
+                f" {conf['pacemaker.tls.client.auth']}"
+            )
+        return (
+            f"engine: {self.engine.description}; {reads}, {writes}; {encryption};"
+            f" at most {self.admission.most} connections"
+        )
 
-    def _accept_again(self) -> None:
-        if not self._is_stopping:
-            self._loop.add_reader(self._listener, self._accept)
+    def reload(self, new: Conf) -> reload.Reload:
+        """Let another configuration hold, as far as it can; return what that changes.
 
-    async def _adopt(self, connection: socket.socket) -> None:
-        try:
-            connection.setblocking(False)
-            # So that a client whose machine is gone does not stay for ever.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(lambda: _Client(self), connection)
-        except OSError:  # reset by the client before it was served
+        Raises
+        ------
+        ConfigError
+            When something in it or in the files that it names is wrong; nothing is changed then.
+        """
+        change = reload.compare(self.conf, new)
+        conf, changes = change.conf, list(change.changes)
+        policy = Policy.from_conf(conf)
+        context = tls.server_context(conf)
+        tls_files = reload.fingerprint(conf, tls.FILES)
+        limits = Limits.of(conf)
+        # From here on nothing fails.
+        if policy.fingerprint != self.sessions.policy.fingerprint:
+            changes.append("users and passwords")
+        if tls_files != self._tls_files:
+            changes.append("certificates and keys")
+        losers = self.sessions.replace_policy(policy)
+        if losers:
+            changes.append(f"{losers} connections must begin anew")
+        self.conf, self._tls, self._tls_files = conf, context, tls_files
+        self.store.limits = limits
+        self.admission.most, self.admission.most_per_address = _admitted(conf)
+        self.channels.frame_timeout = conf["pacemaker.frame.timeout.secs"]
+        self.channels.output_timeout = conf["pacemaker.output.timeout.secs"]
+        return reload.Reload(conf, tuple(changes), change.later)
+
+    def _welcome(self, connection: socket.socket, address: str, port: int) -> None:
+        refusal = self.admission.refuses(address, len(self.channels))
+        if refusal is not None:
             connection.close()
+            self._turn_away(address, *refusal)
+            return
+        session = self.sessions.open(address, port)
+        self.admission.entered(address)
+        try:
+            self._adopt(connection, session)
+        except OSError:
+            self._left(session, "", "reset by the client")
+            raise
+        self.tallies.accepted += 1
+
+    def _on_shortage(self) -> None:
+        # Who cannot connect cannot beat.
+        self.horizon.restart()
+        self.tallies.turned_away["descriptors"] += 1
+
+    def _adopt(self, connection: socket.socket, session: Session) -> None:
+        if self._tls is None:
+            self.channels.adopt(connection, session, clock())
+            return
+        assert isinstance(self.channels, AsyncioChannels)
+        timeout = self.sessions.policy.handshake_timeout
+        self.channels.adopt(connection, session, clock(), self._tls, timeout)
+
+    def _turn_away(self, address: str, cause: str, reason: str) -> None:
+        self.tallies.turned_away[cause] += 1
+        left_out = self._turned_away.spend(cause, clock())
+        if left_out is not None:
+            more = f"; and {left_out} more for that reason since" if left_out else ""
+            _log.warning("turned away %s: %s%s", address, reason, more)
+
+    def _left(self, session: Session, cause: str, reason: str) -> None:
+        self.admission.left(session.address)
+        self.sessions.ended(session, cause, reason)
 
     def _tick(self) -> None:
+        self.swept = clock()
         self._observe()
-        # While the horizon is nearer, a pulse may be old because its next could not come.
-        if 0 < self._pulse_ttl <= self._horizon.seconds():
-            expired = self.store.expire(self._pulse_ttl)
-            if expired:
-                _log.info("%d pulses expired, %d are held", expired, self.store.keys)
+        self.channels.sweep(self.swept)
+        self._expire(0)
         self._loop.call_later(_TICK, self._tick)
 
+    def _expire(self, expired: int) -> None:
+        """Expire for a moment, and go on soon if there may be more."""
+        # While the horizon is nearer, a pulse may be old because its next could not come.
+        ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
+        now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
+        if now:
+            self.tallies.expired += now
+            self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
+        elif expired:
+            _log.info("%d pulses expired, %d are held", expired, self.store.keys)
+
     def _observe(self) -> None:
-        silence = self._horizon.observe()
+        silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
 
@@ -189,118 +239,81 @@ class PacemakerServer:
         self._observe()
         return ServerStatus(
             instance=self.store.instance,
-            uptime_ms=int((clock() - self._started) * 1000),
-            horizon_ms=int(self._horizon.seconds() * 1000),
+            uptime_ms=int((clock() - self.started) * 1000),
+            horizon_ms=int(self.horizon.seconds() * 1000),
             version=stormkeeper.__version__,
             revision=self.store.revision,
             keys=self.store.keys,
             pulses_received=self.store.pulses_received,
-            connections=len(self.clients),
+            connections=len(self.sessions),
         )
 
 
-class _Client(asyncio.BufferedProtocol):
-    """Moves bytes between a transport and a `ServerConnection`.
-
-    A client's end of stream is seen only when all that it sent is answered, as nothing is read
-    while requests wait; so closing then, which asyncio does after the last answer, loses nothing.
-    """
-
-    transport: asyncio.Transport
-
-    def __init__(self, server: PacemakerServer) -> None:
-        self._server = server
-        self._is_full = False
-        self._is_ending = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER)
-        host, port = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
-        self._connection = ServerConnection(
-            self._server.answerer, f"{host}:{port}", max_size=self._server.max_size
-        )
-        self._server.clients.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._is_ending = True
-        self._server.clients.discard(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._server.buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._connection.receive(self._server.buffer[:nbytes].tobytes())
-        self._answer()
-
-    def pause_writing(self) -> None:
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self._answer()
-
-    def _answer(self) -> None:
-        """Send answers until all is answered or the client has enough to read."""
-        connection, transport = self._connection, self.transport
-        try:
-            while not self._is_full and not self._is_ending:
-                answers = connection.next_answers()
-                if answers:
-                    transport.write(answers)
-                elif connection.fault is None:
-                    break
-                if connection.fault is not None:
-                    self._end(str(connection.fault))
-            if connection.has_unanswered:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
-        except Exception:
-            _log.exception("closing %s: an error of this server", connection.peer)
-            transport.abort()
-
-    def _end(self, fault: str) -> None:
-        self._is_ending = True
-        _log.warning("closing %s: %s", self._connection.peer, fault)
-        # Half-closed first: what the client still sends is read and dropped.
-        self.transport.write_eof()
-        asyncio.get_running_loop().call_later(_LINGER, self.transport.abort)
+def _admitted(conf: Conf) -> tuple[int, int]:
+    """Return the connections that are let in, in all and from one address."""
+    possible = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)
+    most = conf["pacemaker.max.connections"] or possible
+    return min(most, possible), conf["pacemaker.max.connections.per.address"]
 
 
-def serve(conf: Mapping[str, Any]) -> int:
+def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:
     """Run a Pacemaker until SIGTERM or SIGINT; return the exit code (0, or 1 if it cannot start).
 
     Prints ``pacemaker listening on HOST:PORT`` on stdout when clients can connect.
 
+    Parameters
+    ----------
+    conf
+        Its configuration.
+    read_again
+        Reads that anew, for SIGHUP; raises `ConfigError`. None: only the files that `conf` names
+        are read anew.
+
     Raises
     ------
     ConfigError
-        If the configuration asks for authentication, which this server does not have yet.
+        When something in the configuration or the files that it names is wrong.
     """
-    method = conf.get("pacemaker.auth.method", "NONE")
-    if method != "NONE":
-        raise ConfigError(
-            f"pacemaker.auth.method: {method} cannot be had yet; a server that did without it would"
-            " be open to everyone: set NONE if that is meant"
-        )
     configure_logging()
     die_with_parent()
     raise_file_limit()
-    return asyncio.run(_serve(conf))
-
-
-async def _serve(conf: Mapping[str, Any]) -> int:
-    stop = stop_requested(asyncio.get_running_loop())
     server = PacemakerServer(conf)
+    ignored = methods.ignored_childopts(conf)
+    if ignored:
+        _log.info("pacemaker.childopts: there is no JVM here for %s", ", ".join(ignored))
+    return asyncio.run(_serve(server, read_again or (lambda: conf)))
+
+
+async def _serve(server: PacemakerServer, read_again: Callable[[], Conf]) -> int:
+    loop = asyncio.get_running_loop()
+    stop = stop_requested(loop)
+    loop.add_signal_handler(signal.SIGHUP, functools.partial(_reload, server, read_again))
     try:
-        await server.start()
-    except PacemakerError as error:
+        listener = listen(
+            server.conf["pacemaker.bind.host"],
+            server.conf["pacemaker.port"],
+            keys="pacemaker.bind.host, pacemaker.port",
+            backlog=BACKLOG,
+        )
+    except ListenError as error:
         _log.error("%s", error)
         return 1
-    announce(f"pacemaker listening on {server.address}")
+    address = address_of(listener)
+    server.start(listener)
+    _log.info("%s", server.describe())
+    announce(f"pacemaker listening on {address}")
     await stop
-    _log.info("stopping: %d connections, %d pulses held", len(server.clients), server.store.keys)
+    _log.info("stopping: %d connections, %d pulses held", len(server.sessions), server.store.keys)
     await server.stop()
     return 0
+
+
+def _reload(server: PacemakerServer, read_again: Callable[[], Conf]) -> None:
+    try:
+        change = server.reload(read_again())
+    except ConfigError as error:
+        _log.error("not reloaded, all stays as it was: %s", error)
+        return
+    _log.info("reloaded: %s", "; ".join(change.changes) or "nothing has changed")
+    if change.later:
+        _log.warning("for a restart only: %s", "; ".join(change.later))

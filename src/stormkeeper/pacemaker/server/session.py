@@ -135,7 +135,7 @@ class Session:
                     return answer
             return self._sessions.answerer.answer(payload)
         except RequestRefusedError as refusal:
-            self._refuse(getattr(refusal, "cause", "limit"), str(refusal))
+            self._refuse(refusal.cause, str(refusal))
             return refusal.answer
         except AuthenticationError as error:
             self.fault, self.cause = f"{self._method}: {error}", "authentication"
@@ -179,7 +179,10 @@ class Session:
         if self._mechanism is not None:
             return same_secrets
         if self.authorization_id is not None:
-            return same_secrets and policy.is_authorised(self.authorization_id)
+            try:
+                return same_secrets and policy.is_authorised(self.authorization_id)
+            except AuthenticationError:
+                return False
         return policy.everyone_may_write or not self.may_write
 
     def secured(self, connection: Any) -> None:
@@ -218,12 +221,12 @@ class Session:
                 return self._converse(message)
             kind = -1 if message.type is None else message.type
             message_id = -1 if message.message_id is None else message.message_id
-            path = message.path or ""
+            path = (message.path or "").encode("utf-8", "surrogateescape")
         if self.may_write if kind in _WRITES else self.may_read:
             return None
         # An exact shape may have any type, and only a request deserves an answer.
         decode_request(payload)
-        if kind != MessageType.GET_PULSE or path != RESERVED_PATH:
+        if kind != MessageType.GET_PULSE or path != RESERVED_PATH.encode():
             self._refuse(
                 "unauthenticated",
                 f"{MessageType(kind).name} without having authenticated; set"
@@ -267,7 +270,7 @@ class Session:
 
     def _admit(self, mechanism: Mechanism) -> None:
         authorization_id = mechanism.authorization_id or ""
-        user = self._shown(authorization_id)
+        user = f"'{credentials.shown(mechanism)}'"
         if not self._sessions.policy.is_authorised(authorization_id):
             raise AuthenticationError(
                 f"{user} is not among those who may read here: pacemaker.kerberos.users and"
@@ -282,11 +285,6 @@ class Session:
             "%s authenticated as %s with %s over %s", self.peer, user, self._method, self._channel
         )
         self.peer = f"{self.peer} ({user})"
-
-    def _shown(self, authorization_id: str) -> str:
-        if self._method == "DIGEST":
-            authorization_id = credentials.client_name(authorization_id)
-        return f"'{credentials.printable(authorization_id)}'"
 
     def _refuse(self, cause: str, reason: str) -> None:
         self._sessions.tallies.refusals[cause] += 1

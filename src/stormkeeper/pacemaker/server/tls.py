@@ -22,8 +22,8 @@ _AUTHORITIES: Final = "pacemaker.tls.ca.file"
 _CLIENT_AUTH: Final = "pacemaker.tls.client.auth"
 _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
-#: The keys that a server's context is made of, and of which some name files.
-KEYS: Final = (_ENABLE, _CERTIFICATE, _KEY, _AUTHORITIES, _CLIENT_AUTH, _MINIMUM)
+#: The keys that name files, whose contents may change while their names stay.
+FILES: Final = (_CERTIFICATE, _KEY, _AUTHORITIES)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_CERTIFICATES: Final = {
@@ -166,7 +166,8 @@ def fault_of(error: BaseException) -> str:
     """Say why a TLS handshake failed, in a line for the operator."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
-    if isinstance(error, TimeoutError):
+    # asyncio aborts a handshake that takes too long, without an error of the system's.
+    if isinstance(error, TimeoutError | ConnectionAbortedError) and not getattr(error, "errno", 0):
         return "TLS handshake not finished in time (pacemaker.handshake.timeout.secs)"
     reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     said = _FAULTS.get(str(reason))

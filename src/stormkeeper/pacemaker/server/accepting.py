@@ -1,57 +1,23 @@
-"""A listening socket, and an accept loop that outlives a shortage of descriptors."""
+"""An accept loop that outlives a shortage of descriptors."""
 
 import asyncio
 import errno
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
-from stormkeeper.errors import PacemakerError
 from stormkeeper.pacemaker.server.admission import plain_address
 
 _log = logging.getLogger(__name__)
 
 #: Connections that may wait to be accepted: a cluster's workers all come back at once.
-_BACKLOG: Final = 1_024
+BACKLOG: Final = 1_024
 #: Connections accepted before others are served again.
 _ACCEPT_AT_ONCE: Final = 64
 #: Seconds without accepting when the system has no more descriptors or memory.
 _ACCEPT_REST: Final = 1.0
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address; on ``::``, on those of IPv4 as well.
-
-    Raises
-    ------
-    PacemakerError
-        If the address cannot be listened on.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        return socket.create_server(
-            address,
-            family=family,
-            backlog=_BACKLOG,
-            dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
-        )
-    except OSError as error:
-        is_lookup = isinstance(error, socket.gaierror)
-        reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
-        raise PacemakerError(
-            f"cannot listen on {host}:{port} (pacemaker.bind.host, pacemaker.port): {reason}"
-        ) from error
-
-
-def address_of(listener: socket.socket) -> str:
-    """Return ``HOST:PORT`` of a listening socket, with the real port; IPv6 in brackets."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Acceptor:

@@ -1,0 +1,78 @@
+"""The end of a real daemon: what has come is answered, and it does not take long."""
+
+import os
+import signal
+import socket
+import ssl
+import time
+
+import pytest
+
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from support.certificates import certificates, tls_conf
+from support.engines import ENGINES
+from support.plain_client import Client
+from support.waiting import until
+
+
+def requests(count, size=100):
+    return b"".join(
+        encode(Message(MessageType.SEND_PULSE, n, pulse=Pulse(f"/w/{n}", bytes(size))))
+        for n in range(count)
+    )
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "tls"])
+def test_what_has_come_is_answered_before_the_end(start_pacemaker, engine):
+    conf = tls_conf() if engine == "tls" else {"pacemaker.engine": engine}
+    context = ssl.create_default_context(cafile=certificates().server.authority)
+    server = start_pacemaker(conf=conf)
+    tls = context if engine == "tls" else None
+    with Client(server, tls) as idle, Client(server, tls) as busy, Client(server, tls) as deaf:
+        for client in (idle, busy, deaf):
+            client.send("/large", bytes(1_000_000))
+        deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/large")) * 100)
+        server.suspend()  # so that requests and signal are there at once
+        busy.socket.sendall(requests(200))
+        os.kill(server.pid, signal.SIGTERM)
+        server.resume()
+        began = time.monotonic()
+        assert [busy.receive().message_id for _ in range(200)] == list(range(200))
+        assert busy.receive() is None
+        assert idle.receive() is None
+        assert server.wait() == 0
+        assert time.monotonic() - began < 5
+    assert "stopping: 3 connections" in server.log
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nobody_new_is_let_in_while_it_drains(start_pacemaker, engine):
+    server = start_pacemaker(conf={"pacemaker.engine": engine})
+    with Client(server) as deaf:
+        deaf.send("/large", bytes(1_000_000))
+        deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/large")) * 100)
+        until(lambda: deaf.socket.recv(1))
+        os.kill(server.pid, signal.SIGTERM)
+        until(lambda: "stopping" in server.log)
+        with pytest.raises(ConnectionRefusedError):
+            until(lambda: connects(server))
+        assert server.wait() == 0
+
+
+def connects(server):
+    """Connect once; a connection that is still accepted into the backlog is reset."""
+    with socket.create_connection((server.host, server.port), 5):
+        return False
+
+
+def test_a_second_signal_ends_it_at_once(start_pacemaker):
+    server = start_pacemaker()
+    with Client(server) as deaf:
+        deaf.send("/large", bytes(1_000_000))
+        deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/large")) * 100)
+        until(lambda: deaf.socket.recv(1))
+        os.kill(server.pid, signal.SIGTERM)
+        until(lambda: "stopping" in server.log)
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait() == 128 + signal.SIGTERM

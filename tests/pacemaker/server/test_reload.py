@@ -1,0 +1,245 @@
+"""What a reload takes and what it leaves; and the real daemon under SIGHUP."""
+
+import os
+import re
+import signal
+import ssl
+
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.server import reload
+from stormkeeper.pacemaker.server.daemon import PacemakerServer
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.sasl import methods
+from support.certificates import certificates, tls_conf
+from support.engines import ENGINES
+from support.pacemaker import PacemakerProcess
+from support.plain_client import Client
+from support.waiting import until
+
+
+def test_what_can_change_changes_and_the_rest_is_told():
+    new = {
+        "pacemaker.max.connections": 7,
+        "pacemaker.pulse.ttl.secs": 0,
+        "pacemaker.auth.writes": True,
+        "pacemaker.port": 1,
+        "pacemaker.childopts": "-Dpassword=hush",
+        "pacemaker.tls.ca.file": "/ca.pem",
+        "ui.port": 1,
+    }
+    found = reload.compare(defaults(), defaults().with_values(new))
+    assert found.changes == (
+        "pacemaker.auth.writes = true (was false)",
+        "pacemaker.childopts",
+        "pacemaker.max.connections = 7 (was 0)",
+        "pacemaker.pulse.ttl.secs = 0 (was 600)",
+        "pacemaker.tls.ca.file = /ca.pem (was null)",
+    )
+    assert found.later == ("pacemaker.port = 1 (was 6699)",)
+    assert found.conf["pacemaker.port"] == 6699
+    assert found.conf["pacemaker.max.connections"] == 7
+    # What waits is told again the next time.
+    assert reload.compare(found.conf, defaults().with_values(new)).later == found.later
+    assert reload.compare(defaults(), defaults()).changes == ()
+
+
+def test_every_key_of_a_pacemaker_is_of_one_kind():
+    clients = {
+        "pacemaker.servers",
+        "pacemaker.host",
+        "pacemaker.tls.check.hostname",
+        "pacemaker.tls.client.certificate.file",
+        "pacemaker.tls.client.key.file",
+    }
+    without_effect = {"pacemaker.max.threads"}
+    keys = {key for key in SCHEMA if key.startswith("pacemaker.")} - clients - without_effect
+    others = {"java.security.auth.login.config", "nimbus.daemon.user"}
+    assert keys | others == reload.RELOADED | reload.AT_START
+    assert not reload.RELOADED & reload.AT_START
+
+
+def test_a_fingerprint_tells_contents_apart(tmp_path):
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.write_text("ab")
+    second.write_text("c")
+    conf = {"x": str(first), "y": str(second), "z": None}
+    before = reload.fingerprint(conf, ("x", "y", "z"))
+    assert reload.fingerprint(conf, ("x", "y", "z")) == before
+    first.write_text("a")
+    second.write_text("bc")
+    assert reload.fingerprint(conf, ("x", "y", "z")) != before
+    second.unlink()
+    assert reload.fingerprint(conf, ("x", "y", "z")) != before
+
+
+def test_what_is_wrong_changes_nothing():
+    server = PacemakerServer(defaults())
+    before = server.conf
+    with pytest.raises(ConfigError, match=r"tls\.ca\.file|writers"):
+        server.reload(
+            defaults().with_values({"pacemaker.auth.writes": True, "pacemaker.max.connections": 3})
+        )
+    assert server.conf is before
+    assert server.admission.most > 3
+
+
+JAAS = 'PacemakerDigest {{ username="nimbus" password="{}"; }};\n'
+
+
+class Settings:
+    """A ``storm.yaml`` and a JAAS file that a daemon reads, and a client's mechanisms for them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.file = folder / "storm.yaml"
+        self.jaas = folder / "jaas.conf"
+        self.options = ["--config", str(self.file)]
+
+    def write(self, **conf):
+        conf = defaults().with_values({k.replace("_", "."): v for k, v in conf.items()})
+        self.file.write_text(conf.to_yaml())
+
+    def mechanism(self, password):
+        path = self.folder / f"{password}.conf"
+        path.write_text(JAAS.format(password))
+        conf = {
+            "pacemaker.auth.method": "DIGEST",
+            "java.security.auth.login.config": str(path),
+        }
+        return methods.client_mechanism(defaults().with_values(conf), "localhost")()
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(tmp_path)
+
+
+def refused(client):
+    answer = client.ask(MessageType.GET_PULSE, path="/a")
+    return answer == Message(MessageType.NOT_AUTHORIZED, 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_password_costs_who_came_with_the_old_one(start_pacemaker, settings, engine):
+    conf = {
+        "pacemaker_auth_method": "DIGEST",
+        "java_security_auth_login_config": str(settings.jaas),
+        "pacemaker_engine": engine,
+    }
+    settings.write(**conf)
+    settings.jaas.write_text(JAAS.format("first"))
+    server = start_pacemaker(options=settings.options)
+    with Client(server) as reader, Client(server) as writer:
+        assert reader.authenticate(settings.mechanism("first"))
+        writer.send("/a")
+        assert reader.get("/a") == b"pulse"
+
+        settings.jaas.write_text("PacemakerDigest { username=")  # broken
+        server.reload()
+        assert "not reloaded, all stays as it was" in server.log
+        assert str(settings.jaas) in server.log
+        assert reader.get("/a") == b"pulse"
+
+        settings.jaas.write_text(JAAS.format("second"))
+        server.reload()
+        assert reader.receive() is None
+        writer.send("/a")
+        assert refused(writer)
+        assert "users and passwords" in server.log
+        for password, is_right in (("first", False), ("second", True)):
+            with Client(server) as client:
+                assert client.authenticate(settings.mechanism(password)) is is_right
+        assert not any(password in server.log for password in ("first", "second"))
+
+
+def test_limits_change_under_the_clients(start_pacemaker, settings):
+    settings.write()
+    server = start_pacemaker(options=settings.options)
+    with Client(server) as first, Client(server) as second:
+        first.send("/" + "x" * 500, bytes(100_000))
+        settings.write(
+            pacemaker_max_connections=1,
+            pacemaker_path_max_bytes=100,
+            pacemaker_store_max_bytes=110_000,
+            pacemaker_frame_timeout_secs=1,
+            pacemaker_pulse_ttl_secs=3_600,
+            pacemaker_engine="interpreted",
+        )
+        server.reload()
+        assert "pacemaker.max.connections = 1 (was 0)" in server.log
+        assert re.search("for a restart only: .*pacemaker.engine = interpreted", server.log)
+        # Who is in stays in.
+        second.send("/a")
+        for path, details in (("/" + "y" * 500, b""), ("/b", bytes(20_000))):
+            answer = first.ask(MessageType.SEND_PULSE, pulse=Pulse(path, details))
+            assert answer == Message(MessageType.NOT_AUTHORIZED, 1)
+        assert first.get("/" + "x" * 500) == bytes(100_000)
+        with pytest.raises((OSError, AssertionError)), Client(server) as third:
+            third.send("/c")
+        second.socket.sendall(b"\0\0")
+        assert second.receive() is None
+        assert "pacemaker.frame.timeout.secs" in server.log
+
+
+def test_a_broken_file_keeps_the_old_settings(start_pacemaker, settings):
+    settings.write()
+    server = start_pacemaker(options=settings.options)
+    with Client(server) as client:
+        settings.file.write_text("pacemaker.max.connections: many\n")
+        server.reload()
+        [line] = [line for line in server.log.splitlines() if "not reloaded" in line]
+        assert " ERROR " in line
+        assert "pacemaker.max.connections" in line
+        client.send("/a")
+        settings.file.write_text("pacemaker.tls.enable: true\n")
+        server.reload()
+        assert "for a restart only: pacemaker.tls.enable = true (was false)" in server.log
+        client.send("/a")
+        server.reload()
+
+
+def serial(client):
+    return client.socket.getpeercert()["serialNumber"]
+
+
+def test_a_renewed_certificate_is_shown_to_whoever_comes_next(tmp_path):
+    files = certificates()
+    paths = {name: tmp_path / f"{name}.pem" for name in ("file", "key")}
+
+    def install(certificate):
+        for name, path in paths.items():
+            path.write_bytes(getattr(certificate, name).read_bytes())
+            path.chmod(0o600)
+
+    install(files.server)
+    conf = tls_conf(files.server) | {
+        "pacemaker.tls.certificate.file": str(paths["file"]),
+        "pacemaker.tls.key.file": str(paths["key"]),
+    }
+    context = ssl.create_default_context(cafile=files.server.authority)
+    with PacemakerProcess(conf=conf) as server, Client(server, context) as old:
+        paths["key"].write_text("half of a key")
+        server.reload()
+        assert "not reloaded" in server.log
+        install(files.renewed)
+        server.reload()
+        assert "reloaded: certificates and keys" in server.log
+        with Client(server, context) as new:
+            new.send("/a")
+            assert serial(new) != serial(old)
+        assert old.get("/a") == b"pulse"
+        server.reload()
+        assert "reloaded: nothing has changed" in server.log
+
+
+def test_a_hangup_does_not_end_it(pacemaker):
+    for _ in range(20):
+        os.kill(pacemaker.pid, signal.SIGHUP)
+    until(lambda: "reloaded: nothing has changed" in pacemaker.log)
+    with Client(pacemaker) as client:
+        client.send("/a")
+    assert pacemaker.stop() == 0
