@@ -1,7 +1,6 @@
 """The endpoint and the reports of one server, in a loop of the test's own."""
 
 import asyncio
-import dataclasses
 import socket
 import urllib.request
 
@@ -9,19 +8,9 @@ import pytest
 
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ListenError
-from stormkeeper.pacemaker.server.figures import Figures
 from stormkeeper.pacemaker.server.observation import Observation
+from support.figures import FIGURES
 
-FIGURES = Figures(
-    **{
-        field.name: 0
-        for field in dataclasses.fields(Figures)
-        if field.default_factory is dataclasses.MISSING
-    }
-    | {"instance": "i", "version": "v", "engine": "e", "auth_method": "NONE"}
-    | {"requests": {}, "recent_sizes": [], "latency_bounds": [], "latency_counts": [0]}
-    | {"connections": 3, "keys": 7, "is_serving": True}
-)
 CONF = {
     "pacemaker.bind.host": "127.0.0.1",
     "pacemaker.metrics.bind.host": None,
@@ -101,7 +90,7 @@ def test_what_systemd_is_told(tmp_path):
 
         async def body(observation):
             observation.start()
-            assert receiver.recv(4096) == b"READY=1\nSTATUS=3 connections, 7 pulses held"
+            assert receiver.recv(4096) == b"READY=1\nSTATUS=5 connections, 7 pulses held"
             for _ in range(3):  # more than once, so without end
                 assert await until_told(b"WATCHDOG=1")
             observation.reloading()
@@ -109,7 +98,7 @@ def test_what_systemd_is_told(tmp_path):
             observation.ready()
             assert await until_told(b"READY=1")
             observation.stopping()
-            assert await until_told(b"STOPPING=1\nSTATUS=draining: 3 connections, 7 pulses held")
+            assert await until_told(b"STOPPING=1\nSTATUS=draining: 5 connections, 7 pulses held")
             assert await until_told(b"WATCHDOG=1")  # while it drains too
 
         run(body, environ={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "100000"})

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Final
 
 #: Why a connection is closed before it is served.
-TURNED_AWAY: Final = ("address", "connections", "descriptors")
+TURNED_AWAY: Final = ("address", "connections")
 #: Why one that was served is ended by this server.
 CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),

@@ -1,0 +1,42 @@
+"""A Pacemaker's figures as they might be, for whatever is made of them."""
+
+from stormkeeper.pacemaker.server.figures import Figures
+from stormkeeper.pacemaker.server.tallies import Tallies
+
+
+def _tallies() -> Tallies:
+    tallies = Tallies()
+    for outcome in ("ok", "failed", "timeout"):
+        tallies.authentications["DIGEST", outcome] = 0
+    return tallies
+
+
+FIGURES = Figures(
+    instance="6b1f",
+    version="1.2",
+    engine="compiled",
+    auth_method="DIGEST",
+    is_serving=True,
+    swept_ago=0.3,
+    uptime=100.5,
+    horizon=50.25,
+    heartbeat_period=3,
+    pulse_ttl=600,
+    revision=2**40,
+    keys=7,
+    tombstones=2,
+    pulses_received=1000,
+    bytes_held=21_000,
+    max_bytes=1_000_000,
+    oldest_pulse=12.5,
+    recent_sizes=[*range(100, 0, -1)],
+    requests={"send": 1000, "get": 20, "other": 3},
+    bytes_in=3_000_000,
+    bytes_out=40_000,
+    latency_bounds=(0.001, 0.01),
+    latency_counts=[1000, 20, 3],
+    latency_sum=0.75,
+    connections=5,
+    max_connections=100,
+    tallies=_tallies(),
+)

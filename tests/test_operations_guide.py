@@ -1,0 +1,114 @@
+"""The guides for operators and the alerts name the metrics that there are, and all of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from stormkeeper.pacemaker.server.metrics import PREFIX, pages
+from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSALS, TURNED_AWAY
+from support.figures import FIGURES
+
+ROOT = Path(__file__).parents[1]
+OBSERVABILITY = (ROOT / "docs" / "observability.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+RULES = (ROOT / "deploy" / "prometheus-rules.yml").read_text()
+
+
+@pytest.fixture(scope="module")
+def families():
+    text = pages(lambda: FIGURES)["/metrics"]("").body.decode()
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+@pytest.fixture(scope="module")
+def samples(families):
+    """Names of all samples, with the values of each label."""
+    found = {}
+    for family in families.values():
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, {})
+            for name, value in sample.labels.items():
+                labels.setdefault(name, set()).add(value)
+    return found
+
+
+def selectors(text):
+    """Yield each metric of ours that a text selects, with the labels it asks for."""
+    pattern = r"\b((?:stormkeeper_pacemaker|process)_\w+)(?:\{([^}]*)\})?"
+    for name, matchers in re.findall(pattern, text):
+        yield name, re.findall(r'(\w+)(=~|!=|=)"([^"]*)"', matchers)
+
+
+@pytest.mark.parametrize(
+    "text", [OBSERVABILITY, OPERATIONS, RULES], ids=["metrics", "guide", "rules"]
+)
+def test_what_is_selected_is_there(text, samples):
+    selected = list(selectors(text))
+    assert len(selected) > 5
+    for name, matchers in selected:
+        assert name in samples, name
+        for label, operator, value in matchers:
+            if label == "job":  # the scrape's
+                continue
+            assert label in samples[name], (name, label)
+            wanted = value.split("|") if operator == "=~" else [value]
+            assert set(wanted) <= samples[name][label], (name, value)
+
+
+def test_the_table_has_every_metric(families):
+    table = OBSERVABILITY.partition("### What there is")[2].partition("### Storm's names")[0]
+    written = {
+        name
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`([a-z_]+)`", row.split("|")[1])
+    }
+    there = {
+        (f"{name}_total" if family.type == "counter" else name).removeprefix(PREFIX)
+        for name, family in families.items()
+    }
+    assert written == there
+
+
+def test_the_table_has_every_cause():
+    for causes in (CLOSED, REFUSALS, TURNED_AWAY):
+        for cause in causes:
+            assert f"`{cause}`" in OBSERVABILITY, cause
+
+
+def test_every_alert_has_its_remedy():
+    [group] = yaml.safe_load(RULES)["groups"]
+    alerts = {rule["alert"] for rule in group["rules"]}
+    table = OPERATIONS.partition("## What to watch")[2].partition("Some questions")[0]
+    assert (
+        set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))))
+        == alerts
+    )
+    for rule in group["rules"]:
+        assert rule["expr"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"]
+
+
+def test_the_settings_of_the_unit_are_the_ones_explained():
+    service = (ROOT / "deploy" / "stormkeeper-pacemaker.service").read_text().splitlines()
+    for setting in (
+        "Type=notify",
+        "WatchdogSec=15",
+        "LimitNOFILE=262144",
+        "MemoryMax=4G",
+        "User=stormkeeper",
+        "ProtectSystem=strict",
+    ):
+        assert setting in service
+        assert f"`{setting}`" in OPERATIONS
+    for name in (
+        "stormkeeper-pacemaker.service",
+        "stormkeeper-pacemaker.socket",
+        "prometheus-rules.yml",
+    ):
+        assert (ROOT / "deploy" / name).exists()
+        assert f"deploy/{name}" in OPERATIONS
