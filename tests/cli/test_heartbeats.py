@@ -16,6 +16,7 @@ from stormkeeper.thrift.records import (
     GlobalStreamId,
 )
 from stormkeeper.thrift.serialization import Compression, serialize
+from support.certificates import certificates, tls_conf
 from support.command import HEAVY, STORM, imported_by
 
 PATH = "/workerbeats/word-count-1-1700000000/node-6700"
@@ -221,3 +222,52 @@ def test_list_imports_nothing_heavy(environ, pacemaker, client):
     modules = imported_by(["heartbeats", "list", "/workerbeats", "-c", servers], environ)
     assert not modules & HEAVY
     assert "yaml" in modules
+
+
+# --- Pacemakers that ask who we are ---------------------------------------------------------------
+
+
+@pytest.fixture
+def jaas(tmp_path):
+    def write(name, password):
+        path = tmp_path / name
+        path.write_text(f'PacemakerDigest {{ username="reader" password="{password}"; }};\n')
+        return f"java.security.auth.login.config={path}"
+
+    return write
+
+
+def test_a_secured_pacemaker_is_read_with_the_options_that_its_refusal_names(
+    storm, start_pacemaker, heartbeat, jaas
+):
+    login = jaas("jaas.conf", "pw-of-the-reader")
+    key, _, file = login.partition("=")
+    pacemaker = start_pacemaker(conf={"pacemaker.auth.method": "DIGEST", key: file})
+    with PacemakerClient(pacemaker.address) as worker:
+        worker.send_pulse(PATH, serialize(heartbeat))
+    get = ("heartbeats", "get", PATH, "-c", f"pacemaker.servers={pacemaker.address}")
+    refused = storm(*get)
+    assert refused.returncode == 1
+    assert "-c pacemaker.auth.method=DIGEST" in refused.stderr
+    assert "-c java.security.auth.login.config=FILE" in refused.stderr
+    digest = ("-c", "pacemaker.auth.method=DIGEST", "-c")
+    assert storm(*get, *digest, login).stdout == readable.render(heartbeat) + "\n"
+    wrong = storm(*get, *digest, jaas("wrong.conf", "pw-of-another"))
+    assert wrong.returncode == 1
+    assert "wrong.conf" in wrong.stderr
+    assert "pw-of" not in wrong.stderr + refused.stderr + pacemaker.log
+    absent = storm(*get, *digest, "java.security.auth.login.config=/nowhere/jaas.conf")
+    assert absent.returncode == 2
+    assert "/nowhere/jaas.conf" in absent.stderr
+
+
+def test_a_pacemaker_with_tls_is_read_by_who_trusts_it(storm, start_pacemaker):
+    pacemaker = start_pacemaker(conf=tls_conf())
+    list_ = ("heartbeats", "list", "/", "-c", f"pacemaker.servers={pacemaker.address}")
+    encrypted = ("-c", "pacemaker.tls.enable=true", "-c")
+    authority = f"pacemaker.tls.ca.file={certificates().server.authority}"
+    assert "nothing at /" in storm(*list_, *encrypted, authority).stderr
+    for values in ((), (*encrypted, "pacemaker.tls.ca.file=null")):
+        failed = storm(*list_, *values)
+        assert failed.returncode == 1
+        assert "pacemaker.tls." in failed.stderr

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 import pytest
 from pyspark.errors import PySparkException
 
+from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.settings import of_texts
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerStreamReader
+from support.certificates import certificates, tls_conf
 from support.heartbeats import path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
@@ -355,3 +358,37 @@ def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
         java.store = {**java.store, path("two"): b"2"}
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
+
+
+def test_executors_authenticate_and_speak_tls_by_the_names_of_files(
+    spark, start_pacemaker, tmp_path
+):
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text('PacemakerDigest { username="spark" password="pw-of-spark"; };\n')
+    access = {
+        "pacemaker.auth.method": "DIGEST",
+        "java.security.auth.login.config": str(jaas),
+        "pacemaker.tls.enable": "true",
+        "pacemaker.tls.ca.file": str(certificates().server.authority),
+    }
+    conf = {**tls_conf(), **access, "pacemaker.tls.enable": True}
+    del conf["pacemaker.tls.ca.file"]
+    server = start_pacemaker(conf=conf)
+    settings = of_texts({**access, "pacemaker.auth.method": "NONE"})
+    with settings.client(Address(server.host, server.port)) as worker:
+        worker.send_pulse(path("wc-1-17"), b"x")
+    reader = spark.read.format("pacemaker").option("servers", server.address)
+    frame = reader.options(**access).load()
+    rows = frame.collect()
+    assert names_of(rows) == ["wc-1-17"]
+    plan = frame._jdf.queryExecution().toString()
+    assert "pw-of-spark" not in plan
+    (row,) = spark.read.format("pacemaker").option("servers", server.address).load().collect()
+    assert not row.health.reachable
+    assert "pacemaker.tls.enable" in row.health.error
+    method = {**access, "pacemaker.auth.method": "NONE"}
+    (row,) = reader.options(**method).load().collect()
+    assert "pacemaker.auth.method=DIGEST" in row.health.error
+    absent = {**access, "java.security.auth.login.config": "/nowhere/jaas.conf"}
+    with pytest.raises(PySparkException, match=r"/nowhere/jaas\.conf"):
+        reader.options(**absent).load().collect()
