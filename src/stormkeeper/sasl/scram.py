@@ -220,10 +220,7 @@ class ScramClient:
 
     def _greet(self, token: bytes) -> bytes:
         if token != GREETING:
-            raise AuthenticationError(
-                f"the server does not begin as {NAME} does; is pacemaker.auth.method the same at"
-                " both ends?"
-            )
+            raise AuthenticationError(f"the server does not speak {NAME}")
         return str(self._client.get_client_first()).encode()
 
     def _prove(self, token: bytes) -> bytes:
