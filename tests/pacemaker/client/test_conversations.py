@@ -4,9 +4,25 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
-from stormkeeper.pacemaker.client.conversations import copies_below, copy_of, single, walk
+from stormkeeper.pacemaker.client.conversations import (
+    copies_below,
+    copy_of,
+    pulses_below,
+    single,
+)
+from stormkeeper.pacemaker.server.answering import Answerer
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.wire import Changes, Message, MessageType
+from stormkeeper.pacemaker.wire import (
+    Change,
+    Changes,
+    Message,
+    MessageType,
+    Pulse,
+    Scan,
+    decode,
+    encode,
+)
 from support.scripted_pacemaker import answered
 
 SERVER = Address("a", 6699)
@@ -49,16 +65,17 @@ class Server:
     def __init__(self, clock, limit=0):
         self.clock = clock
         self.limit = limit
-        self.store = PulseStore(clock, "first")
+        self.store = PulseStore(PulseIndex(), "first", clock)
         self.before_answer = lambda: None
 
     def __call__(self, message):
         self.before_answer()
         assert message.type == MessageType.CHANGES
-        path, after, limit, instance = message.changes_request
-        limits = [some for some in (limit, self.limit) if some]
-        changes = self.store.changes(path, after, min(limits, default=0), instance=instance)
-        return Message(MessageType.CHANGES_RESPONSE, 0, changes=changes)
+        request = message.changes_request
+        limits = [some for some in (request.limit, self.limit) if some]
+        request = request._replace(limit=min(limits, default=0))
+        asked = encode(Message(MessageType.CHANGES, 0, changes_request=request))
+        return decode(Answerer(self.store, lambda: None).answer(asked[4:])[4:])
 
 
 class Java:
@@ -81,10 +98,10 @@ def test_a_single_question():
 def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
     server = Server(clock, limit)
     for number in range(10):
-        server.store.put(f"/a/{number}", b"%d" % number)
+        server.store.put(b"/a/%d" % number, b"%d" % number)
         clock.now += 1.0
-    server.store.put("/b", b"")
-    server.store.delete("/a/3")
+    server.store.put(b"/b", b"")
+    server.store.delete(b"/a/3")
     found, _ = hold(copies_below("/a", SERVER, clock), server)
     assert sorted(found) == [f"/a/{number}" for number in range(10)]
     assert found["/a/3"].details is None
@@ -96,13 +113,13 @@ def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
 def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
     server = Server(clock, limit=2)
     for number in range(8):
-        server.store.put(f"/{number}", b"old")
+        server.store.put(b"/%d" % number, b"old")
     beats = iter(range(7, 0, -1))
 
     def beat():
         number = next(beats, None)
         if number is not None:
-            server.store.put(f"/{number}", b"new")
+            server.store.put(b"/%d" % number, b"new")
 
     server.before_answer = beat
     found, _ = hold(copies_below("/", SERVER, clock), server)
@@ -113,15 +130,15 @@ def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
 def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clock):
     server = Server(clock, limit=2)
     for number in range(6):
-        server.store.put(f"/old/{number}", b"old")
+        server.store.put(b"/old/%d" % number, b"old")
     rounds = []
 
     def restart():
         rounds.append(1)
         if len(rounds) == 2:
-            server.store = PulseStore(clock, "second")
+            server.store = PulseStore(PulseIndex(), "second", clock)
             for number in range(5):
-                server.store.put(f"/new/{number}", b"new")
+                server.store.put(b"/new/%d" % number, b"new")
 
     server.before_answer = restart
     found, _ = hold(copies_below("/", SERVER, clock), server)
@@ -146,46 +163,65 @@ def test_a_java_pacemaker_is_walked(clock):
     assert all(copy.received is None for copy in found.values())
 
 
-def test_a_walk_from_the_root_finds_everything():
-    found, rounds = hold(walk("/"), Java(JAVA))
-    assert found == JAVA
-    assert rounds == 4, "a level at once"
+def scanned(pages):
+    """Return the answers of a server that gives all pulses only in these pages."""
+    pages = iter(pages)
+
+    def reply(message):
+        if message.type == MessageType.GET_ALL_PULSE_FOR_PATH:
+            return Message(message.type + 1, 0)
+        assert message.type == MessageType.SCAN
+        return Message(message.type + 1, 0, scan=next(pages))
+
+    return reply
 
 
-def test_a_wide_level_is_walked_in_steps():
-    store = {f"/w/{number}": b"%d" % number for number in range(120)}
+def page_of(*names, more=False):
+    return Scan("i", 9, [Change(name, b"1", 1, 0) for name in names], more)
+
+
+def test_all_pulses_come_at_once_where_they_fit_a_frame():
+    records = [Pulse("/a", b"1")]
+    found, rounds = hold(pulses_below("/"), lambda _: Message(7, 0, records=records))
+    assert (found, rounds) == (records, 1)
+
+
+def test_all_pulses_come_in_pages_where_they_do_not():
     asked = []
+    pages = scanned([page_of("/a", "/b", more=True), page_of("/c", more=True), page_of()])
 
     def reply(message):
-        asked.append(message.path)
-        return answered(store, message)
+        asked.append(message.scan_request and message.scan_request.after)
+        return pages(message)
 
-    found, _ = hold(walk("/w"), reply)
-    assert found == store
-    assert len(asked) == 242
+    found, _ = hold(pulses_below("/"), reply)
+    assert [pulse.id for pulse in found] == ["/a", "/b", "/c"]
+    assert asked == [None, None, "/b", "/c"]
 
 
-def test_a_walk_ends_though_every_path_lists_another():
-    def reply(message):
-        return Message(message.type + 1, 0, pulse=None, nodes=["again", ""])
+def test_pages_that_do_not_go_on_are_the_servers_fault():
+    for pages in ([page_of(more=True)], [page_of("/a", more=True)] * 2):
+        with pytest.raises(RemoteProtocolError, match="more pulses behind"):
+            hold(pulses_below("/"), scanned(pages))
 
-    found, rounds = hold(walk("/a"), reply)
-    assert found == {}
-    assert rounds < 20
+
+def test_all_pulses_of_a_java_pacemaker_are_walked_to():
+    found, _ = hold(pulses_below("/a"), Java(JAVA))
+    assert dict(found) == {path: details for path, details in JAVA.items() if path != "/ab"}
 
 
 def test_the_copy_of_a_path_is_found_among_those_below_it(clock):
     server = Server(clock)
     for number in range(40):
-        server.store.put(f"/a/{number}", b"below")
+        server.store.put(b"/a/%d" % number, b"below")
     clock.now += 5.0
-    server.store.put("/a", b"it")
+    server.store.put(b"/a", b"it")
     clock.now += 2.5
     copy, rounds = hold(copy_of("/a", SERVER, clock), server)
     assert copy.details == b"it"
     assert copy.received == pytest.approx(1005.0)
     assert rounds == 3
-    server.store.delete("/a")
+    server.store.delete(b"/a")
     copy, _ = hold(copy_of("/a", SERVER, clock), server)
     assert copy.details is None
     assert hold(copy_of("/nowhere", SERVER, clock), server)[0] is None

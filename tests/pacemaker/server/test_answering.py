@@ -3,8 +3,9 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.server import answering
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError, ServerStatus
+from stormkeeper.pacemaker.server.limits import Limits
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
@@ -12,6 +13,7 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
+    ScanRequest,
     decode,
     encode,
 )
@@ -28,7 +30,7 @@ class Desk:
 
     def __init__(self, **limits):
         self.now = 0.0
-        self.store = PulseStore(lambda: self.now, "instance")
+        self.store = PulseStore(PulseIndex(), "instance", lambda: self.now)
         self.answerer = Answerer(self.store, lambda: STATUS, **limits)
 
     def ask(self, kind, message_id=1, **data):
@@ -110,7 +112,7 @@ def test_deletions(desk):
     assert desk.ask(MessageType.DELETE_PULSE_ID, path="/a/b") == Message(15, 1)
     assert desk.ask(MessageType.EXISTS, path="/a/b/c").boolval
     assert desk.ask(MessageType.DELETE_PATH, path="/a") == Message(13, 1)
-    assert [pulse.id for pulse in desk.store.pulses("/")] == ["/ab"]
+    assert [entry.path for entry in desk.store.pulses(b"/")] == [b"/ab"]
     assert desk.ask(MessageType.DELETE_PATH, path="/never") == Message(13, 1)
 
 
@@ -137,7 +139,7 @@ def test_the_reserved_path_tells_who_the_server_is(desk):
     pulse = desk.ask(MessageType.GET_PULSE, path=RESERVED_PATH).pulse
     info = deserialize(ServerInfo, pulse.details)
     assert pulse.id == RESERVED_PATH
-    assert info.extensions == ["changes"]
+    assert info.extensions == ["changes", "scan"]
     numbers = [info.uptime_ms, info.horizon_ms, info.revision, info.keys]
     assert [info.instance, info.version, *numbers] == ["instance", "0.1.0", 1, 2, 3, 4]
     assert [info.pulses_received, info.connections] == [5, 6]
@@ -150,8 +152,9 @@ def test_the_reserved_path_tells_who_the_server_is(desk):
 @pytest.mark.parametrize("verb", ["CREATE_PATH", "SEND_PULSE", "DELETE_PATH", "DELETE_PULSE_ID"])
 def test_nothing_is_written_at_or_below_the_reserved_path(desk, path, verb):
     data = {"pulse": Pulse(path, b"x")} if verb == "SEND_PULSE" else {"path": path}
-    with pytest.raises(NotAuthorizedError, match=f"{verb} .*reserved") as refused:
+    with pytest.raises(NotAuthorizedError, match=f"{verb}: .*reserved") as refused:
         desk.ask(MessageType[verb], 9, **data)
+    assert refused.value.cause == "reserved"
     assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 9)
     assert desk.store.revision == 0
 
@@ -193,16 +196,95 @@ def test_changes_are_paged_within_a_frame():
     assert [(change.path, change.details) for change in page.changes] == [("/07", None)]
 
 
-@pytest.mark.parametrize("verb", [kind for kind in MessageType if kind.value in range(0, 15, 2)])
-def test_a_path_of_too_many_segments_is_refused(desk, verb):
-    at_most = "/" * (answering.MAX_SEGMENTS - 1)
-    for path, is_refused in [(at_most, False), (at_most + "/", True)]:
-        data = {"pulse": Pulse(path, b"x")} if verb == MessageType.SEND_PULSE else {"path": path}
-        if is_refused:
-            with pytest.raises(RequestRefusedError, match="segments"):
-                desk.ask(verb, **data)
-        else:
-            desk.ask(verb, **data)
+REQUESTS = [kind for kind in MessageType if kind.value in (*range(0, 15, 2), 100, 102)]
+
+
+def about(kind, path):
+    """The data of a request of that kind that names `path`."""
+    if kind is MessageType.SEND_PULSE:
+        return {"pulse": Pulse(path, b"x")}
+    if kind is MessageType.CHANGES:
+        return {"changes_request": ChangesRequest(path, 0, 0, None)}
+    if kind is MessageType.SCAN:
+        return {"scan_request": ScanRequest(path, None, 0)}
+    return {"path": path}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_path_that_exceeds_a_limit_is_refused(desk, kind):
+    for at_most, too_much, complaint in [
+        ("/a" * 16, "/a" * 17, "17 segments"),
+        ("/" + "a" * 1_023, "/" + "a" * 1_024, "1025 bytes"),
+    ]:
+        desk.ask(kind, **about(kind, at_most))
+        with pytest.raises(RequestRefusedError, match=complaint) as refused:
+            desk.ask(kind, 9, **about(kind, too_much))
+        assert refused.value.cause == "path"
+        assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 9)
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_what_was_stored_under_larger_limits_can_be_asked_for_and_deleted(desk, kind):
+    desk.store.limits = Limits(path_segments=20)
+    desk.send("/a" * 20)
+    desk.store.limits = Limits()
+    desk.ask(kind, **about(kind, "/a" * 20))
+
+
+@pytest.mark.parametrize("wrapping", [b"", field(STRING, 9, string("later"))])
+@pytest.mark.parametrize("path", [b"/a\xff", b"/a\x00", b"/\x7f", b"/\xc2\x85", b"/\xed\xa0\x80"])
+def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wrapping):
+    def as_sent(kind):
+        placeholder = "/" + "x" * (len(path) - 1)
+        payload = encode(Message(kind, 5, **about(kind, placeholder)))[4:]
+        return wrapping + payload.replace(placeholder.encode(), path)
+
+    for kind in REQUESTS:
+        with pytest.raises(RequestRefusedError) as refused:
+            desk.answerer.answer(as_sent(kind))
+        assert refused.value.cause == "path"
+        assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 5)
+    assert desk.store.keys == 0
+
+
+def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
+    desk = Desk()
+    desk.store.limits = Limits(store_bytes=1_000)
+    desk.send("/a", bytes(498))
+    desk.send("/b", bytes(498))
+    for path, size in [("/c", 0), ("/a", 499)]:
+        with pytest.raises(RequestRefusedError, match=r"pacemaker\.store\.max\.bytes") as refused:
+            desk.send(path, bytes(size))
+        assert refused.value.cause == "store-full"
+    desk.send("/a", bytes(400))
+    desk.send("/c", bytes(96))
+    assert desk.store.index.bytes_held == 1_000
+    assert desk.ask(MessageType.GET_PULSE, path="/b").pulse.details == bytes(498)
+
+
+def test_a_scan_is_paged_in_path_order():
+    desk = Desk(max_size=1_000)
+    paths = ["", "/a", "/a/b", "/a/b/c", "/a!", "/b", *(f"/c/{n:02}" for n in range(20))]
+    for n, path in enumerate(reversed(paths)):
+        desk.now = n
+        desk.send(path, bytes(100))
+    desk.now = 30.0
+    seen, after, more = [], None, True
+    while more:
+        request = ScanRequest("/", after, 0)
+        page = desk.ask(MessageType.SCAN, scan_request=request).scan
+        assert 1 <= len(page.pulses) <= 7
+        assert (page.instance, page.revision) == ("instance", len(paths))
+        seen += page.pulses
+        after, more = page.pulses[-1].path, page.more
+    assert [pulse.path for pulse in seen] == paths
+    assert all(pulse.age_ms == (31 - pulse.revision) * 1000 for pulse in seen)
+    page = desk.ask(MessageType.SCAN, scan_request=ScanRequest("/a/", "/a/b", 0)).scan
+    assert [pulse.path for pulse in page.pulses] == ["/a/b/c"]
+    page = desk.ask(MessageType.SCAN, scan_request=ScanRequest("/c", None, 2)).scan
+    assert ([pulse.path for pulse in page.pulses], page.more) == (["/c/00", "/c/01"], True)
+    with pytest.raises(RequestRefusedError, match="segments"):
+        desk.ask(MessageType.SCAN, scan_request=ScanRequest("/c", "/" * 100, 2))
 
 
 def test_an_answer_that_does_not_fit_a_frame_is_refused():
@@ -217,10 +299,10 @@ def test_an_answer_that_does_not_fit_a_frame_is_refused():
     desk.answerer.answer(
         b"\x08\0\1\0\0\0\4" + field(STRUCT, 2, field(STRUCT, 2, pulse) + b"\0") + b"\0"
     )
-    desk.store.put("/p", bytes(170))
+    desk.store.put(b"/p", bytes(170))
     with pytest.raises(RequestRefusedError, match="frame of"):
         desk.ask(MessageType.GET_PULSE, path="/p")
-    desk.store.put("/p", bytes(161))
+    desk.store.put(b"/p", bytes(161))
     assert desk.ask(MessageType.GET_PULSE, path="/p").pulse.details == bytes(161)
 
 

@@ -160,10 +160,6 @@ FAULTS = {
     "data of an answer": type_field(8)
     + data_field(field(STRUCT, 5, field(LIST, 1, bytes([STRING]) + i32(0)) + b"\0"))
     + b"\0",
-    "path is not UTF-8": type_field(2) + data_field(field(STRING, 1, string(b"/\xff"))) + b"\0",
-    "pulse id is not UTF-8": encode(Message(4, 1, pulse=Pulse("/abc", b"v")))[4:].replace(
-        b"/abc", b"/\xed\xa0\x80"
-    ),
     "CONTROL_MESSAGE without data": type_field(16) + b"\0",
     "SASL_MESSAGE_TOKEN with a path": type_field(17) + data_field(PATH) + b"\0",
 }
@@ -173,6 +169,23 @@ FAULTS = {
 def test_a_request_with_a_fault_is_refused_by_its_name(fault):
     with pytest.raises(RemoteProtocolError, match=fault):
         decode_request(FAULTS[fault])
+
+
+NOT_UTF8 = {
+    "path": type_field(2) + data_field(field(STRING, 1, string(b"/\xff"))) + b"\0",
+    "pulse id": encode(Message(4, 1, pulse=Pulse("/abc", b"v")))[4:].replace(
+        b"/abc", b"/\xed\xa0\x80"
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_UTF8)
+def test_text_that_is_not_utf8_is_a_fault_of_an_answer_and_kept_in_a_request(what):
+    with pytest.raises(RemoteProtocolError, match=f"{what} is not UTF-8"):
+        decode(NOT_UTF8[what])
+    request = decode_request(NOT_UTF8[what])
+    path = request.path or request.pulse.id
+    assert path.encode("utf-8", "surrogateescape") in (b"/\xff", b"/\xed\xa0\x80")
 
 
 def test_every_truncation_of_every_frame_is_a_fault():

@@ -7,7 +7,9 @@ except that listing children goes by path segments, and that GET_ALL_PULSE_FOR_P
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from stormkeeper.errors import LocalProtocolError, NotAuthorizedError, RemoteProtocolError
+from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
+from stormkeeper.pacemaker.server.limits import LimitError
+from stormkeeper.pacemaker.server.pulse_index import Entry
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
@@ -16,22 +18,24 @@ from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     Message,
     MessageType,
-    Pulse,
     decode_request,
     encode,
 )
 from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement, encode_pulse_answer
+from stormkeeper.pacemaker.wire.page_encoding import (
+    encode_changes,
+    encode_nodes,
+    encode_records,
+    encode_scan,
+)
 
 #: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
-EXTENSIONS: Final = ("changes",)
+EXTENSIONS: Final = ("changes", "scan")
 
-#: Segments of a path. Each new one takes some 300 bytes, so that one request cannot take more
-#: memory than four of the largest pulses.
-MAX_SEGMENTS: Final = 131_072
-
-_BELOW_RESERVED: Final = f"{RESERVED_PATH}/"
+_RESERVED: Final = RESERVED_PATH.encode()
+_BELOW_RESERVED: Final = _RESERVED + b"/"
 _SEND_PULSE: Final = int(MessageType.SEND_PULSE)
 _SEND_PULSE_RESPONSE: Final = int(MessageType.SEND_PULSE_RESPONSE)
 _GET_PULSE: Final = int(MessageType.GET_PULSE)
@@ -43,13 +47,20 @@ _WRITING: Final = (
     MessageType.DELETE_PATH,
     MessageType.DELETE_PULSE_ID,
 )
+#: For an answer whose size is looked at when it is written.
+_ANY_SIZE: Final = 0x7FFFFFFF
+_PAGES: Final = (MessageType.CHANGES, MessageType.SCAN)
 
 
 class RequestRefusedError(NotAuthorizedError):
-    """A request that is not carried out; `answer` is the frame that tells the client so."""
+    """A request that is not carried out; `answer` is the frame that tells the client so.
 
-    def __init__(self, reason: str, answer: bytes) -> None:
+    `cause` is one of `tallies.REFUSALS`.
+    """
+
+    def __init__(self, cause: str, reason: str, answer: bytes) -> None:
         super().__init__(reason)
+        self.cause = cause
         self.answer = answer
 
 
@@ -129,90 +140,127 @@ class Answerer:
         """
         exact = match_exact_shape(payload)
         if exact is not None:
+            # What is stored has a path that was checked, and is not reserved.
             kind, message_id, path, details = exact
+            store = self._store
             if details is None:
                 if kind == _GET_PULSE:
-                    value = self._store.get(path)
+                    value = store.index.get(path)
                     if value is not None and len(payload) + len(value) + 64 < self._max_size:
                         return encode_pulse_answer(message_id, path, value)
-            elif (
-                kind == _SEND_PULSE
-                and len(path) < MAX_SEGMENTS
-                and not path.startswith(RESERVED_PATH)
-            ):
-                self._store.put(path, details)
+            elif kind == _SEND_PULSE and store.index.replace(path, details, store.clock()):
                 return encode_acknowledgement(_SEND_PULSE_RESPONSE, message_id)
         return self._answer(decode_request(payload))
 
     def _answer(self, request: Message) -> bytes:
         kind = MessageType(request.type or 0)
-        path = _path_of(request)
         if kind in _AUTHENTICATING:
             raise RemoteProtocolError(
                 f"{kind.name}: the client wants to authenticate and this server does not; set the"
                 " same pacemaker.auth.method for both (this server has NONE)"
             )
-        if path.count("/") >= MAX_SEGMENTS:
-            raise _refusal(request, f"{kind.name} of a path of more than {MAX_SEGMENTS} segments")
-        is_reserved = path == RESERVED_PATH or path.startswith(_BELOW_RESERVED)
-        if is_reserved and kind in _WRITING:
-            raise _refusal(request, f"{kind.name} {path[:200]!r}: {RESERVED_PATH} is reserved")
-        answer = self._carry_out(kind, path, request)
-        answer.message_id = -1 if request.message_id is None else request.message_id
+        message_id = -1 if request.message_id is None else request.message_id
         try:
-            return encode(answer, max_size=self._max_size)
-        except LocalProtocolError as error:
-            raise _refusal(request, f"{kind.name} {path[:200]!r}: {error}") from error
+            path = _raw(_path_of(request))
+            self._check(kind, path)
+            return self._fitting(self._carry_out(kind, path, request, message_id))
+        except LimitError as error:
+            raise RequestRefusedError(
+                error.cause,
+                f"{kind.name}: {error}",
+                encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id),
+            ) from error
 
-    def _carry_out(self, kind: MessageType, path: str, request: Message) -> Message:
+    def _fitting(self, answer: bytes) -> bytes:
+        """Return `answer`; `LimitError` if it is larger than a frame may be."""
+        size = len(answer) - 4
+        if size > self._max_size:
+            raise LimitError(
+                "too-large",
+                f"the answer needs a frame of {size} bytes, more than the {self._max_size} of"
+                " pacemaker.thrift.message.size.max",
+            )
+        return answer
+
+    def _check(self, kind: MessageType, path: bytes) -> None:
+        """Raise `LimitError` if a request of this `kind` may not name this `path`."""
+        if kind in _WRITING and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
+            raise LimitError("reserved", f"{path[:200]!r}: {RESERVED_PATH} is reserved")
+        # What is stored can be asked for and deleted, whatever the limits are now; and a pulse's
+        # path is checked by the store.
+        if kind is not MessageType.SEND_PULSE and self._store.index.entry(path) is None:
+            self._store.limits.check_size(path.rstrip(b"/"))
+            self._store.limits.check_text(path)
+
+    def _carry_out(
+        self, kind: MessageType, path: bytes, request: Message, message_id: int
+    ) -> bytes:
         store = self._store
-        answer = Message(kind + 1)
-        if kind is MessageType.SEND_PULSE and request.pulse and request.pulse.details is not None:
-            store.put(path, request.pulse.details)
-        elif kind is MessageType.GET_PULSE:
-            answer.pulse = Pulse(path, self._describe_or_get(path))
-        elif kind is MessageType.EXISTS:
-            answer.boolval = store.get(path) is not None
-        elif kind is MessageType.GET_ALL_NODES_FOR_PATH:
-            answer.nodes = store.children(path)
-        elif kind is MessageType.GET_ALL_PULSE_FOR_PATH:
-            answer.records = self._all_pulses(path)
+        if kind is MessageType.GET_PULSE:
+            details = self._describe().to_thrift() if path == _RESERVED else store.get(path)
+            return encode_pulse_answer(message_id, path, details, max_size=_ANY_SIZE)
+        if kind is MessageType.EXISTS:
+            return encode(Message(kind + 1, message_id, boolval=store.get(path) is not None))
+        if kind is MessageType.GET_ALL_NODES_FOR_PATH:
+            return encode_nodes(message_id, store.children(path))
+        if kind is MessageType.GET_ALL_PULSE_FOR_PATH:
+            entries = self._all_pulses(path)
+            if entries is not None:
+                return encode_records(message_id, entries)
+        elif kind in _PAGES:
+            return self._page(path, request, message_id)
+        elif kind is MessageType.SEND_PULSE and request.pulse:
+            store.put(path, request.pulse.details or b"")
         elif kind is MessageType.DELETE_PULSE_ID:
             store.delete(path)
         elif kind is MessageType.DELETE_PATH:
             store.delete_path(path)
-        elif kind is MessageType.CHANGES and request.changes_request is not None:
-            _, after, limit, instance = request.changes_request
-            answer.changes = store.changes(
-                path, after, limit, max_bytes=self._max_size, instance=instance
+        return encode_acknowledgement(kind + 1, message_id)
+
+    def _page(self, path: bytes, request: Message, message_id: int) -> bytes:
+        store = self._store
+        if request.changes_request is not None:
+            _, revision, limit, instance = request.changes_request
+            page = store.changes(path, revision, limit, max_bytes=self._max_size, instance=instance)
+            return encode_changes(
+                message_id,
+                store.instance,
+                page.revision,
+                page.entries,
+                page.now,
+                more=page.more,
+                reset=page.reset,
+                next_after=page.next,
             )
-        return answer
+        assert request.scan_request is not None
+        _, after, limit = request.scan_request
+        behind = None if after is None else _raw(after)
+        if behind is not None and store.index.entry(behind) is None:
+            store.limits.check_size(behind)
+        page = store.scan(path, behind, limit, max_bytes=self._max_size)
+        return encode_scan(
+            message_id, store.instance, page.revision, page.entries, page.now, more=page.more
+        )
 
-    def _describe_or_get(self, path: str) -> bytes | None:
-        return self._describe().to_thrift() if path == RESERVED_PATH else self._store.get(path)
-
-    def _all_pulses(self, path: str) -> list[Pulse] | None:
+    def _all_pulses(self, path: bytes) -> list[Entry] | None:
         """Return all pulses at and below `path`; None if they do not fit a frame."""
-        records: list[Pulse] = []
+        entries: list[Entry] = []
         room = self._max_size - RECORDS_OVERHEAD
-        for pulse in self._store.pulses(path):
-            room -= PULSE_OVERHEAD + len(pulse.id.encode()) + len(pulse.details or b"")
+        for entry in self._store.pulses(path):
+            room -= PULSE_OVERHEAD + len(entry.path) + len(entry.details or b"")
             if room < 0:
                 return None
-            records.append(pulse)
-        return records
+            entries.append(entry)
+        return entries
 
 
 def _path_of(request: Message) -> str:
-    if request.pulse is not None:
-        return request.pulse.id
-    if request.changes_request is not None:
-        return request.changes_request.path
+    for asked in (request.pulse, request.changes_request, request.scan_request):
+        if asked is not None:
+            return asked[0]
     return request.path or ""
 
 
-def _refusal(request: Message, reason: str) -> RequestRefusedError:
-    message_id = -1 if request.message_id is None else request.message_id
-    return RequestRefusedError(
-        reason, encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id)
-    )
+def _raw(path: str) -> bytes:
+    """Return the bytes as they came, UTF-8 or not."""
+    return path.encode("utf-8", "surrogateescape")

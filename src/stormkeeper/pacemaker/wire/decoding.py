@@ -18,7 +18,6 @@ from stormkeeper.pacemaker.wire.binary import (
     STOP,
     STRING,
     STRUCT,
-    UNLIMITED_VALUES,
     BinaryReader,
 )
 from stormkeeper.pacemaker.wire.encoding import (
@@ -75,7 +74,11 @@ def decode(payload: bytes) -> Message:
     exact = match_exact_shape(payload)
     if exact is None:
         return _read_message(payload, is_request=False)
-    kind, message_id, path, details = exact
+    kind, message_id, raw, details = exact
+    try:
+        path = raw.decode()
+    except UnicodeDecodeError:
+        return _read_message(payload, is_request=False)  # which says what is wrong
     if details is None:
         return Message(kind, message_id, path)
     return Message(kind, message_id, None, Pulse(path, details))
@@ -83,6 +86,9 @@ def decode(payload: bytes) -> Message:
 
 def decode_request(payload: bytes) -> Message:
     """Read the message of one frame, which must be a request that a server can answer.
+
+    Bytes of a path that are not UTF-8 become lone surrogates, as ``surrogateescape`` has it: a
+    server refuses such a path, and keeps the connection.
 
     Raises
     ------
@@ -96,60 +102,56 @@ def decode_request(payload: bytes) -> Message:
     return message
 
 
-def match_exact_shape(payload: bytes) -> tuple[int, int, str, bytes | None] | None:
+def match_exact_shape(payload: bytes) -> tuple[int, int, bytes, bytes | None] | None:
     """Read a path or a pulse in the one shape that Storm and we write, with a message id.
 
     Returns
     -------
     tuple of (type, message id, path, details), or None
-        With `details` the message carries a pulse, without them a path. None if the payload has
-        any other shape, which `decode` and `decode_request` then judge.
+        With `details` the message carries a pulse, without them a path, as bytes that may not be
+        UTF-8. None if the payload has any other shape, which `decode` and `decode_request` then
+        judge.
     """
     size = len(payload)
     if size < 26:  # the shortest: an empty path
         return None
-    try:
-        if payload[10] == STRING:
-            type_field, kind, fields, length = _unpack_path_shape(payload)
-            end = 17 + length
+    if payload[10] == STRING:
+        type_field, kind, fields, length = _unpack_path_shape(payload)
+        end = 17 + length
+        if (
+            end + 9 == size
+            and length >= 0
+            and type_field == TYPE_FIELD
+            and fields == _TO_PATH
+            and payload[end : end + 4] == _AFTER_PATH
+            and payload[-1] == STOP
+        ):
+            return kind, _unpack_i32(payload, end + 4)[0], payload[17:end], None
+    elif size >= 37:  # the shortest: an empty id, empty details
+        type_field, kind, fields, length = _unpack_pulse_shape(payload)
+        end = 20 + length
+        if fields == _TO_PULSE_ID and length >= 0 and type_field == TYPE_FIELD and end + 17 <= size:
+            details_field, length = _unpack_field(payload, end)
+            stop = end + 7 + length
             if (
-                end + 9 == size
+                stop + 10 == size
                 and length >= 0
-                and type_field == TYPE_FIELD
-                and fields == _TO_PATH
-                and payload[end : end + 4] == _AFTER_PATH
+                and details_field == DETAILS_FIELD
+                and payload[stop : stop + 5] == _AFTER_PULSE
                 and payload[-1] == STOP
             ):
-                return kind, _unpack_i32(payload, end + 4)[0], payload[17:end].decode(), None
-        elif size >= 37:  # the shortest: an empty id, empty details
-            type_field, kind, fields, length = _unpack_pulse_shape(payload)
-            end = 20 + length
-            if (
-                fields == _TO_PULSE_ID
-                and length >= 0
-                and type_field == TYPE_FIELD
-                and end + 17 <= size
-            ):
-                details_field, length = _unpack_field(payload, end)
-                stop = end + 7 + length
-                if (
-                    stop + 10 == size
-                    and length >= 0
-                    and details_field == DETAILS_FIELD
-                    and payload[stop : stop + 5] == _AFTER_PULSE
-                    and payload[-1] == STOP
-                ):
-                    message_id = _unpack_i32(payload, stop + 5)[0]
-                    return kind, message_id, payload[20:end].decode(), payload[end + 7 : stop]
-    except UnicodeDecodeError:
-        pass  # the general way says what is wrong
+                message_id = _unpack_i32(payload, stop + 5)[0]
+                return kind, message_id, payload[20:end], payload[end + 7 : stop]
     return None
 
 
 def _read_message(payload: bytes, *, is_request: bool) -> Message:
     if not payload:
         raise RemoteProtocolError("empty frame: no message in it")
-    reader = BinaryReader(payload, MAX_REQUEST_VALUES if is_request else UNLIMITED_VALUES)
+    if is_request:
+        reader = BinaryReader(payload, MAX_REQUEST_VALUES, text_errors="surrogateescape")
+    else:
+        reader = BinaryReader(payload)
     message = Message(None)
     while True:
         kind, field_id = reader.field()

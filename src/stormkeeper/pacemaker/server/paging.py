@@ -1,0 +1,205 @@
+"""Cuts what readers ask for into pages: changes by their revisions, pulses by their paths.
+
+The rules that hold here:
+
+- A page has about `PAGE_BYTES`, so that making one keeps no writer waiting. A single larger pulse
+  is a page of its own, as long as a frame can hold it; one that no frame can hold is left out.
+- The changes of a small part of a large store are looked for in that part, or among all changes:
+  whichever is less.
+- A page of changes may end before it is full, should too much have been looked at in vain.
+"""
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from stormkeeper.pacemaker.server.directory import Directory
+from stormkeeper.pacemaker.server.forgetting import Forgetting
+from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
+from stormkeeper.pacemaker.wire import CHANGE_OVERHEAD, CHANGES_OVERHEAD, SCAN_OVERHEAD
+
+#: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
+PAGE_BYTES: Final = 1_048_576
+#: Changes in one page, at most.
+MAX_CHANGES: Final = 10_000
+#: What one page of changes may look at, in bytes of paths: some 25,000 workers', or 5 ms.
+MAX_LOOKED_AT: Final = 2_097_152
+#: Ends of pages that are remembered, so that the next page need not look for its beginning: as
+#: many as readers who are likely to read pages at one time.
+_ENDS: Final = 64
+
+_REVISION: Final = attrgetter("revision")
+
+
+class Page(NamedTuple):
+    """What one answer has; `now` is the clock by which its entries have their ages.
+
+    `revision`, `more`, `reset` and `next` are those of `stormkeeper.pacemaker.wire.Changes`.
+    """
+
+    entries: list[Entry]
+    revision: int
+    now: float
+    more: bool
+    reset: bool = False
+    next: int = 0
+
+
+class Pager:
+    """Reads pages.
+
+    Parameters
+    ----------
+    index, root, forgetting
+        The store's.
+    clock
+        Returns seconds; monotonic.
+    overhead
+        Bytes of the instance id, which is in every page.
+    """
+
+    __slots__ = ("_clock", "_ends", "_forgetting", "_index", "_overhead", "_root")
+
+    def __init__(
+        self,
+        index: PulseIndex,
+        root: Directory,
+        forgetting: Forgetting,
+        clock: Callable[[], float],
+        overhead: int,
+    ) -> None:
+        self._index = index
+        self._root = root
+        self._forgetting = forgetting
+        self._clock = clock
+        self._overhead = overhead
+        #: The last entry of a page, by its revision.
+        self._ends: dict[int, Entry] = {}
+
+    def changes(self, path: bytes, after: int, limit: int, max_bytes: int, *, reset: bool) -> Page:
+        """Read what changed at and below `path` since revision `after`; see `PulseStore`."""
+        index = self._index
+        reset = reset or (after > 0 and not self._forgetting.floor <= after <= index.revision)
+        after = 0 if reset else max(after, 0)
+        if not 0 < limit <= MAX_CHANGES:
+            limit = MAX_CHANGES
+        largest = max_bytes - CHANGES_OVERHEAD - self._overhead
+        room = min(largest, PAGE_BYTES)
+        top = path.rstrip(b"/")
+        part = self._part(top, after, limit, room) if top else None
+        below = top + b"/"
+        looked_at = 0
+        entries: list[Entry] = []
+        more_after: int | None = None
+        for entry in self._in_order(after) if part is None else part:
+            where, details = entry.path, entry.details
+            if part is not None or not top or where.startswith(below) or where == top:
+                size = CHANGE_OVERHEAD + len(where) + (0 if details is None else len(details))
+                if size > room:
+                    if entries:
+                        more_after = entries[-1].revision
+                        break
+                    if size > largest:
+                        continue
+                elif len(entries) == limit:
+                    more_after = entries[-1].revision
+                    break
+                room -= size
+                entries.append(entry)
+            looked_at += len(where) + 1
+            if looked_at > MAX_LOOKED_AT:
+                more_after = entry.revision
+                break
+        if more_after is not None and entries and entries[-1].revision == more_after:
+            self._remember(entries[-1])
+        return Page(
+            entries,
+            index.revision,
+            self._clock(),
+            more=more_after is not None,
+            reset=reset,
+            next=index.revision if more_after is None else more_after,
+        )
+
+    def scan(self, path: bytes, after: bytes | None, limit: int, max_bytes: int) -> Page:
+        """Read the pulses at and below `path` behind the path `after`; see `PulseStore`."""
+        if not 0 < limit <= MAX_CHANGES:
+            limit = MAX_CHANGES
+        largest = max_bytes - SCAN_OVERHEAD - self._overhead
+        room = min(largest, PAGE_BYTES)
+        entries: list[Entry] = []
+        more = False
+        for entry in self.pulses(path, after):
+            assert entry.details is not None
+            size = CHANGE_OVERHEAD + len(entry.path) + len(entry.details)
+            if size > largest:
+                continue
+            if entries and (size > room or len(entries) == limit):
+                more = True
+                break
+            room -= size
+            entries.append(entry)
+        return Page(entries, self._index.revision, self._clock(), more=more)
+
+    def pulses(self, path: bytes, after: bytes | None = None) -> Iterator[Entry]:
+        """Iterate over the pulses at and below `path`, in order, from behind the path `after`."""
+        top = path.rstrip(b"/")
+        segments = top.split(b"/") if top else []
+        behind = [] if after is None else after.split(b"/")
+        is_within = after is not None and behind[: len(segments)] == segments
+        if after is not None and not is_within and behind > segments:
+            return
+        if top and not is_within:
+            entry = self._index.entry(top)
+            if entry is not None and entry.details is not None:
+                yield entry
+        directory = self._root.find(segments)
+        if directory is not None:
+            yield from directory.walk(behind[len(segments) :] if is_within else ())
+
+    def _in_order(self, after: int) -> Iterator[Entry]:
+        """Iterate over all entries newer than revision `after`."""
+        index = self._index
+        end = self._ends.get(after)
+        entry: Entry | None
+        if end is not None and end.revision == after:
+            entry = index.after(end)
+        else:
+            entry = next(iter(index.since(after, 1)), None)
+        while entry is not None:
+            yield entry
+            entry = index.after(entry)
+
+    def _part(self, top: bytes, after: int, limit: int, room: int) -> list[Entry] | None:
+        """Return the entries at and below `top` newer than revision `after`, in their order.
+
+        None if it is less work to look for them among all: there one entry after another is
+        looked at until a page is full, here all below `top` and all newer tombstones.
+        """
+        index = self._index
+        directory = self._root.find(top.split(b"/"))
+        size = 1 + (0 if directory is None else directory.pulses)
+        newer = min(index.revision - after, index.keys + index.tombstones)
+        if index.keys:
+            to_fill = min(limit, 1 + room // (CHANGE_OVERHEAD + index.bytes_held // index.keys))
+            newer = min(newer, to_fill * (index.keys // size + 1))
+        if size + min(index.tombstones, index.revision - after) >= newer:
+            return None
+        below = top + b"/"
+        entries = [
+            tombstone
+            for tombstone in self._forgetting.newer_tombstones(after)
+            if tombstone.path.startswith(below) or tombstone.path == top
+        ]
+        pulse = index.entry(top)
+        if pulse is not None and pulse.details is not None and pulse.revision > after:
+            entries.append(pulse)
+        if directory is not None:
+            entries += [entry for entry in directory.walk() if entry.revision > after]
+        entries.sort(key=_REVISION)
+        return entries
+
+    def _remember(self, end: Entry) -> None:
+        if len(self._ends) >= _ENDS:
+            del self._ends[next(iter(self._ends))]
+        self._ends[end.revision] = end
