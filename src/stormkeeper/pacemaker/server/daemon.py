@@ -33,6 +33,7 @@ from stormkeeper.daemon.lifecycle import (
 )
 from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
 from stormkeeper.pacemaker.server import reload, tls
 from stormkeeper.pacemaker.server.accepting import BACKLOG, Acceptor
@@ -41,9 +42,11 @@ from stormkeeper.pacemaker.server.admission import Admission
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
 from stormkeeper.pacemaker.server.channels import Channels
 from stormkeeper.pacemaker.server.engine import Engine, load
+from stormkeeper.pacemaker.server.figures import figures_of
 from stormkeeper.pacemaker.server.horizon import Horizon, clock
 from stormkeeper.pacemaker.server.limits import Limits
 from stormkeeper.pacemaker.server.line_budget import LineBudget
+from stormkeeper.pacemaker.server.observation import Observation
 from stormkeeper.pacemaker.server.session import Session, Sessions
 from stormkeeper.pacemaker.server.sockets import AsyncioChannels
 from stormkeeper.pacemaker.server.store import PulseStore
@@ -165,6 +168,7 @@ class PacemakerServer:
         losers = self.sessions.replace_policy(policy)
         if losers:
             changes.append(f"{losers} connections must begin anew")
+            self.channels.sweep(clock())  # at once: they may hold what they were given
         self.conf, self._tls, self._tls_files = conf, context, tls_files
         self.store.limits = limits
         self.admission.most, self.admission.most_per_address = _admitted(conf)
@@ -213,7 +217,7 @@ class PacemakerServer:
 
     def _tick(self) -> None:
         self.swept = clock()
-        self._observe()
+        self.observe()
         self.channels.sweep(self.swept)
         self._expire(0)
         self._loop.call_later(_TICK, self._tick)
@@ -229,14 +233,15 @@ class PacemakerServer:
         elif expired:
             _log.info("%d pulses expired, %d are held", expired, self.store.keys)
 
-    def _observe(self) -> None:
+    def observe(self) -> None:
+        """Note that the process runs, and log for how long it did not; before `horizon` is read."""
         silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
 
     def _status(self) -> ServerStatus:
         # After a suspension it may be asked before its timer comes due.
-        self._observe()
+        self.observe()
         return ServerStatus(
             instance=self.store.instance,
             uptime_ms=int((clock() - self.started) * 1000),
@@ -287,33 +292,57 @@ def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:
 async def _serve(server: PacemakerServer, read_again: Callable[[], Conf]) -> int:
     loop = asyncio.get_running_loop()
     stop = stop_requested(loop)
-    loop.add_signal_handler(signal.SIGHUP, functools.partial(_reload, server, read_again))
+    manager = ServiceManager()
     try:
-        listener = listen(
-            server.conf["pacemaker.bind.host"],
-            server.conf["pacemaker.port"],
-            keys="pacemaker.bind.host, pacemaker.port",
-            backlog=BACKLOG,
-        )
+        observation = Observation(server.conf, functools.partial(figures_of, server), manager)
+        listener = _listener(server.conf, manager)
+        address = address_of(listener)
+        server.start(listener)
+        observation.start()
     except ListenError as error:
         _log.error("%s", error)
         return 1
-    address = address_of(listener)
-    server.start(listener)
+    loop.add_signal_handler(
+        signal.SIGHUP, functools.partial(_reload, server, read_again, observation)
+    )
     _log.info("%s", server.describe())
     announce(f"pacemaker listening on {address}")
     await stop
+    observation.stopping()
     _log.info("stopping: %d connections, %d pulses held", len(server.sessions), server.store.keys)
     await server.stop()
+    observation.close()
     return 0
 
 
-def _reload(server: PacemakerServer, read_again: Callable[[], Conf]) -> None:
+def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
+    """Return the socket that the service manager passed, or open one."""
+    passed = manager.take_listeners("")
+    if len(passed) > 1:
+        raise ListenError(
+            f"systemd passed {len(passed)} sockets for pulses; a Pacemaker serves one: let each"
+            " socket unit have one ListenStream="
+        )
+    if passed:
+        return passed.pop()
+    return listen(
+        conf["pacemaker.bind.host"],
+        conf["pacemaker.port"],
+        keys="pacemaker.bind.host, pacemaker.port",
+        backlog=BACKLOG,
+    )
+
+
+def _reload(
+    server: PacemakerServer, read_again: Callable[[], Conf], observation: Observation
+) -> None:
+    observation.reloading()
     try:
         change = server.reload(read_again())
     except ConfigError as error:
         _log.error("not reloaded, all stays as it was: %s", error)
-        return
-    _log.info("reloaded: %s", "; ".join(change.changes) or "nothing has changed")
-    if change.later:
-        _log.warning("for a restart only: %s", "; ".join(change.later))
+    else:
+        _log.info("reloaded: %s", "; ".join(change.changes) or "nothing has changed")
+        if change.later:
+            _log.warning("for a restart only: %s", "; ".join(change.later))
+    observation.ready()

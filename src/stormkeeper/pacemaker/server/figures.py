@@ -2,10 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import stormkeeper
+from stormkeeper.pacemaker.server.horizon import clock
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.tallies import Tallies
+
+if TYPE_CHECKING:
+    from stormkeeper.pacemaker.server.daemon import PacemakerServer
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
 MAX_SILENCE: Final = 5.0
@@ -88,6 +93,45 @@ class Figures:
         has none beats elsewhere, or not at all.
         """
         return self.horizon >= self.heartbeat_period
+
+
+def figures_of(server: "PacemakerServer") -> Figures:
+    """Take the picture of a server; some tenths of a millisecond, however much it holds."""
+    # After a suspension it may be asked before its timer comes due.
+    server.observe()
+    index, conf, now = server.store.index, server.conf, clock()
+    uptime = now - server.started
+    counts = server.channels.counters()
+    bounds, latency_counts, latency_sum = server.channels.latency()
+    return Figures(
+        instance=server.store.instance,
+        version=stormkeeper.__version__,
+        engine=server.engine.name,
+        auth_method=server.sessions.policy.method,
+        is_serving=server.is_serving,
+        swept_ago=now - server.swept,
+        uptime=uptime,
+        horizon=min(server.horizon.seconds(), uptime),
+        heartbeat_period=conf["task.heartbeat.frequency.secs"],
+        pulse_ttl=conf["pacemaker.pulse.ttl.secs"],
+        revision=index.revision,
+        keys=index.keys,
+        tombstones=index.tombstones,
+        pulses_received=index.pulses_received,
+        bytes_held=index.bytes_held,
+        max_bytes=index.max_bytes,
+        oldest_pulse=oldest_pulse(index, now),
+        recent_sizes=recent_sizes(index),
+        requests={"send": counts["sends"], "get": counts["gets"], "other": counts["others"]},
+        bytes_in=counts["bytes_in"],
+        bytes_out=counts["bytes_out"],
+        latency_bounds=bounds,
+        latency_counts=latency_counts,
+        latency_sum=latency_sum,
+        connections=len(server.sessions),
+        max_connections=server.admission.most,
+        tallies=server.tallies,
+    )
 
 
 def oldest_pulse(index: PulseIndex, now: float) -> float | None:

@@ -1,0 +1,290 @@
+"""The real daemon as a service: metrics and health over HTTP, systemd's protocols, JSON logs."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stormkeeper.errors import NotAuthorizedError
+from stormkeeper.pacemaker.client import PacemakerClient
+from support.activation import activated
+from support.pacemaker import PacemakerProcess
+from support.waiting import until
+
+SECS = 20.0
+PREFIX = "stormkeeper_pacemaker_"
+
+
+def metrics_address(server):
+    """``HOST:PORT`` out of the log."""
+    until(lambda: "metrics on http://" in server.log)
+    return server.log.rpartition("metrics on http://")[2].partition("/metrics")[0]
+
+
+def fetch(address, path):
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=SECS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def samples(address):
+    """All samples, as {(name, *label values): value}."""
+    status, text = fetch(address, "/metrics")
+    assert status == 200
+    return {
+        (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module", params=["compiled", "interpreted"])
+def server(request):
+    if request.param == "compiled":
+        pytest.importorskip("stormkeeper.pacemaker.server._compiled")
+    conf = {
+        "pacemaker.metrics.port": 0,
+        "pacemaker.engine": request.param,
+        "pacemaker.path.max.segments": 4,
+    }
+    with PacemakerProcess(conf=conf) as process:
+        yield process
+
+
+def test_what_clients_do_is_in_the_metrics(server):
+    address = metrics_address(server)
+    before = samples(address)
+    with PacemakerClient(server.address) as client:
+        for n in range(10):
+            client.send_pulse(f"/workerbeats/t/node-{n}", bytes(100 * n))
+        for _ in range(3):
+            client.send_pulse("/workerbeats/t/node-0", bytes(50))
+        client.get_pulse("/workerbeats/t/node-9")
+        client.get_pulse("/nothing")
+        client.children("/workerbeats/t")
+        with pytest.raises(NotAuthorizedError):
+            client.send_pulse("/a/b/c/d/e/f", b"x")
+        client.delete_pulse("/workerbeats/t/node-1")
+        during = samples(address)
+    increased = {key: during[key] - before.get(key, 0) for key in during}
+    assert increased["requests_total", "send"] == 14
+    # One more, in which the client asks who the server is, may be among them.
+    assert increased["requests_total", "get"] in (2, 3)
+    assert increased["requests_total", "other"] == 2
+    assert increased["pulses_received_total",] == 13
+    assert increased["requests_refused_total", "path"] == 1
+    assert increased["connections_accepted_total",] == 1
+    requests = sum(increased["requests_total", verb] for verb in ("send", "get", "other"))
+    assert increased["request_duration_seconds_count",] == requests
+    assert increased["request_duration_seconds_sum",] > 0
+    assert increased["received_bytes_total",] > 4500
+    assert increased["sent_bytes_total",] > 900
+    assert during["pulses",] == 9
+    assert during["tombstones",] == 1
+    assert during["revision",] == before["revision",] + 14
+    assert during["store_bytes",] == sum(21 + size for size in (50, *range(200, 1000, 100)))
+    assert during["connections",] == 1
+    assert during["recent_pulse_size_bytes", "1.0"] == 900
+    assert 0 <= during["oldest_pulse_age_seconds",] < SECS
+    assert during["process_open_fds",] > before["process_open_fds",]
+    until(lambda: samples(address)["connections",] == 0)
+
+
+def test_what_a_bad_frame_ends_is_counted(server):
+    address = metrics_address(server)
+    before = samples(address)["connections_ended_total", "protocol"]
+    with socket.create_connection((server.host, server.port), SECS) as client:
+        client.sendall(b"\0\0\0\0")
+        assert client.recv(1) == b""
+    until(lambda: samples(address)["connections_ended_total", "protocol"] == before + 1)
+
+
+def test_health_and_how_long_it_has_been_there(server):
+    address = metrics_address(server)
+    assert fetch(address, "/healthz") == (200, "ok\n")
+    assert fetch(address, "/readyz") == (200, "ready\n")
+    seen = until(lambda: (s := samples(address))["heartbeat_period_seen",] and s)
+    assert seen["heartbeat_period_seconds",] == 3
+    assert 3 <= seen["horizon_seconds",] <= seen["uptime_seconds",]
+    engine = [key for key in seen if key[0] == "info"]
+    assert server._conf["pacemaker.engine"] in engine[0]
+
+
+def test_a_period_must_pass_before_it_has_been_seen(start_pacemaker):
+    server = start_pacemaker(
+        conf={"pacemaker.metrics.port": 0, "task.heartbeat.frequency.secs": 600}
+    )
+    now = samples(metrics_address(server))
+    assert now["heartbeat_period_seen",] == 0
+    assert now["horizon_seconds",] < 600
+
+
+def test_scraping_does_not_disturb_beats(server):
+    """The metrics are asked for all the time, by four at once; a beat never waits for long."""
+    address = metrics_address(server)
+    process = psutil.Process(server.pid)
+    before = sum(process.cpu_times()[:2])
+    program = (
+        "import sys, time, urllib.request\n"
+        "end = time.monotonic() + 2\n"
+        "while time.monotonic() < end:\n"
+        "    urllib.request.urlopen(sys.argv[1], timeout=20).read()\n"
+    )
+    greedy = [
+        subprocess.Popen([sys.executable, "-c", program, f"http://{address}/metrics"])
+        for _ in range(4)
+    ]
+    try:
+        with PacemakerClient(server.address) as client:
+            while any(asker.poll() is None for asker in greedy):
+                client.send_pulse("/workerbeats/t/node-0", bytes(100))
+    finally:
+        for asker in greedy:
+            asker.kill()
+            asker.wait(SECS)
+    # Beats and connections cost something as well; scraping alone would take the whole of a core.
+    assert sum(process.cpu_times()[:2]) - before < 2.0
+
+
+def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server):
+    port = metrics_address(server).rpartition(":")[2]
+    conf = ["pacemaker.bind.host=127.0.0.1", "pacemaker.port=0", f"pacemaker.metrics.port={port}"]
+    options = [part for value in conf for part in ("-c", value)]
+    told = subprocess.run(
+        [sys.executable, "-m", "stormkeeper", "pacemaker", *options],
+        capture_output=True,
+        text=True,
+        timeout=SECS,
+        check=False,
+    )
+    assert told.returncode == 1
+    assert told.stdout == ""
+    assert f"cannot listen on 127.0.0.1:{port} (pacemaker.metrics.bind.host" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+class Service:
+    """A daemon started as systemd would, with a socket to notify and sockets that it opened."""
+
+    def __init__(self, directory, *options, sockets=(), names="", **environ):
+        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notified.bind(str(directory / "notify"))
+        self.notified.settimeout(SECS)
+        command = [sys.executable, "-m", "stormkeeper", "pacemaker", "--log-json"]
+        for option in ("pacemaker.bind.host=127.0.0.1", "pacemaker.port=0", *options):
+            command += ["-c", option]
+        descriptors = [listener.fileno() for listener in sockets]
+        self.process = subprocess.Popen(
+            activated(descriptors, command) if sockets else command,
+            env={
+                **os.environ,
+                "NOTIFY_SOCKET": str(directory / "notify"),
+                "LISTEN_FDNAMES": names,
+                "STORMKEEPER_DIE_WITH_PARENT": "1",
+                **environ,
+            },
+            pass_fds=descriptors,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.process.kill()
+        self.process.communicate()
+        self.notified.close()
+
+    def told(self, beginning):
+        """The next notification of that kind."""
+        while not (message := self.notified.recv(4096).decode()).startswith(beginning):
+            pass
+        return message
+
+    def end(self):
+        """Stop it; return its exit code and the records of its log."""
+        self.process.send_signal(signal.SIGTERM)
+        _, log = self.process.communicate(timeout=SECS)
+        return self.process.returncode, [json.loads(line) for line in log.splitlines()]
+
+
+def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
+    with Service(tmp_path, "pacemaker.metrics.port=0", WATCHDOG_USEC="200000") as service:
+        assert service.told("READY=1") == "READY=1\nSTATUS=0 connections, 0 pulses held"
+        assert service.process.stdout.readline().startswith("pacemaker listening on ")
+        service.told("WATCHDOG=1")
+        service.told("WATCHDOG=1")
+        service.process.send_signal(signal.SIGHUP)
+        assert "\nMONOTONIC_USEC=" in service.told("RELOADING=1")
+        service.told("READY=1")
+        code, log = service.end()
+        assert code == 0
+        assert service.told("STOPPING=1").startswith("STOPPING=1\nSTATUS=draining: ")
+    assert all(list(r)[:4] == ["time", "level", "logger", "message"] for r in log)
+    assert [r["message"] for r in log if r["message"].startswith("engine: ")]
+    assert [r for r in log if r["level"] not in ("INFO", "WARNING")] == []
+
+
+def test_the_watchdog_hears_nothing_from_a_daemon_that_stands_still(tmp_path):
+    with Service(tmp_path, WATCHDOG_USEC="200000") as service:
+        service.told("WATCHDOG=1")
+        service.process.send_signal(signal.SIGSTOP)
+        service.notified.settimeout(0.5)
+        with contextlib.suppress(TimeoutError):  # what was sent before
+            while service.notified.recv(4096):
+                pass
+        with pytest.raises(TimeoutError):
+            service.notified.recv(4096)
+        service.notified.settimeout(SECS)
+        service.process.send_signal(signal.SIGCONT)
+        service.told("WATCHDOG=1")
+
+
+def test_passed_sockets_are_served_and_stay_open_over_a_restart(tmp_path):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as pulses,
+        socket.create_server(("127.0.0.1", 0)) as metrics,
+    ):
+        host, port = pulses.getsockname()
+        passed = {"sockets": [metrics, pulses], "names": "metrics:pacemaker"}
+        with Service(tmp_path, **passed) as service:
+            assert service.process.stdout.readline() == f"pacemaker listening on {host}:{port}\n"
+            with PacemakerClient(f"{host}:{port}") as client:
+                client.send_pulse("/a", b"1")
+                page = fetch(f"127.0.0.1:{metrics.getsockname()[1]}", "/metrics")[1]
+                assert f"\n{PREFIX}pulses 1.0\n" in page
+            assert service.end()[0] == 0
+        # Between the two nobody is refused: who connects waits.
+        with socket.create_connection((host, port), SECS) as early:
+            (tmp_path / "notify").unlink()
+            with Service(tmp_path, **passed) as service:
+                early.sendall(bytes(4))  # a bad frame, and so its end
+                assert early.recv(1) == b""
+                early.close()
+                assert service.end()[0] == 0
+
+
+def test_sockets_that_make_no_sense_are_one_line_and_exit_code_1(tmp_path):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+        Service(tmp_path, sockets=[one, two]) as service,
+    ):
+        out, log = service.process.communicate(timeout=SECS)
+        assert (service.process.returncode, out) == (1, "")
+        [line] = [json.loads(line) for line in log.splitlines() if "ERROR" in line]
+        assert "systemd passed 2 sockets" in line["message"]
