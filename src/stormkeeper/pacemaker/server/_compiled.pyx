@@ -60,12 +60,14 @@ cdef Py_ssize_t ANSWER_BYTES = rules.ANSWER_BYTES
 cdef int TURN_ROUNDS = rules.TURN_ROUNDS
 cdef double TURN_SECONDS = rules.TURN_SECONDS
 cdef double LINGER = rules.LINGER
+# Seconds after which `run` gives the event loop its turn, however much there is to do.
+cdef double RUN_SECONDS = 0.002
 
 cdef enum:
     # Events taken from the system at a time.
     EVENTS = 512
-    # Batches that `run` serves before the event loop has its turn again.
-    BATCHES = 4
+    # Rounds of the event loop in which `run` does not wait again for more, after a wait in vain.
+    LULL = 16
     # Buckets of the latency histogram, at most.
     BUCKETS = 32
     # What the answers' buffer may keep for itself after a large answer.
@@ -387,6 +389,7 @@ cdef class EpollChannels:
     cdef Py_ssize_t _open
     cdef uint32_t _generation
     cdef bint _is_draining
+    cdef int _lull
     # What a turn reads, and the answers that it makes.
     cdef char *_input
     cdef char *_answers
@@ -489,16 +492,25 @@ cdef class EpollChannels:
             self._rest(channel)
 
     def run(self):
-        """Serve what is readable or writable now; never waits."""
-        cdef int count, batch
-        for batch in range(BATCHES):
-            count = epoll_wait(self._poller, self._events, EVENTS, 0)
-            if count <= 0:
-                return
+        """Serve what is readable or writable now.
+
+        A round of the event loop costs as much as several requests. Under load, when more comes
+        within a millisecond, this stays and serves that too, for `RUN_SECONDS`: what else the loop
+        has to do (new connections, timers, HTTP) can wait so long.
+        """
+        cdef int count = epoll_wait(self._poller, self._events, EVENTS, 0)
+        cdef double ends = monotonic() + RUN_SECONDS
+        if self._lull:
+            self._lull -= 1
+            ends = 0
+        while count > 0:
             self._serve(count)
-            if count < 4:
-                # A lull: more is not likely to be there already.
+            if monotonic() > ends:
                 return
+            with nogil:
+                count = epoll_wait(self._poller, self._events, EVENTS, 1)
+            if count == 0:
+                self._lull = LULL
 
     def sweep(self, double now):
         cdef _Channel channel
