@@ -7,8 +7,8 @@ The rules that hold here:
 - Who may do something is decided on the very bytes that are then carried out.
 - A client authenticates once, in the order of its mechanism; anything out of order ends the
   connection. The tokens appear in no log.
-- Of a client's refusals the first is logged and the others are counted, and of the connections of
-  one address that end in a fault only so many are logged in a span: nobody can fill the log.
+- Of a client's refusals the first is logged and the others are counted, and about one address only
+  so many lines are logged in a span of time: nobody can fill the log.
 - A client of ours may ask for the reserved path to find out whether it has to authenticate, before
   it sends what would end a Java Pacemaker. That it is refused then is no news.
 
@@ -57,7 +57,7 @@ _AUTHENTICATING: Final = (int(MessageType.CONTROL_MESSAGE), int(MessageType.SASL
 
 _COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
 
-#: Lines about the ends of connections from one address, in seconds: enough to see what is wrong.
+#: Lines about what one address did wrong, in so many seconds: enough to see what it is.
 _LINES: Final = 50
 _LINES_SECONDS: Final = 10.0
 
@@ -287,10 +287,11 @@ class Session:
         self.peer = f"{self.peer} ({user})"
 
     def _refuse(self, cause: str, reason: str) -> None:
-        self._sessions.tallies.refusals[cause] += 1
+        sessions = self._sessions
+        sessions.tallies.refusals[cause] += 1
         self._refusals += 1
         if self._refusals == 1:
-            _log.warning("refused %s: %s (later refusals are not logged)", self.peer, reason)
+            sessions.warn(self, f"refused {self.peer}: {reason} (later refusals are not logged)")
 
     def _count_authentication(self, outcome: str) -> None:
         self._sessions.tallies.authentications[self._method, outcome] += 1
@@ -354,14 +355,15 @@ class Sessions:
             _log.info("%s: %d requests were refused in all", session.peer, session.refusals)
         if cause:
             self.tallies.closed[session.cause or cause] += 1
-            self._log_end(session, reason)
+            self.warn(session, f"closing {session.peer}: {reason}")
 
-    def _log_end(self, session: Session, reason: str) -> None:
+    def warn(self, session: Session, line: str) -> None:
+        """Log what a client did wrong, unless much was logged of its address lately."""
         left_out = self._lines.spend(session.address, self.clock())
         if left_out is None:
             return
         more = f" (and {left_out} more from this address, not logged)" if left_out else ""
-        _log.warning("closing %s: %s%s", session.peer, reason, more)
+        _log.warning("%s%s", line, more)
 
     def replace_policy(self, policy: Policy) -> int:
         """Let `policy` hold from now on; return how many clients that costs their connections.
