@@ -1,5 +1,7 @@
 """Clients as the configuration makes them, against real daemons that ask who they are."""
 
+import os
+import signal
 import time
 
 import pytest
@@ -9,6 +11,7 @@ from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client.pool import connect
 from support.certificates import certificates, tls_conf
 from support.pacemaker import PacemakerProcess
+from support.waiting import until
 
 PULSE = "/workerbeats/wc-1-1/node-6700"
 
@@ -123,6 +126,17 @@ def test_a_client_comes_back_to_a_server_that_was_restarted_with_the_right_passw
         assert client.get_pulse(PULSE) == b"1"
 
 
+def test_a_password_is_changed_under_a_client_that_lives_on(tmp_path):
+    values = by("SCRAM", jaas(tmp_path))
+    with PacemakerProcess(conf=values) as daemon, pool(daemon, values) as client:
+        assert client.children("/") == []
+        jaas(tmp_path, password="a newer one")
+        os.kill(daemon.pid, signal.SIGHUP)
+        until(lambda: "reload" in daemon.log)
+        assert client.children("/") == []
+        assert daemon.log.count("authenticated as 'reader'") == 2
+
+
 def test_over_tls_with_a_password_and_a_certificate(folder):
     server = {
         **tls_conf(),
@@ -182,3 +196,21 @@ def test_with_kerberos(kerberos_realm, tmp_path):
         assert "nimbus.daemon.user" in text
         assert "PacemakerClient" in text
         assert "pacemaker.auth.method=" in refused(daemon, {})
+
+
+def test_a_kdc_that_is_gone_costs_a_reader_no_more_than_its_deadline(kerberos_realm, tmp_path):
+    # One of whom no ticket is known yet.
+    values = {
+        **by("KERBEROS", str(kerberos_realm.jaas(tmp_path, "ticketless"))),
+        "pacemaker.kerberos.users": ["ticketless"],
+    }
+    with PacemakerProcess(conf=values) as daemon, pool(daemon, values, deadline=4.0) as nimbus:
+        kerberos_realm.stop_kdc()
+        try:
+            started = time.monotonic()
+            with pytest.raises((NotAuthorizedError, PacemakerUnavailableError)):
+                nimbus.children("/")
+            assert time.monotonic() - started < 10.0
+        finally:
+            kerberos_realm.start_kdc()
+        assert nimbus.children("/") == []

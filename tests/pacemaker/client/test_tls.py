@@ -13,7 +13,7 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.tls import client_context
+from stormkeeper.pacemaker.client.tls import client_context, client_contexts
 from stormkeeper.pacemaker.wire import Message, MessageType
 from support.leaks import nothing_left_behind
 from support.mechanisms import Digest, identity
@@ -43,7 +43,7 @@ class Place:
         return configuration.defaults().with_values({"pacemaker.tls.enable": True, **files})
 
     def client(self, **values):
-        return client_context(self.conf(**{"ca_file": "ca.pem", **values}))
+        return client_contexts(self.conf(**{"ca_file": "ca.pem", **values}))
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +167,23 @@ def test_a_server_that_hangs_in_the_handshake_has_the_patience_of_a_try(place):
 
 def test_without_tls_there_is_no_context():
     assert client_context(configuration.defaults()) is None
+    assert client_contexts(configuration.defaults()) is None
+
+
+def test_a_renewed_file_holds_from_the_next_connection_on(place, caplog):
+    file = place.path / "renewed.pem"
+    file.write_bytes((place.path / "other.pem").read_bytes())
+    contexts = place.client(ca_file="renewed.pem")
+    assert contexts() is contexts()
+    with ScriptedPacemaker(honest, tls=place.server()) as peer:
+        refused(peer, contexts)
+        file.write_bytes((place.path / "ca.pem").read_bytes())
+        with PacemakerClient(peer.address, tls=contexts) as client:
+            assert client.children("/") == []
+        file.write_text("half of a fi")
+        with PacemakerClient(peer.address, tls=contexts) as client:
+            assert client.children("/") == []
+    assert "pacemaker.tls.ca.file" in caplog.text
 
 
 def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):

@@ -5,17 +5,20 @@ Who only beats does not authenticate, as Storm's workers, which hold no secrets;
 demand it of writers too (``pacemaker.auth.writes``).
 """
 
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import tls
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.single import PacemakerClient
+from stormkeeper.pacemaker.client.tls import Contexts
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
+
+if TYPE_CHECKING:
+    from stormkeeper.sasl import Mechanism
 
 #: What a client is for: a writer sends pulses and nothing else.
 Role = Literal["reader", "writer"]
@@ -37,13 +40,13 @@ class ClientSettings:
     max_message_size
         Largest frame either way, in bytes.
     tls
-        How TLS is spoken; None for plain TCP.
+        Gives how TLS is spoken on a new connection; None for plain TCP.
     identify
         Returns who we are to the server of a host; None where we authenticate to none.
     """
 
     max_message_size: int = DEFAULT_MAX_SIZE
-    tls: ssl.SSLContext | None = None
+    tls: Contexts | None = None
     identify: Callable[[str], Identity] | None = None
 
     @classmethod
@@ -67,7 +70,7 @@ class ClientSettings:
         authenticates = demanded and conf[_METHOD] != "NONE"
         return cls(
             max_message_size=conf[_MAX_SIZE],
-            tls=tls.client_context(conf),
+            tls=tls.client_contexts(conf),
             identify=(lambda host: _identity(conf, host)) if authenticates else None,
         )
 
@@ -136,10 +139,17 @@ def _identity(conf: Conf, host: str) -> Identity:
     from stormkeeper.sasl.login_file import login  # noqa: PLC0415
 
     method = conf[_METHOD]
-    mechanism = methods.client_mechanism(conf, host)
     sections = _SECTIONS.get(method)
-    if mechanism is None or sections is None:
+    # Once now, so that a file that is missing or wrong is told before anything is connected.
+    if sections is None or methods.client_mechanism(conf, host) is None:
         raise ConfigError(f"{_METHOD} {method} is none that a client has")
+
+    def mechanism() -> "Mechanism":
+        # Read anew for each connection: passwords are changed while clients live.
+        make = methods.client_mechanism(conf, host)
+        assert make is not None
+        return make()
+
     section = login(conf, *sections)
     place = f"section {section.section} of {section.source} ({_LOGIN_FILE})"
     return Identity(method, mechanism, _REMEDIES[method].format(place=place))

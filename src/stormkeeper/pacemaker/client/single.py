@@ -8,7 +8,6 @@ It says so; make a new one after the fork.
 """
 
 import dataclasses
-import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -31,6 +30,7 @@ from stormkeeper.pacemaker.client.conversations import Conversation, pulses_belo
 from stormkeeper.pacemaker.client.exchange import Exchange
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
+from stormkeeper.pacemaker.client.tls import Contexts
 from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
@@ -92,7 +92,7 @@ class PacemakerClient:
     identity
         Who we are; None where the server asks nobody (the method NONE), and for who only writes.
     tls
-        How TLS is spoken (`tls.client_context`); None for plain TCP.
+        Gives how TLS is spoken on a new connection (`tls.client_contexts`); None for plain TCP.
     random
         Source of the jitter between tries.
 
@@ -121,7 +121,7 @@ class PacemakerClient:
         deadline: float = DEADLINE,
         max_message_size: int = DEFAULT_MAX_SIZE,
         identity: Identity | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Contexts | None = None,
         random: Random | None = None,
     ) -> None:
         if isinstance(address, str):

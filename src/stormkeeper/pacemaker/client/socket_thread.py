@@ -11,7 +11,6 @@ import logging
 import os
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Sen
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
 from stormkeeper.pacemaker.client.secure_stream import SecureStream, says_tls
+from stormkeeper.pacemaker.client.tls import Contexts
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class SocketThread:
     max_message_size
         Largest payload that is accepted, in bytes.
     tls
-        How TLS is spoken; None for plain TCP.
+        Gives how TLS is spoken on a new connection; None for plain TCP.
     clock
         Monotonic seconds.
     """
@@ -74,7 +74,7 @@ class SocketThread:
         *,
         name: str,
         max_message_size: int,
-        tls: ssl.SSLContext | None = None,
+        tls: Contexts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._exchange = exchange
@@ -394,7 +394,7 @@ class SocketThread:
         if self._tls is None:
             self._exchange.connected(self._clock())
             return
-        self._stream = SecureStream(self._tls, self._host, f"{self._host}:{self._port}")
+        self._stream = SecureStream(self._tls(), self._host, f"{self._host}:{self._port}")
         self._send(self._stream.begin())
 
     def _flush(self, current: socket.socket) -> None:

@@ -1,11 +1,23 @@
-"""How a client speaks TLS with Pacemakers, out of configuration (``pacemaker.tls.*``)."""
+"""How a client speaks TLS with Pacemakers, out of configuration (``pacemaker.tls.*``).
 
+Certificates are renewed while clients live, so the files are looked at for every new connection,
+and read again when one has changed.
+"""
+
+import logging
 import ssl
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: Gives the context for a new connection.
+Contexts = Callable[[], ssl.SSLContext]
 
 _ENABLE: Final = "pacemaker.tls.enable"
 _AUTHORITIES: Final = "pacemaker.tls.ca.file"
@@ -18,6 +30,55 @@ _MINIMUM: Final = "pacemaker.tls.minimum.version"
 KEYS: Final = (_ENABLE, _AUTHORITIES, _CERTIFICATE, _KEY, _CHECK_HOSTNAME, _MINIMUM)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def client_contexts(conf: Conf) -> Contexts | None:
+    """Return what gives the context for each connection; None without TLS.
+
+    A file that was renewed and cannot be used is logged, and what held before holds on.
+
+    Raises
+    ------
+    ConfigError
+        As `client_context`; later, what it returns raises nothing.
+    """
+    context = client_context(conf)
+    return None if context is None else _Renewed(conf, context).context
+
+
+class _Renewed:
+    """The context of a configuration, made anew when a file has changed. Safe for threads."""
+
+    def __init__(self, conf: Conf, context: ssl.SSLContext) -> None:
+        self._conf = conf
+        self._context = context
+        self._lock = threading.Lock()
+        self._seen = self._files()
+
+    def context(self) -> ssl.SSLContext:
+        with self._lock:
+            files = self._files()
+            if files != self._seen:
+                self._seen = files
+                try:
+                    self._context = client_context(self._conf) or self._context
+                except ConfigError as error:
+                    log.warning("A renewed file is not used: %s", error)
+            return self._context
+
+    def _files(self) -> list[tuple[int, int, int] | None]:
+        """Return what changes when a file does."""
+        return [_mark(self._conf[key]) for key in (_AUTHORITIES, _CERTIFICATE, _KEY)]
+
+
+def _mark(name: str | None) -> tuple[int, int, int] | None:
+    if name is None:
+        return None
+    try:
+        status = Path(name).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def client_context(conf: Conf) -> ssl.SSLContext | None:
