@@ -196,6 +196,9 @@ def test_with_kerberos(kerberos_realm, tmp_path):
         assert "nimbus.daemon.user" in text
         assert "PacemakerClient" in text
         assert "pacemaker.auth.method=" in refused(daemon, {})
+        for method in ("DIGEST", "SCRAM"):
+            text = refused(daemon, by(method, jaas(tmp_path, "passwords.conf")))
+            assert "pacemaker.auth.method is the same" in text
 
 
 def test_a_kdc_that_is_gone_costs_a_reader_no_more_than_its_deadline(kerberos_realm, tmp_path):

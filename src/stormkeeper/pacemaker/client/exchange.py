@@ -183,7 +183,7 @@ class Exchange:
     def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
         """Take note that the connection is lost, or could not be made."""
         handshake, refusal = self._handshake, None
-        if self._state is Link.AUTHENTICATING and handshake and handshake.is_proving:
+        if self._state is Link.AUTHENTICATING and handshake and handshake.has_begun:
             # So a Pacemaker tells that a password is wrong.
             refusal = None if peer_at_fault else handshake.refusal(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)

@@ -78,7 +78,7 @@ class Handshake:
         "_tokens",
         "_unread",
         "is_done",
-        "is_proving",
+        "has_begun",
         "work",
     )
 
@@ -94,8 +94,9 @@ class Handshake:
         self._unread: deque[Message] = deque()
         #: The step that is being computed.
         self.work: Compute | None = None
-        #: Whether a token of ours has left: a connection that ends now was ended because of it.
-        self.is_proving = False
+        #: Whether we have begun to prove ourselves: a connection that ends now ends because of it,
+        #: as the password is wrong, or the method another.
+        self.has_begun = False
         self.is_done = False
 
     def begin(self) -> list[Send | Compute]:
@@ -119,8 +120,8 @@ class Handshake:
         """Take what `work` returned; return what to do. Raises as `received`."""
         self.work = None
         answer: list[Send | Compute] = []
+        self.has_begun = True
         if token is not None:
-            self.is_proving = True
             answer.append(Send(token_frame(token)))
         elif self._tokens == 0:
             answer.append(Send(control_frame(Control.SASL_TOKEN_REQUEST)))
