@@ -46,8 +46,9 @@ CREW_CONNECTIONS = 250
 BEAT_SECS = 2
 #: More than the server remembers.
 DELETED_FIRST = 20_000
-#: From the start until the crews are all there, and the first left of them has expired.
-WARMUP_SECS = 75
+#: From the start until the crews are all there, the first of them has expired, and the allocator
+#: has what it needs for such a changing load.
+WARMUP_SECS = 150
 #: After the last worker has left: its pulses' TTL, and time to let them go.
 END_SECS = 20
 SHORTEST_SECS = 60

@@ -123,5 +123,5 @@ def _read(figures, server):
         p50 = figures.median((server, f"read-72000-{how}", 3_072, 1, 1), "p50_ms")
         secs = None if p50 is None else p50 / 1000
         yield Bar(f"72,000 x 3 KiB read by {how} while they beat: s", secs, at_most=2.0)
-        key = (server, f"send-{cells.RATES[-1]}/s-during-{how}", 3_072, cells.WORKERS, 1)
+        key = (server, f"send-{cells.RATES[-1]}/s-during-{how}", 3_072, cells.WRITERS, 1)
         yield Bar(f"writers during {how}: p99, ms", figures.median(key, "p99_ms"), at_most=20.0)

@@ -26,19 +26,16 @@ def changes(client):
 
 
 def scan(client):
-    after, more = None, True
-    while more:
-        page = client.scan(ROOT, after)
+    for page in client.scan(ROOT):
         yield page.pulses
-        more = page.more
-        after = page.pulses[-1].path if page.pulses else None
 
 
 def main():
     address, how = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    # It shares its core with the generator, whose latencies are what is measured.
-    os.nice(5)
+    # It shares its core with the generator, as workers do not: it gives way to it, so that
+    # the latencies that the generator measures are the server's.
+    os.nice(10)
     pages = {"changes": changes, "scan": scan}[how]
     with PacemakerClient(address) as client:
         while True:

@@ -89,7 +89,7 @@ def read_table(figures, servers):
     lines = []
     for how in ("changes", "scan"):
         read = (f"read-72000-{how}", 3_072, 1, 1)
-        write = (f"send-{cells.RATES[-1]}/s-during-{how}", 3_072, cells.WORKERS, 1)
+        write = (f"send-{cells.RATES[-1]}/s-during-{how}", 3_072, cells.WRITERS, 1)
         if any((server, *read) in figures.keys for server in servers):
             line = [f"by {how}"]
             for server in servers:

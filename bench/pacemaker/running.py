@@ -171,40 +171,7 @@ def run_read(cell, server, pace):
     store(server, cell.keys, cell.bytes)
     rows = []
     for how in ("changes", "scan"):
-        reader = subprocess.Popen(
-            [sys.executable, READER, f"{HOST}:{server.port}", how],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=on_cores(cores()[1]),  # noqa: PLW1509 - the bench has one thread
-        )
-        try:
-            first = json.loads(reader.stdout.readline() or "{}")
-            if first.get("pulses", 0) < cell.keys:
-                rows += [row(server.name, f"{cell.op}-{how}", cell)]
-                continue
-            writers = load(
-                server,
-                operation="send",
-                rate=cells.RATES[-1],
-                bytes=cell.bytes,
-                connections=cells.WORKERS,
-                keys_per_connection=1,
-                warmup=0.5,
-                seconds=1.5 * pace.paced,
-            )
-        finally:
-            reader.send_signal(signal.SIGTERM)
-            try:
-                said, complaint = reader.communicate(timeout=30)
-            except subprocess.TimeoutExpired:
-                reader.kill()
-                said, complaint = reader.communicate()
-        readings = [json.loads(line) for line in said.splitlines()]
-        if not readings:
-            raise MeasurementError(
-                f"the reader read nothing while workers beat: {complaint[-200:]}"
-            )
+        readings, writers = read_while_they_beat(cell, server, pace, how)
         times = sorted(1000 * reading["secs"] for reading in readings)
         figures = {
             "requests_per_s": statistics.median(r["pulses"] / r["secs"] for r in readings),
@@ -212,12 +179,47 @@ def run_read(cell, server, pace):
             "p99_ms": times[-1],
             "rss_mib": writers["rss_mib"],
         }
+        writing = row(server.name, f"send-{cells.RATES[-1]}/s-during-{how}", cell, **writers)
         rows.append(row(server.name, f"{cell.op}-{how}", cell, **figures))
-        rows.append(
-            row(server.name, f"send-{cells.RATES[-1]}/s-during-{how}", cell, **writers)
-            | {"connections": cells.WORKERS}
-        )
+        rows.append(writing | {"connections": cells.WRITERS})
     return rows
+
+
+def read_while_they_beat(cell, server, pace, how):
+    """Return what the reader said of each reading, and what the generator found."""
+    reader = subprocess.Popen(
+        [sys.executable, READER, f"{HOST}:{server.port}", how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=on_cores(cores()[1]),  # noqa: PLW1509 - the bench has one thread
+    )
+    try:
+        first = json.loads(reader.stdout.readline() or "{}")
+        writers = load(
+            server,
+            "--no-fill",  # the same keys are there already
+            operation="send",
+            rate=cells.RATES[-1],
+            bytes=cell.bytes,
+            connections=cells.WRITERS,
+            keys_per_connection=cell.keys // cells.WRITERS,
+            warmup=0.5,
+            seconds=1.5 * pace.paced,
+        )
+    finally:
+        reader.send_signal(signal.SIGTERM)
+        try:
+            said, complaint = reader.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            reader.kill()
+            said, complaint = reader.communicate()
+    readings = [json.loads(line) for line in said.splitlines()]
+    read = [first.get("pulses"), *(reading["pulses"] for reading in readings)]
+    # By changes some come twice: those who beat again during the reading.
+    if not readings or any(count is None or count < cell.keys for count in read):
+        raise MeasurementError(f"not all were read, but {read}; {complaint[-200:]}")
+    return readings, writers
 
 
 def burn_in(server):

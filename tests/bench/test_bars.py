@@ -19,7 +19,7 @@ def figures(**changes):
             for op in operations(cell):
                 key = (server, op, cell.bytes, cell.connections, cell.outstanding)
                 if "during" in op:
-                    key = (server, op, cell.bytes, cells.WORKERS, 1)
+                    key = (server, op, cell.bytes, cells.WRITERS, 1)
                 names = ("server", "op", "bytes", "connections", "outstanding")
                 row = dict(zip(names, key, strict=True)) | found | {"p50_ms": 900.0, "round": 1}
                 if op in ("memory-fresh", "memory-overwritten"):
