@@ -502,6 +502,20 @@ def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(own_daemon
     assert client.children("/") == ["kept"]
 
 
+def test_a_delete_that_nobody_remembers_any_more_is_made_good_by_expiry(stack, direct):
+    """The pool that deleted is gone; the server that missed it forgets the pulse by its age."""
+    first = stack.enter_context(PacemakerProcess())
+    second = stack.enter_context(PacemakerProcess(conf={"pacemaker.pulse.ttl.secs": 2}))
+    held = direct(second)
+    held.send_pulse("/w/a", b"")
+    second.suspend()
+    with PacemakerPool([address(first), address(second)], try_timeout=TRY) as pool:
+        pool.delete_path("/w")
+    second.resume()
+    assert held.children("/w") == ["a"], "nobody makes it good"
+    until(lambda: held.children("/") == [], 10.0)
+
+
 def test_a_newer_pulse_is_not_deleted_by_what_is_made_good(own_daemons, pool_of, direct):
     first, second = own_daemons
     pool = pool_of(first, second, write_to=address(second))

@@ -77,8 +77,8 @@ class Handshake:
         "_peer",
         "_tokens",
         "_unread",
-        "is_done",
         "has_begun",
+        "is_done",
         "work",
     )
 

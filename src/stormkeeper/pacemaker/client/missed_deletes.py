@@ -3,7 +3,9 @@
 A topology that is killed leaves nothing behind on any Pacemaker, even on one that was out of reach
 when it was killed. What is remembered is bounded: of each server the newest deletes. A pulse that
 we send to a server after it missed a delete ends that delete there, since to make it good would
-delete what is newer; what else lies below the path stays until it expires.
+delete what is newer; what else lies below the path stays until it expires. So does what a delete
+missed that is forgotten, as there were too many or the process that remembered has ended:
+``pacemaker.pulse.ttl.secs`` takes the rest.
 """
 
 import threading

@@ -26,7 +26,7 @@ from stormkeeper.conf import Address
 LOOK_SECS: Final = 15.0
 
 #: How much longer the looks at a home that fails again and again are apart, at most.
-_MOST_PATIENCE: Final = 16.0
+MOST_PATIENCE: Final = 16.0
 
 #: A failure within that many `look_secs` after a return counts as one soon after it.
 _SOON: Final = 4.0
@@ -90,7 +90,7 @@ class Placement:
         self.current = server
         if instead_of == self.home:
             soon = now < self._returned_at + _SOON * self._look_secs
-            self._patience = min(2.0 * self._patience, _MOST_PATIENCE) if soon else 1.0
+            self._patience = min(2.0 * self._patience, MOST_PATIENCE) if soon else 1.0
             self._plan_look(now)
         return True
 

@@ -1,0 +1,30 @@
+"""The example in docs/several-pacemakers.md runs, and its figures are those of the code."""
+
+import re
+from pathlib import Path
+
+from stormkeeper.pacemaker.client import fanout, missed_deletes, placement, single
+from support.pacemaker import PacemakerProcess
+
+PAGE = (Path(__file__).parents[3] / "docs" / "several-pacemakers.md").read_text()
+
+
+def test_the_example_runs(capsys):
+    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    with PacemakerProcess() as one, PacemakerProcess() as other:
+        code = example.replace("pacemaker-1", one.address).replace("pacemaker-2", other.address)
+        with single.PacemakerClient(one.address) as worker:
+            worker.send_pulse("/workerbeats/wc-1-1/node-6700", b"12345")
+        exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert "/workerbeats/wc-1-1/node-6700 5 0." in shown
+    assert "1 pulses of" in shown
+
+
+def test_the_figures_are_those_of_the_code():
+    text = PAGE.replace(",", "")
+    assert f"one try, {single.TRY_TIMEOUT:g} s" in PAGE
+    assert f"every {placement.LOOK_SECS:g} s, give or take half" in PAGE
+    assert placement.LOOK_SECS * placement.MOST_PATIENCE == 240.0
+    assert f"longer than {fanout.GRACE:g} s" in PAGE
+    assert f"newest {missed_deletes.LIMIT} and" in text
