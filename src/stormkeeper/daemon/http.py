@@ -5,8 +5,8 @@ The rules that hold here:
 - What the daemon is for comes first. A connection carries one request, has `DEADLINE` seconds
   and `MAX_REQUEST` bytes for it, and there are `MAX_CONNECTIONS` at a time: for one more, the
   oldest goes, so that slow clients keep nobody out.
-- After each request accepting rests `_REST` times as long as the answer took to make: whoever asks
-  all the time takes a twentieth of the daemon's time and no more.
+- After each request accepting rests `_REST` times as long as that took: whoever asks all the time
+  takes less than a tenth of the daemon's time, connecting included.
 - Pages are made when they are asked for, by plain functions that neither block nor wait.
 
 HTTP itself, RFC 9112, is h11's.
@@ -36,7 +36,7 @@ MAX_CONNECTIONS: Final = 16
 _BACKLOG: Final = 16
 _REST: Final = 20
 #: The shortest rest, in seconds.
-_LEAST_REST: Final = 0.002
+_LEAST_REST: Final = 0.005
 #: The rest when the system has no more descriptors, in seconds.
 _LONG_REST: Final = 1.0
 
@@ -101,14 +101,15 @@ class HttpEndpoint:
         if request.method not in (b"GET", b"HEAD"):
             return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "pages can be read, with GET or HEAD")
         accept = b",".join(value for name, value in request.headers if name == b"accept")
-        started = self._loop.time()
         try:
             return page(accept.decode("latin-1"))
         except Exception:
             _log.exception("cannot make %s: an error of this server", path)
             return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
-        finally:
-            self._rest = max(_LEAST_REST, _REST * (self._loop.time() - started))
+
+    def took(self, secs: float) -> None:
+        """Note how long a request took, and rest accordingly from the next connection on."""
+        self._rest = max(_LEAST_REST, _REST * secs)
 
     def add(self, connection: "_Connection") -> None:
         """Take in a connection, in place of the oldest if there are enough."""
@@ -172,6 +173,12 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_answered:
             return
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        self._take(data)
+        self._endpoint.took(loop.time() - started)
+
+    def _take(self, data: bytes) -> None:
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
