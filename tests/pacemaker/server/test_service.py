@@ -239,6 +239,23 @@ def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
     assert [r for r in log if r["level"] not in ("INFO", "WARNING")] == []
 
 
+def test_a_daemon_that_drains_is_not_ready(tmp_path):
+    with Service(tmp_path, "pacemaker.metrics.port=0") as service:
+        port = int(service.process.stdout.readline().rpartition(":")[2])
+        for line in service.process.stderr:
+            if "metrics on http://" in line:
+                break
+        address = json.loads(line)["message"].removeprefix("metrics on http://")
+        address = address.removesuffix("/metrics")
+        assert fetch(address, "/readyz") == (200, "ready\n")
+        with socket.create_connection(("127.0.0.1", port), SECS):  # who is waited for, for a while
+            service.process.send_signal(signal.SIGTERM)
+            service.told("STOPPING=1")
+            assert fetch(address, "/readyz") == (503, "draining\n")
+            assert fetch(address, "/healthz") == (200, "ok\n")
+            assert service.process.wait(SECS) == 0
+
+
 def test_the_watchdog_hears_nothing_from_a_daemon_that_stands_still(tmp_path):
     with Service(tmp_path, WATCHDOG_USEC="200000") as service:
         service.told("WATCHDOG=1")
