@@ -262,7 +262,7 @@ class StoreMachine(RuleBasedStateMachine):
 def model_test(implementation):
     machine = type("Machine", (StoreMachine,), {"implementation": implementation})
     case = machine.TestCase
-    case.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
+    case.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
     return case
 
 
@@ -295,14 +295,14 @@ def test_a_very_long_path_is_as_good_as_any(index):
     store = PulseStore(
         index, "instance", time.monotonic, Limits(path_bytes=10**6, path_segments=10**6)
     )
-    path = b"/s" * 100_000
+    path = b"/s" * 20_000
     store.put(path, b"deep")
     store.put(b"/s/s", b"shallow")
     assert store.get(path) == b"deep"
-    assert store.children(b"/s" * 99_999) == [b"s"]
+    assert store.children(b"/s" * 19_999) == [b"s"]
     assert [entry.path for entry in store.changes(b"/s").entries] == [path, b"/s/s"]
     assert [entry.path for entry in store.scan(b"/s", b"/s/s").entries] == [path]
-    assert [entry.path for entry in store.scan(b"/s", b"/s" * 99_999).entries] == [path]
+    assert [entry.path for entry in store.scan(b"/s", b"/s" * 19_999).entries] == [path]
     assert [entry.path for entry in store.scan(b"/s", path).entries] == []
     assert store.delete(path)
     assert store.children(b"/s/s") == []

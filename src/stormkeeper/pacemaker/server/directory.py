@@ -103,14 +103,14 @@ class Directory:
         An empty name (``/a//b`` makes one of ``/a``) is left out: there is no path by which its
         own children could be asked for.
         """
-        leaves = self._leaves
+        leaves, directories = self._leaves, self._directories
         start = leaves[0].path.rfind(b"/") + 1 if leaves else 0
         names = [leaf.path[start:] for leaf in leaves]
-        if self._directories:
-            known = set(names)
-            names += [below.name for below in self._directories if below.name not in known]
-        if b"" in names:
-            names.remove(b"")
+        if names and not names[0]:  # nothing comes before it
+            del names[0]
+        if directories:
+            known = {b"", *names}
+            names += [below.name for below in directories if below.name not in known]
         return names
 
     def walk(self, after: Sequence[bytes] = ()) -> Iterator[Entry]:

@@ -174,7 +174,8 @@ class PulseStore:
         Returns
         -------
         int
-            How many pulses were deleted. After 0 there is nothing left to do for now.
+            How many pulses were deleted. After 0 nothing more is due, or all the time went into
+            passing tombstones by, once: in either case it is time enough to ask in a second.
         """
         return self._forgetting.expire(max_age, budget)
 
