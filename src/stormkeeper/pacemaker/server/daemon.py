@@ -107,6 +107,7 @@ class PacemakerServer:
         self.horizon = Horizon(clock)
         self.started = self.swept = clock()
         self.is_serving = False
+        self._is_expiring = False
         self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
 
     def start(self, listener: socket.socket) -> None:
@@ -216,17 +217,19 @@ class PacemakerServer:
         self.sessions.ended(session, cause, reason)
 
     def _tick(self) -> None:
+        self._loop.call_later(_TICK, self._tick)
         self.swept = clock()
         self.observe()
         self.channels.sweep(self.swept)
-        self._expire(0)
-        self._loop.call_later(_TICK, self._tick)
+        if not self._is_expiring:
+            self._expire(0)
 
     def _expire(self, expired: int) -> None:
         """Expire for a moment, and go on soon if there may be more."""
         # While the horizon is nearer, a pulse may be old because its next could not come.
         ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
+        self._is_expiring = now > 0
         if now:
             self.tallies.expired += now
             self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
