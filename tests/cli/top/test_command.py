@@ -148,3 +148,26 @@ def test_what_cannot_be_watched_is_said(nobody, environ):
 
 def test_help_stays_light(environ):
     assert not imported_by(["heartbeats", "top", "--help"], environ) & HEAVY
+
+
+def test_a_server_that_refuses_is_told_from_one_that_is_read(
+    servers, tmp_path, start_pacemaker, environ
+):
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text('PacemakerDigest { username="nimbus" password="hush-hush"; };')
+    security = {"pacemaker.auth.method": "DIGEST", "java.security.auth.login.config": str(jaas)}
+    secured = start_pacemaker(conf=security)
+    fill(secured.address)  # who writes need not authenticate
+    told = ran([servers[0].address, secured.address], environ, "--once", "--interval", "0.2")
+    assert told.returncode == 0, told.stderr
+    assert "  refused" in told.stdout
+    assert "10 workers of 2 topologies · 1 of 2 Pacemakers" in told.stdout
+    told = ran([secured.address], environ, "--once")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith(f"storm: {secured.address}")
+    assert "pacemaker.auth.method" in told.stderr
+    options = [part for key, value in security.items() for part in ("-c", f"{key}={value}")]
+    told = ran([secured.address], environ, "--once", "--interval", "0.2", *options)
+    assert told.returncode == 0, told.stderr
+    assert "10 workers of 2 topologies · 1 of 1 Pacemaker" in told.stdout
+    assert "hush-hush" not in told.stdout + told.stderr + secured.log
