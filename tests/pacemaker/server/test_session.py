@@ -382,6 +382,7 @@ def test_an_end_by_the_server_is_counted_and_logged_once(caplog):
     assert sessions.tallies.closed == {"protocol": 1}
     [record] = caplog.records
     assert record.getMessage() == f"closing 10.0.0.1:4711: {session.fault}"
+    assert (record.peer, record.cause) == ("10.0.0.1:4711", "protocol")
 
 
 def test_an_ipv6_address_is_written_in_brackets():

@@ -210,7 +210,8 @@ class PacemakerServer:
         left_out = self._turned_away.spend(cause, clock())
         if left_out is not None:
             more = f"; and {left_out} more for that reason since" if left_out else ""
-            _log.warning("turned away %s: %s%s", address, reason, more)
+            extra = {"peer": address, "cause": cause}
+            _log.warning("turned away %s: %s%s", address, reason, more, extra=extra)
 
     def _left(self, session: Session, cause: str, reason: str) -> None:
         self.admission.left(session.address)

@@ -282,7 +282,9 @@ class Session:
         self.deadline = math.inf
         self._count_authentication("ok")
         _log.info(
-            "%s authenticated as %s with %s over %s", self.peer, user, self._method, self._channel
+            "%s authenticated as %s with %s over %s",
+            *(self.peer, user, self._method, self._channel),
+            extra={"peer": self.peer, "user": credentials.shown(mechanism), "method": self._method},
         )
         self.peer = f"{self.peer} ({user})"
 
@@ -291,7 +293,8 @@ class Session:
         sessions.tallies.refusals[cause] += 1
         self._refusals += 1
         if self._refusals == 1:
-            sessions.warn(self, f"refused {self.peer}: {reason} (later refusals are not logged)")
+            line = f"refused {self.peer}: {reason} (later refusals are not logged)"
+            sessions.warn(self, cause, line)
 
     def _count_authentication(self, outcome: str) -> None:
         self._sessions.tallies.authentications[self._method, outcome] += 1
@@ -354,16 +357,17 @@ class Sessions:
         if session.refusals > 1:
             _log.info("%s: %d requests were refused in all", session.peer, session.refusals)
         if cause:
-            self.tallies.closed[session.cause or cause] += 1
-            self.warn(session, f"closing {session.peer}: {reason}")
+            cause = session.cause or cause
+            self.tallies.closed[cause] += 1
+            self.warn(session, cause, f"closing {session.peer}: {reason}")
 
-    def warn(self, session: Session, line: str) -> None:
+    def warn(self, session: Session, cause: str, line: str) -> None:
         """Log what a client did wrong, unless much was logged of its address lately."""
         left_out = self._lines.spend(session.address, self.clock())
         if left_out is None:
             return
         more = f" (and {left_out} more from this address, not logged)" if left_out else ""
-        _log.warning("%s%s", line, more)
+        _log.warning("%s%s", line, more, extra={"peer": session.peer, "cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
         """Let `policy` hold from now on; return how many clients that costs their connections.
