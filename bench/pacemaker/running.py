@@ -205,7 +205,7 @@ def read_while_they_beat(cell, server, pace, how):
             connections=cells.WRITERS,
             keys_per_connection=cell.keys // cells.WRITERS,
             warmup=0.5,
-            seconds=1.5 * pace.paced,
+            seconds=max(4, 1.5 * pace.paced),
         )
     finally:
         reader.send_signal(signal.SIGTERM)
