@@ -1,4 +1,4 @@
-"""The real daemon, over real sockets."""
+"""The real daemon, over real sockets; what clients see of it, with both engines."""
 
 import os
 import re
@@ -26,16 +26,22 @@ from stormkeeper.pacemaker.wire import (
 )
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize
+from support.engines import ENGINES
 from support.messages import field, golden_frames, i32
 from support.pacemaker import PacemakerProcess
 from support.plain_client import DEADLINE_SECS, Client
 from support.waiting import until
 
 
-@pytest.fixture(scope="module")
-def server():
-    with PacemakerProcess() as process:
+@pytest.fixture(scope="module", params=ENGINES)
+def server(request):
+    with PacemakerProcess(conf={"pacemaker.engine": request.param}) as process:
         yield process
+
+
+@pytest.fixture(params=ENGINES)
+def fresh_server(request, start_pacemaker):
+    return start_pacemaker(conf={"pacemaker.engine": request.param})
 
 
 def descriptors(server):
@@ -46,8 +52,8 @@ def resident_bytes(server):
     return psutil.Process(server.pid).memory_info().rss
 
 
-def test_storms_conversation_gets_storms_bytes(start_pacemaker):
-    server = start_pacemaker()
+def test_storms_conversation_gets_storms_bytes(fresh_server):
+    server = fresh_server
     golden = {golden.name: golden for golden in golden_frames()}
     verbs = [name.removeprefix("request.") for name in golden if name.startswith("request.")]
     exact = [verb for verb in verbs if verb not in ("get_all_pulse_for_path", "not_authorized")]
@@ -180,8 +186,8 @@ def test_a_frame_of_the_maximum_goes_in_and_out(server):
         client.ask(MessageType.DELETE_PULSE_ID, path=pulse.id)
 
 
-def test_a_client_that_reads_nothing_is_not_served_without_end(start_pacemaker):
-    server = start_pacemaker()
+def test_a_client_that_reads_nothing_is_not_served_without_end(fresh_server):
+    server = fresh_server
     with Client(server) as client, Client(server) as other:
         client.send("/large", bytes(2_000_000))
         client.get("/large")
@@ -216,8 +222,8 @@ def test_a_client_that_ends_its_side_gets_its_answers(server):
         assert client.receive() is None
 
 
-def test_two_thousand_connections_leave_no_descriptor(start_pacemaker):
-    server = start_pacemaker()
+def test_two_thousand_connections_leave_no_descriptor(fresh_server):
+    server = fresh_server
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2_500:
         pytest.skip(f"only {hard} file descriptors allowed")
@@ -280,9 +286,11 @@ def test_the_horizon_begins_anew_after_a_suspension(start_pacemaker):
         until(lambda: "was stopped for" in server.log)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_at_once_and_cleanly(start_pacemaker, number):
-    server = start_pacemaker()
+@pytest.mark.parametrize(
+    ("number", "engine"), [(signal.SIGTERM, ENGINES[-1]), (signal.SIGINT, ENGINES[0])]
+)
+def test_a_signal_stops_it_at_once_and_cleanly(start_pacemaker, number, engine):
+    server = start_pacemaker(conf={"pacemaker.engine": engine})
     with Client(server) as client, Client(server) as deaf:
         client.send("/a", bytes(2_000_000))
         deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/a")) * 20)
@@ -343,8 +351,15 @@ class FaultyPacemaker(PacemakerProcess):
     )
 
 
-def test_an_error_of_ours_ends_one_connection_with_a_traceback():
-    with FaultyPacemaker() as server, Client(server) as other, Client(server) as unlucky:
+def test_the_log_says_which_engine_runs(request, server):
+    engine = request.node.callspec.params["server"]
+    assert re.search(rf"engine: {engine}[ ;]", server.log)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_error_of_ours_ends_one_connection_with_a_traceback(engine):
+    conf = {"pacemaker.engine": engine}
+    with FaultyPacemaker(conf=conf) as server, Client(server) as other, Client(server) as unlucky:
         unlucky.send("/a")
         assert unlucky.ask(MessageType.GET_ALL_NODES_FOR_PATH, path="/") is None
         until(lambda: "ZeroDivisionError" in server.log)
