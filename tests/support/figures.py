@@ -1,15 +1,6 @@
 """A Pacemaker's figures as they might be, for whatever is made of them."""
 
 from stormkeeper.pacemaker.server.figures import Figures
-from stormkeeper.pacemaker.server.tallies import Tallies
-
-
-def _tallies() -> Tallies:
-    tallies = Tallies()
-    for outcome in ("ok", "failed", "timeout"):
-        tallies.authentications["DIGEST", outcome] = 0
-    return tallies
-
 
 FIGURES = Figures(
     instance="6b1f",
@@ -30,7 +21,7 @@ FIGURES = Figures(
     max_bytes=1_000_000,
     oldest_pulse=12.5,
     recent_sizes=[*range(100, 0, -1)],
-    requests={"send": 1000, "get": 20, "other": 3},
+    requests={"send_pulse": 1000, "get_pulse": 20, "changes": 2, "other": 1},
     bytes_in=3_000_000,
     bytes_out=40_000,
     latency_bounds=(0.001, 0.01),
@@ -38,5 +29,4 @@ FIGURES = Figures(
     latency_sum=0.75,
     connections=5,
     max_connections=100,
-    tallies=_tallies(),
 )

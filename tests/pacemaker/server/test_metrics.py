@@ -8,7 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pacemaker.server.metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSALS, TURNED_AWAY, Tallies
+from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSALS, TURNED_AWAY, Tallies
 from support.figures import FIGURES
 
 
@@ -47,9 +47,9 @@ def test_figures_are_samples(accept):
         ("recent_pulse_size_bytes", "0.99"): 100,
         ("recent_pulse_size_bytes", "1.0"): 100,
         ("pulses_received_total",): 1000,
-        ("requests_total", "send"): 1000,
-        ("requests_total", "get"): 20,
-        ("requests_total", "other"): 3,
+        ("requests_total", "send_pulse"): 1000,
+        ("requests_total", "get_pulse"): 20,
+        ("requests_total", "other"): 1,
         ("received_bytes_total",): 3_000_000,
         ("sent_bytes_total",): 40_000,
         ("request_duration_seconds_bucket", "0.001"): 1000,
@@ -80,6 +80,9 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
         ("requests_refused_total", REFUSALS),
     ):
         assert [samples[name, cause] for cause in causes] == [0] * len(causes)
+    assert [samples["authentications_total", "DIGEST", outcome] for outcome in OUTCOMES] == [0] * 3
+    open_to_all, _ = scrape(dataclasses.replace(FIGURES, auth_method="NONE"))
+    assert not [key for key in open_to_all if key[0] == "authentications_total"]
     tallies = Tallies()
     tallies.accepted, tallies.expired = 9, 4
     tallies.refusals["store-full"] += 2

@@ -4,6 +4,7 @@ Storm's verbs are answered as Storm's Pacemaker does (``org.apache.storm.pacemak
 except that listing children goes by path segments, and that GET_ALL_PULSE_FOR_PATH is implemented.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -115,7 +116,7 @@ class Answerer:
         The largest payload of an answer, in bytes.
     """
 
-    __slots__ = ("_describe", "_max_size", "_store")
+    __slots__ = ("_describe", "_max_size", "_store", "asked")
 
     def __init__(
         self,
@@ -127,6 +128,8 @@ class Answerer:
         self._store = store
         self._describe = describe
         self._max_size = max_size
+        #: Requests by type, as far as they are not of the two that are answered at once.
+        self.asked: Counter[MessageType] = Counter()
 
     def answer(self, payload: bytes) -> bytes:
         """Carry out the request in a frame's payload and return the frame of the answer.
@@ -159,6 +162,7 @@ class Answerer:
                 f"{kind.name}: the client wants to authenticate and this server does not; set the"
                 " same pacemaker.auth.method for both (this server has NONE)"
             )
+        self.asked[kind] += 1
         message_id = -1 if request.message_id is None else request.message_id
         try:
             path = _raw(_path_of(request))

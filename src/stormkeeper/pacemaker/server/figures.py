@@ -8,12 +8,25 @@ import stormkeeper
 from stormkeeper.pacemaker.server.horizon import clock
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.wire import MessageType
 
 if TYPE_CHECKING:
     from stormkeeper.pacemaker.server.daemon import PacemakerServer
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
 MAX_SILENCE: Final = 5.0
+
+#: What is asked for besides the two verbs that channels count.
+_VERBS: Final = (
+    MessageType.CREATE_PATH,
+    MessageType.EXISTS,
+    MessageType.GET_ALL_PULSE_FOR_PATH,
+    MessageType.GET_ALL_NODES_FOR_PATH,
+    MessageType.DELETE_PATH,
+    MessageType.DELETE_PULSE_ID,
+    MessageType.CHANGES,
+    MessageType.SCAN,
+)
 
 #: Entries of the index that one picture looks at: a tenth of a millisecond.
 _LOOKED_AT: Final = 1_000
@@ -122,7 +135,7 @@ def figures_of(server: "PacemakerServer") -> Figures:
         max_bytes=index.max_bytes,
         oldest_pulse=oldest_pulse(index, now),
         recent_sizes=recent_sizes(index),
-        requests={"send": counts["sends"], "get": counts["gets"], "other": counts["others"]},
+        requests=_requests(counts, server.sessions.answerer.asked),
         bytes_in=counts["bytes_in"],
         bytes_out=counts["bytes_out"],
         latency_bounds=bounds,
@@ -132,6 +145,16 @@ def figures_of(server: "PacemakerServer") -> Figures:
         max_connections=server.admission.most,
         tallies=server.tallies,
     )
+
+
+def _requests(counts: Mapping[str, int], asked: Mapping[MessageType, int]) -> dict[str, int]:
+    """Return the requests by type: those that channels count, and those that come to be looked at.
+
+    The others are refused before, or belong to an authentication.
+    """
+    by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in _VERBS}
+    other = max(0, counts["others"] - sum(by_verb.values()))
+    return {"send_pulse": counts["sends"], "get_pulse": counts["gets"], **by_verb, "other": other}
 
 
 def oldest_pulse(index: PulseIndex, now: float) -> float | None:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.process_metrics import ProcessMetrics
 from stormkeeper.pacemaker.server.figures import MAX_SILENCE, Figures
-from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSALS, TURNED_AWAY
+from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSALS, TURNED_AWAY
 
 #: What all names begin with.
 PREFIX: Final = "stormkeeper_pacemaker_"
@@ -185,9 +185,14 @@ def _connections(figures: Figures) -> Iterator[Metric]:
         "Attempts to authenticate, by method and outcome (ok, or the cause of the failure).",
         labels=["method", "outcome"],
     )
-    for (method, outcome), count in sorted(tallies.authentications.items()):
+    known = {} if figures.auth_method == "NONE" else _none_yet(figures.auth_method)
+    for (method, outcome), count in sorted((known | tallies.authentications).items()):
         authentications.add_metric([method, outcome], count)
     yield authentications
+
+
+def _none_yet(method: str) -> dict[tuple[str, str], int]:
+    return {(method, outcome): 0 for outcome in OUTCOMES}
 
 
 def _with(causes: Sequence[str], counts: Mapping[str, int]) -> dict[str, int]:

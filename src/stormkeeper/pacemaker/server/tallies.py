@@ -17,6 +17,8 @@ CLOSED: Final = (
 )
 #: Why a request is answered with NOT_AUTHORIZED.
 REFUSALS: Final = ("path", "reserved", "store-full", "too-large", "unauthenticated")
+#: How an attempt to authenticate ends.
+OUTCOMES: Final = ("failed", "ok", "timeout")
 
 
 class Tallies:
