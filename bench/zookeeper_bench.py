@@ -5,8 +5,8 @@
 6,648 workers, each with a connection (of ZooKeeper: a session) and a node of its own, beat with 3
 KiB every 3 s: 2,216 writes a second, each at its time; latency counts from then. ZooKeeper is one
 real server out of PySpark's jars with its own defaults (each write is forced to disk before it is
-answered, in groups), a heap of at most 1 GiB, its data on the disk of this checkout, and all cores;
-the Pacemaker has one. A second ZooKeeper does not wait for the disk (forceSync=no).
+answered, in groups), a heap of at most 1 GiB, and its data on the disk of this checkout. Every
+server may use all cores; the generator has one of them. A second ZooKeeper does not wait for the disk (forceSync=no).
 
 The nodes are made, and written a first time, before the measurement. The disk's figure is what the
 kernel counts for the process (write_bytes of /proc/PID/io). One server runs at a time; every round
@@ -117,7 +117,9 @@ def main():
 
 
 def measure(kind, secs):
-    with kind() as server:
+    server = kind()
+    server.pinned = False
+    with server:
         found = running.load(
             server,
             operation="send",
