@@ -6,7 +6,6 @@ kernel takes the bytes at once; the thread sends the rest. Sockets are opened an
 thread alone, so that no other thread ever writes to a descriptor that means something else by now.
 """
 
-import errno
 import logging
 import os
 import selectors
@@ -27,19 +26,14 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.background import Background
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send
+from stormkeeper.pacemaker.client.channel import Channel, in_words
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
-from stormkeeper.pacemaker.client.secure_stream import SecureStream, says_tls
+from stormkeeper.pacemaker.client.secure_stream import SecureStream
 from stormkeeper.pacemaker.client.tls import Contexts
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode
+from stormkeeper.pacemaker.wire import Message
 
 log = logging.getLogger(__name__)
-
-#: Bytes read at once: many small answers, and small enough that malloc asks no system call for it.
-_READ_SIZE: Final = 65_536
-
-#: Bytes offered to the kernel at once from what it had no room for.
-_WRITE_SIZE: Final = 1_048_576
 
 #: Seconds that `close` waits for the thread, which only a callback of a future can delay.
 _JOIN_SECS: Final = 5.0
@@ -91,11 +85,7 @@ class SocketThread:
         self._futures: dict[Call, Future[Message]] = {}
         self._thread: threading.Thread | None = None
         #: The connection, once it is made and until it is dropped.
-        self._socket: socket.socket | None = None
-        #: TLS on it, if it is spoken.
-        self._stream: SecureStream | None = None
-        #: Bytes that the kernel had no room for.
-        self._unsent = bytearray()
+        self._channel: Channel | None = None
         self._dropped: list[socket.socket] = []
         #: Number of the attempt to connect that is wanted; None when none is.
         self._attempt_wanted: int | None = None
@@ -111,9 +101,6 @@ class SocketThread:
         self._sleeper: socket.socket
         self._dialer: Dialer
         self._attempt: int | None = None
-        self._splitter = FrameSplitter(max_message_size)
-        #: Whether anything came on this connection.
-        self._has_heard = False
         self._watched = 0
         #: When the thread began to look for what happened on its sockets.
         self._looked_at = clock()
@@ -227,7 +214,7 @@ class SocketThread:
         while effects:
             effect = effects.popleft()
             if isinstance(effect, Send):
-                self._seal_and_send(effect.data)
+                self._send(effect.data)
             elif isinstance(effect, Connect):
                 self._attempts += 1
                 self._attempt_wanted = self._attempts
@@ -247,37 +234,21 @@ class SocketThread:
             at_fault = isinstance(fault, RemoteProtocolError)
             self._exchange.failed(str(fault), now, peer_at_fault=at_fault)
 
-    def _seal_and_send(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
+        channel = self._channel
+        if channel is None:
+            return
         try:
-            if self._stream is not None:
-                data = self._stream.sealed(data)
+            channel.send(data)
         except StormkeeperError as error:
             self._fail(error, self._clock())
-        else:
-            self._send(data)
-
-    def _send(self, data: bytes) -> None:
-        if self._socket is None or not data:
-            return
-        sent = 0
-        if not self._unsent:
-            try:
-                sent = self._socket.send(data)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self._exchange.failed(_reason(error), self._clock())
-                return
-        if sent < len(data):
-            self._unsent += memoryview(data)[sent:]
+        if channel.has_unsent:
             self._wake()
 
     def _drop(self, reason: str) -> None:
-        if self._socket is not None:
-            self._dropped.append(self._socket)
-            self._socket = None
-        self._stream = None
-        self._unsent = bytearray()
+        if self._channel is not None:
+            self._dropped.append(self._channel.socket)
+            self._channel = None
         self._attempt_wanted = None
         self._wake()
         if self._exchange.suspect and not self._complained:
@@ -305,8 +276,8 @@ class SocketThread:
                 self._awake = True  # nobody to wake any more
                 for ours in (self._waker, self._sleeper, *self._dropped):
                     ours.close()
-                if self._socket is not None:
-                    self._socket.close()
+                if self._channel is not None:
+                    self._channel.socket.close()
 
     def _turn(self) -> bool:
         """Do what is due, then sleep until something happens; return False at the end."""
@@ -316,7 +287,8 @@ class SocketThread:
             self._exchange.passed(self._looked_at)
             settled = self._perform()
             dropped, self._dropped = self._dropped, []
-            current, has_unsent = self._socket, bool(self._unsent)
+            current = self._channel
+            has_unsent = current is not None and current.has_unsent
             wanted = self._attempt_wanted
             closed = self._exchange.state is Link.CLOSED
             alarm = self._exchange.alarm
@@ -328,7 +300,7 @@ class SocketThread:
         if closed:
             return False
         if current is not None:
-            self._watch(current, has_unsent=has_unsent)
+            self._watch(current.socket, has_unsent=has_unsent)
         if wanted != self._attempt:
             self._attempt = wanted
             if wanted is None:
@@ -346,7 +318,7 @@ class SocketThread:
         for key, mask in events:
             if key.fileobj is self._sleeper:
                 self._sleeper.recv(4096)
-            elif key.fileobj is current and current is not None:
+            elif current is not None and key.fileobj is current.socket:
                 if mask & selectors.EVENT_WRITE:
                     self._flush(current)
                 if mask & selectors.EVENT_READ:
@@ -367,67 +339,65 @@ class SocketThread:
             attempt, self._attempt = self._attempt, None
             with self._lock:
                 if attempt == self._attempt_wanted:
-                    self._exchange.failed(_reason(error), self._clock())
+                    self._exchange.failed(in_words(error), self._clock())
                 settled = self._perform()
             _settle(settled)
             return True
         if made is None:
             return False
-        self._splitter = FrameSplitter(self._max_message_size)
-        self._has_heard = False
         self._watched = selectors.EVENT_READ
         self._selector.register(made, self._watched)
         attempt, self._attempt = self._attempt, None
         with self._lock:
             if attempt == self._attempt_wanted:
                 self._attempt_wanted = None
-                self._socket = made
-                self._greet()
+                self._greet(made)
             else:
                 self._dropped.append(made)
             settled = self._perform()
         _settle(settled)
         return True
 
-    def _greet(self) -> None:
-        """Begin to use a connection: with TLS, if it is spoken."""
-        if self._tls is None:
-            self._exchange.connected(self._clock())
-            return
-        self._stream = SecureStream(self._tls(), self._host, f"{self._host}:{self._port}")
-        self._send(self._stream.begin())
+    def _greet(self, made: socket.socket) -> None:
+        """Begin to use a connection, with TLS if it is spoken."""
+        peer = f"{self._host}:{self._port}"
+        stream = None if self._tls is None else SecureStream(self._tls(), self._host, peer)
+        self._channel = channel = Channel(
+            made, peer=peer, max_message_size=self._max_message_size, stream=stream
+        )
+        try:
+            channel.begin()
+        except StormkeeperError as error:
+            self._fail(error, self._clock())
+        else:
+            if channel.is_up:
+                self._exchange.connected(self._clock())
 
-    def _flush(self, current: socket.socket) -> None:
+    def _flush(self, current: Channel) -> None:
         with self._lock:
-            if self._socket is not current or not self._unsent:
+            if self._channel is not current or not current.has_unsent:
                 return
             try:
-                with memoryview(self._unsent) as unsent:
-                    sent = current.send(unsent[:_WRITE_SIZE])
-                del self._unsent[:sent]
-                self._exchange.taken(self._clock())
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self._exchange.failed(_reason(error), self._clock())
+                if current.flush():
+                    self._exchange.taken(self._clock())
+            except StormkeeperError as error:
+                self._fail(error, self._clock())
             settled = self._perform()
         _settle(settled)
 
-    def _read(self, current: socket.socket) -> None:
+    def _read(self, current: Channel) -> None:
         answers: list[Message] = []
         fault: StormkeeperError | None = None
         try:
-            data = self._receive(current)
-            if data is None:
+            data = current.receive()
+            plain = None if data is None else self._open(current, data)
+            if plain is None:
                 return
-            for payload in self._splitter.feed(data):
-                answers.append(decode(payload))
-            if self._splitter.fault is not None:
-                raise self._splitter.fault
+            answers, fault = current.messages(plain)
         except StormkeeperError as error:
             fault = error
         with self._lock:
-            if self._socket is not current:
+            if self._channel is not current:
                 return
             now, before = self._clock(), self._exchange.state
             self._exchange.received(answers, now)
@@ -440,53 +410,20 @@ class SocketThread:
                 log.info("%s: the server answers again", self._name)
         _settle(settled)
 
-    def _receive(self, current: socket.socket) -> bytes | None:
-        """Return what came, decrypted; None if nothing did or the connection is not ours any more.
-
-        Raises
-        ------
-        StormkeeperError
-            If the connection ended or cannot be used.
-        """
-        try:
-            data = current.recv(_READ_SIZE)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            raise PacemakerUnavailableError(self._ended(_reason(error))) from error
+    def _open(self, current: Channel, data: bytes) -> bytes | None:
+        """Return what came, decrypted; None if the connection is not ours any more."""
+        if self._tls is None:
+            return data
         with self._lock:
-            if self._socket is not current:
+            if self._channel is not current:
                 return None
-            stream = self._stream
-            if not data:
-                ended = "the server closed the connection" if stream is None else stream.ended()
-                raise PacemakerUnavailableError(self._ended(ended))
-            if stream is None:
-                if not self._has_heard and says_tls(data):
-                    raise UntrustedServerError(
-                        f"{self._host}:{self._port} speaks TLS, and this client does not:"
-                        " set pacemaker.tls.enable to true"
-                    )
-                self._has_heard = True
-                return data
-            was_up = stream.is_up
-            try:
-                data, answer = stream.received(data)
-            except StormkeeperError:
-                self._send(stream.farewell())
-                raise
-            self._send(answer)
-            if stream.is_up and not was_up:
+            was_up = current.is_up
+            plain = current.opened(data)
+            if current.is_up and not was_up:
                 self._exchange.connected(self._clock())
             settled = self._perform()
         _settle(settled)
-        return data
-
-    def _ended(self, reason: str) -> str:
-        """Say that the connection ended, with what it may mean that nothing ever came on it."""
-        if self._has_heard or self._tls is not None:
-            return reason
-        return f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true"
+        return plain
 
     def _compute(self, step: Compute) -> None:
         """Do what may block, in a thread of its own, and tell the exchange."""
@@ -518,17 +455,3 @@ def _settle(settled: _Settled) -> None:
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
-
-
-def _reason(error: OSError) -> str:
-    if error.errno in _IN_WORDS:
-        return _IN_WORDS[error.errno]
-    return error.strerror or str(error)
-
-
-_IN_WORDS: Final = {
-    errno.ECONNREFUSED: "connection refused: nothing listens there",
-    errno.ECONNRESET: "the server cut the connection",
-    errno.EPIPE: "the server closed the connection",
-    errno.ETIMEDOUT: "the network timed out",
-}
