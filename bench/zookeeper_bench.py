@@ -6,7 +6,8 @@
 KiB every 3 s: 2,216 writes a second, each at its time; latency counts from then. ZooKeeper is one
 real server out of PySpark's jars with its own defaults (each write is forced to disk before it is
 answered, in groups), a heap of at most 1 GiB, and its data on the disk of this checkout. Every
-server may use all cores; the generator has one of them. A second ZooKeeper does not wait for the disk (forceSync=no).
+server may use all cores; the generator has one of them. A second ZooKeeper does not wait for the
+disk (forceSync=no).
 
 The nodes are made, and written a first time, before the measurement. The disk's figure is what the
 kernel counts for the process (write_bytes of /proc/PID/io). One server runs at a time; every round
