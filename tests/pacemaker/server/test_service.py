@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -133,31 +134,17 @@ def test_a_period_must_pass_before_it_has_been_seen(start_pacemaker):
     assert now["horizon_seconds",] < 600
 
 
-def test_scraping_does_not_disturb_beats(server):
-    """The metrics are asked for all the time, by four at once; a beat never waits for long."""
+def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
     address = metrics_address(server)
     process = psutil.Process(server.pid)
-    before = sum(process.cpu_times()[:2])
-    program = (
-        "import sys, time, urllib.request\n"
-        "end = time.monotonic() + 2\n"
-        "while time.monotonic() < end:\n"
-        "    urllib.request.urlopen(sys.argv[1], timeout=20).read()\n"
-    )
-    greedy = [
-        subprocess.Popen([sys.executable, "-c", program, f"http://{address}/metrics"])
-        for _ in range(4)
-    ]
-    try:
-        with PacemakerClient(server.address) as client:
-            while any(asker.poll() is None for asker in greedy):
-                client.send_pulse("/workerbeats/t/node-0", bytes(100))
-    finally:
-        for asker in greedy:
-            asker.kill()
-            asker.wait(SECS)
-    # Beats and connections cost something as well; scraping alone would take the whole of a core.
-    assert sum(process.cpu_times()[:2]) - before < 2.0
+    started, used = time.monotonic(), sum(process.cpu_times()[:2])
+    answers = 0
+    while time.monotonic() < started + 1.5:
+        assert fetch(address, "/metrics")[0] == 200
+        answers += 1
+    assert answers > 5
+    share = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - started)
+    assert share < 0.25  # about 0.05; unbounded, it would be most of a core
 
 
 def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server):
