@@ -144,7 +144,7 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
         answers += 1
     assert answers > 5
     share = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - started)
-    assert share < 0.25  # about 0.05; unbounded, it would be most of a core
+    assert share < 0.15  # about 0.05; unbounded, as much as the asker can make it
 
 
 def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server):
