@@ -1,10 +1,13 @@
 """The generator in C against real servers: what it says must be what was asked of it."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
+from kazoo.client import KazooClient
 
 from pacemaker import compiling, running, servers
+from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client import PacemakerClient
 
 pytestmark = pytest.mark.skipif(
@@ -59,6 +62,43 @@ def test_what_it_stores_is_what_our_client_reads(stormkeeper):
         seconds=0.2,
     )
     assert found["requests"] > 0
+
+
+@pytest.mark.parametrize("kind", [servers.Redis, servers.Memcached])
+@pytest.mark.parametrize("operation", ["send", "get"])
+def test_what_others_keep_comes_back_from_them(kind, operation):
+    if shutil.which(kind.name.replace("redis", "redis-server")) is None:
+        pytest.skip(f"{kind.name} is not installed")
+    with kind() as server:
+        found = running.load(server, operation=operation, warmup=0, seconds=0.1, outstanding=4)
+    assert found["requests"] > 0
+
+
+@pytest.mark.zookeeper
+def test_zookeeper_takes_its_heartbeats(tmp_path):
+    with DevZooKeeper(tmp_path) as zookeeper:
+        server = SimpleNamespace(port=zookeeper.port, protocol="zookeeper", pids=zookeeper.pid)
+        found = running.load(
+            server,
+            operation="send",
+            bytes=100,
+            rate=200,
+            connections=40,
+            keys_per_connection=1,
+            warmup=0,
+            seconds=0.5,
+        )
+        assert found["requests"] > 0
+        client = KazooClient(str(zookeeper.address))
+        client.start()
+        try:
+            topology = "/storm/workerbeats/wc-0-1434561979"
+            workers = client.get_children(topology)
+            assert len(workers) == 24
+            assert {len(client.get(f"{topology}/{worker}")[0]) for worker in workers} == {100}
+        finally:
+            client.stop()
+            client.close()
 
 
 def test_a_value_that_is_not_what_was_sent_ends_it(echo):
