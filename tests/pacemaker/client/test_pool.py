@@ -186,6 +186,31 @@ def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, po
     assert pool.get_pulse("/w") == b"4"
 
 
+def test_the_writers_of_a_server_come_back_to_it_and_the_spread_is_as_before(stack):
+    daemons = [stack.enter_context(PacemakerProcess()) for _ in range(3)]
+    servers = [address(daemon) for daemon in daemons]
+    writers = [
+        stack.enter_context(
+            PacemakerPool(servers, try_timeout=TRY, look_secs=0.5, random=Random(seed))
+        )
+        for seed in range(24)
+    ]
+
+    def beat():
+        for number, writer in enumerate(writers):
+            writer.send_pulse(f"/w/{number}", b"x")
+        return [writer.write_server for writer in writers]
+
+    at_first = beat()
+    assert set(at_first) == set(servers)
+    daemons[0].kill()
+    away = beat()
+    assert set(away) == set(servers[1:]), "not all to the same one"
+    assert all(now == before for now, before in zip(away, at_first, strict=True) if before in away)
+    daemons[0].start()
+    until(lambda: beat() == at_first)
+
+
 def test_with_the_patience_of_a_real_worker_a_pulse_is_elsewhere_within_two_seconds(
     own_daemons, stack
 ):
