@@ -532,7 +532,9 @@ cdef class EpollChannels:
             if overdue is not None:
                 self._end(channel, rules.HANDSHAKE_TIMEOUT, overdue)
                 self._rest(channel)
-            elif channel.unsent_size and now - channel.unsent_since > self.output_timeout:
+            elif (
+                channel.interest == EPOLLOUT and now - channel.unsent_since > self.output_timeout
+            ):
                 self._end(
                     channel, rules.OUTPUT_TIMEOUT, rules.unread_answers(now - channel.unsent_since)
                 )
@@ -654,6 +656,9 @@ cdef class EpollChannels:
         cdef uint32_t interest = EPOLLIN
         if channel.unsent_size or channel.has_unanswered:
             interest = EPOLLOUT
+            if not channel.unsent_size:
+                # The system took all of the last answers, and may take no more for a while.
+                channel.unsent_since = self._now
         elif channel.is_half_closed:
             pass
         elif channel.is_over or self._is_draining:
