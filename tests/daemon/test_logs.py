@@ -5,6 +5,13 @@ import logging
 import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from stormkeeper.daemon import logs
+from stormkeeper.local.java import find_java
 
 PROGRAM = """
 import json
@@ -102,3 +109,38 @@ def test_json_is_one_object_a_line_with_fields():
     assert end["message"] == "the process ends: RuntimeError"
     assert end["exception"].endswith("RuntimeError: the end")
     assert "hunter2" not in run.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_sparks_own_log_has_the_same_form(form):
+    jars = Path(pyspark.__file__).parent / "jars"
+    configuration = Path(logs.__file__).with_name("log4j2.properties").as_uri()
+    options = [f"-Dlog4j2.configurationFile={configuration}", f"-Dstormkeeper.log={form}"]
+    # What any program on Spark's class path says when it fails, over two lines.
+    main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    run = subprocess.run(
+        [
+            find_java(),
+            *options,
+            "-Dzookeeper.jmx.log4j.disable=true",
+            "-cp",
+            f"{jars}/*",
+            main,
+            "no\nport",
+            "folder",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("Usage")]
+    if form == "text":
+        assert "ERROR ZooKeeperServerMain Invalid arguments, exiting abnormally" in lines[0]
+        return
+    first, *others = map(json.loads, lines)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
+    assert (first["level"], first["logger"]) == ("ERROR", main)
+    assert first["message"] == "Invalid arguments, exiting abnormally"
+    assert 'NumberFormatException: For input string: "no\nport"\n\tat ' in first["exception"]
+    assert "exception" not in others[0]

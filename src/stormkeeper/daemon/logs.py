@@ -32,6 +32,8 @@ class _LineFormatter(logging.Formatter):
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Ours, so that configuring twice does not write every line twice."""
 
+    is_json = False
+
 
 _TIME: Final = _LineFormatter()
 
@@ -56,6 +58,7 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
     if any(isinstance(handler, _StderrHandler) for handler in root.handlers):
         return
     handler = _StderrHandler(sys.stderr)
+    handler.is_json = as_json
     if as_json:
         handler.setFormatter(_json_formatter())
         sys.excepthook = _log_end_of_process
@@ -63,6 +66,12 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
     else:
         handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root.addHandler(handler)
+
+
+def is_json() -> bool:
+    """Whether this process's log is JSON, so that what it starts may write the same."""
+    handlers = logging.getLogger().handlers
+    return any(isinstance(handler, _StderrHandler) and handler.is_json for handler in handlers)
 
 
 def _json_formatter() -> logging.Formatter:

@@ -27,6 +27,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from stormkeeper.daemon.logs import is_json
 from stormkeeper.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ def settings(conf: Mapping[str, Any], app_name: str) -> dict[str, str]:
                 "-XX:-UsePerfData",
                 shlex.quote(f"-Djava.io.tmpdir={tempfile.gettempdir()}"),
                 shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
+                f"-Dstormkeeper.log={'json' if is_json() else 'text'}",
             )
         )
     return chosen | given
