@@ -4,9 +4,13 @@ import threading
 import time
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import (
     AuthenticationError,
+    ConfigError,
     NotAuthorizedError,
     PacemakerUnavailableError,
     RemoteProtocolError,
@@ -41,6 +45,8 @@ class World:
         self.now = 0.0
         self.connects = 0
         self.sent = []
+        #: How much was sent before the connection that is now.
+        self.begun = 0
         self.steps = []
         self.drops = []
         self.outcomes = {}
@@ -57,6 +63,7 @@ class World:
             elif isinstance(effect, Drop):
                 self.drops.append(effect.reason)
             elif isinstance(effect, Settle):
+                assert effect.call not in self.outcomes, "settled twice"
                 self.outcomes[effect.call] = effect.outcome
 
     def ask(self, path, *, retries=10, deadline=15.0):
@@ -67,6 +74,7 @@ class World:
         return call
 
     def connect(self):
+        self.begun = len(self.sent)
         self.exchange.connected(self.now)
         self.carried_out()
 
@@ -224,6 +232,95 @@ def test_nonsense_in_it_is_the_servers_fault_and_tried_again(world):
         world.hear(Message(MessageType.SEND_PULSE_RESPONSE, 0))
         world.wait(1.0)
     assert isinstance(world.outcomes[call], RemoteProtocolError)
+
+
+# --- anything in any order ------------------------------------------------------------------------
+
+
+class AnyCourse(RuleBasedStateMachine):
+    """Whatever happens in an authentication: every call ends once, and in time."""
+
+    def __init__(self):
+        super().__init__()
+        self.world = World()
+        self.calls = []
+
+    @rule(retries=st.integers(0, 3), deadline=st.sampled_from([0.5, 3.0, 12.0]))
+    def ask(self, retries, deadline):
+        path = f"/{len(self.calls)}"
+        self.calls.append(self.world.ask(path, retries=retries, deadline=deadline))
+
+    @precondition(lambda self: self.world.exchange.state is Link.CONNECTING)
+    @rule()
+    def connection_is_made(self):
+        self.world.connect()
+
+    @precondition(lambda self: self.world.exchange.state is Link.AUTHENTICATING)
+    @rule()
+    def all_goes_well(self):
+        self.world.authenticate()
+
+    @rule(
+        message=st.sampled_from(
+            [
+                REFUSED,
+                token(b"challenge"),
+                token(b"proof"),
+                token(b"nonsense"),
+                COMPLETE,
+                Message(MessageType.CONTROL_MESSAGE, blob=b"\xff"),
+                Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/0", b"1")),
+                Message(MessageType.SEND_PULSE_RESPONSE, 0),
+            ]
+        )
+    )
+    def server_says_something(self, message):
+        self.world.hear(message)
+
+    @rule(error=st.sampled_from([None, AuthenticationError("no"), ConfigError("no file")]))
+    def a_step_ends(self, error):
+        steps, self.world.steps = self.world.steps, []
+        for step in steps:
+            try:
+                outcome = error or step.work()
+            except AuthenticationError as failure:
+                outcome = failure
+            self.world.exchange.computed(step, outcome, self.world.now)
+            self.world.carried_out()
+
+    @precondition(lambda self: self.world.exchange.state is not Link.DOWN)
+    @rule()
+    def connection_ends(self):
+        self.world.exchange.failed("cut", self.world.now)
+        self.world.carried_out()
+
+    @rule(seconds=st.sampled_from([0.01, 0.4, 1.1, 6.0]))
+    def time_passes(self, seconds):
+        self.world.wait(seconds)
+
+    @rule()
+    def it_rests(self):
+        self.world.exchange.rest()
+        self.world.carried_out()
+
+    @invariant()
+    def nobody_waits_beyond_the_deadline(self):
+        for call in self.calls:
+            assert call in self.world.outcomes or self.world.now <= call.deadline
+
+    @invariant()
+    def nothing_of_a_call_leaves_before_the_server_is_known(self):
+        frames = {call.frame for call in self.calls}
+        if self.world.exchange.state is Link.AUTHENTICATING:
+            assert not frames & set(self.world.sent[self.world.begun :])
+
+    def teardown(self):
+        self.world.wait(20.0)
+        assert set(self.world.outcomes) == set(self.calls)
+
+
+TestAnyCourse = AnyCourse.TestCase
+TestAnyCourse.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 # --- over sockets ---------------------------------------------------------------------------------
