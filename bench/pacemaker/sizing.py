@@ -41,9 +41,9 @@ class Assumptions:
     #: Share of its core that a Pacemaker is to use at most in quiet times: the rest is for a
     #: neighbour's workers, for readers, and for everyone at once after a break in the network.
     busy_share: float = 0.5
-    #: Connections that one Pacemaker is to hold at most in quiet times: with the usual limit of
-    #: 65,536 descriptors a dead neighbour's workers still find room.
-    connections_each: int = 40_000
+    #: Connections that one Pacemaker is to hold at most in quiet times: of the 262,144 descriptors
+    #: that the unit file in deploy/ gives it, so that a dead neighbour's workers find room.
+    connections_each: int = 100_000
     #: What one network card carries, each way, at the same share.
     card_bits_per_sec: float = 10e9
 
