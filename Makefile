@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 KERBEROS := $(VENV)/kerberos
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test lint bench bench-pacemaker bench-local bench-zookeeper soak format clean
+.PHONY: help setup run test lint bench bench-pacemaker bench-local bench-zookeeper soak faults fuzz format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -47,6 +47,12 @@ bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and throu
 	@$(BIN)/python bench/zookeeper_bench.py $(ARGS)
 
 SECONDS := 3600
+faults: $(KERBEROS) ## every bad input in every mode, each judged alone (some minutes)
+	@$(BIN)/pytest tests/faults -m 'faults or not faults' $(ARGS)
+
+fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
+	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
+
 soak: $(INSTALLED) ## Pacemakers under workers that come and go, until memory is flat (SECONDS=3600)
 	@$(BIN)/python bench/soak.py --seconds $(SECONDS)
 

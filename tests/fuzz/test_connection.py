@@ -1,0 +1,63 @@
+"""Whatever bytes a client sends, in whatever pieces: whole answers, or a fault that is its own."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzz.mutations import EXAMPLES, streams
+from stormkeeper.pacemaker.server.access import Policy
+from stormkeeper.pacemaker.server.exchange import Exchange
+from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE, FrameSplitter, decode
+from support.sessions import POLICY, new_sessions
+
+SECRET = b"only for those who may read"
+KEPT = {b"/workerbeats/a-1-1/n-6700": SECRET, b"/workerbeats/b-1-1/n-6700": SECRET}
+OPEN, CLOSED = Policy(), POLICY
+SEALED = Policy("SCRAM", POLICY.mechanism, is_authorised=bool, authenticates_writers=True)
+
+
+def converse(policy: Policy, pieces: list[bytes]):  # type: ignore[no-untyped-def]
+    """Return the payloads of all answers, the exchange, and the store."""
+    sessions, store, _ = new_sessions(policy)
+    for path, details in KEPT.items():
+        store.put(path, details)
+    exchange = Exchange(sessions.open("10.0.0.1", 4711), DEFAULT_MAX_SIZE)
+    splitter, answers = FrameSplitter(), []
+    for piece in pieces:
+        exchange.receive(piece)
+        while True:
+            said = exchange.next_answers(max_bytes=100)
+            answers += splitter.feed(said)
+            if exchange.ending is not None or not exchange.has_unanswered:
+                break
+    assert not splitter.has_partial
+    return answers, exchange, store
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(streams(), st.sampled_from([OPEN, CLOSED, SEALED]))
+def test_whole_answers_or_a_fault(pieces: list[bytes], policy: Policy) -> None:
+    answers, exchange, store = converse(policy, pieces)
+    for answer in answers:
+        decode(answer)
+    if exchange.ending is not None:
+        cause, reason = exchange.ending
+        assert cause
+        assert reason
+        exchange.receive(pieces[0])
+        assert exchange.next_answers() == b""
+    # What is listed is what is held, whatever has been sent and deleted.
+    listed = {pulse.path for pulse in store.pulses(b"/")}
+    assert len(listed) == store.keys
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(streams(), st.sampled_from([CLOSED, SEALED]))
+def test_nobody_reads_who_has_not_authenticated(pieces: list[bytes], policy: Policy) -> None:
+    answers, _, store = converse(policy, pieces)
+    for answer in answers:
+        assert SECRET not in answer
+        assert b"n-6700" not in answer
+        assert store.instance.encode() not in answer
+    if policy is SEALED:
+        assert {path: store.get(path) for path in KEPT} == KEPT
+        assert store.keys == len(KEPT)
