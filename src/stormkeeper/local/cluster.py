@@ -29,7 +29,7 @@ from stormkeeper.local.processes import RUN_MARK, Child, end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.watch import Watch
-from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.pacemaker.client.settings import ClientSettings, access_of
 
 log = logging.getLogger(__name__)
 
@@ -260,8 +260,10 @@ class Cluster:
 
     def _hint(self, servers: Sequence[str]) -> str:
         storm = sys.argv[0] if Path(sys.argv[0]).name in {"storm", "stormkeeper"} else "storm"
-        setting = shlex.quote(f"pacemaker.servers=[{', '.join(servers)}]")
-        return f"{storm} heartbeats list /workerbeats -c {setting}"
+        settings = [f"pacemaker.servers=[{', '.join(servers)}]"]
+        settings += [f"{key}={value}" for key, value in access_of(self._conf).items()]
+        options = " ".join(f"-c {shlex.quote(setting)}" for setting in settings)
+        return f"{storm} heartbeats list /workerbeats {options}"
 
     # --- watch -------------------------------------------------------------------------------
 
