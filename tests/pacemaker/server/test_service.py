@@ -214,7 +214,11 @@ class Service:
 def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
     with Service(tmp_path, "pacemaker.metrics.port=0", WATCHDOG_USEC="200000") as service:
         assert service.told("READY=1") == "READY=1\nSTATUS=0 connections, 0 pulses held"
-        assert service.process.stdout.readline().startswith("pacemaker listening on ")
+        port = int(service.process.stdout.readline().rpartition("listening on 127.0.0.1:")[2])
+        with socket.create_connection(("127.0.0.1", port), SECS) as client:
+            peer = "{}:{}".format(*client.getsockname())
+            client.sendall(bytes(4))
+            assert client.recv(1) == b""
         service.told("WATCHDOG=1")
         service.told("WATCHDOG=1")
         service.process.send_signal(signal.SIGHUP)
@@ -225,6 +229,8 @@ def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
         assert service.told("STOPPING=1").startswith("STOPPING=1\nSTATUS=draining: ")
     assert all(list(r)[:4] == ["time", "level", "logger", "message"] for r in log)
     assert [r["message"] for r in log if r["message"].startswith("engine: ")]
+    [closing] = [r for r in log if r["message"].startswith("closing ")]
+    assert (closing["level"], closing["peer"], closing["cause"]) == ("WARNING", peer, "protocol")
     assert [r for r in log if r["level"] not in ("INFO", "WARNING")] == []
 
 
