@@ -385,6 +385,31 @@ async def test_unread_answers_have_their_time(engine):
 
 
 @on_each
+async def test_answers_that_only_the_system_holds_have_their_time_too(engine):
+    class Session(OpenSession):
+        def answer(self, payload):  # so long that every answer is a turn
+            ends = time.perf_counter() + 0.002
+            while time.perf_counter() < ends:
+                pass
+            return super().answer(payload) * 1_000
+
+    rig = Rig(engine, lambda: Session(rig.index))
+    async with rig:
+        client = rig.connect()
+        # The system takes some whole answers of 30 KB, and then says that it takes no more.
+        await client.send(get("/absent") * 40)
+        await asyncio.sleep(0.2)
+        rig.channels.sweep(rig.now)
+        assert len(client.session.payloads) < 40
+        rig.now += 50
+        rig.channels.sweep(rig.now)
+        assert not rig.ended
+        rig.now += 50
+        rig.channels.sweep(rig.now)
+        assert [cause for cause, _ in rig.told()] == ["output-timeout"]
+
+
+@on_each
 async def test_a_handshake_that_is_due_ends_the_channel(engine):
     async with Rig(engine) as rig:
         client = rig.connect()
