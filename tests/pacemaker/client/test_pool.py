@@ -181,7 +181,9 @@ def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, po
         assert not beats_at(first)
     first.resume() if how == "suspend" else first.start()
     until(lambda: beats_at(first))
+    looking = direct(second)
     pool.send_pulse("/w", b"4")
+    until(lambda: looking.server_info().connections == 1)  # its own: the pool's is let go
     assert direct(first).get_pulse("/w") == b"4"
     assert pool.get_pulse("/w") == b"4"
 

@@ -69,6 +69,8 @@ class Writer:
         self._retries = retries
         self._clock = clock
         self._lock = threading.Lock()
+        #: Whose connection is let go with the next write: when home answered, one was under way.
+        self._left: Address | None = None
 
     @property
     def server(self) -> Address:
@@ -157,6 +159,9 @@ class Writer:
         """Ask whether home is back, if it is time, without waiting for the answer."""
         with self._lock:
             home = self._placement.look_due(now)
+            left, self._left = self._left, None
+        if left is not None:
+            self._clients[left].rest()
         if home is None or self._clients[home].retry_in():
             return
         try:
@@ -172,6 +177,6 @@ class Writer:
         with self._lock:
             left = self._placement.answered(self._clock())
             home = self._placement.home
+            self._left = left or self._left
         if left is not None:
             log.info("Pulses go to %s again, as it answers, and not to %s", home, left)
-            self._clients[left].rest()
