@@ -20,7 +20,8 @@ The rules that hold here:
   first answer, not at the first connection: a frozen server accepts connections.
 - **Authentication**, where it is asked for, comes first on every connection (`handshake`). One that
   fails is final for the calls that wait; the next call tries again, after the back-off.
-- **A request of an extension** leaves only on a connection whose server has told that it has it.
+- **A request of an extension** leaves only on a connection whose server has told that it has it
+  (`gate`).
 """
 
 from collections import deque
@@ -34,7 +35,6 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
     RemoteProtocolError,
     StormkeeperError,
-    UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client.answers import fault_of, refusal, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
@@ -48,11 +48,11 @@ from stormkeeper.pacemaker.client.calls import (
     Settle,
     with_message_id,
 )
+from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
 from stormkeeper.pacemaker.client.handshake import Handshake, Identity
 from stormkeeper.pacemaker.client.inflight import MAX_IN_FLIGHT, MAX_MESSAGE_ID, InFlight
 from stormkeeper.pacemaker.client.supersession import NewerWrites
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
-from stormkeeper.pacemaker.wire.extensions import extension_of, extensions_told
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
 NEVER: Final = float("inf")
 
@@ -110,11 +110,8 @@ class Exchange:
         #: Calls to be sent, in the order in which they were made.
         self._waiting: deque[Call] = deque()
         self._in_flight: InFlight[Call] = self._new_table()
-        #: Calls of extensions that wait to hear whether the server has them.
-        self._held: list[Call] = []
-        #: Extensions that the server told of on this connection; None before it was asked.
-        self._told: frozenset[str] | None = None
-        self._asking = False
+        #: What this connection's server has of extensions.
+        self._gate = ExtensionGate()
         #: Every call that is not settled yet, with those that only follow another.
         self._open: dict[int, Call] = {}
         self._sequence = 0
@@ -209,9 +206,10 @@ class Exchange:
             sent = [call for call in self._in_flight.drain() if call.sequence and not call.settled]
             for call in sent:
                 call.was_sent = True
-            for call in self._held:
+            held = self._gate.release()
+            for call in held:
                 call.tries += 1
-            touched = sent + self._held
+            touched = sent + held
             again = sorted((*touched, *self._waiting), key=lambda call: call.sequence)
             self._waiting = deque(again)
         else:
@@ -270,7 +268,7 @@ class Exchange:
         for call in [call for call in self._open.values() if now >= call.deadline]:
             self._give_up(call, now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
-        self._held = [call for call in self._held if not call.settled]
+        self._gate.forget_settled()
         self._advance(now)
         self.alarm = min(
             self._connect_by,
@@ -299,7 +297,7 @@ class Exchange:
             )
             self._settle(call, error)
         self._waiting.clear()
-        self._held.clear()
+        self._gate.release()
         self._in_flight.drain()
         self.alarm = self._connect_by = NEVER
 
@@ -401,31 +399,12 @@ class Exchange:
 
     def _permitted(self, call: Call, now: float) -> bool:
         """Whether `call` may be sent on this connection; if not, see to it."""
-        extension = extension_of(call.kind)
-        if extension is None:
-            return True
-        if self._told is None:
-            self._held.append(call)
-            if not self._asking:
-                self._asking = True
-                self._waiting.appendleft(self._question(now))
-            return False
-        if extension in self._told:
-            return True
-        message = (
-            f"{self._peer} has not told that it has the extension {extension!r}, so"
-            f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
-        )
-        self._settle(call, UnsupportedExtensionError(message))
-        return False
-
-    def _question(self, now: float) -> Call:
-        """Make our own call that asks which extensions the server has.
-
-        It has no deadline: it lives as long as the connection, and `_stuck_at` sees to that.
-        """
-        frame = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
-        return Call(MessageType.GET_PULSE, RESERVED_PATH, frame, NEVER, 0, now)
+        verdict = self._gate.verdict(call)
+        if verdict is Verdict.ASK:
+            self._waiting.appendleft(question(now))
+        elif verdict is Verdict.REFUSE:
+            self._settle(call, unsupported(self._peer, call))
+        return verdict is Verdict.SEND
 
     def _answered(self, call: Call, answer: Message) -> str | None:
         """Settle `call` with its answer; return what is wrong with it, if anything."""
@@ -446,17 +425,15 @@ class Exchange:
         """Learn the server's extensions from its answer; return what is wrong with that."""
         if answer.type == MessageType.NOT_AUTHORIZED:
             if call.sequence == 0:
-                self._asking = False
-                for held in self._held:
+                self._gate.refused()
+                for held in self._gate.release():
                     self._settle(held, self._refusal(held))
-                self._held = []
             return None
         try:
-            self._told = extensions_told(answer.pulse.details if answer.pulse else None)
+            self._gate.told(answer)
         except RemoteProtocolError as error:
             return f"what the server tells of itself is not readable: {error}"
-        self._waiting.extendleft(reversed(self._held))
-        self._held = []
+        self._waiting.extendleft(reversed(self._gate.release()))
         return None
 
     def _refusal(self, call: Call) -> NotAuthorizedError:
@@ -481,9 +458,7 @@ class Exchange:
         self._handshake = None
         self._connect_by = NEVER
         self._in_flight.drain()
-        self._held = []
-        self._told = None
-        self._asking = False
+        self._gate = ExtensionGate()
 
     def _give_up(self, call: Call, now: float) -> None:
         reason = call.reason or self.last_failure or "no answer yet"

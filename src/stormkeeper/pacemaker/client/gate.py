@@ -1,0 +1,94 @@
+"""Lets a request of an extension pass only to a server that has told that it has it; without I/O.
+
+A message type that it does not know ends a Java Pacemaker. So the first such request on a
+connection waits, with those that follow, until the server has been asked what it is; see
+`stormkeeper.pacemaker.wire.extensions`.
+"""
+
+from enum import Enum
+from typing import Final
+
+from stormkeeper.errors import UnsupportedExtensionError
+from stormkeeper.pacemaker.client.answers import type_name
+from stormkeeper.pacemaker.client.calls import Call
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
+from stormkeeper.pacemaker.wire.extensions import extension_of, extensions_told
+
+_NEVER: Final = float("inf")
+
+
+class Verdict(Enum):
+    """What becomes of a call."""
+
+    SEND = "send"
+    #: Keep it: the server is being asked.
+    HOLD = "hold"
+    #: Keep it, and send `question`.
+    ASK = "ask"
+    #: The server does not have it.
+    REFUSE = "refuse"
+
+
+class ExtensionGate:
+    """What one connection's server has, and the calls that wait to hear of it."""
+
+    __slots__ = ("_asking", "_held", "_told")
+
+    def __init__(self) -> None:
+        self._held: list[Call] = []
+        #: Extensions that the server told of; None before it was asked.
+        self._told: frozenset[str] | None = None
+        self._asking = False
+
+    def verdict(self, call: Call) -> Verdict:
+        """Decide on a call; one that is to wait is held from now on."""
+        extension = extension_of(call.kind)
+        if extension is None:
+            return Verdict.SEND
+        if self._told is not None:
+            return Verdict.SEND if extension in self._told else Verdict.REFUSE
+        self._held.append(call)
+        if self._asking:
+            return Verdict.HOLD
+        self._asking = True
+        return Verdict.ASK
+
+    def told(self, answer: Message) -> None:
+        """Take the server's answer about itself.
+
+        Raises
+        ------
+        RemoteProtocolError
+            If it is not readable.
+        """
+        self._told = extensions_told(answer.pulse.details if answer.pulse else None)
+
+    def refused(self) -> None:
+        """Take note that the server does not say what it is; the next call asks again."""
+        self._asking = False
+
+    def release(self) -> list[Call]:
+        """Return the calls that wait, oldest first, and hold them no longer."""
+        held, self._held = self._held, []
+        return held
+
+    def forget_settled(self) -> None:
+        """Hold no calls that have ended meanwhile."""
+        self._held = [call for call in self._held if not call.settled]
+
+
+def question(now: float) -> Call:
+    """Make the exchange's own call that asks a server what it is.
+
+    It has no deadline: it lives as long as the connection, whose patience bounds it.
+    """
+    frame = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
+    return Call(MessageType.GET_PULSE, RESERVED_PATH, frame, _NEVER, 0, now)
+
+
+def unsupported(peer: str, call: Call) -> UnsupportedExtensionError:
+    """Make the error of a call that the server `peer` has no extension for."""
+    return UnsupportedExtensionError(
+        f"{peer} has not told that it has the extension {extension_of(call.kind)!r}, so"
+        f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
+    )

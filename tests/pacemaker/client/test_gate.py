@@ -1,0 +1,63 @@
+import pytest
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.client.calls import Call
+from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+
+TOLD_CHANGES = b"\x0f\x00\x04\x0b\x00\x00\x00\x01\x00\x00\x00\x07changes\x00"
+
+
+def call(kind):
+    return Call(int(kind), "/a", b"", 1.0, 0, 0.0)
+
+
+def told(details):
+    return Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/.stormkeeper", details))
+
+
+def test_storms_own_requests_pass_and_ask_nothing():
+    gate = ExtensionGate()
+    assert gate.verdict(call(MessageType.SEND_PULSE)) is Verdict.SEND
+    assert gate.release() == []
+
+
+def test_the_first_of_an_extension_asks_and_all_wait():
+    gate, calls = ExtensionGate(), [call(MessageType.CHANGES), call(MessageType.SCAN)]
+    assert [gate.verdict(one) for one in calls] == [Verdict.ASK, Verdict.HOLD]
+    gate.told(told(TOLD_CHANGES))
+    assert gate.release() == calls
+    assert [gate.verdict(one) for one in calls] == [Verdict.SEND, Verdict.REFUSE]
+
+
+def test_a_java_pacemaker_tells_nothing_and_is_sent_none():
+    gate = ExtensionGate()
+    gate.verdict(call(MessageType.CHANGES))
+    gate.told(told(None))
+    assert gate.verdict(call(MessageType.CHANGES)) is Verdict.REFUSE
+
+
+def test_what_is_not_told_is_asked_for_again():
+    gate = ExtensionGate()
+    gate.verdict(call(MessageType.CHANGES))
+    gate.refused()
+    assert gate.verdict(call(MessageType.CHANGES)) is Verdict.ASK
+
+
+def test_nonsense_is_the_servers_fault():
+    with pytest.raises(RemoteProtocolError):
+        ExtensionGate().told(told(b"\x0f\x00"))
+
+
+def test_calls_that_ended_meanwhile_are_not_held():
+    gate, ended = ExtensionGate(), call(MessageType.CHANGES)
+    gate.verdict(ended)
+    ended.settled = True
+    gate.forget_settled()
+    assert gate.release() == []
+
+
+def test_the_question_and_the_error():
+    assert question(1.0).path == "/.stormkeeper"
+    assert "p:1 has not told" in str(unsupported("p:1", call(MessageType.SCAN)))
+    assert "'scan'" in str(unsupported("p:1", call(MessageType.SCAN)))
