@@ -361,6 +361,9 @@ _KEYS = (
         "task.heartbeat.frequency.secs", "time between a worker's heartbeats to the cluster state"
     ),
     # Topology
+    _text_or_null(
+        "topology.name", "name of a topology, by which its workers' clients call themselves"
+    ),
     _whole("topology.workers", "most workers that a topology may have", least=1),
     _seconds(
         "topology.message.timeout.secs", "time for a message; wait before a topology is killed"
