@@ -236,14 +236,18 @@ class PacemakerPool:
         This is how to read many: our servers give them by the thousand.
         """
         answers = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
-        copies: dict[str, list[Copy]] = {}
+        first: dict[str, Copy] = {}
+        # Only of paths of which several servers have copies: most have one, and there are many.
+        rivals: dict[str, list[Copy]] = {}
         for address in self._order:
             for found, copy in answers.get(address, {}).items():
-                copies.setdefault(found, []).append(copy)
+                other = first.setdefault(found, copy)
+                if other is not copy:
+                    rivals.setdefault(found, [other]).append(copy)
         now = time.monotonic()
         readings: dict[str, Reading] = {}
-        for found, rivals in copies.items():
-            best = newest(rivals, time_secs_of)
+        for found, copy in first.items():
+            best = newest(rivals[found], time_secs_of) if found in rivals else copy
             if best is not None and best.details is not None:
                 age = None if best.received is None else max(0.0, now - best.received)
                 readings[found] = Reading(best.details, age, best.server)
