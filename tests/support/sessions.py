@@ -55,9 +55,9 @@ class Password:
 POLICY = Policy("SCRAM", Password, is_authorised=bool)
 
 
-def new_sessions(policy=None, **limits):
+def new_sessions(policy=None, index=None, **limits):
     """Return sessions, the store that they work on, and the clock of both."""
     clock = Clock()
-    store = PulseStore(PulseIndex(), "instance", clock)
+    store = PulseStore(PulseIndex() if index is None else index, "instance", clock)
     answerer = Answerer(store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits)
     return Sessions(answerer, policy or Policy(), Tallies(), clock), store, clock

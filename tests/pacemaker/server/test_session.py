@@ -1,12 +1,15 @@
 """Who may do what: nobody reads before authenticating, and only in order does one authenticate."""
 
+import asyncio
 import logging
 import math
+import re
+import socket
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
@@ -21,8 +24,11 @@ from stormkeeper.pacemaker.wire import (
     encode,
 )
 from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
+from stormkeeper.sasl.digest_md5 import DigestServer
+from support.engines import ENGINES, Rig
 from support.messages import field, i32, string
 from support.sessions import ADDRESS, POLICY, Password, new_sessions
+from support.vectors import load
 
 SECRET = b"what nobody may read"
 PATH = "/workerbeats/t/a-1"
@@ -156,6 +162,44 @@ def test_no_arrangement_of_fields_reads_anything(fields):
     assert store.revision == revision
 
 
+exact = st.one_of(
+    st.builds(
+        lambda kind, path: encode(Message(kind, 7, path=path)),
+        st.sampled_from([2, 6, 8, 10, 12]),
+        st.sampled_from([PATH, "/workerbeats", RESERVED_PATH]),
+    ),
+    st.builds(
+        lambda path: encode(Message(4, 7, pulse=Pulse(path, b"x"))),
+        st.sampled_from(["/other", RESERVED_PATH]),
+    ),
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(exact | any_fields.map(lambda fields: framed(b"".join(fields) + b"\0")), max_size=12)
+)
+def test_no_engine_has_a_way_around_the_session(engine, frames):
+    async def received():
+        rig = Rig(engine, lambda: sessions.open(*ADDRESS))
+        sessions, store, _ = new_sessions(POLICY, rig.index)
+        async with rig:
+            # What an engine may answer by itself: a pulse that is there.
+            store.put(PATH.encode(), SECRET)
+            client = rig.connect()
+            await client.send(b"".join(frames))
+            client.socket.shutdown(socket.SHUT_WR)
+            return await client.receive_all()
+
+    answers = asyncio.run(received())
+    for payload in FrameSplitter().feed(answers):
+        answer = decode(payload)
+        assert answer.type == MessageType.NOT_AUTHORIZED or answer.type - 1 in (4, 12)
+    assert SECRET not in answers
+    assert b"instance" not in answers
+
+
 def test_the_conversation_is_storms():
     session, _ = opened()
     assert session.answer(HELLO[4:]) == token_frame(b"who is there?")
@@ -173,6 +217,34 @@ def test_the_conversation_of_kerberos_begins_with_the_client_and_ends_twice():
     assert session.answer(token_frame(b"not yet")[4:]) == token_frame(b"go on")
     assert session.answer(RIGHT[4:]) == control_frame(Control.SASL_COMPLETE) * 2
     assert session.may_read
+
+
+@pytest.mark.parametrize("run", ["good", "bad"])
+def test_the_frames_of_digest_are_storms(run):
+    """A conversation that Storm's own server had, with its nonce."""
+    golden = {
+        vector["name"].rpartition(".")[2]: vector
+        for vector in load("pacemaker.jsonl")
+        if vector["name"].startswith(f"digest.pacemaker-client.{run}.")
+    }
+    password = next(v for v in load("pacemaker.jsonl") if v["name"] == "digest.secret")
+    nonce = re.search('nonce="(.*?)"', golden["challenge"]["text"])[1].encode()
+    policy = replace(
+        POLICY,
+        method="DIGEST",
+        mechanism=lambda: DigestServer(lambda _: password["sasl_password"], nonce=lambda: nonce),
+    )
+    session, _ = opened(policy)
+    frames = {name: bytes.fromhex(vector.get("frame", "")) for name, vector in golden.items()}
+    assert session.answer(HELLO[4:]) == frames["challenge"]
+    if run == "good":
+        complete = control_frame(Control.SASL_COMPLETE)
+        assert session.answer(frames["response"][4:]) == frames["rspauth"] + complete
+        assert "('pacemaker-client')" in session.peer
+    else:
+        with pytest.raises(RemoteProtocolError, match="DIGEST"):
+            session.answer(frames["response"][4:])
+    assert session.may_read is (run == "good")
 
 
 OUT_OF_ORDER = {
