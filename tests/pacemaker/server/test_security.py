@@ -310,6 +310,13 @@ def until_closed(sock):
         pass
 
 
+def test_a_client_with_tls_is_told_apart_on_a_port_without(start_pacemaker):
+    server = start_pacemaker()
+    with pytest.raises(OSError, match=r"EOF|reset|TLS|SSL"):
+        Client(server, client_context())
+    until(lambda: "pacemaker.tls.enable alike at both ends" in server.log)
+
+
 def test_an_old_version_and_an_untrusted_server_are_told_in_a_line(start_pacemaker):
     conf = tls_conf(pacemaker_tls_minimum_version="TLSv1.3")
     server = start_pacemaker(conf=conf)

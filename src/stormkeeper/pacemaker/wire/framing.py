@@ -7,6 +7,8 @@ from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE
 
 _HEADER: Final = 4
+#: A TLS record of the handshake, of whichever version.
+_TLS_HANDSHAKE: Final = b"\x16\x03"
 _unpack_length: Final = Struct(">i").unpack_from
 
 
@@ -109,7 +111,9 @@ class FrameSplitter:
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
     """Return the fault of a frame whose length is negative or above `max_size`."""
     raw = length.to_bytes(_HEADER, "big", signed=True)
+    hint = "; this is how TLS begins: set pacemaker.tls.enable alike at both ends"
     return RemoteProtocolError(
         f"frame of {length} bytes announced (by the bytes {raw!r}); a length is 0 to"
         f" {max_size}, pacemaker.thrift.message.size.max"
+        f"{hint if raw.startswith(_TLS_HANDSHAKE) else ''}"
     )
