@@ -21,6 +21,8 @@
 #define EVENTS_AT_ONCE 1024
 /* ZooKeeper's backlog of connections is 50. */
 #define SESSIONS_AT_ONCE 32
+/* Requests of a rate that are sent before answers are read again. */
+#define DUE_AT_ONCE 32
 /* A closed loop looks at the clock at least this often (nanoseconds). */
 #define LONGEST_WAIT 50000000
 /* Requests of one connection that may be due and unanswered, before the server counts as lost. */
@@ -343,19 +345,21 @@ static void begin_closed_loop(void) {
     }
 }
 
-/* Makes due what the rate has had become due since the beginning; returns when the next will. */
+/*
+ * Makes due what the rate has had become due since the beginning, some at most, so that answers are
+ * read though the generator is late; returns when the next will be due.
+ */
 static uint64_t follow_rate(uint64_t began, uint64_t *made) {
     double gap = 1e9 / pace.rate;
-    for (;;) {
-        uint64_t due = began + (uint64_t)((double)*made * gap);
-        if (due > nanoseconds()) {
-            return due;
-        }
+    uint64_t due = began + (uint64_t)((double)*made * gap);
+    for (int i = 0; i < DUE_AT_ONCE && due <= nanoseconds(); i++) {
         struct connection *c = connections + *made % work->connections;
         make_due(c, due);
         flush(c);
         (*made)++;
+        due = began + (uint64_t)((double)*made * gap);
     }
+    return due;
 }
 
 static void begin(void) {

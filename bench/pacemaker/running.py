@@ -22,6 +22,8 @@ ROW = (
 MEASURED = ROW[5:]
 #: Seconds beyond a run's own after which the generator counts as stuck.
 GRACE_SECS = 90
+#: Share of a rate that the generator must have made for its latencies to be the server's.
+RATE_KEPT = 0.95
 #: Connections of those who only fill a server.
 FILLERS = 50
 READER = Path(__file__).with_name("reader.py")
@@ -48,7 +50,13 @@ def row(server, op, cell, **figures):
 def load(server, *arguments, **options):
     """Run the generator against a server, and return what it found (see load.c)."""
     process = start_load(server, *arguments, **options)
-    return finish_load(process, float(options.get("seconds", 60)))
+    found = finish_load(process, float(options.get("seconds", 60)))
+    made = (found["requests"] + found["unanswered"]) / found["seconds"]
+    if made < RATE_KEPT * options.get("rate", 0):
+        raise MeasurementError(
+            f"the generator made {made:,.0f} requests/s only: is all else quiet?"
+        )
+    return found
 
 
 def start_load(server, *arguments, **options):

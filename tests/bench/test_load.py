@@ -64,6 +64,11 @@ def test_what_it_stores_is_what_our_client_reads(stormkeeper):
     assert found["requests"] > 0
 
 
+def test_a_rate_that_cannot_be_kept_gives_no_figures(echo):
+    with pytest.raises(running.MeasurementError, match="the generator made"):
+        running.load(echo, operation="send", rate=50_000_000, warmup=0, seconds=0.3)
+
+
 @pytest.mark.parametrize("kind", [servers.Redis, servers.Memcached])
 @pytest.mark.parametrize("operation", ["send", "get"])
 def test_what_others_keep_comes_back_from_them(kind, operation):
