@@ -384,6 +384,24 @@ async def test_unread_answers_have_their_time(engine):
         await rig.until(lambda: len(rig.channels) == 0)
 
 
+@pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
+def test_what_came_while_this_process_was_stopped_counts():
+    # (asyncio looks at its sockets before it calls what is due.)
+    async def run():
+        async with Rig("compiled") as rig:
+            client, other = rig.connect(), rig.connect()
+            await client.send(send("/x")[:9])
+            await other.send(send("/x")[:9])
+            await rig.until(lambda: rig.channels.counters()["bytes_in"] == 18)
+            rig.now += 1_000
+            client.socket.send(send("/x")[9:])
+            rig.channels.sweep(rig.now)
+            assert [session for session, _, _ in rig.ended] == [other.session]
+            assert (await client.answer()).message_id == 1
+
+    asyncio.run(run())
+
+
 @on_each
 async def test_answers_that_only_the_system_holds_have_their_time_too(engine):
     class Session(OpenSession):

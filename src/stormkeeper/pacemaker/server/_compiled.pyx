@@ -62,12 +62,16 @@ cdef double TURN_SECONDS = rules.TURN_SECONDS
 cdef double LINGER = rules.LINGER
 # Seconds after which `run` gives the event loop its turn, however much there is to do.
 cdef double RUN_SECONDS = 0.002
+# Seconds between two sweeps that are more than a delay.
+cdef double STOPPED_SECONDS = 3.0
 
 cdef enum:
     # Events taken from the system at a time.
     EVENTS = 512
     # Rounds of the event loop in which `run` does not wait again for more, after a wait in vain.
     LULL = 16
+    # Batches that are served after a stop before anybody is found late.
+    BATCHES = 64
     # Buckets of the latency histogram, at most.
     BUCKETS = 32
     # What the answers' buffer may keep for itself after a large answer.
@@ -390,6 +394,8 @@ cdef class EpollChannels:
     cdef uint32_t _generation
     cdef bint _is_draining
     cdef int _lull
+    # The clock at the last sweep.
+    cdef double _swept
     # What a turn reads, and the answers that it makes.
     cdef char *_input
     cdef char *_answers
@@ -514,7 +520,15 @@ cdef class EpollChannels:
 
     def sweep(self, double now):
         cdef _Channel channel
-        self._now = now
+        cdef int batch, count
+        if now - self._swept > STOPPED_SECONDS:
+            # It was this process that did not run: what came or went meanwhile counts.
+            for batch in range(BATCHES):
+                count = epoll_wait(self._poller, self._events, EVENTS, 0)
+                if count <= 0:
+                    break
+                self._serve(count)
+        self._now = self._swept = now
         for slot in list(self._table):
             if slot is None:
                 continue
@@ -532,22 +546,21 @@ cdef class EpollChannels:
             if overdue is not None:
                 self._end(channel, rules.HANDSHAKE_TIMEOUT, overdue)
                 self._rest(channel)
-            elif (
-                channel.interest == EPOLLOUT and now - channel.unsent_since > self.output_timeout
-            ):
-                self._end(
-                    channel, rules.OUTPUT_TIMEOUT, rules.unread_answers(now - channel.unsent_since)
-                )
-                self._close(channel)
-            elif (
-                channel.frame_since
-                and channel.interest == EPOLLIN
-                and now - channel.frame_since > self.frame_timeout
-            ):
-                self._end(
-                    channel, rules.FRAME_TIMEOUT, rules.unfinished_frame(now - channel.frame_since)
-                )
-                self._rest(channel)
+            elif self._is_overdue(channel):
+                if channel.interest == EPOLLOUT:
+                    overdue = rules.unread_answers(now - channel.unsent_since)
+                    self._end(channel, rules.OUTPUT_TIMEOUT, overdue)
+                    self._close(channel)
+                else:
+                    overdue = rules.unfinished_frame(now - channel.frame_since)
+                    self._end(channel, rules.FRAME_TIMEOUT, overdue)
+                    self._rest(channel)
+
+    cdef bint _is_overdue(self, _Channel channel) noexcept:
+        """Whether a client has taken too long to read answers, or to complete a frame."""
+        if channel.interest == EPOLLOUT:
+            return self._now - channel.unsent_since > self.output_timeout
+        return channel.frame_since != 0 and self._now - channel.frame_since > self.frame_timeout
 
     def drain(self):
         cdef _Channel channel
