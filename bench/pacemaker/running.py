@@ -54,7 +54,7 @@ def load(server, *arguments, **options):
     made = (found["requests"] + found["unanswered"]) / found["seconds"]
     if made < RATE_KEPT * options.get("rate", 0):
         raise MeasurementError(
-            f"the generator made {made:,.0f} requests/s only: is all else quiet?"
+            f"the generator made {made:,.0f} requests/s only; who else is busy?"
         )
     return found
 
