@@ -53,9 +53,7 @@ def load(server, *arguments, **options):
     found = finish_load(process, float(options.get("seconds", 60)))
     made = (found["requests"] + found["unanswered"]) / found["seconds"]
     if made < RATE_KEPT * options.get("rate", 0):
-        raise MeasurementError(
-            f"the generator made {made:,.0f} requests/s only; who else is busy?"
-        )
+        raise MeasurementError(f"the generator made {made:,.0f} requests/s only; who else is busy?")
     return found
 
 
