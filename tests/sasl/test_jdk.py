@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import py4j.java_gateway
+import py4j.protocol
 import pytest
 from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JJavaError
@@ -73,6 +74,12 @@ def a_jvm(**properties):
         process.stdin.close()
         process.kill()
         process.wait(timeout=10)
+
+
+@pytest.fixture(autouse=True)
+def errors_as_py4j_has_them(monkeypatch):
+    """Undo what PySpark does to py4j in a process that has run it: it asks every JVM for Spark."""
+    monkeypatch.setattr(py4j.java_gateway, "get_return_value", py4j.protocol.get_return_value)
 
 
 @pytest.fixture(scope="module")
