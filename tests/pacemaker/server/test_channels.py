@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import socket
+import struct
 import time
 
 import psutil
@@ -166,6 +167,22 @@ async def test_a_bad_frame_ends_the_channel_after_the_good_ones(engine, fault, i
         client.socket.shutdown(socket.SHUT_WR)
         await rig.until(lambda: len(rig.channels) == 1)
         assert len(rig.ended) == 1
+
+
+@on_each
+async def test_a_reset_right_after_a_bad_frame_is_no_error_of_ours(engine, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with Rig(engine) as rig:
+            for _ in range(3):
+                ours = socket.create_connection(listener.getsockname())
+                theirs, _ = listener.accept()
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                ours.sendall(b"\xff" * 4)
+                ours.close()
+                rig.channels.adopt(theirs, OpenSession(rig.index), rig.now)
+            await rig.until(lambda: len(rig.channels) == 0)
+    assert {cause for cause, _ in rig.told()} <= {"protocol", ""}
+    assert not caplog.records
 
 
 @on_each

@@ -384,6 +384,18 @@ def test_many_ends_from_one_address_are_a_bounded_number_of_lines(caplog):
     assert sessions.tallies.closed == {"protocol": 1_002}
 
 
+def test_many_refusals_on_many_connections_are_a_bounded_number_of_lines(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            session = sessions.open(*ADDRESS)
+            ask(session, READS["EXISTS"])
+            ask(session, READS["EXISTS"])
+            sessions.ended(session, "", "closed by the client")
+    assert len(caplog.records) == 50
+    assert sessions.tallies.refusals == {"unauthenticated": 200}
+
+
 def test_a_handshake_has_a_deadline_once_it_is_begun():
     sessions, _, clock = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
@@ -433,6 +445,15 @@ def test_another_policy_takes_back_what_it_would_not_give():
         sessions.replace_policy(replace(POLICY, fingerprint=b"2", authenticates_writers=True)) == 1
     )
     assert ask(writer, WRITES["SEND_PULSE"]) == REFUSED
+
+
+def test_who_has_only_begun_to_authenticate_writes_no_longer_than_others():
+    sessions, _, clock = new_sessions(POLICY)
+    beginner = sessions.open(*ADDRESS)
+    ask(beginner, HELLO)
+    assert sessions.replace_policy(replace(POLICY, authenticates_writers=True)) == 1
+    assert ask(beginner, WRITES["SEND_PULSE"]) == REFUSED
+    assert beginner.handshake_due(clock.now) == beginner.fault
 
 
 def test_another_policy_may_name_other_users():

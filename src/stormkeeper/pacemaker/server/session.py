@@ -176,13 +176,14 @@ class Session:
         same_secrets
             Whether clients authenticate under it with the same passwords and keys.
         """
-        if self._mechanism is not None:
-            return same_secrets
         if self.authorization_id is not None:
             try:
                 return same_secrets and policy.is_authorised(self.authorization_id)
             except AuthenticationError:
                 return False
+        if self._mechanism is not None and not same_secrets:
+            return False
+        # Who is about to authenticate has not done so yet.
         return policy.everyone_may_write or not self.may_write
 
     def secured(self, connection: Any) -> None:
@@ -355,7 +356,8 @@ class Sessions:
         """
         self._open.discard(session)
         if session.refusals > 1:
-            _log.info("%s: %d requests were refused in all", session.peer, session.refusals)
+            line = f"{session.peer}: {session.refusals} requests were refused in all"
+            self._log(logging.INFO, session, line, {})
         if cause:
             cause = session.cause or cause
             self.tallies.closed[cause] += 1
@@ -363,11 +365,7 @@ class Sessions:
 
     def warn(self, session: Session, cause: str, line: str) -> None:
         """Log what a client did wrong, unless much was logged of its address lately."""
-        left_out = self._lines.spend(session.address, self.clock())
-        if left_out is None:
-            return
-        more = f" (and {left_out} more from this address, not logged)" if left_out else ""
-        _log.warning("%s%s", line, more, extra={"peer": session.peer, "cause": cause})
+        self._log(logging.WARNING, session, line, {"peer": session.peer, "cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
         """Let `policy` hold from now on; return how many clients that costs their connections.
@@ -381,3 +379,10 @@ class Sessions:
         for session in losers:
             session.revoke("who may do what has changed: connect anew")
         return len(losers)
+
+    def _log(self, level: int, session: Session, line: str, extra: dict[str, str]) -> None:
+        left_out = self._lines.spend(session.address, self.clock())
+        if left_out is None:
+            return
+        more = f" (and {left_out} more from this address, not logged)" if left_out else ""
+        _log.log(level, "%s%s", line, more, extra=extra)

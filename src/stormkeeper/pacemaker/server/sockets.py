@@ -344,7 +344,11 @@ class _Channel(asyncio.BufferedProtocol):
         if not self._channels.is_draining:  # then it is the server that ends this
             asyncio.get_running_loop().call_later(LINGER, transport.abort)
         if transport.can_write_eof():
-            transport.write_eof()
-            transport.resume_reading()
+            try:
+                transport.write_eof()
+            except OSError:  # reset by the client meanwhile
+                transport.abort()
+            else:
+                transport.resume_reading()
         else:  # TLS knows no half-closed connections
             transport.close()
