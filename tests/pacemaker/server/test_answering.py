@@ -262,6 +262,22 @@ def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
     assert desk.ask(MessageType.GET_PULSE, path="/b").pulse.details == bytes(498)
 
 
+def test_many_small_pulses_in_many_directories_fill_the_store_too():
+    desk = Desk()
+    desk.store.limits = Limits(store_bytes=1_000_000, index_bytes=90_000)
+    paths = [f"/{number}" + "/a" * 14 for number in range(21)]
+    for path in paths[:20]:
+        desk.send(path, b"")
+    desk.store.limits = Limits(store_bytes=1_000_000, index_bytes=70_000)
+    with pytest.raises(RequestRefusedError, match="to find 20 pulses") as refused:
+        desk.send(paths[20], b"")
+    assert refused.value.cause == "store-full"
+    desk.send(paths[0], bytes(1_000))
+    for path in paths[:10]:
+        desk.ask(MessageType.DELETE_PATH, path=path)
+    desk.send(paths[20], b"")
+
+
 def test_a_scan_is_paged_in_path_order():
     desk = Desk(max_size=1_000)
     paths = ["", "/a", "/a/b", "/a/b/c", "/a!", "/b", *(f"/c/{n:02}" for n in range(20))]

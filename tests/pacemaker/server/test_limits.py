@@ -51,9 +51,13 @@ def test_what_is_no_text_is_refused_and_shown_as_harmless(path):
 
 def test_they_come_from_the_configuration():
     conf = dict(load(overrides=["pacemaker.store.max.bytes=5", "pacemaker.path.max.bytes=7"]))
-    assert Limits.of(conf) == Limits(store_bytes=5, path_bytes=7, path_segments=16)
+    quarter = memory_allowed() // 4
+    expected = Limits(store_bytes=5, index_bytes=quarter, path_bytes=7, path_segments=16)
+    assert Limits.of(conf) == expected
     conf["pacemaker.store.max.bytes"] = None
     assert Limits.of(conf).store_bytes == memory_allowed() // 2 > 0
+    conf["pacemaker.store.max.bytes"] = 0
+    assert (Limits.of(conf).store_bytes, Limits.of(conf).index_bytes) == (0, 0)
 
 
 def test_a_control_group_leaves_less_memory(tmp_path):

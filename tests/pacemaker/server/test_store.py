@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from stormkeeper.pacemaker.server.directory import Census
 from stormkeeper.pacemaker.server.limits import LimitError, Limits
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.wire.page_encoding import encode_changes, encode_scan
@@ -245,9 +246,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_directory_is_there_for_nothing(self):
-        stack, pulses = [self.store._root], 0
+        stack, pulses, census = [self.store._root], 0, Census()
         while stack:
             directory = stack.pop()
+            assert directory.census is self.store._root.census
+            if directory.parent is not None:
+                census.born(directory.name)
             assert directory.pulses == len(list(directory.walk()))
             assert directory.pulses > 0 or directory.parent is None
             for entry in directory._leaves:
@@ -257,6 +261,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert all(below.parent is directory for below in directory._directories)
             stack += directory._directories
         assert pulses == len(self.model)
+        assert self.store._root.census.bytes == census.bytes
 
 
 def model_test(implementation):

@@ -25,6 +25,27 @@ from stormkeeper.pacemaker.server.pulse_index import Entry
 _PATH: Final = attrgetter("path")
 _NAME: Final = attrgetter("name")
 
+#: Bytes that a directory takes beside its name: itself, its two lists, its place in another's.
+_DIRECTORY_BYTES: Final = 256
+
+
+class Census:
+    """What all directories of a tree take together; kept by them."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        #: About so many bytes of memory; the root is not counted.
+        self.bytes = 0
+
+    def born(self, name: bytes) -> None:
+        """Count a directory."""
+        self.bytes += _DIRECTORY_BYTES + len(name)
+
+    def gone(self, name: bytes) -> None:
+        """Count a directory no longer."""
+        self.bytes -= _DIRECTORY_BYTES + len(name)
+
 
 class Directory:
     """Everything below one path.
@@ -37,11 +58,13 @@ class Directory:
         The last segment of the path; nothing for the root.
     """
 
-    __slots__ = ("_directories", "_leaves", "name", "parent", "pulses")
+    __slots__ = ("_directories", "_leaves", "census", "name", "parent", "pulses")
 
     def __init__(self, parent: "Directory | None" = None, name: bytes = b"") -> None:
         self.parent = parent
         self.name = name
+        #: That of the whole tree.
+        self.census: Census = Census() if parent is None else parent.census
         #: Pulses here and below.
         self.pulses = 0
         self._leaves: list[Entry] = []
@@ -68,6 +91,7 @@ class Directory:
             if below is None:
                 below = Directory(directory, name)
                 insort(directory._directories, below, key=_NAME)
+                self.census.born(name)
             directory = below
         return directory
 
@@ -94,6 +118,7 @@ class Directory:
             directory._directories.clear()
             if directory is not self:
                 directory.parent = None
+                self.census.gone(directory.name)
         self._count(-len(entries))
         return entries
 
@@ -174,4 +199,5 @@ class Directory:
                 at = bisect_left(parent._directories, directory.name, key=_NAME)
                 del parent._directories[at]
                 directory.parent = None
+                self.census.gone(directory.name)
             directory = parent

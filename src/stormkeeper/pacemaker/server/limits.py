@@ -37,9 +37,14 @@ class LimitError(NotAuthorizedError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one store holds; sizes in bytes, 0 for no limit where a store's bytes are meant."""
+    """What one store holds; sizes in bytes.
+
+    For `store_bytes`, which are those of pulses and their paths, and for `index_bytes`, which are
+    those that it takes to find them, 0 is no limit.
+    """
 
     store_bytes: int = 0
+    index_bytes: int = 0
     path_bytes: int = 1_024
     path_segments: int = 16
     tombstones: int = MAX_TOMBSTONES
@@ -51,11 +56,14 @@ class Limits:
         """Take the limits from the configuration.
 
         ``pacemaker.store.max.bytes`` (null: half of the memory that this process may have),
-        ``pacemaker.path.max.bytes`` and ``pacemaker.path.max.segments`` are read.
+        ``pacemaker.path.max.bytes`` and ``pacemaker.path.max.segments`` are read. Unless the first
+        is 0, index and directories may take a quarter of the memory: many pulses of few bytes
+        would otherwise take a hundred times of what is stored.
         """
-        store_bytes = conf["pacemaker.store.max.bytes"]
+        store_bytes, memory = conf["pacemaker.store.max.bytes"], memory_allowed()
         return cls(
-            store_bytes=memory_allowed() // 2 if store_bytes is None else store_bytes,
+            store_bytes=memory // 2 if store_bytes is None else store_bytes,
+            index_bytes=0 if store_bytes == 0 else memory // 4,
             path_bytes=conf["pacemaker.path.max.bytes"],
             path_segments=conf["pacemaker.path.max.segments"],
         )

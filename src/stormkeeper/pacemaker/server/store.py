@@ -22,6 +22,8 @@ from stormkeeper.pacemaker.server.paging import Page, Pager
 from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
 
+#: Bytes that a pulse takes beside its path and its value: entry, objects, its place in the index.
+_PULSE_BYTES: Final = 288
 #: Seconds that expiry may take at a time, so that no beat waits for it.
 EXPIRY_BUDGET: Final = 0.002
 
@@ -109,6 +111,14 @@ class PulseStore:
                 "store-full",
                 f"{index.bytes_held} bytes of pulses are held, and {len(details)} more for"
                 f" {path[:200]!r} would exceed the {index.max_bytes} of pacemaker.store.max.bytes",
+            )
+        needed = _PULSE_BYTES * (index.keys + 1) + self._root.census.bytes
+        if 0 < self._limits.index_bytes < needed:
+            raise LimitError(
+                "store-full",
+                f"to find {index.keys} pulses takes {needed} bytes of memory, and one more for"
+                f" {path[:200]!r} would exceed the {self._limits.index_bytes} that are a quarter of"
+                " what this process may have",
             )
         if entry is not None:
             self._forgetting.exhume(entry)
