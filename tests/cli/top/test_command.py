@@ -107,6 +107,7 @@ def test_rates_and_sizes_as_json(servers, environ):
 def test_a_live_view_in_a_terminal_ends_cleanly(servers, environ):
     process, terminal = pty.fork()
     if process == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a job in the background may ignore it
         os.execve(
             str(STORM),
             top([servers[0].address], "--interval", "0.3"),
@@ -119,13 +120,14 @@ def test_a_live_view_in_a_terminal_ends_cleanly(servers, environ):
             if select.select([terminal], [], [], 1.0)[0]:
                 shown += os.read(terminal, 65_536)
         os.write(terminal, b"\x03")
-        while select.select([terminal], [], [], SECS)[0]:
+        deadline = time.monotonic() + SECS
+        while time.monotonic() < deadline and select.select([terminal], [], [], SECS)[0]:
             try:
                 shown += os.read(terminal, 65_536)
             except OSError:
                 break
     finally:
-        os.close(terminal)
+        os.close(terminal)  # the end of a terminal ends who is in it
         _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert b"Traceback" not in shown
