@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import gc
+import itertools
 import logging
 import os
 import resource
@@ -527,6 +528,33 @@ async def test_a_flood_does_not_starve_others(engine):
             await other.send(get("/x", n))
             assert (await other.answer()).message_id == n
         assert rig.channels.counters()["gets"] < 1_000
+
+
+@on_each
+async def test_dear_requests_of_many_clients_leave_the_loop_its_time(engine):
+    class Session(OpenSession):
+        def answer(self, payload):
+            time.sleep(0.005)
+            return super().answer(payload)
+
+    rig = Rig(engine)
+    rig._make_session = lambda: Session(rig.index)
+    async with rig:
+        clients = [rig.connect() for _ in range(100)]
+        for client in clients:
+            client.socket.send(get("/x", 3) + get("/x", 4))
+        late = rig.connect()
+        late.socket.send(b"\xff" * 4)
+        began, rounds = time.monotonic(), [0.0]
+        while sum(len(client.session.payloads) for client in clients) < 200:
+            await asyncio.sleep(0.001)
+            rounds.append(time.monotonic() - began)
+        longest = max(after - before for before, after in itertools.pairwise(rounds))
+        assert longest < rounds[-1] / 5
+        for client in clients:
+            assert [(await client.answer()).message_id for _ in range(2)] == [3, 4]
+        assert await late.receive_all() == b""
+        assert [cause for cause, _ in rig.told()] == ["protocol"]
 
 
 @on_each

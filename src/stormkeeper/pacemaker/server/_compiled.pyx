@@ -59,6 +59,7 @@ cdef Py_ssize_t READ_BYTES = rules.READ_BYTES
 cdef Py_ssize_t ANSWER_BYTES = rules.ANSWER_BYTES
 cdef int TURN_ROUNDS = rules.TURN_ROUNDS
 cdef double TURN_SECONDS = rules.TURN_SECONDS
+cdef double BATCH_SECONDS = rules.BATCH_SECONDS
 cdef double LINGER = rules.LINGER
 # Seconds after which `run` gives the event loop its turn, however much there is to do.
 cdef double RUN_SECONDS = 0.002
@@ -388,6 +389,9 @@ cdef class EpollChannels:
     cdef public double output_timeout
     cdef int _poller
     cdef epoll_event[EVENTS] _events
+    # How many events are there, and which of them is the next one to serve.
+    cdef int _batch
+    cdef int _next
     # By descriptor: a `_Channel`, or None.
     cdef list _table
     cdef Py_ssize_t _open
@@ -504,30 +508,37 @@ cdef class EpollChannels:
         within a millisecond, this stays and serves that too, for `RUN_SECONDS`: what else the loop
         has to do (new connections, timers, HTTP) can wait so long.
         """
-        cdef int count = epoll_wait(self._poller, self._events, EVENTS, 0)
         cdef double ends = monotonic() + RUN_SECONDS
         if self._lull:
             self._lull -= 1
             ends = 0
-        while count > 0:
-            self._serve(count)
-            if monotonic() > ends:
+        if self._next >= self._batch:
+            self._next = 0
+            self._batch = epoll_wait(self._poller, self._events, EVENTS, 0)
+        while self._next < self._batch:
+            self._serve()
+            if self._next < self._batch or monotonic() > ends:
                 return
+            self._next = 0
             with nogil:
-                count = epoll_wait(self._poller, self._events, EVENTS, 1)
-            if count == 0:
+                self._batch = epoll_wait(self._poller, self._events, EVENTS, 1)
+            if self._batch == 0:
                 self._lull = LULL
 
     def sweep(self, double now):
         cdef _Channel channel
-        cdef int batch, count
+        cdef int batch
         if now - self._swept > STOPPED_SECONDS:
             # It was this process that did not run: what came or went meanwhile counts.
             for batch in range(BATCHES):
-                count = epoll_wait(self._poller, self._events, EVENTS, 0)
-                if count <= 0:
+                while self._next < self._batch:
+                    self._serve()
+                self._next = 0
+                self._batch = epoll_wait(self._poller, self._events, EVENTS, 0)
+                if self._batch <= 0:
                     break
-                self._serve(count)
+            while self._next < self._batch:
+                self._serve()
         self._now = self._swept = now
         for slot in list(self._table):
             if slot is None:
@@ -584,8 +595,11 @@ cdef class EpollChannels:
 
     # -------------------------------------------------------------------- batches and turns
 
-    cdef int _serve(self, int count) except -1:
-        """Give each of a batch's channels its turn, and count how long that took."""
+    cdef int _serve(self) except -1:
+        """Give each of a batch's channels its turn, and count how long that took.
+
+        Those for which `BATCH_SECONDS` are too short are left for the next call.
+        """
         cdef int n, fd
         cdef int64_t requests = self._sends + self._gets + self._others
         cdef uint64_t key
@@ -593,8 +607,9 @@ cdef class EpollChannels:
         cdef double began = monotonic()
         cdef double seconds
         self._now = self._clock()
-        for n in range(count):
-            key = self._events[n].data.u64
+        while self._next < self._batch:
+            key = self._events[self._next].data.u64
+            self._next += 1
             fd = <int> (key & 0xFFFFFFFFU)
             slot = self._table[fd]
             if slot is None:
@@ -602,6 +617,8 @@ cdef class EpollChannels:
             channel = <_Channel> slot
             if channel.generation == <uint32_t> (key >> 32):
                 self._turn(channel)
+                if monotonic() - began > BATCH_SECONDS:
+                    break
         requests = self._sends + self._gets + self._others - requests
         if requests:
             seconds = monotonic() - began

@@ -31,6 +31,9 @@ ANSWER_BYTES: Final = 262_144
 TURN_ROUNDS: Final = 4
 #: Seconds after which a turn ends, at the next request that Python code answered.
 TURN_SECONDS: Final = 0.001
+#: Seconds of turns after which the event loop looks at its timers and at new connections, however
+#: many channels have something to do: dear requests of many clients may take long.
+BATCH_SECONDS: Final = 0.02
 #: Seconds that a client with a bad frame has to read the answers to its earlier ones. (Channels
 #: that look at their clocks once a second may give it up to a second more.)
 LINGER: Final = 1.0

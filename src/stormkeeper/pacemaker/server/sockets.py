@@ -12,6 +12,7 @@ from stormkeeper.pacemaker.server import tls as tls_words
 from stormkeeper.pacemaker.server.channels import (
     AN_ERROR_OF_OURS,
     ANSWER_BYTES,
+    BATCH_SECONDS,
     BY_CLIENT,
     CLOSED_BY_CLIENT,
     CLOSED_WITHIN_A_MESSAGE,
@@ -69,6 +70,8 @@ class AsyncioChannels:
         self._buckets = [0] * (len(LATENCY_BOUNDS) + 1)
         self._seconds = 0.0
         self._channels: set[_Channel] = set()
+        #: When the loop's round has had enough turns; None before its first.
+        self._round_ends: float | None = None
 
     def __len__(self) -> int:
         return len(self._channels)
@@ -150,6 +153,16 @@ class AsyncioChannels:
             exchange.sends = exchange.gets = exchange.others = 0
             self._buckets[bisect_left(LATENCY_BOUNDS, seconds)] += requests
             self._seconds += requests * seconds
+
+    def is_round_over(self, now: float) -> bool:
+        """Whether the turns of this round of the event loop took `BATCH_SECONDS` until `now`."""
+        if self._round_ends is None:
+            self._round_ends = now + BATCH_SECONDS
+            asyncio.get_running_loop().call_soon(self._begin_round)
+        return now > self._round_ends
+
+    def _begin_round(self) -> None:
+        self._round_ends = None
 
     def forget(self, channel: "_Channel") -> None:
         """Take note that a channel's descriptor is closed."""
@@ -260,7 +273,9 @@ class _Channel(asyncio.BufferedProtocol):
             return
         began = monotonic()
         ends = began + TURN_SECONDS
-        rounds = 0
+        # The requests wait then, and the turn is due in the next round.
+        must_wait = exchange.has_unanswered and self._channels.is_round_over(began)
+        rounds = TURN_ROUNDS if must_wait else 0
         try:
             while not self._is_full and rounds < TURN_ROUNDS and exchange.ending is None:
                 answers = exchange.next_answers(ANSWER_BYTES, lambda: monotonic() > ends)
