@@ -56,6 +56,8 @@ def test_the_service_fits_the_daemon():
     assert service["Type"] == "notify"
     assert service["ExecStart"].split()[1:] == ["pacemaker", "--log-json"]
     assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    # Bad configuration is for somebody to mend; a port that is taken may be free soon.
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2")
     assert int(service["TimeoutStopSec"]) > 5  # by itself it stops within that
     assert int(service["LimitNOFILE"]) > 2 * 72_000  # the workers of the largest clusters
 
