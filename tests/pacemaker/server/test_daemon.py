@@ -108,7 +108,7 @@ FAULTS = {
     ),
     "pulse without details": (encode(Message(4, 1, pulse=Pulse("/a", None))), "without details"),
     "garbage": (framed(b"GET / HTTP/1.1\r\n\r\n"), "garbage"),
-    "an HTTP request": (b"GET / HTTP/1.1\r\n\r\n", "frame of 1195725856 bytes"),
+    "an HTTP request": (b"GET / HTTP/1.1\r\n\r\n", "HTTP, which is answered on pacemaker.metrics"),
     "truncated Thrift": (framed(encode(Message(10, 1, path="/a"))[4:-12]), "truncated"),
     "control message": (encode(Message(16, blob=b"\xff\x36")), "pacemaker.auth.method"),
     "SASL token": (

@@ -56,6 +56,12 @@ def test_a_bad_length_is_a_fault_whole_or_in_pieces(length):
         splitter.feed(length[1:])
 
 
+@pytest.mark.parametrize("verb", [b"GET /metrics", b"HEAD /", b"POST /"])
+def test_who_speaks_http_is_told_where(verb):
+    with pytest.raises(RemoteProtocolError, match=r"HTTP.*pacemaker\.metrics\.port"):
+        FrameSplitter().feed(verb)
+
+
 def test_frames_before_a_bad_length_are_given_and_the_fault_stays():
     for cut in range(8):
         splitter = FrameSplitter()

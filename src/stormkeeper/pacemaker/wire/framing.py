@@ -9,6 +9,8 @@ from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE
 _HEADER: Final = 4
 #: A TLS record of the handshake, of whichever version.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
+#: How requests to a web server begin, as somebody sends them who looks for the metrics.
+_HTTP: Final = (b"GET ", b"HEAD", b"POST")
 _unpack_length: Final = Struct(">i").unpack_from
 
 
@@ -111,9 +113,12 @@ class FrameSplitter:
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
     """Return the fault of a frame whose length is negative or above `max_size`."""
     raw = length.to_bytes(_HEADER, "big", signed=True)
-    hint = "; this is how TLS begins: set pacemaker.tls.enable alike at both ends"
+    hint = ""
+    if raw.startswith(_TLS_HANDSHAKE):
+        hint = "; this is how TLS begins: set pacemaker.tls.enable alike at both ends"
+    elif raw.startswith(_HTTP):
+        hint = "; this is HTTP, which is answered on pacemaker.metrics.port, where that is set"
     return RemoteProtocolError(
         f"frame of {length} bytes announced (by the bytes {raw!r}); a length is 0 to"
-        f" {max_size}, pacemaker.thrift.message.size.max"
-        f"{hint if raw.startswith(_TLS_HANDSHAKE) else ''}"
+        f" {max_size}, pacemaker.thrift.message.size.max{hint}"
     )
