@@ -28,7 +28,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
 from posix.unistd cimport close
 
 import os
@@ -63,12 +63,18 @@ cdef double BATCH_SECONDS = rules.BATCH_SECONDS
 cdef double LINGER = rules.LINGER
 # Seconds after which `run` gives the event loop its turn, however much there is to do.
 cdef double RUN_SECONDS = 0.002
+# Seconds for which `run` lets requests gather that come one by one, and in a hurry from nobody: each
+# would cost a wake-up of its own. A client in a hurry was served so many seconds ago or fewer.
+cdef double GATHER_SECONDS = 0.00025
+cdef double HURRY_SECONDS = 0.05
 # Seconds between two sweeps that are more than a delay.
 cdef double STOPPED_SECONDS = 3.0
 
 cdef enum:
     # Events taken from the system at a time.
     EVENTS = 512
+    # Events at a time that are few enough to let more of them gather.
+    FEW = 8
     # Rounds of the event loop in which `run` does not wait again for more, after a wait in vain.
     LULL = 16
     # Batches that are served after a stop before anybody is found late.
@@ -343,6 +349,8 @@ cdef class _Channel:
     cdef double frame_since
     cdef double unsent_since
     cdef double closes_at
+    # The clock when it last had a turn.
+    cdef double served_at
 
     def __dealloc__(self):
         free(self.kept)
@@ -398,6 +406,8 @@ cdef class EpollChannels:
     cdef uint32_t _generation
     cdef bint _is_draining
     cdef int _lull
+    # Whether anybody in the last batch had been served just before, as one who asks and asks is.
+    cdef bint _is_hurried
     # The clock at the last sweep.
     cdef double _swept
     # What a turn reads, and the answers that it makes.
@@ -507,8 +517,15 @@ cdef class EpollChannels:
         A round of the event loop costs as much as several requests. Under load, when more comes
         within a millisecond, this stays and serves that too, for `RUN_SECONDS`: what else the loop
         has to do (new connections, timers, HTTP) can wait so long.
+
+        The workers of a large cluster beat one by one, thousands a second, and none of them waits
+        for anything but its own answer, once in seconds: these are let gather for
+        `GATHER_SECONDS`. Whoever asks again as soon as it is answered is never kept waiting.
         """
         cdef double ends = monotonic() + RUN_SECONDS
+        cdef double began
+        cdef bint gathers = False
+        cdef timespec rest
         if self._lull:
             self._lull -= 1
             ends = 0
@@ -519,9 +536,17 @@ cdef class EpollChannels:
             self._serve()
             if self._next < self._batch or monotonic() > ends:
                 return
+            gathers = gathers and self._batch <= FEW and not self._is_hurried
             self._next = 0
             with nogil:
+                if gathers:
+                    rest.tv_sec = 0
+                    rest.tv_nsec = <long> (GATHER_SECONDS * 1e9)
+                    nanosleep(&rest, NULL)
+                began = monotonic()
                 self._batch = epoll_wait(self._poller, self._events, EVENTS, 1)
+            # What came sooner than that would have gathered.
+            gathers = monotonic() - began < GATHER_SECONDS
             if self._batch == 0:
                 self._lull = LULL
 
@@ -607,6 +632,7 @@ cdef class EpollChannels:
         cdef double began = monotonic()
         cdef double seconds
         self._now = self._clock()
+        self._is_hurried = False
         while self._next < self._batch:
             key = self._events[self._next].data.u64
             self._next += 1
@@ -616,6 +642,9 @@ cdef class EpollChannels:
                 continue
             channel = <_Channel> slot
             if channel.generation == <uint32_t> (key >> 32):
+                if self._now - channel.served_at < HURRY_SECONDS:
+                    self._is_hurried = True
+                channel.served_at = self._now
                 self._turn(channel)
                 if monotonic() - began > BATCH_SECONDS:
                     break
