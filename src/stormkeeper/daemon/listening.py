@@ -1,12 +1,15 @@
 """Sockets on which a daemon listens, and how their addresses are written."""
 
+import errno
 import os
 import socket
 
 from stormkeeper.errors import ListenError
 
 
-def listen(host: str, port: int, *, keys: str, backlog: int) -> socket.socket:
+def listen(
+    host: str, port: int, *, keys: str, backlog: int, if_taken: str = ""
+) -> socket.socket:
     """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
 
     Parameters
@@ -17,6 +20,8 @@ def listen(host: str, port: int, *, keys: str, backlog: int) -> socket.socket:
         The configuration keys that say so, for the error.
     backlog
         Connections that may wait to be accepted.
+    if_taken
+        What to do if something else listens there, for the error.
 
     Raises
     ------
@@ -36,7 +41,8 @@ def listen(host: str, port: int, *, keys: str, backlog: int) -> socket.socket:
     except OSError as error:
         is_lookup = isinstance(error, socket.gaierror)
         reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
-        raise ListenError(f"cannot listen on {host}:{port} ({keys}): {reason}") from error
+        remedy = f": {if_taken}" if if_taken and error.errno == errno.EADDRINUSE else ""
+        raise ListenError(f"cannot listen on {host}:{port} ({keys}): {reason}{remedy}") from error
     listener.setblocking(False)
     return listener
 

@@ -337,7 +337,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_1(server):
     assert process.stdout == ""
     [line] = process.stderr.splitlines()
     assert f"cannot listen on {server.address}" in line
-    assert "Address already in use" in line
+    assert "Address already in use: another Pacemaker may run there; stop it" in line
 
 
 class FaultyPacemaker(PacemakerProcess):

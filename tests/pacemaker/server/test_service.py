@@ -147,9 +147,17 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
     assert share < 0.15  # about 0.05; unbounded, as much as the asker can make it
 
 
-def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server):
+@pytest.mark.parametrize(
+    ("port_too", "by_whom"),
+    [(False, "another Pacemaker's metrics"), (True, "the Pacemaker itself has it")],
+)
+def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server, port_too, by_whom):
     port = metrics_address(server).rpartition(":")[2]
-    conf = ["pacemaker.bind.host=127.0.0.1", "pacemaker.port=0", f"pacemaker.metrics.port={port}"]
+    if port_too:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+    conf = ["pacemaker.bind.host=127.0.0.1", f"pacemaker.port={port if port_too else 0}"]
+    conf.append(f"pacemaker.metrics.port={port}")
     options = [part for value in conf for part in ("-c", value)]
     told = subprocess.run(
         [sys.executable, "-m", "stormkeeper", "pacemaker", *options],
@@ -161,6 +169,7 @@ def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server):
     assert told.returncode == 1
     assert told.stdout == ""
     assert f"cannot listen on 127.0.0.1:{port} (pacemaker.metrics.bind.host" in told.stderr
+    assert f"Address already in use: {by_whom}" in told.stderr
     assert "Traceback" not in told.stderr
 
 

@@ -333,6 +333,7 @@ def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
         conf["pacemaker.bind.host"],
         conf["pacemaker.port"],
         keys="pacemaker.bind.host, pacemaker.port",
+        if_taken="another Pacemaker may run there; stop it, or set pacemaker.port to another port",
         backlog=BACKLOG,
     )
 

@@ -104,11 +104,17 @@ class Observation:
             return
         else:
             host = self._conf.get("pacemaker.metrics.bind.host")
+            by_whom = (
+                "the Pacemaker itself has it, as pacemaker.port is the same"
+                if port == self._conf.get("pacemaker.port")
+                else "another Pacemaker's metrics may be there"
+            )
             listener = listen(
                 self._conf["pacemaker.bind.host"] if host is None else host,
                 port,
                 keys="pacemaker.metrics.bind.host, pacemaker.metrics.port",
                 backlog=_BACKLOG,
+                if_taken=f"{by_whom}; set pacemaker.metrics.port to another port",
             )
         # 0.3 s and 5 MB, which a daemon without metrics needs not.
         from stormkeeper.pacemaker.server.metrics import pages  # noqa: PLC0415
