@@ -10,6 +10,7 @@ import resource
 import socket
 import struct
 import time
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -567,6 +568,42 @@ async def test_memory_is_for_what_came_and_not_for_what_was_announced(engine):
             await asyncio.sleep(0)
         await rig.until(lambda: rig.channels.counters()["bytes_in"] == 10_000)
         assert psutil.Process().memory_info().rss < before + 10_000_000
+
+
+@on_each
+async def test_what_all_hold_together_is_bounded(engine):
+    async with Rig(engine) as rig:
+        rig.channels.max_buffered = 3_000_000
+        patient = rig.connect()
+        await patient.send(send("/patient")[:-1])
+        clients = [rig.connect() for _ in range(6)]
+        for client in clients:
+            with suppress(OSError):  # some are ended while they send
+                await client.send(send("/x", 1, bytes(2_000_000))[:1_000_000])
+        await rig.until(lambda: len(rig.ended) >= 3)
+        assert {cause for cause, _ in rig.told()} == {"memory"}
+        assert all("bytes" in reason for _, reason in rig.told())
+        # Who holds little is left alone, and so is who comes when there is room again.
+        await patient.send(send("/patient")[-1:])
+        assert (await patient.answer()).type == 5
+        for client in clients:
+            client.socket.close()
+        await rig.until(lambda: len(rig.channels) == 1)
+        late = rig.connect()
+        await late.send(send("/late", 1, bytes(2_000_000)))
+        assert (await late.answer()).type == 5
+
+
+@on_each
+async def test_unread_answers_are_bounded_over_all(engine):
+    async with Rig(engine) as rig:
+        rig.index.add(b"/a", bytes(8_000_000), 0.0, None)
+        rig.channels.max_buffered = 10_000_000
+        clients = [rig.connect() for _ in range(6)]
+        for client in clients:
+            await client.send(get("/a"))
+        await rig.until(lambda: len(rig.ended) >= 3)
+        assert {cause for cause, _ in rig.told()} == {"memory"}
 
 
 @on_each

@@ -45,6 +45,7 @@ class EpollChannels:
     max_size: int
     frame_timeout: float
     output_timeout: float
+    max_buffered: int
     def __init__(
         self,
         index: PulseIndex,

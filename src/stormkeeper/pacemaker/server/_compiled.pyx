@@ -349,6 +349,8 @@ cdef class _Channel:
     cdef double frame_since
     cdef double unsent_since
     cdef double closes_at
+    # What the total counts of what it holds, in bytes.
+    cdef Py_ssize_t counted
     # The clock when it last had a turn.
     cdef double served_at
 
@@ -395,6 +397,9 @@ cdef class EpollChannels:
     cdef public Py_ssize_t max_size
     cdef public double frame_timeout
     cdef public double output_timeout
+    cdef public int64_t max_buffered
+    # What all channels hold of unfinished requests and unread answers, in bytes.
+    cdef int64_t _buffered
     cdef int _poller
     cdef epoll_event[EVENTS] _events
     # How many events are there, and which of them is the next one to serve.
@@ -668,13 +673,28 @@ cdef class EpollChannels:
         """Move one channel on: send, answer, read; then let it wait for what it needs next."""
         try:
             if self._advance(channel):
-                self._rest(channel)
+                self._count_held(channel)
+                if (
+                    channel.counted > READ_BYTES
+                    and 0 < self.max_buffered < self._buffered
+                    and not channel.is_over
+                ):
+                    self._end(channel, rules.MEMORY, rules.too_much_held(channel.counted))
+                    self._close(channel)
+                else:
+                    self._rest(channel)
             else:
                 self._close(channel)
         except Exception:
             rules.log_error_of_ours(channel.session)
             self._end(channel, rules.ERROR, rules.AN_ERROR_OF_OURS)
             self._close(channel)
+        return 0
+
+    cdef int _count_held(self, _Channel channel) except -1:
+        cdef Py_ssize_t held = channel.kept_capacity + channel.unsent_size
+        self._buffered += held - channel.counted
+        channel.counted = held
         return 0
 
     cdef bint _advance(self, _Channel channel) except -1:
@@ -754,6 +774,7 @@ cdef class EpollChannels:
         channel.fd = -1
         channel.drop_kept()
         channel.drop_unsent()
+        self._count_held(channel)
         # Explicitly: a descriptor that was inherited by a process in between keeps it there.
         epoll_ctl(self._poller, EPOLL_CTL_DEL, fd, NULL)
         close(fd)

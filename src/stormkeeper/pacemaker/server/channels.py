@@ -9,7 +9,10 @@ The rules that hold for both, to the byte:
   Closing at once would reset the connection, and the system would drop the answers.
 - A client that does not read is not read from: at most `ANSWER_BYTES` of answers, and one answer
   more, wait for it.
-- Memory is taken for bytes that came, never for those that a length announces.
+- Memory is taken for bytes that came, never for those that a length announces. What all channels
+  together hold, of requests that are not whole and answers that are not read, is bounded by
+  `Channels.max_buffered`: beyond it, a channel that holds more than `READ_BYTES` of that ends at
+  its next turn.
 - A turn ends after `TURN_SECONDS` of work or `TURN_ROUNDS` times `ANSWER_BYTES` of answers, so that
   a client with much to ask costs the others little.
 - An error of ours ends the channel in which it happened, with a traceback in the log.
@@ -50,6 +53,7 @@ AUTHENTICATION: Final = "authentication"
 FRAME_TIMEOUT: Final = "frame-timeout"
 HANDSHAKE_TIMEOUT: Final = "handshake-timeout"
 OUTPUT_TIMEOUT: Final = "output-timeout"
+MEMORY: Final = "memory"
 TLS: Final = "tls"
 ERROR: Final = "error"
 DRAIN: Final = "drain"
@@ -97,6 +101,8 @@ class Channels(Protocol):
     max_size: int
     frame_timeout: float
     output_timeout: float
+    #: Bytes of unfinished requests and unread answers; 0 for no limit.
+    max_buffered: int
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Move bytes from now on, in this loop."""
@@ -158,6 +164,14 @@ def prepare(connection: socket.socket) -> None:
 def log_error_of_ours(session: Session) -> None:
     """Log the exception at hand as what ended a channel."""
     _log.exception("closing %s: %s", session.peer, AN_ERROR_OF_OURS)
+
+
+def too_much_held(size: int) -> str:
+    """Say why a channel ends that holds much while all hold too much."""
+    return (
+        f"it held {size} bytes of an unfinished message or of unread answers, and all connections"
+        " together hold as much as they may"
+    )
 
 
 def unfinished_frame(seconds: float) -> str:

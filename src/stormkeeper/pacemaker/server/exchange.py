@@ -61,6 +61,11 @@ class Exchange:
         """Whether a request has begun and is not whole."""
         return self._splitter.has_partial
 
+    @property
+    def partial_bytes(self) -> int:
+        """How much has come of a request that is not whole."""
+        return self._splitter.partial_bytes
+
     def receive(self, data: bytes) -> bool:
         """Take bytes that the client sent; after a bad frame they are ignored.
 

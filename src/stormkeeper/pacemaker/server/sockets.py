@@ -22,6 +22,7 @@ from stormkeeper.pacemaker.server.channels import (
     HANDSHAKE_TIMEOUT,
     LATENCY_BOUNDS,
     LINGER,
+    MEMORY,
     OUTPUT_TIMEOUT,
     READ_BYTES,
     RESET_BY_CLIENT,
@@ -33,6 +34,7 @@ from stormkeeper.pacemaker.server.channels import (
     Session,
     log_error_of_ours,
     prepare,
+    too_much_held,
     unfinished_frame,
     unread_answers,
 )
@@ -59,6 +61,9 @@ class AsyncioChannels:
         self.max_size = max_size
         self.frame_timeout = frame_timeout
         self.output_timeout = output_timeout
+        self.max_buffered = 0
+        #: What the channels hold of unfinished requests and unread answers.
+        self.buffered = 0
         self.clock = clock
         self.on_closed = on_closed
         self.is_draining = False
@@ -192,6 +197,7 @@ class _Channel(asyncio.BufferedProtocol):
         self._frame_since: float | None = None
         self._unsent_since: float | None = None
         self._unsent = 0
+        self._held = 0
 
     async def connect(
         self, connection: socket.socket, tls: ssl.SSLContext | None, handshake_timeout: float
@@ -241,6 +247,7 @@ class _Channel(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(BY_CLIENT, CLOSED_BY_CLIENT if exc is None else RESET_BY_CLIENT)
         self._transport = None
+        self._hold(0)
         self._channels.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -286,7 +293,12 @@ class _Channel(asyncio.BufferedProtocol):
                     break
                 rounds = TURN_ROUNDS if monotonic() > ends else rounds + 1
             self._channels.count(exchange, monotonic() - began)
-            self._rest(transport)
+            held = transport.get_write_buffer_size() + exchange.partial_bytes
+            self._hold(held)
+            if held > READ_BYTES and 0 < self._channels.max_buffered < self._channels.buffered:
+                self.abort(MEMORY, too_much_held(held))
+            else:
+                self._rest(transport)
         except Exception:
             log_error_of_ours(self._session)
             self.abort(ERROR, AN_ERROR_OF_OURS)
@@ -312,6 +324,10 @@ class _Channel(asyncio.BufferedProtocol):
             self._frame_since = None
         elif self._frame_since is None:
             self._frame_since = self._channels.clock()
+
+    def _hold(self, size: int) -> None:
+        self._channels.buffered += size - self._held
+        self._held = size
 
     def _take_turn(self) -> None:
         self._is_due = False

@@ -13,7 +13,7 @@ TURNED_AWAY: Final = ("address", "connections")
 #: Why one that was served is ended by this server.
 CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
-    *("output-timeout", "protocol", "revoked", "tls"),
+    *("memory", "output-timeout", "protocol", "revoked", "tls"),
 )
 #: Why a request is answered with NOT_AUTHORIZED.
 REFUSALS: Final = ("path", "reserved", "store-full", "too-large", "unauthenticated")

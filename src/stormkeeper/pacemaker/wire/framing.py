@@ -42,6 +42,11 @@ class FrameSplitter:
         """Whether a frame has begun and is not whole."""
         return bool(self._partial)
 
+    @property
+    def partial_bytes(self) -> int:
+        """How much has come of a frame that is not whole."""
+        return len(self._partial)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Take the next bytes and give the payloads that they complete.
 
