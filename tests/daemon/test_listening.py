@@ -25,5 +25,5 @@ def test_it_listens_on_a_free_port_and_does_not_block():
 def test_an_address_that_nobody_has_is_told():
     with pytest.raises(ListenError, match=r"nosuch\.invalid:1 \(a\.host\): Name or service"):
         listen("nosuch.invalid", 1, keys="a.host", backlog=1)
-    with pytest.raises(ListenError, match="Cannot assign requested address$"):
+    with pytest.raises(ListenError, match=r"Cannot assign requested address$"):
         listen("192.0.2.1", 0, keys="a.host", backlog=1, if_taken="take another")

@@ -144,3 +144,8 @@ def test_sparks_own_log_has_the_same_form(form):
     assert first["message"] == "Invalid arguments, exiting abnormally"
     assert 'NumberFormatException: For input string: "no\nport"\n\tat ' in first["exception"]
     assert "exception" not in others[0]
+
+
+def test_numbers_are_written_as_one_says_them():
+    told = [logs.counted(number, "connection") for number in (0, 1, 2)]
+    assert told == ["0 connections", "1 connection", "2 connections"]

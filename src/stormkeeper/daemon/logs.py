@@ -68,6 +68,11 @@ def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
     root.addHandler(handler)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words, such as ``1 connection`` or ``2 connections``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def is_json() -> bool:
     """Whether this process's log is JSON, so that what it starts may write the same."""
     handlers = logging.getLogger().handlers

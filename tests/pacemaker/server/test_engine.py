@@ -28,6 +28,17 @@ def test_the_compiled_one_where_it_was_built(choice):
     assert engine.pulse_index is sys.modules[MODULE].PulseIndex
 
 
+@pytest.mark.parametrize("choice", ENGINES)
+def test_over_tls_it_is_asyncio_and_says_so(choice):
+    engine = load(choice).over_tls()
+    assert engine.channels is AsyncioChannels
+    assert engine.pulse_index is load(choice).pulse_index
+    assert engine.name.startswith("interpreted")
+    assert engine.description.startswith("interpreted (")
+    if choice == "compiled":
+        assert engine.name == engine.description == "interpreted (TLS is served in plain Python)"
+
+
 def without_the_module(monkeypatch):
     monkeypatch.setitem(sys.modules, MODULE, None)
     monkeypatch.delattr(package, "_compiled", raising=False)

@@ -1,5 +1,20 @@
-from stormkeeper.pacemaker.server.figures import oldest_pulse, recent_sizes
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.pacemaker.server.daemon import PacemakerServer
+from stormkeeper.pacemaker.server.figures import figures_of, oldest_pulse, recent_sizes
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from support.certificates import tls_conf
+from support.engines import ENGINES
+
+
+@pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
+def test_the_engine_is_the_one_that_serves():
+    with_tls = PacemakerServer(defaults().with_values(tls_conf()))
+    served_by = "interpreted (TLS is served in plain Python)"
+    assert figures_of(with_tls).engine == served_by
+    assert with_tls.describe().startswith(f"engine: {served_by}; ")
+    assert figures_of(PacemakerServer(defaults())).engine == "compiled"
 
 
 def test_the_oldest_pulse_is_found_behind_tombstones():

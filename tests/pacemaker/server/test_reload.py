@@ -47,6 +47,18 @@ def test_what_can_change_changes_and_the_rest_is_told():
     assert reload.compare(defaults(), defaults()).changes == ()
 
 
+def test_what_is_told_of_a_reload_is_one_truth():
+    def told(**new):
+        new = {f"pacemaker.{key.replace('_', '.')}": value for key, value in new.items()}
+        return reload.compare(defaults(), defaults().with_values(new)).describe()
+
+    now, later = "pacemaker.max.connections = 7 (was 0)", "pacemaker.port = 1 (was 6699)"
+    assert told() == "nothing has changed"
+    assert told(max_connections=7) == now
+    assert told(max_connections=7, port=1) == f"{now}; for a restart only: {later}"
+    assert told(port=1) == f"nothing is new that can hold at once; for a restart only: {later}"
+
+
 def test_every_key_of_a_pacemaker_is_of_one_kind():
     clients = {
         "pacemaker.servers",
@@ -149,7 +161,7 @@ def test_another_password_costs_who_came_with_the_old_one(start_pacemaker, setti
         assert reader.receive() is None
         writer.send("/a")
         assert refused(writer)
-        assert "users and passwords" in server.log
+        assert "users and passwords; 1 connection to begin anew" in server.log
         for password, is_right in (("first", False), ("second", True)):
             with Client(server) as client:
                 assert client.authenticate(settings.mechanism(password)) is is_right

@@ -378,7 +378,7 @@ def test_the_one_connection_too_many_is_turned_away(start_pacemaker, engine):
             assert is_turned_away(refused)
     # Four were turned away for one cause: one line.
     assert re.findall("turned away (.*)", server.log) == [
-        "127.0.0.1: 4 connections are open (pacemaker.max.connections)"
+        "127.0.0.1: 4 connections open already (pacemaker.max.connections)"
     ]
     clients.pop().socket.close()
     until(lambda: clients[0].info().connections == 3)

@@ -6,6 +6,8 @@ IPv6 addresses are counted by their /64 network, of which one machine usually ha
 import ipaddress
 from collections import Counter
 
+from stormkeeper.daemon.logs import counted
+
 
 def plain_address(address: str) -> str:
     """Return an address as its owner would write it: IPv4 that came in over IPv6 as IPv4."""
@@ -55,12 +57,13 @@ class Admission:
             A word to count by, and words for the log.
         """
         if already >= self.most:
-            return "connections", f"{already} connections are open (pacemaker.max.connections)"
+            reason = f"{counted(already, 'connection')} open already (pacemaker.max.connections)"
+            return "connections", reason
         if self.most_per_address:
             same = self._by_network[_network(address)]
             if same >= self.most_per_address:
-                reason = f"it has {same} connections open (pacemaker.max.connections.per.address)"
-                return "address", reason
+                open_already = f"it has {counted(same, 'connection')} open"
+                return "address", f"{open_already} (pacemaker.max.connections.per.address)"
         return None
 
     def entered(self, address: str) -> None:

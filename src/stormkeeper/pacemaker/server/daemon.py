@@ -32,7 +32,7 @@ from stormkeeper.daemon.lifecycle import (
     stop_requested,
 )
 from stormkeeper.daemon.listening import address_of, listen
-from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.logs import configure_logging, counted
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
 from stormkeeper.pacemaker.server import reload, tls
@@ -44,7 +44,7 @@ from stormkeeper.pacemaker.server.channels import Channels
 from stormkeeper.pacemaker.server.engine import Engine, load
 from stormkeeper.pacemaker.server.figures import figures_of
 from stormkeeper.pacemaker.server.horizon import Horizon, clock
-from stormkeeper.pacemaker.server.limits import Limits
+from stormkeeper.pacemaker.server.limits import Limits, memory_allowed
 from stormkeeper.pacemaker.server.line_budget import LineBudget
 from stormkeeper.pacemaker.server.observation import Observation
 from stormkeeper.pacemaker.server.session import Session, Sessions
@@ -61,6 +61,9 @@ _TICK: Final = 1.0
 _EXPIRY_REST: Final = 0.01
 #: Seconds that clients have to read their answers when the daemon stops.
 _DRAIN: Final = 2.0
+#: The part of the memory that this process may have that unfinished requests and unread answers of
+#: all connections may take: an eighth.
+_BUFFERED_SHARE: Final = 8
 #: Descriptors that are kept from clients: our own, and a file that is read at a reload.
 _OWN_DESCRIPTORS: Final = 64
 #: One line about connections that are turned away, for each cause, in so many seconds.
@@ -83,10 +86,11 @@ class PacemakerServer:
 
     def __init__(self, conf: Conf) -> None:
         self.conf = conf
-        self.engine: Engine = load(conf["pacemaker.engine"])
+        engine = load(conf["pacemaker.engine"])
         self.tallies = Tallies()
         policy = Policy.from_conf(conf)
         self._tls = tls.server_context(conf)
+        self.engine: Engine = engine if self._tls is None else engine.over_tls()
         self._tls_files = reload.fingerprint(conf, tls.FILES)
         index = self.engine.pulse_index()
         self.store = PulseStore(index, uuid.uuid4().hex, clock, Limits.of(conf))
@@ -94,9 +98,7 @@ class PacemakerServer:
         answerer = Answerer(self.store, self._status, max_size=max_size)
         self.sessions = Sessions(answerer, policy, self.tallies, clock)
         self.admission = Admission(*_admitted(conf))
-        # TLS is asyncio's, whatever the engine.
-        make = self.engine.channels if self._tls is None else AsyncioChannels
-        self.channels: Channels = make(
+        self.channels: Channels = self.engine.channels(
             index,
             max_size=max_size,
             clock=clock,
@@ -104,6 +106,7 @@ class PacemakerServer:
             output_timeout=conf["pacemaker.output.timeout.secs"],
             on_closed=self._left,
         )
+        self.channels.max_buffered = memory_allowed() // _BUFFERED_SHARE
         self.horizon = Horizon(clock)
         self.started = self.swept = clock()
         self.is_serving = False
@@ -144,7 +147,7 @@ class PacemakerServer:
             )
         return (
             f"engine: {self.engine.description}; {reads}, {writes}; {encryption};"
-            f" at most {self.admission.most} connections"
+            f" at most {counted(self.admission.most, 'connection')}"
         )
 
     def reload(self, new: Conf) -> reload.Reload:
@@ -168,7 +171,7 @@ class PacemakerServer:
             changes.append("certificates and keys")
         losers = self.sessions.replace_policy(policy)
         if losers:
-            changes.append(f"{losers} connections must begin anew")
+            changes.append(f"{counted(losers, 'connection')} to begin anew")
             self.channels.sweep(clock())  # at once: they may hold what they were given
         self.conf, self._tls, self._tls_files = conf, context, tls_files
         self.store.limits = limits
@@ -235,7 +238,7 @@ class PacemakerServer:
             self.tallies.expired += now
             self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
         elif expired:
-            _log.info("%d pulses expired, %d are held", expired, self.store.keys)
+            _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
 
     def observe(self) -> None:
         """Note that the process runs, and log for how long it did not; before `horizon` is read."""
@@ -313,7 +316,10 @@ async def _serve(server: PacemakerServer, read_again: Callable[[], Conf]) -> int
     announce(f"pacemaker listening on {address}")
     await stop
     observation.stopping()
-    _log.info("stopping: %d connections, %d pulses held", len(server.sessions), server.store.keys)
+    _log.info(
+        "stopping: %s, %s held",
+        *(counted(len(server.sessions), "connection"), counted(server.store.keys, "pulse")),
+    )
     await server.stop()
     observation.close()
     return 0
@@ -347,7 +353,6 @@ def _reload(
     except ConfigError as error:
         _log.error("not reloaded, all stays as it was: %s", error)
     else:
-        _log.info("reloaded: %s", "; ".join(change.changes) or "nothing has changed")
-        if change.later:
-            _log.warning("for a restart only: %s", "; ".join(change.later))
+        level = logging.WARNING if change.later else logging.INFO
+        _log.log(level, "reloaded: %s", change.describe())
     observation.ready()

@@ -18,13 +18,20 @@ class Engine(NamedTuple):
     Connections that need asyncio (TLS) are served by `sockets.AsyncioChannels` whatever the engine.
     """
 
-    #: ``compiled`` or ``interpreted``.
+    #: For the metrics: ``compiled`` or ``interpreted``; over TLS the `description`.
     name: str
     #: For the log: the name, and why it is not the other one.
     description: str
     pulse_index: Callable[[], PulseIndex]
     #: Takes what every kind of `Channels` takes.
     channels: Callable[..., Channels]
+
+    def over_tls(self) -> "Engine":
+        """Return what runs where all connections need TLS: channels on asyncio, and so named."""
+        if self.name == "interpreted":
+            return self
+        told = "interpreted (TLS is served in plain Python)"
+        return self._replace(name=told, description=told, channels=AsyncioChannels)
 
 
 def load(choice: str) -> Engine:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from stormkeeper.daemon.http import HttpEndpoint
 from stormkeeper.daemon.listening import listen
+from stormkeeper.daemon.logs import counted
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ListenError
 from stormkeeper.pacemaker.server.figures import Figures
@@ -124,7 +125,8 @@ class Observation:
 
     def _status(self) -> str:
         figures = self._figures()
-        return f"{figures.connections} connections, {figures.keys} pulses held"
+        connections, pulses = figures.connections, figures.keys
+        return f"{counted(connections, 'connection')}, {counted(pulses, 'pulse')} held"
 
     def _repeat(self, name: str, secs: float, action: Callable[[], None]) -> None:
         action()

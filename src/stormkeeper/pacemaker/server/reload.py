@@ -68,6 +68,13 @@ class Reload:
     changes: tuple[str, ...]
     later: tuple[str, ...]
 
+    def describe(self) -> str:
+        """Return in a line what holds from now on, and what does not yet."""
+        if not self.later:
+            return "; ".join(self.changes) or "nothing has changed"
+        now = "; ".join(self.changes) or "nothing is new that can hold at once"
+        return f"{now}; for a restart only: {'; '.join(self.later)}"
+
 
 def compare(old: Conf, new: Conf) -> Reload:
     """Tell what a reload changes.
