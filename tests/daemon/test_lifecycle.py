@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -29,7 +30,7 @@ with StopSignals() as stop:
 
 ASYNCHRONOUS = """
 import asyncio
-from stormkeeper.daemon.lifecycle import announce, stop_requested
+from stormkeeper.daemon.lifecycle import announce, end_of_signals, stop_requested
 async def main():
     stop = stop_requested(asyncio.get_running_loop())
     announce("ready")
@@ -37,14 +38,20 @@ async def main():
     announce("stopping")
     if "slow" in __import__("sys").argv:
         await asyncio.sleep(20.0)
+    end_of_signals()
+    announce("stopped")
 asyncio.run(main())
+if "late" in __import__("sys").argv:
+    __import__("sys").stdin.readline()
 """
 
 
 def start(program, *arguments, **environment):
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
     )
@@ -61,8 +68,30 @@ def test_the_first_signal_asks_and_the_second_ends(program, number):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.stdout.readline() == "stopping\n"
+        if program is ASYNCHRONOUS:
+            process.send_signal(number)  # the same once more
+            time.sleep(1.2)
+            assert process.poll() is None
         process.send_signal(number)
         assert process.wait(DEADLINE_SECS) == 128 + number
+        told = process.stderr.read()
+        assert "Traceback" not in told
+        if program is ASYNCHRONOUS:
+            assert told.count("ended at once") == 1
+
+
+def test_in_the_last_moments_signals_disturb_nothing():
+    with start(ASYNCHRONOUS, "late") as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopping\n"
+        assert process.stdout.readline() == "stopped\n"
+        for _ in range(10):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                process.send_signal(number)
+            time.sleep(0.01)  # while the loop is closed
+        out, told = process.communicate("\n", DEADLINE_SECS)
+        assert (process.returncode, out, told) == (0, "", "")
 
 
 def test_the_handlers_of_before_come_back():

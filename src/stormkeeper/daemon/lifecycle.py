@@ -1,9 +1,10 @@
 """How a daemon begins and ends: its ready line, its stop signals, its parent, its limits.
 
-The first SIGTERM or SIGINT asks a daemon to stop; a second one ends it at once.
+The first SIGTERM or SIGINT asks a daemon to stop; a later one ends it at once.
 """
 
 import ctypes
+import logging
 import os
 import selectors
 import signal
@@ -15,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 if TYPE_CHECKING:
     import asyncio
 
+_log = logging.getLogger(__name__)
+
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+#: Seconds after the first in which one more counts as the same: systemd, ``timeout`` and terminals
+#: tell a process and its group.
+_SAME_SIGNAL: Final = 1.0
 
 #: Set to ``1``, or better to the parent's process id, by whoever starts a daemon for itself.
 DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
@@ -89,18 +96,34 @@ class StopSignals:
 def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
     """Return a future that the first SIGTERM or SIGINT fulfils with its number.
 
-    For daemons on asyncio; the handlers stay until the loop is closed.
+    For daemons on asyncio; the handlers stay until the loop is closed, or `end_of_signals`. One
+    more within `_SAME_SIGNAL` seconds changes nothing; a later one ends the process at once.
     """
     stop: asyncio.Future[int] = loop.create_future()
+    asked_at = 0.0
 
     def on_signal(number: int) -> None:
-        if stop.done():
+        nonlocal asked_at
+        if not stop.done():
+            asked_at = loop.time()
+            stop.set_result(number)
+        elif loop.time() - asked_at > _SAME_SIGNAL:
+            name = signal.Signals(number).name
+            _log.warning("ended at once by one more %s: what was not yet done is not done", name)
             os._exit(128 + number)
-        stop.set_result(number)
 
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     return stop
+
+
+def end_of_signals() -> None:
+    """Let no signal but SIGKILL disturb the last moments of a daemon on asyncio that has stopped.
+
+    Call it in the main thread. While asyncio closes its loop, a signal would else end the process
+    as if it had failed, or find the loop half closed.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
 
 
 def die_with_parent() -> None:

@@ -66,7 +66,7 @@ def connects(server):
         return False
 
 
-def test_a_second_signal_ends_it_at_once(start_pacemaker):
+def test_a_second_signal_ends_it_at_once_unless_it_is_the_same(start_pacemaker):
     server = start_pacemaker()
     with Client(server) as deaf:
         deaf.send("/large", bytes(1_000_000))
@@ -74,5 +74,9 @@ def test_a_second_signal_ends_it_at_once(start_pacemaker):
         until(lambda: deaf.socket.recv(1))
         os.kill(server.pid, signal.SIGTERM)
         until(lambda: "stopping" in server.log)
+        os.kill(server.pid, signal.SIGINT)  # within a second: the same
+        time.sleep(1.2)
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
+    assert server.log.count("ended at once by one more SIGTERM") == 1
+    assert "Traceback" not in server.log

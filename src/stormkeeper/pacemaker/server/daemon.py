@@ -7,10 +7,10 @@ The rules that hold here:
   ends the command with exit code 2.
 - SIGHUP reads configuration and files again. What is wrong then changes nothing.
 - SIGTERM and SIGINT drain: no new connections, what has come is answered, and the process ends
-  within `_DRAIN` seconds and a little.
+  within `_DRAIN` seconds and a little. One more, a second or more later, ends it at once.
 
 Exit codes: 0 after SIGTERM or SIGINT; 1 if it could not start, as when the port is taken; 2 for bad
-configuration.
+configuration; 128 and the signal's number when one more of them ended it.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import (
     announce,
     die_with_parent,
+    end_of_signals,
     raise_file_limit,
     stop_requested,
 )
@@ -322,6 +323,7 @@ async def _serve(server: PacemakerServer, read_again: Callable[[], Conf]) -> int
     )
     await server.stop()
     observation.close()
+    end_of_signals()
     return 0
 
 
