@@ -101,6 +101,32 @@ def test_a_client_shows_its_certificate_where_it_is_asked_for_one(place):
         assert "client.certificate.file" in refused(peer, place.client())
 
 
+def cut_at_once(connection):
+    connection.reset()
+
+
+def cut_at_the_request(connection):
+    connection.request()
+    connection.reset()
+
+
+@pytest.mark.parametrize("cut", [cut_at_once, cut_at_the_request])
+def test_a_cut_before_any_answer_may_mean_that_a_certificate_is_missing(place, cut):
+    pair = {"client_certificate_file": "client.pem", "client_key_file": "client.key"}
+    words = (
+        "before it answered; perhaps it wants a client certificate:"
+        " pacemaker.tls.client.certificate.file and pacemaker.tls.client.key.file"
+    )
+    with ScriptedPacemaker(cut, tls=place.server()) as peer:
+        for options, is_hinted in (({}, True), (pair, False)):
+            with (
+                PacemakerClient(peer.address, tls=place.client(**options), retries=0) as client,
+                pytest.raises(PacemakerUnavailableError, match=r"the server c") as failure,
+            ):
+                client.children("/")
+            assert (words in str(failure.value)) is is_hinted
+
+
 def test_a_server_whose_signer_is_not_trusted(place):
     with ScriptedPacemaker(honest, tls=place.server()) as peer:
         text = refused(peer, place.client(ca_file="other.pem"))

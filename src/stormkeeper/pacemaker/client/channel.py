@@ -32,6 +32,9 @@ _IN_WORDS: Final = {
     errno.ETIMEDOUT: "the network timed out",
 }
 
+#: The errors by which a socket tells that the peer has ended the connection.
+_BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
+
 
 def in_words(error: OSError) -> str:
     """Say what a socket's error means."""
@@ -101,7 +104,7 @@ class Channel:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise PacemakerUnavailableError(in_words(error)) from error
+            raise PacemakerUnavailableError(self._broken(error)) from error
         del self._unsent[:sent]
         return True
 
@@ -112,10 +115,9 @@ class Channel:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise PacemakerUnavailableError(self._ended(in_words(error))) from error
+            raise PacemakerUnavailableError(self._broken(error)) from error
         if not data:
-            ended = _CLOSED if self._stream is None else self._stream.ended()
-            raise PacemakerUnavailableError(self._ended(ended))
+            raise PacemakerUnavailableError(self._ended(_CLOSED))
         if self._stream is None and not self._has_heard and says_tls(data):
             raise UntrustedServerError(
                 f"{self._peer} speaks TLS, and this client does not: set pacemaker.tls.enable to"
@@ -155,12 +157,19 @@ class Channel:
             except BlockingIOError:
                 pass
             except OSError as error:
-                raise PacemakerUnavailableError(in_words(error)) from error
+                raise PacemakerUnavailableError(self._broken(error)) from error
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
 
+    def _broken(self, error: OSError) -> str:
+        """Say what it means that the socket failed."""
+        reason = in_words(error)
+        return self._ended(reason) if error.errno in _BY_PEER else reason
+
     def _ended(self, reason: str) -> str:
-        """Say that the connection ended, with what it may mean that nothing ever came on it."""
-        if self._has_heard or self._stream is not None:
+        """Say that the peer ended the connection, and what it may mean that nothing came on it."""
+        if self._stream is not None:
+            return self._stream.ended(reason)
+        if self._has_heard:
             return reason
         return f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true"

@@ -10,12 +10,17 @@ import ssl
 from typing import Final
 
 from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError, UntrustedServerError
+from stormkeeper.pacemaker.client.tls import ClientContext
 
 #: Plain bytes taken out at once: the size of a TLS record.
 _RECORD: Final = 16_384
 
 _CLIENT_CERTIFICATE: Final = (
     "name one with pacemaker.tls.client.certificate.file and pacemaker.tls.client.key.file"
+)
+_WANTS_CERTIFICATE: Final = (
+    "perhaps it wants a client certificate: pacemaker.tls.client.certificate.file and"
+    " pacemaker.tls.client.key.file"
 )
 _UNKNOWN_CA: Final = (
     "its certificate is signed by nobody whom this client trusts: name who signed it with"
@@ -76,7 +81,15 @@ class SecureStream:
         The server's name in messages.
     """
 
-    __slots__ = ("_has_read", "_incoming", "_outgoing", "_peer", "_tls", "is_up")
+    __slots__ = (
+        "_has_certificate",
+        "_has_read",
+        "_incoming",
+        "_outgoing",
+        "_peer",
+        "_tls",
+        "is_up",
+    )
 
     def __init__(self, context: ssl.SSLContext, host: str, peer: str) -> None:
         self._peer = peer
@@ -86,6 +99,7 @@ class SecureStream:
         #: Whether the handshake is over: `sealed` may be used.
         self.is_up = False
         self._has_read = False
+        self._has_certificate = isinstance(context, ClientContext) and context.has_certificate
 
     def begin(self) -> bytes:
         """Return what is sent first."""
@@ -128,17 +142,15 @@ class SecureStream:
         """Return what is to be sent after `received` raised, which tells the peer why."""
         return self._outgoing.read()
 
-    def ended(self) -> str:
-        """Say what it means that the peer ended the connection."""
-        if self.is_up and self._has_read:
-            return "the server closed the connection"
-        if self.is_up:
-            # With TLS 1.3 it looks at our certificate when the handshake is over for us.
-            return (
-                "the server closed the connection before it answered; if it wants a client's"
-                f" certificate, {_CLIENT_CERTIFICATE}"
-            )
-        return f"the server ended the TLS handshake; perhaps {_NOT_TLS}"
+    def ended(self, how: str) -> str:
+        """Say what it may mean that the peer ended the connection as `how` says."""
+        if not self.is_up:
+            return f"{how} in the TLS handshake; perhaps {_NOT_TLS}"
+        if self._has_read:
+            return how
+        # With TLS 1.3 it looks at our certificate when the handshake is over for us.
+        hint = "" if self._has_certificate else f"; {_WANTS_CERTIFICATE}"
+        return f"{how} before it answered{hint}"
 
     def _shake_hands(self) -> None:
         try:

@@ -32,6 +32,13 @@ KEYS: Final = (_ENABLE, _AUTHORITIES, _CERTIFICATE, _KEY, _CHECK_HOSTNAME, _MINI
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
 
+class ClientContext(ssl.SSLContext):
+    """How a client speaks TLS."""
+
+    #: Whether it has a certificate of its own to show.
+    has_certificate = False
+
+
 def client_contexts(conf: Conf) -> Contexts | None:
     """Return what gives the context for each connection; None without TLS.
 
@@ -91,7 +98,7 @@ def client_context(conf: Conf) -> ssl.SSLContext | None:
     """
     if not conf[_ENABLE]:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[conf[_MINIMUM]]
     context.check_hostname = conf[_CHECK_HOSTNAME]
     if conf[_AUTHORITIES] is None:
@@ -106,7 +113,7 @@ def client_context(conf: Conf) -> ssl.SSLContext | None:
     return context
 
 
-def _load_pair(context: ssl.SSLContext, conf: Conf) -> None:
+def _load_pair(context: ClientContext, conf: Conf) -> None:
     if conf[_CERTIFICATE] is None and conf[_KEY] is None:
         return
     for key, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
@@ -129,6 +136,7 @@ def _load_pair(context: ssl.SSLContext, conf: Conf) -> None:
             reason = f"and {certificate} ({_CERTIFICATE}) are no key and certificate in PEM, or not"
             reason += " of one another"
         raise ConfigError(f"{_KEY}: {key_file} {reason}") from error
+    context.has_certificate = True
 
 
 def _readable(conf: Conf, key: str) -> Path:
