@@ -248,8 +248,12 @@ def test_a_secured_pacemaker_is_read_with_the_options_that_its_refusal_names(
     get = ("heartbeats", "get", PATH, "-c", f"pacemaker.servers={pacemaker.address}")
     refused = storm(*get)
     assert refused.returncode == 1
-    assert "-c pacemaker.auth.method=DIGEST" in refused.stderr
+    assert "-c pacemaker.auth.method=METHOD" in refused.stderr
     assert "-c java.security.auth.login.config=FILE" in refused.stderr
+    itself = storm("heartbeats", "get", "/.stormkeeper", *get[3:])
+    assert itself.returncode == 1
+    assert "-c pacemaker.auth.method=METHOD" in itself.stderr
+    assert "start one" not in itself.stderr + refused.stderr
     digest = ("-c", "pacemaker.auth.method=DIGEST", "-c")
     assert storm(*get, *digest, login).stdout == readable.render(heartbeat) + "\n"
     wrong = storm(*get, *digest, jaas("wrong.conf", "pw-of-another"))
@@ -271,3 +275,4 @@ def test_a_pacemaker_with_tls_is_read_by_who_trusts_it(storm, start_pacemaker):
         failed = storm(*list_, *values)
         assert failed.returncode == 1
         assert "pacemaker.tls." in failed.stderr
+        assert "start one" not in failed.stderr

@@ -146,14 +146,10 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     # What the clients have to say is in the picture.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
     try:
-        with faults():
+        with faults(), _pointing_elsewhere():
             command.run(conf, interval=interval, once=once, as_json=as_json)
     except KeyboardInterrupt:
         return
-    except Fault as fault:
-        if isinstance(fault.__cause__, PacemakerUnavailableError):
-            raise Fault(f"{fault.message}; {_REMEDY}") from fault
-        raise
 
 
 def normal(path: str) -> str:
@@ -173,13 +169,22 @@ def _asking() -> Iterator["PacemakerPool"]:
     _log_to_stderr()
     with faults():
         pool = connect(conf, name="storm-heartbeats", retries=_RETRIES)
+    with faults(), _pointing_elsewhere(), pool:
+        yield pool
+
+
+@contextmanager
+def _pointing_elsewhere() -> Iterator[None]:
+    """Add to the error that no Pacemaker answers where one may come from.
+
+    Not to a refusal, nor where a Pacemaker is there and the error names what to set for it.
+    """
     try:
-        with faults(), pool:
-            yield pool
-    except Fault as fault:
-        if isinstance(fault.__cause__, PacemakerUnavailableError):
-            raise Fault(f"{fault.message}; {_REMEDY}") from fault
-        raise
+        yield
+    except PacemakerUnavailableError as error:
+        if "pacemaker.tls." in str(error):
+            raise
+        raise PacemakerUnavailableError(f"{error}; {_REMEDY}") from error
 
 
 def _log_to_stderr() -> None:
@@ -195,7 +200,8 @@ def _print_servers(*, as_json: bool) -> None:
         answers = pool.server_infos()
     failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
     if len(failures) == len(answers):
-        raise Fault(f"{failures[0]}; {_REMEDY}")
+        with faults(), _pointing_elsewhere():
+            raise failures[0]
     from stormkeeper.thrift import readable
 
     for failure in failures:
