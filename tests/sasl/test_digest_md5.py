@@ -12,6 +12,7 @@ from stormkeeper.errors import AuthenticationError
 from stormkeeper.sasl import directives
 from stormkeeper.sasl.credentials import UserPassword, storm_password, storm_username
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer, random_nonce
+from stormkeeper.sasl.scram import GREETING
 from support import vectors
 
 USER = UserPassword(storm_username("nimbus"), storm_password(UserPassword("pmuser", "HUSH")))
@@ -427,3 +428,8 @@ def test_a_response_that_was_changed_is_refused(data):
         assert not ours.complete
     else:
         assert hashed(changed) == hashed(said)
+
+
+def test_a_server_that_speaks_scram_is_told_from_one_that_is_broken():
+    with pytest.raises(AuthenticationError, match=r"does not speak DIGEST-MD5; is pacemaker\.auth"):
+        client().step(GREETING)

@@ -38,6 +38,9 @@ _CHALLENGE_AT_MOST_ONCE = ("qop", "stale", "maxbuf", "charset", "cipher")
 _RESPONSE_ONCE = ("username", "nonce", "cnonce", "nc", "digest-uri", "response")
 _RESPONSE_AT_MOST_ONCE = ("realm", "qop", "maxbuf", "charset", "cipher", "authzid")
 
+# The beginning of what a server of ours with the method SCRAM says first.
+_SCRAM = b"SCRAM-"
+
 _HEX = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -240,6 +243,11 @@ class DigestClient:
         return None
 
     def _respond(self, token: bytes) -> bytes:
+        if token.startswith(_SCRAM):
+            raise AuthenticationError(
+                "the server does not speak DIGEST-MD5; is pacemaker.auth.method the same at both"
+                " ends?"
+            )
         parsed = directives.parse(token, MAX_CHALLENGE)
         # There may be several realms, of which each is a directive of its own.
         offered = [value for name, value in parsed if name == "realm"]

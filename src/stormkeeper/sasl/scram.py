@@ -220,7 +220,9 @@ class ScramClient:
 
     def _greet(self, token: bytes) -> bytes:
         if token != GREETING:
-            raise AuthenticationError(f"the server does not speak {NAME}")
+            raise AuthenticationError(
+                f"the server does not speak {NAME}; is pacemaker.auth.method the same at both ends?"
+            )
         return str(self._client.get_client_first()).encode()
 
     def _prove(self, token: bytes) -> bytes:

@@ -78,7 +78,7 @@ def test_who_has_none_is_told_how_to_say_it(passworded):
     daemon, _ = passworded
     for verb in ("children", "get_pulse", "exists", "readings"):
         text = refused(daemon, {}, lambda client, verb=verb: getattr(client, verb)("/"))
-        assert "-c pacemaker.auth.method=" in text
+        assert "-c pacemaker.auth.method=METHOD, the server's own (DIGEST, KERBEROS" in text
         assert "-c java.security.auth.login.config=" in text
 
 
@@ -93,7 +93,9 @@ def test_a_wrong_password_is_told_with_the_file_in_which_it_stands(passworded, f
 def test_another_method_is_told(passworded, folder):
     daemon, values = passworded
     other = {"DIGEST": "SCRAM", "SCRAM": "DIGEST"}[values["pacemaker.auth.method"]]
-    assert "pacemaker.auth.method is the same" in refused(daemon, by(other, jaas(folder)))
+    text = refused(daemon, by(other, jaas(folder)))
+    mechanism = {"DIGEST": "DIGEST-MD5", "SCRAM": "SCRAM-SHA-256"}[other]
+    assert f"the server does not speak {mechanism}; is pacemaker.auth.method the same" in text
 
 
 def test_a_server_that_asks_nobody(folder):
@@ -198,7 +200,7 @@ def test_with_kerberos(kerberos_realm, tmp_path):
         assert "pacemaker.auth.method=" in refused(daemon, {})
         for method in ("DIGEST", "SCRAM"):
             text = refused(daemon, by(method, jaas(tmp_path, "passwords.conf")))
-            assert "pacemaker.auth.method is the same" in text
+            assert "before its first token; is pacemaker.auth.method the same" in text
 
 
 def test_a_kdc_that_is_gone_costs_a_reader_no_more_than_its_deadline(kerberos_realm, tmp_path):

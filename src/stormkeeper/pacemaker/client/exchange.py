@@ -181,8 +181,7 @@ class Exchange:
         """Take note that the connection is lost, or could not be made."""
         handshake, refusal = self._handshake, None
         if self._state is Link.AUTHENTICATING and handshake and handshake.has_begun:
-            # So a Pacemaker tells that a password is wrong.
-            refusal = None if peer_at_fault else handshake.refusal(reason)
+            refusal = None if peer_at_fault else handshake.ended(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
     def refused(self, refusal: StormkeeperError, now: float) -> None:
@@ -342,7 +341,8 @@ class Exchange:
         if self._handshake is None:
             return f"no connection within {self._try_timeout:g} s"
         if self._handshake.work is None:
-            return f"no answer within {self._try_timeout:g} s in the authentication"
+            reason = f"no answer within {self._try_timeout:g} s in the authentication"
+            return reason + self._handshake.doubt()
         return f"no credentials from our own side within {STEP_TIMEOUT:g} s"
 
     def _new_table(self) -> InFlight[Call]:

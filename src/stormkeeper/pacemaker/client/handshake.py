@@ -39,6 +39,8 @@ from stormkeeper.sasl import Mechanism
 #: Tokens that are taken from a server: the longest mechanism, Kerberos with its layers, has two.
 _MAX_TOKENS: Final = 8
 
+_SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -134,6 +136,20 @@ class Handshake:
             f"{self._peer} and this client did not authenticate each other ({identity.method}:"
             f" {reason}); {identity.remedy}"
         )
+
+    def ended(self, reason: str) -> NotAuthorizedError:
+        """Make the error that says that the connection ended meanwhile, and what to check.
+
+        So a Pacemaker tells that a password is wrong; and, when it has sent no token yet, that it
+        knows nothing of the method.
+        """
+        return self.refusal(reason + self.doubt())
+
+    def doubt(self) -> str:
+        """Ask, in a message, about the method if the server has gone into nothing so far."""
+        if not self.has_begun or self._tokens:
+            return ""
+        return f" before its first token; {_SAME_METHOD}"
 
     def is_repetition(self, message: Message) -> bool:
         """Whether `message` says once more that we are authenticated, as with KERBEROS."""
