@@ -371,6 +371,79 @@ def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
     assert not caplog.records
 
 
+ASK = READS["the reserved path"]
+ASKED = "asked who this server is, was told to authenticate (SCRAM), and left"
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_who_asks_and_leaves_leaves_a_trace(caplog, times):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    for _ in range(times):
+        assert ask(session, ASK) == REFUSED
+    with caplog.at_level(logging.INFO):
+        sessions.ended(session, "", "closed by the client")
+    [record] = caplog.records
+    assert record.getMessage() == f"10.0.0.1:4711 {ASKED}"
+    assert (record.levelname, record.peer, record.cause) == (
+        *("INFO", "10.0.0.1:4711"),
+        "unauthenticated",
+    )
+    assert sessions.tallies.refusals == {"unauthenticated": 1}
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [HELLO, RIGHT],
+        [HELLO, RIGHT, ASK],
+        [WRITES["SEND_PULSE"]],
+        [WRITES["SEND_PULSE"], ASK],
+        [],
+    ],
+    ids=["authenticates", "and asks again", "writes", "writes and asks again", "is cut off"],
+)
+def test_who_asks_and_stays_leaves_none(caplog, frames):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    with caplog.at_level(logging.INFO):
+        for frame in (ASK, *frames):
+            ask(session, frame)
+        sessions.ended(session, "" if frames else "drain", "")
+    assert "asked" not in caplog.text
+    assert not sessions.tallies.refusals
+
+
+def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    with caplog.at_level(logging.INFO):
+        for _ in range(100):
+            session = sessions.open(*ADDRESS)
+            ask(session, ASK)
+            sessions.ended(session, "", "closed by the client")
+    assert len(caplog.records) == 50
+    assert sessions.tallies.refusals == {"unauthenticated": 100}
+
+
+def test_of_a_user_the_address_and_the_name_are_fields_of_their_own(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    authenticate(session)
+    sessions.ended(session, "protocol", "garbage")
+    [record] = caplog.records
+    assert (record.peer, record.user, record.cause) == ("10.0.0.1:4711", "nimbus", "protocol")
+    assert record.getMessage() == "closing 10.0.0.1:4711 ('nimbus'): garbage"
+    assert session.peer == "10.0.0.1:4711 ('nimbus')"
+
+
+def test_of_a_drain_each_is_counted_and_none_has_a_line(caplog):
+    sessions, _, _ = new_sessions()
+    for _ in range(3):
+        sessions.ended(sessions.open(*ADDRESS), "drain", "this server stops")
+    assert sessions.tallies.closed == {"drain": 3}
+    assert not caplog.records
+
+
 def test_many_ends_from_one_address_are_a_bounded_number_of_lines(caplog):
     sessions, _, clock = new_sessions()
     for _ in range(1_000):

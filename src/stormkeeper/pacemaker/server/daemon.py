@@ -123,17 +123,26 @@ class PacemakerServer:
         self.is_serving = True
         self._tick()
 
-    async def stop(self) -> None:
-        """Accept no more, answer what has come, and close all connections."""
+    async def stop(self) -> int:
+        """Accept no more, answer what has come, and close all connections.
+
+        Returns
+        -------
+        int
+            The clients that had not taken their answers in time.
+        """
         self.is_serving = False
         self._acceptor.stop()
         self.channels.drain()
         deadline = self._loop.time() + _DRAIN
         while len(self.channels) and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
+        # A session is over when its last answer is handed to the system.
+        deaf = len(self.sessions)
         self.channels.abort()
         await asyncio.sleep(0)
         self.channels.detach(self._loop)
+        return deaf
 
     def describe(self) -> str:
         """Return in a line what this server runs on and whom it serves."""
@@ -317,11 +326,10 @@ async def _serve(server: PacemakerServer, read_again: Callable[[], Conf]) -> int
     announce(f"pacemaker listening on {address}")
     await stop
     observation.stopping()
-    _log.info(
-        "stopping: %s, %s held",
-        *(counted(len(server.sessions), "connection"), counted(server.store.keys, "pulse")),
-    )
-    await server.stop()
+    connections = counted(len(server.sessions), "connection")
+    _log.info("stopping: %s, %s held", connections, counted(server.store.keys, "pulse"))
+    deaf = await server.stop()
+    _log.info("stopped: %s had been open, answers not taken by %d", connections, deaf)
     observation.close()
     end_of_signals()
     return 0

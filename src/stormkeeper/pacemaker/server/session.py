@@ -10,7 +10,8 @@ The rules that hold here:
 - Of a client's refusals the first is logged and the others are counted, and about one address only
   so many lines are logged in a span of time: nobody can fill the log.
 - A client of ours may ask for the reserved path to find out whether it has to authenticate, before
-  it sends what would end a Java Pacemaker. That it is refused then is no news.
+  it sends what would end a Java Pacemaker. That it is refused then is no news, unless it leaves
+  without having done anything else: then it is as likely to lack the method.
 
 The conversation (Storm's; SCRAM, which is ours, goes like DIGEST)::
 
@@ -77,6 +78,8 @@ class Session:
 
     __slots__ = (
         "_channel",
+        "_has_asked",
+        "_has_done_more",
         "_mechanism",
         "_refusals",
         "_sessions",
@@ -87,13 +90,19 @@ class Session:
         "fault",
         "may_read",
         "may_write",
+        "origin",
         "peer",
+        "user",
     )
 
     def __init__(self, sessions: "Sessions", address: str, port: int) -> None:
         self.address = address
-        #: The client's name in the log.
-        self.peer = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        #: Where it comes from, with the port.
+        self.origin = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        #: The client's name in the log: where it comes from and, when that is known, who it is.
+        self.peer = self.origin
+        #: Who it is, for the log; empty until it has authenticated.
+        self.user = ""
         #: Who it is, once it has authenticated.
         self.authorization_id: str | None = None
         #: Why the connection must be closed, once it must.
@@ -104,6 +113,9 @@ class Session:
         self._channel = "plain TCP"
         self._mechanism: Mechanism | None = None
         self._refusals = 0
+        #: Whether it asked who this server is and was refused that; and whether it did more, or
+        #: was refused more.
+        self._has_asked = self._has_done_more = False
         policy = sessions.policy
         #: Whether requests that read, and that write or delete, are carried out.
         self.may_read = policy.everyone_may_read
@@ -197,12 +209,27 @@ class Session:
         self._channel, certificate = tls.describe(connection)
         if certificate:
             self._channel += f" with the certificate of {certificate}"
-            _log.info("%s connected over %s", self.peer, self._channel)
+            _log.info("%s connected over %s", self.peer, self._channel, extra=self.fields)
 
     @property
     def refusals(self) -> int:
         """Requests of this client that were refused."""
         return self._refusals
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What a line of the log about it has as fields."""
+        return {"peer": self.origin} | ({"user": self.user} if self.user else {})
+
+    def left(self) -> str | None:
+        """Take note that the client has closed the connection; return what the log is to say."""
+        if not self._has_asked or self._has_done_more:
+            return None
+        self._sessions.tallies.refusals["unauthenticated"] += 1
+        return (
+            f"{self.peer} asked who this server is, was told to authenticate ({self._method}), and"
+            " left"
+        )
 
     @property
     def _method(self) -> str:
@@ -224,10 +251,13 @@ class Session:
             message_id = -1 if message.message_id is None else message.message_id
             path = (message.path or "").encode("utf-8", "surrogateescape")
         if self.may_write if kind in _WRITES else self.may_read:
+            self._has_done_more = True
             return None
         # An exact shape may have any type, and only a request deserves an answer.
         decode_request(payload)
-        if kind != MessageType.GET_PULSE or path != RESERVED_PATH.encode():
+        if kind == MessageType.GET_PULSE and path == RESERVED_PATH.encode():
+            self._has_asked = True
+        else:
             self._refuse(
                 "unauthenticated",
                 f"{MessageType(kind).name} without having authenticated; set"
@@ -271,7 +301,8 @@ class Session:
 
     def _admit(self, mechanism: Mechanism) -> None:
         authorization_id = mechanism.authorization_id or ""
-        user = f"'{credentials.shown(mechanism)}'"
+        shown = credentials.shown(mechanism)
+        user = f"'{shown}'"
         if not self._sessions.policy.is_authorised(authorization_id):
             raise AuthenticationError(
                 f"{user} is not among those who may read here: pacemaker.kerberos.users and"
@@ -285,14 +316,16 @@ class Session:
         _log.info(
             "%s authenticated as %s with %s over %s",
             *(self.peer, user, self._method, self._channel),
-            extra={"peer": self.peer, "user": credentials.shown(mechanism), "method": self._method},
+            extra={"peer": self.origin, "user": shown, "method": self._method},
         )
-        self.peer = f"{self.peer} ({user})"
+        self.user, self.peer = shown, f"{self.origin} ({user})"
+        self._has_done_more = True
 
     def _refuse(self, cause: str, reason: str) -> None:
         sessions = self._sessions
         sessions.tallies.refusals[cause] += 1
         self._refusals += 1
+        self._has_done_more = True
         if self._refusals == 1:
             line = f"refused {self.peer}: {reason} (later refusals are not logged)"
             sessions.warn(self, cause, line)
@@ -357,15 +390,22 @@ class Sessions:
         self._open.discard(session)
         if session.refusals > 1:
             line = f"{session.peer}: {session.refusals} requests were refused in all"
-            self._log(logging.INFO, session, line, {})
-        if cause:
-            cause = session.cause or cause
-            self.tallies.closed[cause] += 1
+            self._log(logging.INFO, session, line, session.fields)
+        if not cause:
+            told = session.left()
+            if told is not None:
+                extra = session.fields | {"cause": "unauthenticated"}
+                self._log(logging.INFO, session, told, extra)
+            return
+        cause = session.cause or cause
+        self.tallies.closed[cause] += 1
+        # A server that stops tells so once, not of each.
+        if cause != "drain":
             self.warn(session, cause, f"closing {session.peer}: {reason}")
 
     def warn(self, session: Session, cause: str, line: str) -> None:
         """Log what a client did wrong, unless much was logged of its address lately."""
-        self._log(logging.WARNING, session, line, {"peer": session.peer, "cause": cause})
+        self._log(logging.WARNING, session, line, session.fields | {"cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
         """Let `policy` hold from now on; return how many clients that costs their connections.
