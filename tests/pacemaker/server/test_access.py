@@ -59,3 +59,15 @@ def test_the_fingerprint_tells_passwords_apart_and_nothing_else(jaas):
     assert digest(jaas).fingerprint != before.fingerprint
     assert "another" not in repr(digest(jaas))
     assert repr(before.fingerprint) not in repr(before)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604])
+def test_passwords_that_others_can_read_are_warned_of(jaas, caplog, mode):
+    jaas.chmod(mode)
+    digest(jaas)
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == bool(mode & 0o077)
+    assert all(f"{jaas}, which holds passwords, can be read by others" in line for line in warned)
+    caplog.clear()
+    policy(pacemaker_auth_method="NONE", java_security_auth_login_config=str(jaas))
+    assert not caplog.records

@@ -144,7 +144,12 @@ def test_another_password_costs_who_came_with_the_old_one(start_pacemaker, setti
     }
     settings.write(**conf)
     settings.jaas.write_text(JAAS.format("first"))
+    settings.jaas.chmod(0o644)
     server = start_pacemaker(options=settings.options)
+    for warnings in (1, 2):
+        assert server.log.count("can be read by others than its owner") == warnings
+        server.reload()
+    settings.jaas.chmod(0o600)
     with Client(server) as reader, Client(server) as writer:
         assert reader.authenticate(settings.mechanism("first"))
         writer.send("/a")

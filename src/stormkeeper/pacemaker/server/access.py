@@ -1,13 +1,19 @@
 """Who may do what on a Pacemaker: the rules of its configuration, as one value."""
 
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Final, Self
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
 from stormkeeper.sasl import Mechanism, methods
+
+_log = logging.getLogger(__name__)
+
+#: Methods for which the JAAS file holds passwords; for KERBEROS it names a keytab.
+_WITH_PASSWORDS: Final = ("DIGEST", "SCRAM")
 
 
 def _nobody(authorization_id: str) -> bool:  # noqa: ARG001
@@ -82,11 +88,15 @@ class Policy:
 
 
 def _fingerprint(conf: Conf) -> bytes:
-    """Tell one content of the JAAS file from another."""
-    path = methods.login_file(conf)
-    if path is None or conf["pacemaker.auth.method"] == "NONE":
+    """Tell one content of the JAAS file from another; warn if others can read passwords in it."""
+    path, method = methods.login_file(conf), conf["pacemaker.auth.method"]
+    if path is None or method == "NONE":
         return b""
     try:
+        if method in _WITH_PASSWORDS and path.stat().st_mode & 0o077:
+            _log.warning(
+                "%s, which holds passwords, can be read by others than its owner: chmod 600", path
+            )
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
