@@ -7,9 +7,7 @@ import socket
 from stormkeeper.errors import ListenError
 
 
-def listen(
-    host: str, port: int, *, keys: str, backlog: int, if_taken: str = ""
-) -> socket.socket:
+def listen(host: str, port: int, *, keys: str, backlog: int, if_taken: str = "") -> socket.socket:
     """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
 
     Parameters
