@@ -46,7 +46,7 @@ def top(servers, *options):
 def ran(servers, environ, *options):
     return subprocess.run(
         top(servers, *options),
-        env={**environ, "COLUMNS": "120"},
+        env=environ,
         capture_output=True,
         text=True,
         timeout=SECS,
@@ -70,6 +70,15 @@ def test_one_picture_of_all_servers_and_those_that_are_down(servers, nobody, env
     assert f"  {nobody} did not answer" in told.stdout
     assert "word-count-1-1760000000" in told.stdout
     assert "\x1b" not in told.stdout  # no terminal, no colours
+
+
+def test_outside_a_terminal_no_column_is_left_out(servers, environ):
+    told = ran([servers[0].address], {**environ, "COLUMNS": "40"}, "--once", "--interval", "0.2")
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert sum(line.endswith((" version", " mean size", " size")) for line in lines) == 3
+    assert not any("…" in line for line in lines)
+    assert max(map(len, lines)) < 200
 
 
 def test_rates_and_sizes_as_json(servers, environ):

@@ -39,7 +39,8 @@ def test_what_a_server_held_already_is_no_rate():
     assert row.oldest_secs == 4.0
     # What was overwritten between two looks is only in the server's own count.
     assert picture.servers[0].pulses_per_s == 3.0
-    assert picture.pulses_per_s == 2.0
+    assert picture.pulses_per_s == 3.0
+    assert picture.oldest[0].worker == "node-4"
 
 
 def test_rates_are_over_the_last_ten_seconds():
@@ -67,7 +68,7 @@ def test_of_a_workers_pulses_the_newest_counts():
     picture = book.picture(50.0, 5)
     assert (picture.workers, picture.silent) == (1, 0)
     [oldest] = picture.oldest
-    assert (oldest.worker, oldest.server, oldest.age_secs, oldest.bytes) == ("node:1", B, 1.0, 700)
+    assert (oldest.worker, oldest.server, oldest.age_secs, oldest.bytes) == ("node-1", B, 1.0, 700)
     assert book.picture(79.5, 5).silent == 1
 
 
@@ -80,7 +81,7 @@ def test_the_noisiest_topology_and_the_oldest_worker_come_first():
     book.take([look(A, 102.0, *changes)], 102.0)
     picture = book.picture(102.0, 3)
     assert [row.topology for row in picture.topologies] == ["few-large", "many-small", OTHER]
-    assert [row.worker for row in picture.oldest] == ["/elsewhere", "node:8", "node:7"]
+    assert [row.worker for row in picture.oldest] == ["/elsewhere", "node-8", "node-7"]
     assert picture.workers == 12
 
 

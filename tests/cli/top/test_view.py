@@ -23,7 +23,7 @@ PICTURE = Picture(
     ],
     topologies=TOPOLOGIES,
     oldest=[
-        WorkerRow(TOPOLOGIES[0].topology, f"node-{n}:6700", 1000.0 / (n + 1), 600, "10.0.0.1:6699")
+        WorkerRow(TOPOLOGIES[0].topology, f"node-{n}-6700", 1000.0 / (n + 1), 600, "10.0.0.1:6699")
         for n in range(20)
     ],
     workers=3000,
@@ -65,7 +65,7 @@ def test_everything_is_there_on_a_wide_terminal():
     assert any(
         "a-topology-with-a-long-name-0-1760000000" in line and "3.0 KiB" in line for line in text
     )
-    assert any(line.split()[:1] == ["node-0:6700"] and "16 min" in line for line in text)
+    assert any(line.split()[:1] == ["node-0-6700"] and "16 min" in line for line in text)
 
 
 @pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 200])

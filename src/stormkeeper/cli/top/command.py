@@ -26,6 +26,9 @@ _OLDEST: Final = 50
 #: And as many as are told as JSON.
 _OLDEST_TOLD: Final = 5
 
+#: Columns outside a terminal, where nothing is cut or left out: more than any line has.
+_UNBOUNDED: Final = 10_000
+
 _PERIOD: Final = "task.heartbeat.frequency.secs"
 _TIMEOUT: Final = "nimbus.task.timeout.secs"
 
@@ -111,6 +114,8 @@ class _Screen(ExitStack):
         from rich.live import Live
 
         self._console = Console(highlight=False)
+        if not self._console.is_terminal:
+            self._console.width = _UNBOUNDED
         self._timeout = timeout_secs
         self._live: Live | None = None
         self._is_first = True

@@ -125,7 +125,10 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything at one moment: topologies with the most bytes first, workers the oldest first."""
+    """Everything at one moment: topologies with the most bytes first, workers the oldest first.
+
+    `pulses_per_s` is what the servers received, `bytes_per_s` what was seen of topologies.
+    """
 
     servers: list[ServerRow]
     topologies: list[TopologyRow]
@@ -216,8 +219,10 @@ class Ledger:
         ordered = heapq.nsmallest(
             oldest, newest.items(), key=lambda item: (item[1][0].received, item[0])
         )
+        servers = [self._server_row(name, server) for name, server in self._servers.items()]
+        received = [row.pulses_per_s for row in servers if row.pulses_per_s is not None]
         return Picture(
-            servers=[self._server_row(name, server) for name, server in self._servers.items()],
+            servers=servers,
             topologies=topologies,
             oldest=[
                 WorkerRow(
@@ -231,7 +236,8 @@ class Ledger:
             ],
             workers=len(newest),
             silent=sum(row.silent for row in topologies),
-            pulses_per_s=_rate(sum(pulses.values()), elapsed),
+            # The servers' own count has those too that were overwritten between two looks.
+            pulses_per_s=sum(received) if received else None,
             bytes_per_s=_rate(sum(sizes.values()), elapsed),
         )
 
@@ -296,4 +302,4 @@ def _topology(path: str) -> str:
 
 def _worker(path: str) -> str:
     found = parse_workerbeat(path)
-    return path if found is None else f"{found.node}:{found.port}"
+    return path if found is None else f"{found.node}-{found.port}"
