@@ -1,16 +1,20 @@
-"""The example in docs/several-pacemakers.md runs, and its figures are those of the code."""
+"""The examples in docs/several-pacemakers.md run, and its figures are those of the code."""
 
 import re
 from pathlib import Path
 
 from stormkeeper.pacemaker.client import fanout, missed_deletes, placement, single
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import deserialize
 from support.pacemaker import PacemakerProcess
 
 PAGE = (Path(__file__).parents[3] / "docs" / "several-pacemakers.md").read_text()
 
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
 
 def test_the_example_runs(capsys):
-    (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    example, _ = EXAMPLES
     with PacemakerProcess() as one, PacemakerProcess() as other:
         code = example.replace("pacemaker-1", one.address).replace("pacemaker-2", other.address)
         with single.PacemakerClient(one.address) as worker:
@@ -19,6 +23,22 @@ def test_the_example_runs(capsys):
     shown = capsys.readouterr().out
     assert "/workerbeats/wc-1-1/node-6700 5 0." in shown
     assert "1 pulses of" in shown
+
+
+def test_the_example_of_a_program_that_beats_runs():
+    _, example = EXAMPLES
+    with PacemakerProcess() as one, PacemakerProcess() as other:
+        code = example.replace("pacemaker-1", one.address).replace("pacemaker-2", other.address)
+        exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
+        found = []
+        for server in (one, other):
+            with single.PacemakerClient(server.address) as reader:
+                found += reader.all_pulses("/workerbeats")
+    (pulse,) = found
+    assert f"storm heartbeats get {pulse.id}`" in PAGE
+    heartbeat = deserialize(ClusterWorkerHeartbeat, pulse.details)
+    (stats,) = heartbeat.executor_stats.values()
+    assert stats.emitted == {":all-time": {"default": 200}}
 
 
 def test_the_figures_are_those_of_the_code():
