@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import stormkeeper
 from support.command import HEAVY, imported_by
 
 COMMANDS = {
@@ -16,6 +17,12 @@ def test_help_names_every_command(storm):
     told = storm("--help")
     assert told.returncode == 0
     assert {line.split()[0] for line in told.stdout.splitlines() if line.strip()} > COMMANDS
+
+
+def test_the_version_is_an_option_too(storm):
+    told = storm("--version")
+    assert (told.returncode, told.stdout) == (0, f"Stormkeeper {stormkeeper.__version__}\n")
+    assert told.stdout == storm("version").stdout.splitlines(keepends=True)[0]
 
 
 @pytest.mark.parametrize(

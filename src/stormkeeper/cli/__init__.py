@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+import stormkeeper
 from stormkeeper.cli.lazy import LazyGroup
 from stormkeeper.cli.options import conf_options, examples
 
@@ -35,6 +36,9 @@ _COMMANDS = {
         "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:7000",
         "storm local examples/word_count.py --seconds 60",
     ),
+)
+@click.version_option(
+    stormkeeper.__version__, message="Stormkeeper %(version)s", help="Print the version, and exit."
 )
 @conf_options
 def storm() -> None:
