@@ -54,7 +54,7 @@ def test_storm_yaml_is_found(storm, tmp_path):
     ("arguments", "line"),
     [
         (["-c", "ui.port=x"], "-c: ui.port: expected a whole number from 0 to 65535; got the te"),
-        (["-c", "ui.port"], "-c: expected KEY=VALUE, got no name or no '='"),
+        (["-c", "ui.port"], "-c: expected KEY=VALUE; got ui.port"),
         (["--config", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["--config", "bad.yaml"], "bad.yaml: it is not YAML"),
         (["-c", "pacemaker.prot=1", "--strict"], "-c: unknown key pacemaker.prot; is pacemaker.p"),

@@ -175,8 +175,9 @@ def test_a_forbidden_file(write):
     [
         ("ui.port=70000", "-c: ui.port: expected a whole number from 0 to 65535; got 70000"),
         ("ui.port='80'", "-c: ui.port: expected a whole number from 0 to 65535; got the text '80'"),
-        ("ui.port", "-c: expected KEY=VALUE, got no name or no '=' (it begins with 'ui.port')"),
-        ("=1", "-c: expected KEY=VALUE, got no name or no '='"),
+        ("foo", "-c: expected KEY=VALUE; got foo"),
+        ("foo:pw-of-nobody", "-c: expected KEY=VALUE; got foo…"),
+        ("=1", "-c: expected KEY=VALUE; got no name"),
         ("ui.port=[1", "-c ui.port: it is not YAML"),
         ("storm.local.dir=", "-c: storm.local.dir: expected text that is not empty; got null"),
     ],

@@ -240,8 +240,10 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         if not equals or not key:
             # What follows the name may be a password, so it is not shown.
             name = re.match(r"[\w.-]*", key)
-            begins = f" (it begins with {name[0]!r})" if name and name[0] else ""
-            raise ConfigError(f"-c: expected KEY=VALUE, got no name or no '='{begins}")
+            begins = name[0] if name else ""
+            rest = "" if begins == override else "…"
+            got = f"{begins}{rest}" if begins else "no name"
+            raise ConfigError(f"-c: expected KEY=VALUE; got {got}")
         try:
             values[key] = yaml_text.read(text)
         except ConfigError as error:
