@@ -54,6 +54,12 @@ def test_it_asks_for_what_was_said(asked, local, script, tmp_path):
     )
 
 
+def test_the_help_says_how_long_the_first_counts_take(storm):
+    assert "First counts take about half a minute" in " ".join(
+        storm("local", "--help").stdout.split()
+    )
+
+
 @pytest.mark.parametrize("strict", [[], ["--strict"]])
 def test_unknown_keys_are_the_topologys_own(asked, local, strict):
     told = local("-c", "input=/data", "-c", "pacemaker.prot=1", *strict)

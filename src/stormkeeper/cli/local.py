@@ -33,7 +33,10 @@ def local(topology: Path, seconds: float | None, report: Path | None) -> None:
 
     Starts ZooKeeper, two Pacemakers, the worker that runs TOPOLOGY, and the heartbeat pipeline, as
     processes on free ports of the loopback interface, and shows them live. Ctrl-C stops all of
-    them. TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script.
+    them. First counts take about half a minute, in which Spark starts in the worker and in the
+    pipeline.
+
+    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script.
 
     Keys that Stormkeeper does not know are the topology's own, and are handed to it.
     """
