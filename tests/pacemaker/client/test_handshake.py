@@ -148,3 +148,14 @@ def test_a_server_that_never_comes_to_an_end_is_left():
     with pytest.raises(NotAuthorizedError, match="no end after"):
         talk.hear(*[token(b"more")] * 100)
     assert len(talk.sent) < 20
+
+
+def test_an_end_before_the_first_token_raises_doubts_about_the_method():
+    talk = Talk()
+    assert talk.handshake.doubt() == ""
+    talk.hear(REFUSED)
+    text = str(talk.handshake.ended("the server closed the connection"))
+    assert "connection before its first token; is pacemaker.auth.method the same at both" in text
+    talk.hear(token(b"challenge"))
+    assert talk.handshake.doubt() == ""  # it knows the method, so the password is wrong
+    assert "first token" not in str(talk.handshake.ended("the server closed the connection"))
