@@ -301,7 +301,8 @@ def _half_closed(attacker: Attacker) -> Verdict:
         return attacker.outcome(peer)
 
 
-@catalogue.deed("requests without reading the answers", CLOSED)
+# Where reading is refused the answers are too small to be in anybody's way.
+@catalogue.deed("requests without reading the answers", CLOSED, modes=("NONE", "TLS"))
 def _deaf(attacker: Attacker) -> Verdict:
     with attacker.connect() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
