@@ -1,6 +1,9 @@
 """Which engine runs, and what is said of it."""
 
+import shutil
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,14 @@ def test_the_interpreted_one_is_always_there():
     engine = load("interpreted")
     assert engine[2:] == (PulseIndex, AsyncioChannels)
     assert engine.description == "interpreted (as pacemaker.engine says)"
+
+
+def test_the_compiled_one_is_built_where_it_can_be():
+    """So that one that does not compile is seen: what is to be skipped without it is many tests."""
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if sys.platform != "linux" or shutil.which("cc") is None or not headers.exists():
+        pytest.skip("no C compiler, or no headers of Python")
+    assert "compiled" in ENGINES, "make setup builds it"
 
 
 @pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
