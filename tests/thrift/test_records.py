@@ -58,3 +58,30 @@ def test_records_and_enums_can_be_pickled(protocol):
     assert pickle.loads(pickle.dumps(record, protocol)) == record
     copy = pickle.loads(pickle.dumps(r.TopologyStatus.KILLED, protocol))
     assert copy is r.TopologyStatus.KILLED
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        r.Credentials({"ticket": "HUSH"}, "alice", 7),
+        r.PrivateWorkerKey(b"HUSH", "alice", 1),
+        pacemaker.HBMessageData(message_blob=b"HUSH"),
+        pacemaker.HBMessage(
+            pacemaker.HBServerMessageType.SASL_MESSAGE_TOKEN,
+            pacemaker.HBMessageData(message_blob=b"HUSH"),
+            3,
+        ),
+    ],
+)
+def test_no_secret_is_shown(record):
+    for shown in (repr(record), str(record), f"{record}", repr({"in": [record]}), f"{[record]}"):
+        assert "HUSH" not in shown
+        assert "***" in shown
+
+
+def test_what_is_no_secret_is_shown():
+    assert repr(r.Credentials({"ticket": "HUSH"}, "alice", 7)) == (
+        "Credentials(creds={'ticket': '***'}, topoOwner='alice', leader_epoch=7)"
+    )
+    assert repr(r.Credentials()) == "Credentials(creds=None, topoOwner=None, leader_epoch=None)"
+    assert repr(r.NodeInfo("node", {6700})) == "NodeInfo(node='node', port={6700})"

@@ -2,7 +2,8 @@
 
 thriftpy2 parses the files and makes the classes; what it leaves out is added here: enums that are
 Python enums, value semantics (a record is equal to and hashes like any other with the same values,
-as it must to be a map's key), and a normal form of the field types that the codec works from.
+as it must to be a map's key), a ``repr`` without secrets, and a normal form of the field types that
+the codec works from.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class Schema(NamedTuple):
     #: At most one field is set; exactly one in what is written.
     union: bool
 
+
+#: What a ``repr`` has in place of a secret.
+_MASK = "***"
 
 _SCHEMAS: dict[type, Schema] = {}
 _SCALARS = frozenset((BOOL, BYTE, DOUBLE, I16, I32, I64, STRING, BINARY))
@@ -100,6 +104,7 @@ def load(file: str, module: str) -> dict[str, type]:
         cls.__module__ = module
         _SCHEMAS[cls] = schema = _schema(cls, enums, union=cls in meta["unions"])
         _give_value_semantics(cls, schema)
+        _hide_secrets(cls)
         classes[cls.__name__] = cls
     return classes
 
@@ -163,11 +168,39 @@ def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
     cls.__eq__ = equal  # type: ignore[method-assign]
 
 
-def _frozen(value: Any) -> Any:
+def _hide_secrets(cls: type[TPayload]) -> None:
+    """Keep fields that are annotated ``(secret = "true")`` out of the ``repr``, but for names."""
+    annotations: dict[str, dict[str, str]] = cls.__thrift_field_annotations__  # type: ignore[attr-defined]
+    secrets = {name for name, notes in annotations.items() if notes.get("secret") == "true"}
+    if not secrets:
+        return
+
+    def without_secrets(self: Any) -> str:
+        fields = [
+            f"{name}={_masked(value) if name in secrets else repr(value)}"
+            for name, value in vars(self).items()
+        ]
+        return f"{cls.__name__}({', '.join(fields)})"
+
+    cls.__repr__ = without_secrets  # type: ignore[method-assign]
+
+
+def _masked(value: Any) -> str:
+    if value is None:
+        return "None"
     if isinstance(value, dict):
-        return frozenset((_frozen(key), _frozen(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(_frozen(item) for item in value)
+        return repr(dict.fromkeys(value, _MASK))
+    return repr(_MASK)
+
+
+def _frozen(value: Any) -> Any:
+    # The usual ones first: an assignment hashes the place of each worker.
+    if type(value) in (str, int):
+        return value
     if isinstance(value, set):
         return frozenset(value)
+    if isinstance(value, list | tuple):
+        return tuple([_frozen(item) for item in value])
+    if isinstance(value, dict):
+        return frozenset([(_frozen(key), _frozen(item)) for key, item in value.items()])
     return value

@@ -90,14 +90,14 @@ struct Scan {
   4: required bool more
 }
 
-// There is no member 6.
+// There is no member 6. A message_blob carries the tokens of authentications: its value is in no repr.
 union HBMessageData {
   1: string path
   2: HBPulse pulse
   3: bool boolval
   4: HBRecords records
   5: HBNodes nodes
-  7: binary message_blob
+  7: binary message_blob (secret = "true")
   100: ChangesRequest changes_request
   101: Changes changes
   102: ScanRequest scan_request

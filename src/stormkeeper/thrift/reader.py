@@ -18,17 +18,16 @@ it busy for a minute), takes a truncated record for a complete one, skips the el
 an unknown type as often as the list says, and cannot read the lists that are keys in an assignment.
 
 A reader is a closure, one for each type, made from the schema at first use. It takes the bytes, a
-position and the keys seen so far, and returns the value and the position after it. Positions only
-grow, and every record ends with a byte that is read, so running off the end always shows as
-`IndexError` or `struct.error`; only slices, which would not complain, are checked.
+position and what was seen in the record so far, and returns the value and the position after it.
+Positions only grow, and every record ends with a byte that is read, so running off the end always
+shows as `IndexError` or `struct.error`; only slices, which would not complain, are checked.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
-from struct import Struct
+from struct import Struct, unpack_from
 from struct import error as struct_error
 from typing import Any, Final, TypeVar
 
@@ -37,8 +36,6 @@ from thriftpy2.thrift import TPayload
 from stormkeeper.errors import SerializationError
 from stormkeeper.thrift.idl import (
     BINARY,
-    BOOL,
-    BYTE,
     DOUBLE,
     I16,
     I32,
@@ -52,40 +49,42 @@ from stormkeeper.thrift.idl import (
     schema_of,
     wire_kind,
 )
+from stormkeeper.thrift.scalars import (
+    FIXED,
+    LEAST,
+    SCALAR_READERS,
+    MalformedError,
+    Reader,
+    Seen,
+    bad_count,
+    read_binary,
+    read_i32,
+    read_i64,
+    unpack_i32,
+    unpack_list_header,
+    unpack_map_header,
+)
 
 #: How deep unknown fields may nest (known ones are as deep as the schema): Apache Thrift's limit.
 MAX_DEPTH: Final = 64
 
 #: How many different keys of one type are remembered while a record is read. A bolt rarely has
 #: more streams; with more, reading gets slower, not wrong.
-_MAX_KEYS_SEEN: Final = 64
+_MAX_SEEN: Final = 64
 
-#: The bytes that a value of a type has, where they are always as many.
-_FIXED = {BOOL: 1, BYTE: 1, DOUBLE: 8, I16: 2, I32: 4, I64: 8}
-#: The bytes that a value of a type has at least: what a container's count is held against.
-_LEAST = {**_FIXED, STRING: 4, STRUCT: 1, MAP: 6, SET: 5, LIST: 5}
+#: How many different structs of one type are, of how many different lengths, and of what length at
+#: most. Few topologies have more workers.
+_MAX_SHARED: Final = 1024
+_MAX_LENGTHS: Final = 4
+_MAX_LENGTH: Final = 512
+
+#: How `struct` writes the numbers that are read many at a time.
+_PACKED = {(DOUBLE, None): "d", (I16, None): "h", (I32, None): "i", (I64, None): "q"}
 
 _field_header = Struct(">bh")
-_unpack_i16 = Struct(">h").unpack_from
-_unpack_i32 = Struct(">i").unpack_from
-_unpack_i64 = Struct(">q").unpack_from
-_unpack_double = Struct(">d").unpack_from
-_unpack_list_header = Struct(">bi").unpack_from
-_unpack_map_header = Struct(">bbi").unpack_from
 
 Record = TypeVar("Record", bound=TPayload)
-#: For every type of map, the keys met so far: the bytes and the value of each.
-Seen = defaultdict[object, list[tuple[bytes, Any]]]
-#: Reads one value: returns it and the position after it.
-Reader = Callable[[bytes, int, Seen], tuple[Any, int]]
 _STRUCT_READERS: dict[type, Reader] = {}
-
-
-class _MalformedError(Exception):
-    """The bytes at a position are not what they should be."""
-
-    def __init__(self, reason: str, pos: int) -> None:
-        super().__init__(f"{reason} (at byte {pos})")
 
 
 def decode(cls: type[Record], data: bytes) -> Record:
@@ -101,7 +100,8 @@ def decode(cls: type[Record], data: bytes) -> Record:
     Returns
     -------
     Record
-        An instance of `cls`. Equal keys in it may be one object.
+        An instance of `cls`. Equal keys in it may be one object, and so may equal structs of
+        scalars: copy such a part before you change it.
 
     Raises
     ------
@@ -110,86 +110,32 @@ def decode(cls: type[Record], data: bytes) -> Record:
     """
     read = _struct_reader(cls)
     try:
-        record: Record = read(data, 0, defaultdict(list))[0]
-    except _MalformedError as error:
-        raise SerializationError(f"not a {cls.__name__}: {error}") from None
+        record: Record = read(data, 0, {})[0]
+    except MalformedError as error:
+        raise SerializationError(f"not {with_article(cls)}: {error}") from None
     except (IndexError, struct_error):
         raise SerializationError(
-            f"not a {cls.__name__}: ends in the middle of the record, after {len(data)} bytes"
+            f"not {with_article(cls)}: ends in the middle of the record, after {len(data)} bytes"
         ) from None
     return record
 
 
-def _read_bool(data: bytes, pos: int, _seen: Seen) -> tuple[bool, int]:
-    return data[pos] == 1, pos + 1
-
-
-def _read_i16(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    return _unpack_i16(data, pos)[0], pos + 2
-
-
-def _read_i32(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    return _unpack_i32(data, pos)[0], pos + 4
-
-
-def _read_i64(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
-    return _unpack_i64(data, pos)[0], pos + 8
-
-
-def _read_double(data: bytes, pos: int, _seen: Seen) -> tuple[float, int]:
-    return _unpack_double(data, pos)[0], pos + 8
-
-
-def _read_binary(data: bytes, pos: int, _seen: Seen) -> tuple[bytes, int]:
-    start = pos + 4
-    end = start + _unpack_i32(data, pos)[0]
-    if not start <= end <= len(data):
-        raise _bad_length(data, pos)
-    return data[start:end], end
-
-
-def _read_string(data: bytes, pos: int, _seen: Seen) -> tuple[str, int]:
-    start = pos + 4
-    end = start + _unpack_i32(data, pos)[0]
-    if not start <= end <= len(data):
-        raise _bad_length(data, pos)
-    try:
-        return str(data[start:end], "utf-8"), end
-    except UnicodeDecodeError as error:
-        raise _MalformedError("a string that is not UTF-8", start + error.start) from None
-
-
-_SCALAR_READERS: dict[int, Reader] = {
-    BOOL: _read_bool,
-    I16: _read_i16,
-    I32: _read_i32,
-    I64: _read_i64,
-    DOUBLE: _read_double,
-    STRING: _read_string,
-    BINARY: _read_binary,
-}
-
-
-def _bad_length(data: bytes, pos: int) -> _MalformedError:
-    (length,) = _unpack_i32(data, pos)
-    return _MalformedError(f"a length of {length} with {len(data) - pos - 4} bytes left", pos)
-
-
-def _bad_count(data: bytes, pos: int, count: int) -> _MalformedError:
-    return _MalformedError(f"a count of {count} with {len(data) - pos} bytes left", pos)
+def with_article(cls: type[TPayload]) -> str:
+    """Return what a record is called in a sentence: ``an Assignment``, ``a StormBase``."""
+    return f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
 
 
 def _reader(of: Type) -> Reader:
     kind, detail = of
     if kind == STRUCT:
-        return _struct_reader(detail)
+        return _shared_reader(detail) if _is_flat(detail) else _struct_reader(detail)
     if kind == MAP:
         return _map_reader(detail)
     if kind in (LIST, SET):
         return _list_reader(detail, list if kind == LIST else set)
     if kind == I32 and detail is not None:
         return _enum_reader(detail)
-    return _SCALAR_READERS[kind]
+    return SCALAR_READERS[kind]
 
 
 def _key_reader(of: Type) -> Reader:
@@ -200,28 +146,33 @@ def _key_reader(of: Type) -> Reader:
 @cache
 def _enum_reader(enum: type) -> Reader:
     def read(data: bytes, pos: int, _seen: Seen) -> tuple[Any, int]:
-        (value,) = _unpack_i32(data, pos)
+        (value,) = unpack_i32(data, pos)
         try:
             return enum(value), pos + 4
         except ValueError:
-            raise _MalformedError(f"{value} is no {enum.__name__}", pos) from None
+            raise MalformedError(f"{value} is no {enum.__name__}", pos) from None
 
     return read
 
 
 @cache
-def _list_reader(element: Type, collect: Callable[[list[Any]], Any]) -> Reader:
+def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Reader:
     kind = wire_kind(element)
     read_element = _reader(element)
-    least = _LEAST[kind]
+    least = LEAST[kind]
+    packed = _PACKED.get(element)
+    pair = Struct(f">2{packed}").unpack_from if packed else None
 
     def read(data: bytes, pos: int, seen: Seen) -> tuple[Any, int]:
-        found, count = _unpack_list_header(data, pos)
+        found, count = unpack_list_header(data, pos)
         if found != kind and count:
-            raise _MalformedError(f"elements of type {found} instead of {kind}", pos)
+            raise MalformedError(f"elements of type {found} instead of {kind}", pos)
         pos += 5
         if count < 0 or count * least > len(data) - pos:
-            raise _bad_count(data, pos, count)
+            raise bad_count(data, pos, count)
+        if pair:
+            numbers = pair(data, pos) if count == 2 else unpack_from(f">{count}{packed}", data, pos)
+            return collect(numbers), pos + count * least
         values = []
         for _ in range(count):
             value, pos = read_element(data, pos, seen)
@@ -241,23 +192,39 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
     each once for each map, which also bounds what trying them in vain can cost.
     """
     key_kind, value_kind = (wire_kind(part) for part in of)
-    least = _LEAST[key_kind] + _LEAST[value_kind]
+    least = LEAST[key_kind] + LEAST[value_kind]
     read_key, read_value = _key_reader(of[0]), _reader(of[1])
+    packed = _PACKED.get(of[0][1]) if key_kind == LIST else None
+    pair = Struct(f">bi2{packed}") if packed else None
+    pair_header = (of[0][1][0], 2) if packed else ()
     this_type = object()
 
     def read(data: bytes, pos: int, seen: Seen) -> tuple[dict[Any, Any], int]:
-        kind, other_kind, count = _unpack_map_header(data, pos)
+        kind, other_kind, count = unpack_map_header(data, pos)
         if (kind != key_kind or other_kind != value_kind) and count:
-            raise _MalformedError(
+            raise MalformedError(
                 f"a map of types {kind}, {other_kind} instead of {key_kind}, {value_kind}", pos
             )
         pos += 6
         if count < 0 or count * least > len(data) - pos:
-            raise _bad_count(data, pos, count)
-        known = seen[this_type]
+            raise bad_count(data, pos, count)
+        entries: dict[Any, Any] = {}
+        if pair:
+            last_pair = len(data) - pair.size
+            for _ in range(count):
+                # Two numbers, as an executor's first and last task; all else goes the long way.
+                found = pair.unpack_from(data, pos) if pos <= last_pair else ()
+                if found[:2] == pair_header:
+                    key, pos = found[2:], pos + pair.size
+                else:
+                    key, pos = read_key(data, pos, seen)
+                entries[key], pos = read_value(data, pos, seen)
+            return entries, pos
+        known = seen.get(this_type)
+        if known is None:
+            known = seen[this_type] = []
         candidates = iter(known)
         startswith = data.startswith
-        entries: dict[Any, Any] = {}
         for _ in range(count):
             for encoded, key in candidates:  # noqa: B007  (goes on from the last key's place)
                 if startswith(encoded, pos):
@@ -266,12 +233,54 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
             else:
                 start = pos
                 key, pos = read_key(data, pos, seen)
-                if len(known) < _MAX_KEYS_SEEN:
+                if len(known) < _MAX_SEEN:
                     known.append((data[start:pos], key))
             entries[key], pos = read_value(data, pos, seen)
         return entries, pos
 
     return read
+
+
+@cache
+def _shared_reader(cls: type) -> Reader:
+    """Return the reader of a struct that a record may have many times, always with the same values.
+
+    Such is the place of a worker, which is named for each of its executors. It is read once, and
+    found again by its bytes, as no struct's encoding is the beginning of another one's.
+    """
+    read_anew = _struct_reader(cls)
+    this_type = object()
+
+    def read(data: bytes, pos: int, seen: Seen) -> tuple[Any, int]:
+        known: tuple[dict[bytes, Any], list[int]] | None = seen.get(this_type)
+        if known is None:
+            known = seen[this_type] = ({}, [])
+        records, lengths = known
+        for length in lengths:
+            record = records.get(data[pos : pos + length])
+            if record is not None:
+                return record, pos + length
+        record, end = read_anew(data, pos, seen)
+        length = end - pos
+        if len(records) < _MAX_SHARED and length <= _MAX_LENGTH:
+            if length not in lengths and len(lengths) < _MAX_LENGTHS:
+                lengths.append(length)
+            if length in lengths:
+                records[data[pos:end]] = record
+        return record, end
+
+    return read
+
+
+def _is_flat(cls: type) -> bool:
+    """Whether a struct is made of scalars, and of containers of such, and of no long values."""
+    return all(_is_short(field.type) for field in schema_of(cls).fields)
+
+
+def _is_short(of: Type) -> bool:
+    kind, detail = of
+    parts = detail if kind == MAP else (detail,) if kind in (LIST, SET) else ()
+    return kind not in (STRUCT, BINARY) and all(part[0] in SCALAR_READERS for part in parts)
 
 
 def _struct_reader(cls: type) -> Reader:
@@ -305,11 +314,11 @@ def _new_struct_reader(cls: type) -> Reader:
                 values[name], pos = read_value(data, pos + 3, seen)
         for name, field_id in required:
             if values[name] is None:
-                raise _MalformedError(
+                raise MalformedError(
                     f"{cls.__name__} without its required field {field_id}, {name}", begin
                 )
         if union and sum(value is not None for value in values.values()) > 1:
-            raise _MalformedError(f"{cls.__name__} with more than one member", begin)
+            raise MalformedError(f"{cls.__name__} with more than one member", begin)
         return record, pos + 1
 
     return read
@@ -319,25 +328,25 @@ def _accepted(of: Type) -> Iterable[tuple[int, Reader]]:
     """Return the wire types that a field is read from."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
-        return ((I32, _read_i32), (I64, _read_i64))
+        return ((I32, read_i32), (I64, read_i64))
     return ((wire_kind(of), _reader(of)),)
 
 
 def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
     """Return the position after a value of a type that nobody asked for."""
-    if kind in _FIXED:
-        return pos + _FIXED[kind]
+    if kind in FIXED:
+        return pos + FIXED[kind]
     if kind == STRING:
-        _, end = _read_binary(data, pos, defaultdict(list))
+        _, end = read_binary(data, pos, {})
         return end
     if depth == 0:
-        raise _MalformedError(f"unknown fields nested deeper than {MAX_DEPTH}", pos)
+        raise MalformedError(f"unknown fields nested deeper than {MAX_DEPTH}", pos)
     if kind == STRUCT:
         while inner := data[pos]:
             pos = _skip(data, pos + 3, inner, depth - 1)
         return pos + 1
-    if kind not in _LEAST:
-        raise _MalformedError(f"a field of unknown type {kind}", pos)
+    if kind not in LEAST:
+        raise MalformedError(f"a field of unknown type {kind}", pos)
     return _skip_container(data, pos, kind, depth - 1)
 
 
@@ -345,20 +354,20 @@ def _skip_container(data: bytes, pos: int, kind: int, depth: int) -> int:
     inners: list[int]
     count: int
     if kind == MAP:
-        *inners, count = _unpack_map_header(data, pos)
+        *inners, count = unpack_map_header(data, pos)
         pos += 6
     else:
-        *inners, count = _unpack_list_header(data, pos)
+        *inners, count = unpack_list_header(data, pos)
         pos += 5
     if not count:
         return pos
     for inner in inners:
-        if inner not in _LEAST:
-            raise _MalformedError(f"elements of unknown type {inner}", pos)
-    if count < 0 or count * sum(_LEAST[inner] for inner in inners) > len(data) - pos:
-        raise _bad_count(data, pos, count)
-    if all(inner in _FIXED for inner in inners):
-        return pos + count * sum(_FIXED[inner] for inner in inners)
+        if inner not in LEAST:
+            raise MalformedError(f"elements of unknown type {inner}", pos)
+    if count < 0 or count * sum(LEAST[inner] for inner in inners) > len(data) - pos:
+        raise bad_count(data, pos, count)
+    if all(inner in FIXED for inner in inners):
+        return pos + count * sum(FIXED[inner] for inner in inners)
     for _ in range(count):
         for inner in inners:
             pos = _skip(data, pos, inner, depth)

@@ -29,6 +29,8 @@ __all__ = [
     "SpoutStats",
     "StormBase",
     "SupervisorInfo",
+    "TaskHeartbeat",
+    "TaskInfo",
     "TopologyActionOptions",
     "TopologyStatus",
     "WorkerResources",
@@ -135,6 +137,7 @@ class Assignment(TPayload):
     worker_resources: dict[NodeInfo, WorkerResources] | None
     total_shared_off_heap: dict[str, float] | None
     owner: str | None
+    leader_epoch: int | None
     def __init__(
         self,
         master_code_dir: str,
@@ -144,6 +147,7 @@ class Assignment(TPayload):
         worker_resources: dict[NodeInfo, WorkerResources] | None = None,
         total_shared_off_heap: dict[str, float] | None = None,
         owner: str | None = None,
+        leader_epoch: int | None = None,
     ) -> None: ...
 
 class TopologyStatus(IntEnum):
@@ -199,6 +203,7 @@ class StormBase(TPayload):
     component_debug: dict[str, DebugOptions] | None
     principal: str | None
     topology_version: str | None
+    leader_epoch: int | None
     def __init__(
         self,
         name: str,
@@ -212,12 +217,16 @@ class StormBase(TPayload):
         component_debug: dict[str, DebugOptions] | None = None,
         principal: str | None = None,
         topology_version: str | None = None,
+        leader_epoch: int | None = None,
     ) -> None: ...
 
 class Credentials(TPayload):
     creds: dict[str, str]
     topoOwner: str | None
-    def __init__(self, creds: dict[str, str], topoOwner: str | None = None) -> None: ...
+    leader_epoch: int | None
+    def __init__(
+        self, creds: dict[str, str], topoOwner: str | None = None, leader_epoch: int | None = None
+    ) -> None: ...
 
 class ErrorInfo(TPayload):
     error: str
@@ -226,6 +235,19 @@ class ErrorInfo(TPayload):
     port: int | None
     def __init__(
         self, error: str, error_time_secs: int, host: str | None = None, port: int | None = None
+    ) -> None: ...
+
+class TaskInfo(TPayload):
+    component_id: str
+    leader_epoch: int | None
+    def __init__(self, component_id: str, leader_epoch: int | None = None) -> None: ...
+
+class TaskHeartbeat(TPayload):
+    time_secs: int
+    uptime_secs: int
+    stats: ExecutorStats | None
+    def __init__(
+        self, time_secs: int, uptime_secs: int, stats: ExecutorStats | None = None
     ) -> None: ...
 
 class SupervisorInfo(TPayload):
@@ -298,7 +320,10 @@ class LogLevel(TPayload):
 
 class LogConfig(TPayload):
     named_logger_level: dict[str, LogLevel] | None
-    def __init__(self, named_logger_level: dict[str, LogLevel] | None = None) -> None: ...
+    leader_epoch: int | None
+    def __init__(
+        self, named_logger_level: dict[str, LogLevel] | None = None, leader_epoch: int | None = None
+    ) -> None: ...
 
 class ProfileAction(IntEnum):
     JPROFILE_STOP = 0
@@ -312,6 +337,11 @@ class ProfileRequest(TPayload):
     nodeInfo: NodeInfo
     action: ProfileAction
     time_stamp: int | None
+    leader_epoch: int | None
     def __init__(
-        self, nodeInfo: NodeInfo, action: ProfileAction, time_stamp: int | None = None
+        self,
+        nodeInfo: NodeInfo,
+        action: ProfileAction,
+        time_stamp: int | None = None,
+        leader_epoch: int | None = None,
     ) -> None: ...

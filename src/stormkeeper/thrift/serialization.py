@@ -20,7 +20,7 @@ from stormkeeper.thrift.compression import (
     compression_for,
     decompress,
 )
-from stormkeeper.thrift.reader import decode
+from stormkeeper.thrift.reader import decode, with_article
 from stormkeeper.thrift.writer import Release, encode
 
 __all__ = [
@@ -42,7 +42,7 @@ def serialize(
     record: TPayload,
     compression: Compression = Compression.GZIP,
     *,
-    release: Release = Release.STORM_2,
+    release: Release | None = None,
 ) -> bytes:
     """Return a record as Storm stores it.
 
@@ -54,8 +54,9 @@ def serialize(
         What `compression_for` says of the configured delegate; Storm 2's default, gzip, if left
         out.
     release : Release, optional
-        Which Storm is to read it. It matters to `ClusterWorkerHeartbeat` alone, whose
-        ``time_secs`` Storm 2 wants as i32 and Storm 3 as i64; everything of ours reads both.
+        Which Storm is to read it; if left out, Storm 3 where the compression is zstd, which only
+        that reads, else Storm 2. It matters to `ClusterWorkerHeartbeat` alone, whose ``time_secs``
+        Storm 2 wants as i32 and Storm 3 as i64; everything of ours reads both.
 
     Raises
     ------
@@ -63,6 +64,8 @@ def serialize(
         If the record does not fit its schema: a required field that is None, a value of a wrong
         type or out of range, a union without exactly one member.
     """
+    if release is None:
+        release = Release.STORM_3 if compression is Compression.ZSTD else Release.STORM_2
     return compress(encode(record, release), compression)
 
 
@@ -95,13 +98,13 @@ def deserialize(
     data = bytes(data)
     if data == _DIRECTORY:
         raise SerializationError(
-            f"not a {cls.__name__}: the single byte 07, which Storm stores in a znode that is only"
-            " a directory"
+            f"not {with_article(cls)}: the single byte 07, which Storm stores in a znode that is"
+            " only a directory"
         )
     if not data:
-        raise SerializationError(f"not a {cls.__name__}: no bytes at all")
+        raise SerializationError(f"not {with_article(cls)}: no bytes at all")
     try:
         plain = decompress(data, limit)
     except SerializationError as error:
-        raise SerializationError(f"not a {cls.__name__}: {error}") from error
+        raise SerializationError(f"not {with_article(cls)}: {error}") from error
     return decode(cls, plain)

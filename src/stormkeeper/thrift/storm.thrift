@@ -4,6 +4,7 @@
 // Storm's defaults ("= {}") are left out: a field that is not set is None and is not written, and a
 // reader of Storm's puts its own default in.
 //
+// (secret = "true") on a field: its value is in no repr, and so in no log.
 // (storm2 = "i32") on a field: Storm 2 declares this type instead. Written as the reader expects it
 // (serialization.Release), read either way.
 
@@ -79,6 +80,9 @@ struct WorkerResources {
 }
 
 // The list keys are executors: [first task, last task].
+//
+// leader_epoch, here and below, is ours: which leader wrote the record, by the creation zxid of its
+// lock. Storm's readers skip it.
 struct Assignment {
   1: required string master_code_dir
   2: optional map<string, string> node_host
@@ -87,6 +91,7 @@ struct Assignment {
   5: optional map<NodeInfo, WorkerResources> worker_resources
   6: optional map<string, double> total_shared_off_heap
   7: optional string owner
+  1000: optional i64 leader_epoch
 }
 
 // ---- topologies -----------------------------------------------------------------------------------
@@ -134,11 +139,13 @@ struct StormBase {
   9: optional map<string, DebugOptions> component_debug
   10: optional string principal
   11: optional string topology_version
+  1000: optional i64 leader_epoch
 }
 
 struct Credentials {
-  1: required map<string, string> creds
+  1: required map<string, string> creds (secret = "true")
   2: optional string topoOwner
+  1000: optional i64 leader_epoch
 }
 
 struct ErrorInfo {
@@ -146,6 +153,23 @@ struct ErrorInfo {
   2: required i32 error_time_secs
   3: optional string host
   4: optional i32 port
+}
+
+// ---- tasks: the tree of Storm's first years -------------------------------------------------------
+//
+// Storm kept these as Clojure data, before it had Thrift in ZooKeeper: the structs are ours.
+
+// /tasks/<storm id>/<task>
+struct TaskInfo {
+  1: required string component_id
+  1000: optional i64 leader_epoch
+}
+
+// /taskbeats/<storm id>/<task>
+struct TaskHeartbeat {
+  1: required i64 time_secs
+  2: required i32 uptime_secs
+  3: optional ExecutorStats stats
 }
 
 // ---- daemons --------------------------------------------------------------------------------------
@@ -174,7 +198,7 @@ struct NimbusSummary {
 }
 
 struct PrivateWorkerKey {
-  1: required binary key
+  1: required binary key (secret = "true")
   2: required string userName
   3: required i64 expirationTimeMillis
 }
@@ -198,6 +222,7 @@ struct LogLevel {
 // There is no field 1.
 struct LogConfig {
   2: optional map<string, LogLevel> named_logger_level
+  1000: optional i64 leader_epoch
 }
 
 enum ProfileAction {
@@ -213,4 +238,5 @@ struct ProfileRequest {
   1: required NodeInfo nodeInfo
   2: required ProfileAction action
   3: optional i64 time_stamp
+  1000: optional i64 leader_epoch
 }

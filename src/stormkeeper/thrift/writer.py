@@ -184,12 +184,12 @@ def _enum_writer(enum: type) -> Writer:
     return write
 
 
-def _list_writer(element: Type, release: Release) -> Writer:
+def _list_writer(element: Type, release: Release, *, expected: str = "a list") -> Writer:
     write_elements = _elements_writer(element, release)
 
     def write(value: Any, out: list[bytes]) -> None:
         if not isinstance(value, list | tuple):
-            raise _UnfitError(f"must be a list, not {_type_name(value)}")
+            raise _UnfitError(f"must be {expected}, not {_type_name(value)}")
         write_elements(value, out)
 
     return write
@@ -225,7 +225,7 @@ def _elements_writer(element: Type, release: Release) -> Writer:
 def _map_writer(of: tuple[Type, Type], release: Release) -> Writer:
     key, value = of
     kinds = (wire_kind(key), wire_kind(value))
-    write_key, write_value = _writer(key, release), _writer(value, release)
+    write_key, write_value = _key_writer(key, release), _writer(value, release)
 
     def write(entries: Any, out: list[bytes]) -> None:
         if not isinstance(entries, Mapping):
@@ -236,6 +236,13 @@ def _map_writer(of: tuple[Type, Type], release: Release) -> Writer:
             write_value(entry_value, out)
 
     return write
+
+
+def _key_writer(of: Type, release: Release) -> Writer:
+    if of[0] == LIST:
+        # No list of Python's can be a dict's key.
+        return _list_writer(of[1], release, expected="a tuple, as a key")
+    return _writer(of, release)
 
 
 def _struct_writer(cls: type, release: Release) -> Writer:
