@@ -63,7 +63,11 @@ class StateError(StormkeeperError):
 
 
 class StateUnavailableError(StateError):
-    """The store could not be reached before the deadline; the operation may not have happened."""
+    """The store was not reached before the deadline; nothing was done, unless a subclass says."""
+
+
+class OutcomeUnknownError(StateUnavailableError):
+    """The connection was lost, or the deadline passed, in mid-write: done or not; read again."""
 
 
 class StateClosedError(StateError):
@@ -88,6 +92,39 @@ class BadVersionError(StateError):
 
 class NotEmptyError(StateError):
     """The node has children."""
+
+
+class AccessDeniedError(StateError):
+    """A node's ACL does not allow it; the message names who we are."""
+
+
+class StateAuthenticationError(StateError):
+    """The store did not take us for who we say we are."""
+
+
+class NotLeaderError(StateError):
+    """The fence is gone: somebody else may lead; nothing was written."""
+
+
+class TransactionError(StateError):
+    """One operation of a transaction was refused, and so all were.
+
+    Parameters
+    ----------
+    index
+        Which operation, from 0, in the order in which they were added.
+    reason
+        Why: `NoNodeError`, `NodeExistsError`, `BadVersionError`, `NotEmptyError`,
+        `AccessDeniedError`, or another `StateError`.
+    """
+
+    def __init__(self, index: int, reason: StateError) -> None:
+        super().__init__(index, reason)
+        self.index = index
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"operation {self.index} was refused, and so nothing was done: {self.reason}"
 
 
 class TopologyError(StormkeeperError):

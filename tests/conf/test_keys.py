@@ -46,7 +46,14 @@ def test_the_nearest_key():
     assert keys.nearest("pacemaker.prot") == "pacemaker.port"
     assert keys.nearest("topology.worker") == "topology.workers"
     assert keys.nearest("pipeline.trigger.sec", SCHEMA) == "pipeline.trigger.secs"
+    assert keys.nearest("pacemaker.ttl.secs", SCHEMA) == "pacemaker.pulse.ttl.secs"
+    assert keys.nearest("pacemakr.port") == "pacemaker.port"
     assert keys.nearest("input") is None
+
+
+@pytest.mark.parametrize("key", ["pacemaker.bogus", "nimbus.bogus.secs", "topology.xyz"])
+def test_a_beginning_that_keys_share_makes_none_of_them_near(key):
+    assert keys.nearest(key, SCHEMA) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ when there is a name to look up.
 
 import difflib
 import functools
+import itertools
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -19,6 +20,14 @@ FAMILIES = ("spark.", "java.", "storm.daemon.metrics.reporter.plugin.")
 
 #: Storm masks keys by such names in what it shows, Spark likewise (``spark.redaction.regex``).
 _SECRET = re.compile(r"passw(or)?d|payload|secret|token|credential|(access|private)[._]?key", re.I)
+
+
+#: Names that are written most like a key, of which one may be meant.
+_CANDIDATES = 5
+
+#: How much the parts of two keys that differ must be alike. Two letters of four that have changed
+#: places leave 0.75; ``pacemaker.`` alone makes ``bogus`` look like ``host``.
+_OWN_LIKENESS = 0.7
 
 
 @functools.cache
@@ -48,5 +57,14 @@ def nearest(key: str, also: Collection[str] = ()) -> str | None:
         Further names that would have been known.
     """
     names = sorted(storm_keys().union(also))
-    alike = difflib.get_close_matches(key, names, n=1, cutoff=0.8)
-    return alike[0] if alike else None
+    alike = difflib.get_close_matches(key, names, n=_CANDIDATES, cutoff=0.8)
+    return next((name for name in alike if _own_likeness(key, name) >= _OWN_LIKENESS), None)
+
+
+def _own_likeness(key: str, name: str) -> float:
+    """Return how much two keys are alike, from 0 to 1, in what follows the parts they share."""
+    parts, others = key.split("."), name.split(".")
+    pairs = zip(parts, others, strict=False)
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    own, other = ".".join(parts[shared:]), ".".join(others[shared:])
+    return difflib.SequenceMatcher(None, own, other).ratio()

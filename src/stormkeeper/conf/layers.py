@@ -16,12 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from stormkeeper.conf import keys, yaml_text
 from stormkeeper.conf.address import Address
+from stormkeeper.conf.keys import is_known, is_secret, nearest
 from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.conf.yaml_text import read as read_yaml
+from stormkeeper.conf.yaml_text import write as write_yaml
+from stormkeeper.conf.yaml_text import write_value
 from stormkeeper.errors import ConfigError
-
-__all__ = ["Address", "Conf", "Unknown", "defaults", "load"]
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Conf(Mapping[str, Any]):
 
     def without_unknown(self, names: Collection[str]) -> "Conf":
         """Return a copy without those of the keys `names` that nobody knows."""
-        known = {n for n in names if n in SCHEMA or keys.is_known(n)}
+        known = {n for n in names if n in SCHEMA or is_known(n)}
         return Conf({k: v for k, v in self.items() if k in known or k not in names})
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
@@ -110,14 +111,14 @@ class Conf(Mapping[str, Any]):
         as other users can read a command line: hand these on in a file, by `write`.
         """
         return [
-            f"{key}={yaml_text.write_value(value)}"
+            f"{key}={write_value(value)}"
             for key, value in self.changed().items()
-            if not keys.is_secret(key)
+            if not is_secret(key)
         ]
 
     def to_yaml(self) -> str:
         """Return what is not as in the defaults as a ``storm.yaml``, passwords included."""
-        return yaml_text.write(self.changed())
+        return write_yaml(self.changed())
 
     def write(self, path: Path) -> None:
         """Write `to_yaml` to `path`, readable for this user alone, all of it or nothing.
@@ -216,7 +217,7 @@ def _is_there(path: Path) -> bool:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        document = yaml_text.read(path.read_bytes())
+        document = read_yaml(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ConfigError as error:
@@ -245,7 +246,7 @@ def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
             got = f"{begins}{rest}" if begins else "no name"
             raise ConfigError(f"-c: expected KEY=VALUE; got {got}")
         try:
-            values[key] = yaml_text.read(text)
+            values[key] = read_yaml(text)
         except ConfigError as error:
             raise ConfigError(f"-c {key}: {error}") from error
     return values
@@ -261,9 +262,9 @@ def _check_names(
     if unknown == "keep":
         return
     for key in values:
-        if key in SCHEMA or key in also_known or keys.is_known(key):
+        if key in SCHEMA or key in also_known or is_known(key):
             continue
-        alike = keys.nearest(key, [*SCHEMA, *also_known])
+        alike = nearest(key, [*SCHEMA, *also_known])
         hint = f"; is {alike} meant?" if alike else ""
         message = f"{source}: unknown key {key}{hint}"
         if unknown == "error":
@@ -281,7 +282,7 @@ def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
         try:
             checked[name] = key.convert(value)
         except ConfigError as error:
-            given = "a value that is not shown here" if keys.is_secret(name) else _show(value)
+            given = "a value that is not shown here" if is_secret(name) else _show(value)
             where = f"{source}: {name}" if source else name
             raise ConfigError(f"{where}: {error}; got {given}") from error
     return checked
@@ -300,7 +301,7 @@ def _same(value: Any, other: Any) -> bool:
 
 def _show(value: Any) -> str:
     try:
-        text = yaml_text.write_value(value)
+        text = write_value(value)
     except ConfigError:
         text = repr(value)
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

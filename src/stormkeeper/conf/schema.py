@@ -5,18 +5,30 @@ accepted by name (`stormkeeper.conf.keys`) and kept as they were written. Names,
 of Storm's keys are Storm's; where Storm wants whole seconds, fractions are taken too.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
-from stormkeeper.conf.address import MAX_PORT, Address
-from stormkeeper.errors import ConfigError
-
-#: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
-JAVA_INT_MAX = 2**31 - 1
+from stormkeeper.conf.address import MAX_PORT
+from stormkeeper.conf.kinds import (
+    Key,
+    Text,
+    bytes_or_null,
+    check_addresses,
+    check_distinct,
+    one_of,
+    port,
+    port_or_null,
+    seconds,
+    seconds_from,
+    seconds_or_null,
+    servers,
+    switch,
+    text,
+    text_or_null,
+    texts,
+    whole,
+)
 
 #: State store that keeps heartbeats in ZooKeeper too.
 ZOOKEEPER_STATE_STORE = "org.apache.storm.cluster.ZKStateStorageFactory"
@@ -57,151 +69,24 @@ PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 #: ZooKeeper's rule for a path: begins with a slash, no empty parts, no slash at the end.
 _ZNODE = r"^/([^/\s]+(/[^/\s]+)*)?$"
 
-_Text = Annotated[str, Meta(min_length=1)]
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A configuration key that is read.
-
-    Parameters
-    ----------
-    name
-        The key.
-    type
-        What its value is converted to by msgspec, strictly.
-    allowed
-        `type` in words, for messages and documentation.
-    meaning
-        What it does, with its unit.
-    is_list
-        Whether a single value stands for a list of one.
-    check
-        Raises `ConfigError` for what a type cannot express.
-    """
-
-    name: str
-    type: Any
-    allowed: str
-    meaning: str
-    is_list: bool = False
-    check: Callable[[Any], object] | None = None
-
-    def convert(self, value: Any) -> Any:
-        """Return `value` as this key's type.
-
-        Raises
-        ------
-        ConfigError
-            Without the key and the value, which the caller adds: it knows what may be shown.
-        """
-        if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
-            value = [value]
-        try:
-            converted = msgspec.convert(value, self.type)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"expected {self.allowed}") from error
-        if self.check is not None and converted is not None:
-            try:
-                self.check(converted)
-            except ConfigError as error:
-                raise ConfigError(f"expected {self.allowed}") from error
-        return converted
-
-
-def _whole(name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX) -> Key:
-    limit = f"from {least} to {most}" if most < JAVA_INT_MAX else f"of {least} or more"
-    return Key(name, Annotated[int, Meta(ge=least, le=most)], f"a whole number {limit}", meaning)
-
-
-def _port(name: str, meaning: str) -> Key:
-    return _whole(name, meaning, least=0, most=MAX_PORT)
-
-
-def _seconds(name: str, meaning: str) -> Key:
-    kind = (
-        Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
-    )
-    return Key(name, kind, "a number of seconds above 0", meaning)
-
-
-def _seconds_from(name: str, meaning: str, *, least: int) -> Key:
-    kind = (
-        Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
-        | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
-    )
-    return Key(name, kind, f"a number of seconds of {least} or more", meaning)
-
-
-def _seconds_or_null(name: str, meaning: str) -> Key:
-    key = _seconds(name, meaning)
-    return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
-
-
-def _bytes_or_null(name: str, meaning: str) -> Key:
-    # No Java reads these; a store may well be larger than its ints reach.
-    kind = Annotated[int, Meta(ge=0, le=2**62)] | None
-    return Key(name, kind, "a whole number of 0 or more, or null", meaning)
-
-
-def _port_or_null(name: str, meaning: str) -> Key:
-    return Key(name, _port(name, "").type | None, f"a port from 0 to {MAX_PORT}, or null", meaning)
-
-
-def _switch(name: str, meaning: str) -> Key:
-    return Key(name, bool, "true or false", meaning)
-
-
-def _text(name: str, meaning: str) -> Key:
-    return Key(name, _Text, "text that is not empty", meaning)
-
-
-def _text_or_null(name: str, meaning: str) -> Key:
-    return Key(name, _Text | None, "text that is not empty, or null", meaning)
-
-
-def _one_of(name: str, kind: Any, meaning: str) -> Key:
-    return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
-
-
-def _servers(name: str, meaning: str, *, least: int = 0) -> Key:
-    kind = Annotated[list[_Text], Meta(min_length=least)]
-    allowed = "a list of host or host:port" + (", not empty" if least else "")
-    return Key(name, kind, allowed, meaning, is_list=True, check=_check_addresses)
-
-
-def _texts(name: str, meaning: str) -> Key:
-    return Key(name, list[_Text], "a list of texts", meaning, is_list=True)
-
-
-def _check_addresses(value: list[str]) -> None:
-    for text in value:
-        Address.parse(text, MAX_PORT)
-
-
-def _check_distinct(value: list[int]) -> None:
-    if len(set(value)) < len(value):
-        raise ConfigError("twice the same")
-
-
 _KEYS = (
     # Storm
-    _text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
-    _text_or_null(
+    text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
+    text_or_null(
         "storm.local.hostname", "name of this machine in the cluster; null: what the system says"
     ),
-    _one_of(
+    one_of(
         "storm.cluster.state.store",
         StateStore,
         "where the cluster's state is: all in ZooKeeper, or heartbeats in Pacemaker (two names)",
     ),
-    _one_of(
+    one_of(
         "storm.meta.serialization.delegate",
         SerializationDelegate,
         "how records are written: plain, gzip or zstd; all are read",
     ),
-    _servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
-    _port(
+    servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
+    port(
         "storm.zookeeper.port",
         "port of ZooKeeper servers without one; 0: `storm dev-zookeeper` takes any free one",
     ),
@@ -211,132 +96,153 @@ _KEYS = (
         "a path of ZooKeeper (/storm)",
         "znode below which everything is kept",
     ),
-    _whole("storm.zookeeper.session.timeout", "ZooKeeper session timeout, in ms", least=1),
-    _whole(
+    whole("storm.zookeeper.session.timeout", "ZooKeeper session timeout, in ms", least=1),
+    whole(
         "storm.zookeeper.connection.timeout", "longest wait for a ZooKeeper connection, ms", least=1
     ),
-    _whole("storm.zookeeper.retry.times", "times that a ZooKeeper operation is retried", least=0),
-    _whole("storm.zookeeper.retry.interval", "wait before the first retry, in ms", least=0),
-    _whole(
+    whole("storm.zookeeper.retry.times", "times that a ZooKeeper operation is retried", least=0),
+    whole("storm.zookeeper.retry.interval", "wait before the first retry, in ms", least=0),
+    whole(
         "storm.zookeeper.retry.intervalceiling.millis",
         "longest wait between two retries, ms",
         least=0,
     ),
-    _text_or_null(
+    text_or_null(
         "storm.zookeeper.auth.scheme", "how daemons authenticate to ZooKeeper (digest); null: not"
     ),
-    _text_or_null(
+    text_or_null(
         "storm.zookeeper.auth.payload",
         "what daemons authenticate to ZooKeeper with (user:password)",
     ),
-    _text_or_null(
-        "storm.zookeeper.topology.auth.scheme", "how a topology's workers authenticate to ZooKeeper"
+    text_or_null(
+        "storm.zookeeper.topology.auth.scheme",
+        "how a topology's workers authenticate to ZooKeeper (digest); null: not",
     ),
-    _text_or_null(
-        "storm.zookeeper.topology.auth.payload", "what a topology's workers authenticate to it with"
+    text_or_null(
+        "storm.zookeeper.topology.auth.payload",
+        "what a topology's workers authenticate to it with (user:password)",
+    ),
+    text_or_null(
+        "storm.zookeeper.superACL",
+        "who may do everything with what workers make, as scheme:id (sasl:nimbus): the daemons",
+    ),
+    switch("storm.zookeeper.ssl.enable", "whether ZooKeeper is spoken to over TLS"),
+    switch(
+        "storm.zookeeper.ssl.hostnameVerification",
+        "whether the name that is connected to must stand in the server's certificate",
+    ),
+    text_or_null(
+        "storm.zookeeper.ssl.keystore.path",
+        "key and certificates to show to ZooKeeper, in one file, as PEM",
+    ),
+    text_or_null("storm.zookeeper.ssl.keystore.password", "the passphrase of that key"),
+    text_or_null(
+        "storm.zookeeper.ssl.truststore.path",
+        "certificates of who signs ZooKeeper's, as PEM; null: those that the system trusts",
+    ),
+    text_or_null(
+        "storm.zookeeper.ssl.truststore.password", "Storm's; without effect, as PEM has none"
     ),
     # Pacemaker
-    _servers("pacemaker.servers", "Pacemakers to write to and read from"),
+    servers("pacemaker.servers", "Pacemakers to write to and read from"),
     Key(
         "pacemaker.host",
-        _Text | None,
+        Text | None,
         "host or host:port, or null",
         "the one Pacemaker, as Storm 1.x names it; pacemaker.servers comes first",
-        check=lambda value: _check_addresses([value]),
+        check=lambda value: check_addresses([value]),
     ),
-    _port(
+    port(
         "pacemaker.port",
         "port that a Pacemaker listens on, and that of servers without one; 0: any free one",
     ),
-    _text("pacemaker.bind.host", "address that a Pacemaker listens on"),
-    _whole(
+    text("pacemaker.bind.host", "address that a Pacemaker listens on"),
+    whole(
         "pacemaker.thrift.message.size.max", "longest message of the protocol, in bytes", least=1
     ),
-    _one_of(
+    one_of(
         "pacemaker.auth.method",
         AuthMethod,
         "how readers authenticate to a Pacemaker",
     ),
-    _switch("pacemaker.auth.writes", "whether writers and deleters must authenticate too"),
-    _texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
-    _text_or_null("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
-    _text_or_null(
+    switch("pacemaker.auth.writes", "whether writers and deleters must authenticate too"),
+    texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
+    text_or_null("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
+    text_or_null(
         "java.security.auth.login.config", "JAAS file with the passwords or keytabs of a daemon"
     ),
-    _whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
+    whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
     Key(
         "pacemaker.childopts",
-        _Text | list[_Text] | None,
+        Text | list[Text] | None,
         "text, a list of texts, or null",
         "Storm's JVM options; only -Djava.security.auth.login.config= counts here",
     ),
-    _switch("pacemaker.tls.enable", "whether the Pacemaker's port speaks TLS, at both ends"),
-    _text_or_null(
+    switch("pacemaker.tls.enable", "whether the Pacemaker's port speaks TLS, at both ends"),
+    text_or_null(
         "pacemaker.tls.certificate.file", "a Pacemaker's certificate and its chain, as PEM"
     ),
-    _text_or_null("pacemaker.tls.key.file", "the key of a Pacemaker's certificate, as PEM"),
-    _text_or_null(
+    text_or_null("pacemaker.tls.key.file", "the key of a Pacemaker's certificate, as PEM"),
+    text_or_null(
         "pacemaker.tls.ca.file",
         "certificates of who signs the other side's, as PEM; null: those that the system trusts",
     ),
-    _one_of(
+    one_of(
         "pacemaker.tls.client.auth",
         ClientCertificates,
         "whether a Pacemaker asks its clients for certificates",
     ),
-    _text_or_null("pacemaker.tls.client.certificate.file", "a client's certificate, as PEM"),
-    _text_or_null("pacemaker.tls.client.key.file", "the key of a client's certificate, as PEM"),
-    _switch(
+    text_or_null("pacemaker.tls.client.certificate.file", "a client's certificate, as PEM"),
+    text_or_null("pacemaker.tls.client.key.file", "the key of a client's certificate, as PEM"),
+    switch(
         "pacemaker.tls.check.hostname",
         "whether a client wants the name that it connects to in the Pacemaker's certificate",
     ),
-    _one_of("pacemaker.tls.minimum.version", TlsVersion, "the oldest TLS that is spoken"),
-    _seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse is dropped; 0: never", least=0),
-    _whole(
+    one_of("pacemaker.tls.minimum.version", TlsVersion, "the oldest TLS that is spoken"),
+    seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse is dropped; 0: never", least=0),
+    whole(
         "pacemaker.max.connections",
         "connections of a Pacemaker at a time; 0: as many as it may have open files",
         least=0,
     ),
-    _whole(
-        "pacemaker.max.connections.per.address", "the same of one address; 0: no limit", least=0
-    ),
-    _bytes_or_null(
+    whole("pacemaker.max.connections.per.address", "the same of one address; 0: no limit", least=0),
+    bytes_or_null(
         "pacemaker.store.max.bytes",
         "bytes of pulses and their paths that a Pacemaker holds; null: half of the memory that it"
         " may have; 0: no limit",
     ),
-    _whole("pacemaker.path.max.bytes", "longest path of a pulse, in bytes", least=1),
-    _whole("pacemaker.path.max.segments", "most segments of a path", least=1),
-    _seconds("pacemaker.frame.timeout.secs", "time to finish a message once it was begun"),
-    _seconds(
+    whole("pacemaker.path.max.bytes", "longest path of a pulse, in bytes", least=1),
+    whole("pacemaker.path.max.segments", "most segments of a path", least=1),
+    seconds("pacemaker.frame.timeout.secs", "time to finish a message once it was begun"),
+    seconds(
         "pacemaker.handshake.timeout.secs", "time to finish TLS, and to authenticate once begun"
     ),
-    _seconds(
+    seconds(
         "pacemaker.output.timeout.secs",
         "time for a client to read something of what waits for it",
     ),
-    _port_or_null(
+    port_or_null(
         "pacemaker.metrics.port",
         "port of a Pacemaker's metrics and health, over HTTP; 0: any free one; null: none",
     ),
-    _text_or_null(
+    text_or_null(
         "pacemaker.metrics.bind.host", "address of these; null: that of pacemaker.bind.host"
     ),
-    _one_of(
+    one_of(
         "pacemaker.engine",
         PacemakerEngine,
         "how a Pacemaker runs: compiled, in plain Python, or compiled where it was built so",
     ),
     # Nimbus
-    _servers(
+    servers(
         "nimbus.seeds", "where a Nimbus runs; nimbus.thrift.port where no port is given", least=1
     ),
-    _port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
-    _seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
-    _seconds("nimbus.supervisor.timeout.secs", "silence after which a supervisor counts as dead"),
-    _seconds("nimbus.monitor.freq.secs", "time between two looks at the heartbeats"),
-    _seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
-    _seconds("nimbus.code.sync.freq.secs", "time between two looks for missing topology code"),
+    port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
+    seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
+    seconds("nimbus.supervisor.timeout.secs", "silence after which a supervisor counts as dead"),
+    seconds("nimbus.monitor.freq.secs", "time between two looks at the heartbeats"),
+    seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
+    seconds("nimbus.code.sync.freq.secs", "time between two looks for missing topology code"),
     # Supervisor and worker
     Key(
         "supervisor.slots.ports",
@@ -344,58 +250,65 @@ _KEYS = (
         f"a list of distinct ports from 1 to {MAX_PORT}",
         "slots of a machine: a worker each, named by port",
         is_list=True,
-        check=_check_distinct,
+        check=check_distinct,
     ),
-    _seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
-    _seconds(
+    seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
+    seconds(
         "supervisor.monitor.frequency.secs", "time between a supervisor's looks at its workers"
     ),
-    _seconds(
-        "supervisor.worker.timeout.secs", "silence after which a supervisor restarts a worker"
-    ),
-    _seconds("supervisor.worker.start.timeout.secs", "silence that it allows a worker that starts"),
-    _seconds(
+    seconds("supervisor.worker.timeout.secs", "silence after which a supervisor restarts a worker"),
+    seconds("supervisor.worker.start.timeout.secs", "silence that it allows a worker that starts"),
+    seconds(
         "worker.heartbeat.frequency.secs", "time between a worker's heartbeats to its supervisor"
     ),
-    _seconds(
+    seconds(
         "task.heartbeat.frequency.secs", "time between a worker's heartbeats to the cluster state"
     ),
     # Topology
-    _text_or_null(
+    text_or_null(
         "topology.name", "name of a topology, by which its workers' clients call themselves"
     ),
-    _whole("topology.workers", "most workers that a topology may have", least=1),
-    _seconds(
+    whole("topology.workers", "most workers that a topology may have", least=1),
+    seconds(
         "topology.message.timeout.secs", "time for a message; wait before a topology is killed"
     ),
-    _whole(
+    whole(
         "topology.min.replication.count", "copies of a topology's code before it starts", least=0
     ),
-    _seconds_from(
+    seconds_from(
         "topology.max.replication.wait.time.sec",
         "longest wait for copies of a topology's code; -1: for ever",
         least=-1,
     ),
-    _text_or_null(
+    seconds(
+        "topology.error.throttle.interval.secs",
+        "span in which a component's errors are counted, to report only so many",
+    ),
+    whole(
+        "topology.max.error.report.per.interval",
+        "most errors that a worker reports of a component in such a span",
+        least=0,
+    ),
+    text_or_null(
         "topology.checkpoint.dir",
         "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",
     ),
     # Heartbeat pipeline
-    _text_or_null(
+    text_or_null(
         "pipeline.tables.dir",
         "the heartbeat pipeline's Parquet tables; null: tables in storm.local.dir",
     ),
-    _text_or_null(
+    text_or_null(
         "pipeline.checkpoint.dir",
         "the heartbeat pipeline's checkpoints; null: pipeline-checkpoints in storm.local.dir",
     ),
-    _seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
-    _seconds_or_null(
+    seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
+    seconds_or_null(
         "pipeline.late.secs",
         "silence after which a worker counts as late; null: three of task.heartbeat.frequency.secs",
     ),
     # User interface
-    _port("ui.port", "port of the web UI"),
+    port("ui.port", "port of the web UI"),
 )
 
 #: Every key that is read, by name.

@@ -1,0 +1,160 @@
+"""The kinds of value that a configuration key may have: whole numbers, times, texts, addresses.
+
+Ranges are Java's where Storm's daemons read the same file; where Storm wants whole seconds,
+fractions are taken too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from stormkeeper.conf.address import MAX_PORT, Address
+from stormkeeper.errors import ConfigError
+
+#: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
+JAVA_INT_MAX = 2**31 - 1
+
+#: Text that is not empty.
+Text = Annotated[str, Meta(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A configuration key that is read.
+
+    Parameters
+    ----------
+    name
+        The key.
+    type
+        What its value is converted to by msgspec, strictly.
+    allowed
+        `type` in words, for messages and documentation.
+    meaning
+        What it does, with its unit.
+    is_list
+        Whether a single value stands for a list of one.
+    check
+        Raises `ConfigError` for what a type cannot express.
+    """
+
+    name: str
+    type: Any
+    allowed: str
+    meaning: str
+    is_list: bool = False
+    check: Callable[[Any], object] | None = None
+
+    def convert(self, value: Any) -> Any:
+        """Return `value` as this key's type.
+
+        Raises
+        ------
+        ConfigError
+            Without the key and the value, which the caller adds: it knows what may be shown.
+        """
+        if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
+            value = [value]
+        try:
+            converted = msgspec.convert(value, self.type)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"expected {self.allowed}") from error
+        if self.check is not None and converted is not None:
+            try:
+                self.check(converted)
+            except ConfigError as error:
+                raise ConfigError(f"expected {self.allowed}") from error
+        return converted
+
+
+def whole(name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX) -> Key:
+    """Return a key whose value is a whole number, both bounds included."""
+    limit = f"from {least} to {most}" if most < JAVA_INT_MAX else f"of {least} or more"
+    return Key(name, Annotated[int, Meta(ge=least, le=most)], f"a whole number {limit}", meaning)
+
+
+def port(name: str, meaning: str) -> Key:
+    """Return a key whose value is a TCP port, or 0."""
+    return whole(name, meaning, least=0, most=MAX_PORT)
+
+
+def seconds(name: str, meaning: str) -> Key:
+    """Return a key whose value is a time of more than 0 seconds, fractions allowed."""
+    kind = (
+        Annotated[int, Meta(gt=0, le=JAVA_INT_MAX)] | Annotated[float, Meta(gt=0, le=JAVA_INT_MAX)]
+    )
+    return Key(name, kind, "a number of seconds above 0", meaning)
+
+
+def seconds_from(name: str, meaning: str, *, least: int) -> Key:
+    """Return a key whose value is a time of `least` seconds or more, fractions allowed."""
+    kind = (
+        Annotated[int, Meta(ge=least, le=JAVA_INT_MAX)]
+        | Annotated[float, Meta(ge=least, le=JAVA_INT_MAX)]
+    )
+    return Key(name, kind, f"a number of seconds of {least} or more", meaning)
+
+
+def seconds_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is a time as of `seconds`, or null."""
+    key = seconds(name, meaning)
+    return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
+
+
+def bytes_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is a size in bytes, or null."""
+    # No Java reads these; a store may well be larger than its ints reach.
+    kind = Annotated[int, Meta(ge=0, le=2**62)] | None
+    return Key(name, kind, "a whole number of 0 or more, or null", meaning)
+
+
+def port_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is a TCP port, 0, or null."""
+    return Key(name, port(name, "").type | None, f"a port from 0 to {MAX_PORT}, or null", meaning)
+
+
+def switch(name: str, meaning: str) -> Key:
+    """Return a key whose value is true or false."""
+    return Key(name, bool, "true or false", meaning)
+
+
+def text(name: str, meaning: str) -> Key:
+    """Return a key whose value is text that is not empty."""
+    return Key(name, Text, "text that is not empty", meaning)
+
+
+def text_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is text that is not empty, or null."""
+    return Key(name, Text | None, "text that is not empty, or null", meaning)
+
+
+def one_of(name: str, kind: Any, meaning: str) -> Key:
+    """Return a key whose value is one of those of `kind`, a ``Literal``."""
+    return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
+
+
+def servers(name: str, meaning: str, *, least: int = 0) -> Key:
+    """Return a key whose value is a list of addresses, of `least` or more."""
+    kind = Annotated[list[Text], Meta(min_length=least)]
+    allowed = "a list of host or host:port" + (", not empty" if least else "")
+    return Key(name, kind, allowed, meaning, is_list=True, check=check_addresses)
+
+
+def texts(name: str, meaning: str) -> Key:
+    """Return a key whose value is a list of texts."""
+    return Key(name, list[Text], "a list of texts", meaning, is_list=True)
+
+
+def check_addresses(value: list[str]) -> None:
+    """Raise `ConfigError` unless all are ``host`` or ``host:port``."""
+    for entry in value:
+        Address.parse(entry, MAX_PORT)
+
+
+def check_distinct(value: list[int]) -> None:
+    """Raise `ConfigError` if one is there twice."""
+    if len(set(value)) < len(value):
+        raise ConfigError("twice the same")

@@ -1,0 +1,117 @@
+"""The files that TLS is spoken with: read again when they are renewed, and never asked about.
+
+Certificates are renewed while clients live, so the files are looked at for every new connection,
+and read again when one has changed.
+"""
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from stormkeeper.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+#: Gives the context for a new connection.
+Contexts = Callable[[], ssl.SSLContext]
+
+_Mark = tuple[int, int, int] | None
+
+
+class PassphraseError(ValueError):
+    """A key has a passphrase, and another one was given, or none."""
+
+
+def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
+    """Return what gives the context for each connection, made anew when a file has changed.
+
+    A file that was renewed and cannot be used is logged, and what held before holds on. What is
+    returned raises nothing, and is safe for threads.
+
+    Parameters
+    ----------
+    files
+        What the context is made of; None is none.
+    make
+        Reads the files and makes the context.
+
+    Raises
+    ------
+    ConfigError
+        If `make` does so now.
+    """
+    return _Renewed([Path(file) for file in files if file is not None], make).context
+
+
+def load_pair(
+    context: ssl.SSLContext, certificate: Path, key: Path | None = None, passphrase: str = ""
+) -> None:
+    """Load a certificate, with its chain, and its key.
+
+    Parameters
+    ----------
+    context
+        What they are to be shown by.
+    certificate
+        The certificates, as PEM.
+    key
+        The key, as PEM; None where it stands with the certificates.
+    passphrase
+        Of the key. Without it OpenSSL would ask for it on the terminal.
+
+    Raises
+    ------
+    PassphraseError
+        When the key has another passphrase.
+    OSError, ValueError
+        When the files cannot be read, or do not hold what they should.
+    """
+    asked: list[None] = []
+
+    def answer() -> str:
+        asked.append(None)
+        return passphrase
+
+    try:
+        context.load_cert_chain(certificate, key, password=answer)
+    except (OSError, ValueError) as error:
+        if asked:
+            raise PassphraseError(f"{key or certificate} has another passphrase") from error
+        raise
+
+
+class _Renewed:
+    """A context and the marks of its files."""
+
+    def __init__(self, files: list[Path], make: Contexts) -> None:
+        self._files = files
+        self._make = make
+        self._lock = threading.Lock()
+        # Before the files are read: what is renewed meanwhile is seen to be new the next time.
+        self._seen = self._marks()
+        self._context = make()
+
+    def context(self) -> ssl.SSLContext:
+        with self._lock:
+            marks = self._marks()
+            if marks != self._seen:
+                self._seen = marks
+                try:
+                    self._context = self._make()
+                except ConfigError as error:
+                    log.warning("a renewed file is not used: %s", error)
+            return self._context
+
+    def _marks(self) -> list[_Mark]:
+        return [_mark(file) for file in self._files]
+
+
+def _mark(file: Path) -> _Mark:
+    """Return what changes when a file does."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

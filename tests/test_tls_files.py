@@ -1,0 +1,88 @@
+"""What is renewed is read again, and nobody is asked for a passphrase."""
+
+import os
+import ssl
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from stormkeeper.errors import ConfigError
+from stormkeeper.tls_files import PassphraseError, load_pair, renewed
+from support.certificates import certificates
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "file.pem"
+    path.write_text("1")
+    return path
+
+
+def plain():
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def test_a_context_is_made_once_until_a_file_is_renewed(file):
+    contexts = renewed([str(file), None], plain)
+    first = contexts()
+    assert contexts() is first
+    os.utime(file, ns=(1, 1))
+    second = contexts()
+    assert second is not first
+    assert contexts() is second
+    file.unlink()
+    assert contexts() is not second
+
+
+def test_what_is_renewed_while_it_is_read_is_read_again(file):
+    read = []
+
+    def make():
+        read.append(file.read_text())
+        if read == ["1"]:
+            file.write_text("newer")  # in that very moment
+        return plain()
+
+    contexts = renewed([str(file)], make)
+    for _ in range(3):
+        contexts()
+    assert read == ["1", "newer"]
+
+
+def test_what_is_wrong_at_first_is_told_and_later_only_logged(file, caplog):
+    def make():
+        if file.read_text() == "wrong":
+            raise ConfigError("key: file.pem is wrong")
+        return plain()
+
+    contexts = renewed([str(file)], make)
+    before = contexts()
+    file.write_text("wrong")
+    assert contexts() is before
+    assert contexts() is before
+    assert caplog.messages == ["a renewed file is not used: key: file.pem is wrong"]
+    with pytest.raises(ConfigError, match="is wrong"):
+        renewed([str(file)], make)
+
+
+def test_a_passphrase_is_asked_of_nobody(tmp_path):
+    client = certificates().client
+    key = tmp_path / "client.key"
+    key.write_bytes(
+        load_pem_private_key(client.key.read_bytes(), None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"long enough")
+        )
+    )
+    load_pair(plain(), client.file, key, "long enough")
+    for passphrase in ("", "another"):
+        with pytest.raises(PassphraseError):
+            load_pair(plain(), client.file, key, passphrase)
+    with pytest.raises(ssl.SSLError):
+        load_pair(plain(), client.file, client.file)
+    with pytest.raises(FileNotFoundError):
+        load_pair(plain(), tmp_path / "none.pem")
