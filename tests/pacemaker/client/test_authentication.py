@@ -18,7 +18,8 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send, Settle
-from stormkeeper.pacemaker.client.exchange import STEP_TIMEOUT, Exchange, Link
+from stormkeeper.pacemaker.client.exchange import Exchange, Link
+from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.pacemaker.client.dialer import Dialer
+from support.pacemaker import nobody
 from support.waiting import until
 
 V4 = socket.AF_INET
@@ -26,11 +27,6 @@ def dialer(selector, port, host="127.0.0.1", **options):
     return Dialer(host, port, selector=selector, wake=lambda: None, name="lookup", **options)
 
 
-def unused_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
 def connected(dialer):
     """Poll until there is a connection, and close it."""
     made = until(dialer.poll, 5.0)
@@ -48,7 +44,7 @@ def test_an_address_is_connected_to(selector, listener):
 
 
 def test_nobody_there(selector):
-    dial = dialer(selector, unused_port())
+    dial = dialer(selector, nobody().port)
     dial.start()
     with pytest.raises(ConnectionRefusedError):
         until(dial.poll, 5.0)
@@ -77,7 +73,7 @@ def names(addresses):
 
 def test_the_addresses_of_a_name_are_tried_in_turn(selector, listener):
     address = listener.getsockname()
-    refused = ("127.0.0.1", unused_port())
+    refused = ("127.0.0.1", nobody().port)
     found = [(V4, refused), (V4, refused), (V4, address)]
     dial = dialer(selector, 1, "name", resolve=names(lambda: found))
     dial.start()

@@ -1,6 +1,5 @@
 """Asking several servers at once: what one that is not well costs the others."""
 
-import socket
 import time
 from contextlib import ExitStack
 
@@ -17,16 +16,12 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.conversations import single
 from stormkeeper.pacemaker.client.fanout import GRACE, ask_all
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
-from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, honest, refusing
+from support.pacemaker import nobody
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, honest, refusing
 from support.waiting import until
 
 TRY = 0.4
 QUESTION = Message(MessageType.EXISTS, path="/a")
-
-
-def hang(connection):
-    connection.request()
-    connection.wait()
 
 
 @pytest.fixture
@@ -48,9 +43,7 @@ def clients(stack):
 
 @pytest.fixture
 def dead(stack):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return stack.enter_context(PacemakerClient(f"127.0.0.1:{port}", try_timeout=TRY))
+    return stack.enter_context(PacemakerClient(nobody(), try_timeout=TRY))
 
 
 def ask(*clients, deadline=5.0, converse=lambda _: single(QUESTION)):

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.client.calls import Compute, Send
-from stormkeeper.pacemaker.client.handshake import Handshake
+from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT, Handshake
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode
 from stormkeeper.pacemaker.wire.handshake import (
     Control,
@@ -152,10 +152,24 @@ def test_a_server_that_never_comes_to_an_end_is_left():
 
 def test_an_end_before_the_first_token_raises_doubts_about_the_method():
     talk = Talk()
-    assert talk.handshake.doubt() == ""
+    waiting = "no answer within 1 s in the authentication"
+    assert talk.handshake.overdue(1.0) == waiting
     talk.hear(REFUSED)
+    assert talk.handshake.overdue(1.0).startswith(f"{waiting} before its first token")
     text = str(talk.handshake.ended("the server closed the connection"))
     assert "connection before its first token; is pacemaker.auth.method the same at both" in text
     talk.hear(token(b"challenge"))
-    assert talk.handshake.doubt() == ""  # it knows the method, so the password is wrong
+    # It knows the method, so the password is wrong.
+    assert talk.handshake.overdue(1.0) == waiting
     assert "first token" not in str(talk.handshake.ended("the server closed the connection"))
+
+
+def test_a_step_of_our_own_has_its_own_patience():
+    talk = Handshake("p:1", identity())
+    talk.begin()
+    assert talk.patience(1.0) == 1.0
+    talk.received(REFUSED)
+    assert talk.patience(1.0) == STEP_TIMEOUT
+    assert talk.overdue(1.0) == "no credentials from our own side within 5 s"
+    talk.computed(talk.work.work())
+    assert talk.patience(1.0) == 1.0

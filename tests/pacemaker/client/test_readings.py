@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.readings import Copy, newest
+from stormkeeper.pacemaker.client.readings import Copy, Reading, newest, newest_of_each
 
 A, B, C = (Address(name, 6699) for name in "abc")
 
@@ -67,3 +67,30 @@ def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
     else:
         assert best in copies
         assert best.details is not None
+
+
+def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
+    here = {
+        "/one": Copy(A, b"1", 7.0),
+        "/both": Copy(A, b"2", 6.0),
+        "/gone": Copy(A, b"3", 5.0),
+        "/only a tombstone": Copy(A, None, 8.0),
+    }
+    there = {
+        "/both": Copy(B, b"22", 8.0),
+        "/gone": Copy(B, None, 6.0),
+        "/from the future": Copy(B, b"4", 11.0),
+    }
+    java = {"/other": Copy(C, b"5", None)}
+    assert newest_of_each([here, there, java], never, lambda: 10.0) == {
+        "/one": Reading(b"1", 3.0, A),
+        "/both": Reading(b"22", 2.0, B),
+        "/from the future": Reading(b"4", 0.0, B),
+        "/other": Reading(b"5", None, C),
+    }
+
+
+def test_between_equals_the_first_server_decides():
+    one, other = {"/x": Copy(A, b"1", 1.0)}, {"/x": Copy(B, b"1", 1.0)}
+    for servers, first in (([one, other], A), ([other, one], B)):
+        assert newest_of_each(servers, never, lambda: 1.0)["/x"].server == first

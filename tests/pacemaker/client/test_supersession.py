@@ -3,7 +3,14 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.client.supersession import NewerWrites, at_or_below, covers, is_write
+from stormkeeper.pacemaker.client.calls import Call
+from stormkeeper.pacemaker.client.supersession import (
+    NewerWrites,
+    at_or_below,
+    covers,
+    is_write,
+    without_superseded,
+)
 from stormkeeper.pacemaker.wire import MessageType
 
 SEND, DELETE, DELETE_PULSE = (
@@ -66,3 +73,15 @@ def test_a_subtree_ends_at_a_segment():
     assert at_or_below("/wc-1", "/")
     assert not at_or_below("/wc-10", "/wc-1")
     assert not at_or_below("/", "/wc-1")
+
+
+def test_only_what_may_have_been_done_follows_a_newer_write():
+    def write(*, was_sent, kind=MessageType.SEND_PULSE, path="/a/b"):
+        return Call(kind, path, b"", 1.0, 0, 0.0, was_sent=was_sent)
+
+    done, new, other = write(was_sent=True), write(was_sent=False), write(was_sent=True, path="/c")
+    delete = write(was_sent=False, kind=MessageType.DELETE_PATH, path="/a")
+    below = write(was_sent=True, path="/a/d")
+    assert list(without_superseded([done, below, new, other, delete])) == [new, other, delete]
+    assert new.followers == [done], "of those that undo it, one is enough"
+    assert delete.followers == [below]

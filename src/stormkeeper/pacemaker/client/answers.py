@@ -78,12 +78,12 @@ def refusal(peer: str, kind: int, path: str, method: str | None) -> NotAuthorize
             " the server's log has the reason"
         )
     remedy = (
-        "-c pacemaker.auth.method=METHOD, the server's own (DIGEST, KERBEROS or SCRAM),"
-        " and -c java.security.auth.login.config=FILE"
+        "set pacemaker.auth.method to the server's own (DIGEST, KERBEROS or SCRAM) and"
+        " java.security.auth.login.config to the file that says who this client is"
     )
     if is_write(kind) or kind == MessageType.CREATE_PATH:
         return NotAuthorizedError(
-            f"{what}: {limit}, or it takes writes only from who has authenticated ({remedy}"
-            " and -c pacemaker.auth.writes=true); the server's log has the reason"
+            f"{what}: {limit}, or it takes writes only from who has authenticated ({remedy},"
+            " and pacemaker.auth.writes to true); the server's log has the reason"
         )
     return NotAuthorizedError(f"{what}: it wants readers to authenticate: {remedy}")

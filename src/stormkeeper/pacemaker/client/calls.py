@@ -14,6 +14,22 @@ from stormkeeper.pacemaker.wire import Message
 _ID_AND_STOP: Final = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What was done for a question before the call that asks it once more.
+
+    Parameters
+    ----------
+    tries
+        Tries that failed.
+    started
+        The time at which the first was made.
+    """
+
+    tries: int
+    started: float
+
+
 @dataclass(eq=False, slots=True)
 class Call:
     """A request that somebody waits for.
@@ -31,7 +47,9 @@ class Call:
     retries
         Tries after the first.
     started
-        The time at which it was made.
+        The time at which it was made, or the first that asked the same.
+    earlier_tries
+        Tries of those that asked the same before it, for messages.
     """
 
     kind: int
@@ -40,6 +58,7 @@ class Call:
     deadline: float
     retries: int
     started: float
+    earlier_tries: int = 0
     #: Place in the order in which calls were made, from 1; 0 for the exchange's own question.
     sequence: int = 0
     #: Times that it was sent, or would have been had there been a connection.

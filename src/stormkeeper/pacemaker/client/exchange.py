@@ -32,7 +32,6 @@ from typing import Final
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerClosedError,
-    PacemakerUnavailableError,
     RemoteProtocolError,
     StormkeeperError,
 )
@@ -45,20 +44,16 @@ from stormkeeper.pacemaker.client.calls import (
     Drop,
     Effect,
     Send,
-    Settle,
     with_message_id,
 )
 from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
 from stormkeeper.pacemaker.client.handshake import Handshake, Identity
 from stormkeeper.pacemaker.client.inflight import MAX_IN_FLIGHT, MAX_MESSAGE_ID, InFlight
-from stormkeeper.pacemaker.client.supersession import NewerWrites
+from stormkeeper.pacemaker.client.open_calls import OpenCalls
+from stormkeeper.pacemaker.client.supersession import without_superseded
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
 NEVER: Final = float("inf")
-
-#: Seconds that a step of an authentication may take on our side: Kerberos asks one after another of
-#: its servers, a second each.
-STEP_TIMEOUT: Final = 5.0
 
 
 class Link(Enum):
@@ -112,9 +107,6 @@ class Exchange:
         self._in_flight: InFlight[Call] = self._new_table()
         #: What this connection's server has of extensions.
         self._gate = ExtensionGate()
-        #: Every call that is not settled yet, with those that only follow another.
-        self._open: dict[int, Call] = {}
-        self._sequence = 0
         #: Why the connection failed the last time; empty if it never did.
         self.last_failure = ""
         self._retry_at = float("-inf")
@@ -124,6 +116,8 @@ class Exchange:
         self.alarm = NEVER
         #: What to do, in order; whoever does it takes it off.
         self.effects: deque[Effect] = deque()
+        #: Every call that is not settled yet, with those that only follow another.
+        self._open = OpenCalls(peer, self.effects)
 
     @property
     def state(self) -> Link:
@@ -151,7 +145,7 @@ class Exchange:
         """
         if self._state is Link.CLOSED:
             raise PacemakerClosedError(f"the client of {self._peer} is closed")
-        self._enlist(call)
+        self._open.add(call)
         self._waiting.append(call)
         self._arm(call.deadline)
         self._advance(now)
@@ -222,9 +216,9 @@ class Exchange:
         for call in touched:
             call.reason, call.peer_at_fault = reason, peer_at_fault
             if refusal is not None:
-                self._settle(call, type(refusal)(str(refusal)))
+                self._open.settle(call, type(refusal)(str(refusal)))
             elif call.tries > call.retries:
-                self._give_up(call, now)
+                self._open.give_up(call, now, self.last_failure)
         self._waiting = deque(call for call in self._waiting if not call.settled)
         self._advance(now)
 
@@ -264,8 +258,8 @@ class Exchange:
             self._lost(self._unready(), now)
         elif self._state is Link.UP and now >= self._stuck_at():
             self._lost(f"no answer within {self._try_timeout:g} s", now)
-        for call in [call for call in self._open.values() if now >= call.deadline]:
-            self._give_up(call, now)
+        for call in self._open.overdue(now):
+            self._open.give_up(call, now, self.last_failure)
         self._waiting = deque(call for call in self._waiting if not call.settled)
         self._gate.forget_settled()
         self._advance(now)
@@ -273,7 +267,7 @@ class Exchange:
             self._connect_by,
             self._stuck_at(),
             self._retry_at if self._state is Link.DOWN and self._waiting else NEVER,
-            min((call.deadline for call in self._open.values()), default=NEVER),
+            self._open.deadline(),
         )
 
     def rest(self) -> None:
@@ -289,12 +283,12 @@ class Exchange:
         if self._state is not Link.DOWN:
             self.effects.append(Drop("the client was closed"))
         self._state = Link.CLOSED
-        for call in list(self._open.values()):
+        for call in self._open:
             error = PacemakerClosedError(
                 f"the client of {self._peer} was closed before"
                 f" {type_name(call.kind)} {call.path} was answered"
             )
-            self._settle(call, error)
+            self._open.settle(call, error)
         self._waiting.clear()
         self._gate.release()
         self._in_flight.drain()
@@ -307,7 +301,7 @@ class Exchange:
         self._state = Link.UP
         self._connect_by = NEVER
         self._in_flight = self._new_table()
-        self._leave_out_superseded()
+        self._waiting = without_superseded(self._waiting)
         self._advance(now)
 
     def _heard(self, message: Message, now: float) -> None:
@@ -332,26 +326,17 @@ class Exchange:
         if self._handshake.is_done:
             self._begin(now)
         else:
-            ours = self._handshake.work is not None
-            self._connect_by = now + (STEP_TIMEOUT if ours else self._try_timeout)
+            self._connect_by = now + self._handshake.patience(self._try_timeout)
             self._arm(self._connect_by)
 
     def _unready(self) -> str:
         """Say what a connection that is not up was waited for, and how long."""
         if self._handshake is None:
             return f"no connection within {self._try_timeout:g} s"
-        if self._handshake.work is None:
-            reason = f"no answer within {self._try_timeout:g} s in the authentication"
-            return reason + self._handshake.doubt()
-        return f"no credentials from our own side within {STEP_TIMEOUT:g} s"
+        return self._handshake.overdue(self._try_timeout)
 
     def _new_table(self) -> InFlight[Call]:
         return InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
-
-    def _enlist(self, call: Call) -> None:
-        self._sequence += 1
-        call.sequence = self._sequence
-        self._open[call.sequence] = call
 
     def _arm(self, time: float) -> None:
         self.alarm = min(self.alarm, time)
@@ -403,7 +388,7 @@ class Exchange:
         if verdict is Verdict.ASK:
             self._waiting.appendleft(question(now))
         elif verdict is Verdict.REFUSE:
-            self._settle(call, unsupported(self._peer, call))
+            self._open.settle(call, unsupported(self._peer, call))
         return verdict is Verdict.SEND
 
     def _answered(self, call: Call, answer: Message) -> str | None:
@@ -414,11 +399,13 @@ class Exchange:
             fault = self._told_of_itself(call, answer)
         if fault is not None:
             self._backoff.failed()
-            self._settle(call, RemoteProtocolError(f"{self._peer} broke the protocol: {fault}"))
+            self._open.settle(
+                call, RemoteProtocolError(f"{self._peer} broke the protocol: {fault}")
+            )
         elif answer.type == MessageType.NOT_AUTHORIZED:
-            self._settle(call, self._refusal(call))
+            self._open.settle(call, self._refusal(call))
         else:
-            self._settle(call, answer)
+            self._open.settle(call, answer)
         return fault
 
     def _told_of_itself(self, call: Call, answer: Message) -> str | None:
@@ -427,7 +414,7 @@ class Exchange:
             if call.sequence == 0:
                 self._gate.refused()
                 for held in self._gate.release():
-                    self._settle(held, self._refusal(held))
+                    self._open.settle(held, self._refusal(held))
             return None
         try:
             self._gate.told(answer)
@@ -440,51 +427,9 @@ class Exchange:
         method = self._identity.method if self._identity else None
         return refusal(self._peer, call.kind, call.path, method)
 
-    def _leave_out_superseded(self) -> None:
-        """Tie each write that may have been done already to a newer one that undoes it."""
-        newer: NewerWrites[Call] = NewerWrites()
-        kept: deque[Call] = deque()
-        for call in reversed(self._waiting):
-            owner = newer.owner_covering(call.kind, call.path) if call.was_sent else None
-            if owner is None:
-                newer.add(call.kind, call.path, call)
-                kept.appendleft(call)
-            else:
-                owner.followers.append(call)
-        self._waiting = kept
-
     def _forget_connection(self) -> None:
         self._state = Link.DOWN
         self._handshake = None
         self._connect_by = NEVER
         self._in_flight.drain()
         self._gate = ExtensionGate()
-
-    def _give_up(self, call: Call, now: float) -> None:
-        reason = call.reason or self.last_failure or "no answer yet"
-        tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
-        message = (
-            f"{self._peer} did not answer {type_name(call.kind)} {call.path}"
-            f" ({tries} in {now - call.started:.1f} s; {reason})"
-        )
-        at_fault = call.peer_at_fault
-        self._settle(
-            call, RemoteProtocolError(message) if at_fault else PacemakerUnavailableError(message)
-        )
-
-    def _settle(self, call: Call, outcome: Message | StormkeeperError) -> None:
-        if call.settled:
-            return
-        call.settled = True
-        if call.sequence == 0:
-            return
-        del self._open[call.sequence]
-        self.effects.append(Settle(call, outcome))
-        for follower in call.followers:
-            # An error of its own: one that is raised in two threads mixes up their tracebacks.
-            self._settle(
-                follower,
-                Message(follower.kind + 1)
-                if isinstance(outcome, Message)
-                else type(outcome)(str(outcome)),
-            )

@@ -10,6 +10,7 @@
 
 import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.calls import Earlier
 from stormkeeper.pacemaker.client.conversations import Conversation
 from stormkeeper.pacemaker.wire import Message
 
@@ -46,6 +48,20 @@ class Outcomes(Generic[T]):
     failed: dict[Address, StormkeeperError] = field(default_factory=dict)
 
 
+class Tries:
+    """How often each server was tried for one thing, and since when."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._counts: Counter[Address] = Counter()
+
+    def begin(self, server: Address) -> Earlier:
+        """Count one more try of a server; return what was before it."""
+        earlier = Earlier(self._counts[server], self._started)
+        self._counts[server] += 1
+        return earlier
+
+
 class _Talk(Generic[T]):
     """A conversation with one server, and where it stands."""
 
@@ -54,6 +70,7 @@ class _Talk(Generic[T]):
         self.conversation: Conversation[T]
         self.answers: list[Message | None] = []
         self.missing = 0
+        self.earlier: Earlier
         #: Tells answers of this round from those of rounds before.
         self.round = 0
         self.is_patient = not client.suspect
@@ -62,9 +79,15 @@ class _Talk(Generic[T]):
 
 class _Fanout(Generic[T]):
     def __init__(
-        self, converse: Callable[[PacemakerClient], Conversation[T]], *, quick: float, end: float
+        self,
+        converse: Callable[[PacemakerClient], Conversation[T]],
+        *,
+        quick: float,
+        end: float,
+        tries: Tries,
     ) -> None:
         self._converse = converse
+        self._tries = tries
         self._quick_until = time.monotonic() + quick
         self._end = end
         #: A talk, its round, which request of the round, and the future of the answer.
@@ -109,6 +132,7 @@ class _Fanout(Generic[T]):
     def _start(self, talk: _Talk[T]) -> None:
         conversation = self._converse(talk.client)
         talk.conversation = conversation
+        talk.earlier = self._tries.begin(talk.client.address)
         self._step(talk, lambda: next(conversation))
 
     def _step(self, talk: _Talk[T], go_on: Callable[[], list[Message]]) -> None:
@@ -120,7 +144,7 @@ class _Fanout(Generic[T]):
             talk.missing = len(messages)
             left = self._end - time.monotonic()
             for place, message in enumerate(messages):
-                future = talk.client.submit(message, retries=0, deadline=left)
+                future = talk.client.submit(message, retries=0, deadline=left, earlier=talk.earlier)
                 future.add_done_callback(partial(self._arrived, talk, talk.round, place))
         except StopIteration as end:
             self._open.remove(talk)
@@ -175,6 +199,7 @@ def ask_all(
     *,
     try_timeout: float,
     deadline: float,
+    tries: Tries | None = None,
 ) -> Outcomes[T]:
     """Hold a conversation with each server, all at once.
 
@@ -188,8 +213,10 @@ def ask_all(
         The clients' patience, in seconds.
     deadline
         Seconds after which whatever came is returned.
+    tries
+        What was tried before for the same, which errors count too; takes note of what is tried.
     """
-    end = time.monotonic() + deadline
-    fanout: _Fanout[T] = _Fanout(converse, quick=_QUICK * try_timeout, end=end)
+    end, quick = time.monotonic() + deadline, _QUICK * try_timeout
+    fanout: _Fanout[T] = _Fanout(converse, quick=quick, end=end, tries=tries or Tries())
     fanout.run(clients)
     return fanout.outcomes

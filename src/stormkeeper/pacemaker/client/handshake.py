@@ -39,6 +39,10 @@ from stormkeeper.sasl import Mechanism
 #: Tokens that are taken from a server: the longest mechanism, Kerberos with its layers, has two.
 _MAX_TOKENS: Final = 8
 
+#: Seconds that a step of an authentication may take on our side: Kerberos asks one after another of
+#: its servers, a second each.
+STEP_TIMEOUT: Final = 5.0
+
 _SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 
 
@@ -143,13 +147,17 @@ class Handshake:
         So a Pacemaker tells that a password is wrong; and, when it has sent no token yet, that it
         knows nothing of the method.
         """
-        return self.refusal(reason + self.doubt())
+        return self.refusal(reason + self._doubt())
 
-    def doubt(self) -> str:
-        """Ask, in a message, about the method if the server has gone into nothing so far."""
-        if not self.has_begun or self._tokens:
-            return ""
-        return f" before its first token; {_SAME_METHOD}"
+    def patience(self, try_timeout: float) -> float:
+        """Return the seconds that are left to whoever is to do the next step, the server or us."""
+        return try_timeout if self.work is None else STEP_TIMEOUT
+
+    def overdue(self, try_timeout: float) -> str:
+        """Say what was waited for in vain, and how long."""
+        if self.work is not None:
+            return f"no credentials from our own side within {STEP_TIMEOUT:g} s"
+        return f"no answer within {try_timeout:g} s in the authentication{self._doubt()}"
 
     def is_repetition(self, message: Message) -> bool:
         """Whether `message` says once more that we are authenticated, as with KERBEROS."""
@@ -158,6 +166,12 @@ class Handshake:
             and message.type == MessageType.CONTROL_MESSAGE
             and read_control(message) is Control.SASL_COMPLETE
         )
+
+    def _doubt(self) -> str:
+        """Ask, in a message, about the method if the server has gone into nothing so far."""
+        if not self.has_begun or self._tokens:
+            return ""
+        return f" before its first token; {_SAME_METHOD}"
 
     def _go_on(self) -> list[Send | Compute]:
         todo: list[Send | Compute] = []

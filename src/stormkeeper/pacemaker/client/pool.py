@@ -12,11 +12,10 @@ the same, so both can share the servers.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from stormkeeper.conf import Address
@@ -30,11 +29,12 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.pacemaker.client.conversations import Conversation, copies_below, copy_of, single
-from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
+from stormkeeper.pacemaker.client.fanout import Outcomes, Tries, ask_all
 from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
-from stormkeeper.pacemaker.client.readings import Copy, Reading, newest
+from stormkeeper.pacemaker.client.readings import Reading, newest, newest_of_each
 from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.settings import ClientSettings, Role
+from stormkeeper.pacemaker.client.silence import Silence
 from stormkeeper.pacemaker.client.single import (
     DEADLINE,
     RETRIES,
@@ -62,9 +62,6 @@ WRITE_DEADLINE: Final = 5.0
 
 #: Without authentication and TLS.
 _PLAIN: Final = ClientSettings()
-
-#: Seconds after which a server that still does not answer is logged again.
-_REMIND_SECS: Final = 60.0
 
 T = TypeVar("T")
 
@@ -114,7 +111,9 @@ class PacemakerPool:
     ) -> None:
         addresses = list(dict.fromkeys(servers))
         if not addresses:
-            raise ConfigError("no Pacemaker is configured; give -c pacemaker.servers=HOST:PORT")
+            raise ConfigError(
+                "no Pacemaker is configured: set pacemaker.servers to their HOST:PORT"
+            )
         if write_to is not None and write_to not in addresses:
             raise ConfigError(f"{write_to} is none of the servers {', '.join(map(str, addresses))}")
         random = random or Random()
@@ -134,10 +133,7 @@ class PacemakerPool:
             for address in addresses
         }
         self._order = addresses
-        self._lock = threading.Lock()
-        #: Servers that the last read missed, and when that was logged.
-        self._silent: frozenset[Address] = frozenset()
-        self._silent_logged = 0.0
+        self._silence = Silence(len(addresses))
         self._repair = Repair(self._clients, name=f"{name} repair")
         self._writer = Writer(
             self._clients,
@@ -160,12 +156,7 @@ class PacemakerPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -236,22 +227,8 @@ class PacemakerPool:
         This is how to read many: our servers give them by the thousand.
         """
         answers = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
-        first: dict[str, Copy] = {}
-        # Only of paths of which several servers have copies: most have one, and there are many.
-        rivals: dict[str, list[Copy]] = {}
-        for address in self._order:
-            for found, copy in answers.get(address, {}).items():
-                other = first.setdefault(found, copy)
-                if other is not copy:
-                    rivals.setdefault(found, [other]).append(copy)
-        now = time.monotonic()
-        readings: dict[str, Reading] = {}
-        for found, copy in first.items():
-            best = newest(rivals[found], time_secs_of) if found in rivals else copy
-            if best is not None and best.details is not None:
-                age = None if best.received is None else max(0.0, now - best.received)
-                readings[found] = Reading(best.details, age, best.server)
-        return readings
+        copies = [answers[address] for address in self._order if address in answers]
+        return newest_of_each(copies, time_secs_of, time.monotonic)
 
     def all_pulses(self, path: str) -> list[Pulse]:
         """Return the newest pulse of every path at and below `path`."""
@@ -317,7 +294,7 @@ class PacemakerPool:
         """Return the answers of those servers that answer, at least one."""
         outcomes = self._talk_to_all(converse, self._clients.values())
         self._check(outcomes)
-        self._log_silent(outcomes)
+        self._silence.note(outcomes.failed)
         return outcomes.answered
 
     def _talk_to_all(
@@ -328,6 +305,7 @@ class PacemakerPool:
         """Talk to all until one has answered or refused, within the tries and the deadline."""
         clients = list(clients)
         end = time.monotonic() + self._deadline
+        tries = Tries()
         for client in clients:
             self._repair.make_good(client)
         for _ in range(1 + self._retries):
@@ -336,6 +314,7 @@ class PacemakerPool:
                 converse,
                 try_timeout=self._try_timeout,
                 deadline=max(0.0, end - time.monotonic()),
+                tries=tries,
             )
             final = (NotAuthorizedError, PacemakerClosedError)
             if (
@@ -357,24 +336,6 @@ class PacemakerPool:
                 raise error
         raise PacemakerUnavailableError(
             "no Pacemaker answered: " + "; ".join(map(str, outcomes.failed.values()))
-        )
-
-    def _log_silent(self, outcomes: Outcomes[T]) -> None:
-        """Say which servers are missing in what was read: when that changes, and now and then."""
-        silent = frozenset(outcomes.failed)
-        now = time.monotonic()
-        with self._lock:
-            if silent == self._silent and (not silent or now < self._silent_logged + _REMIND_SECS):
-                return
-            self._silent, self._silent_logged = silent, now
-        if not silent:
-            log.info("Every Pacemaker answers again")
-            return
-        log.warning(
-            "%d of %d Pacemakers are missing in what is read: %s",
-            len(silent),
-            len(self._order),
-            "; ".join(map(str, outcomes.failed.values())),
         )
 
 

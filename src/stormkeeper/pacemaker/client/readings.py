@@ -11,7 +11,7 @@ pulse may lie elsewhere, and so may a pulse that was deleted while its server wa
   both have; our server's copy wins a tie. A tombstone hides nothing on a Java Pacemaker.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stormkeeper.conf import Address
@@ -81,6 +81,40 @@ def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> 
     if len(rivals) < 2:
         return rivals[0] if rivals else None
     return max(rivals, key=lambda copy: _payload_time(copy, time_secs))
+
+
+def newest_of_each(
+    servers: Iterable[Mapping[str, Copy]],
+    time_secs: Callable[[bytes], int | None],
+    clock: Callable[[], float],
+) -> dict[str, Reading]:
+    """Return the newest pulse of every path that has one.
+
+    Parameters
+    ----------
+    servers
+        What each server holds, by path, in the order that decides between equals.
+    time_secs
+        As for `newest`.
+    clock
+        The reader's monotonic clock.
+    """
+    first: dict[str, Copy] = {}
+    # Only of paths of which several servers have copies: most have one, and there are many.
+    rivals: dict[str, list[Copy]] = {}
+    for held in servers:
+        for path, copy in held.items():
+            other = first.setdefault(path, copy)
+            if other is not copy:
+                rivals.setdefault(path, [other]).append(copy)
+    now = clock()
+    readings: dict[str, Reading] = {}
+    for path, copy in first.items():
+        best = newest(rivals[path], time_secs) if path in rivals else copy
+        if best is not None and best.details is not None:
+            age = None if best.received is None else max(0.0, now - best.received)
+            readings[path] = Reading(best.details, age, best.server)
+    return readings
 
 
 def _receipt(copy: Copy) -> tuple[float, bool]:

@@ -14,8 +14,8 @@ from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import tls
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.single import PacemakerClient
-from stormkeeper.pacemaker.client.tls import Contexts
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
+from stormkeeper.tls_files import Contexts
 
 if TYPE_CHECKING:
     from stormkeeper.sasl import Mechanism

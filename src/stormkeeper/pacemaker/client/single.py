@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from random import Random
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from stormkeeper.conf import Address
@@ -25,12 +24,11 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
-from stormkeeper.pacemaker.client.calls import Call
+from stormkeeper.pacemaker.client.calls import Call, Earlier
 from stormkeeper.pacemaker.client.conversations import Conversation, pulses_below, scan_page
 from stormkeeper.pacemaker.client.exchange import Exchange
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
-from stormkeeper.pacemaker.client.tls import Contexts
 from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
@@ -44,6 +42,7 @@ from stormkeeper.pacemaker.wire import (
     encode,
 )
 from stormkeeper.pacemaker.wire.extensions import extension_of
+from stormkeeper.tls_files import Contexts
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
@@ -167,12 +166,7 @@ class PacemakerClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -190,7 +184,12 @@ class PacemakerClient:
         self._thread.close()
 
     def submit(
-        self, message: Message, *, retries: int | None = None, deadline: float | None = None
+        self,
+        message: Message,
+        *,
+        retries: int | None = None,
+        deadline: float | None = None,
+        earlier: Earlier | None = None,
     ) -> Future[Message]:
         """Send a request without waiting for the answer.
 
@@ -200,6 +199,8 @@ class PacemakerClient:
             The request; its message id does not matter.
         retries, deadline
             In place of the client's own.
+        earlier
+            What was done to get the same answer before, which an error is to count too.
 
         Returns
         -------
@@ -225,12 +226,18 @@ class PacemakerClient:
             frame=frame,
             deadline=now + (self._deadline if deadline is None else deadline),
             retries=self._retries if retries is None else retries,
-            started=now,
+            started=now if earlier is None else earlier.started,
+            earlier_tries=0 if earlier is None else earlier.tries,
         )
         return self._thread.submit(call)
 
     def ask(
-        self, message: Message, *, retries: int | None = None, deadline: float | None = None
+        self,
+        message: Message,
+        *,
+        retries: int | None = None,
+        deadline: float | None = None,
+        earlier: Earlier | None = None,
     ) -> Message:
         """Send a request as `submit` does and wait for its answer."""
         if self._thread.is_current:
@@ -238,7 +245,7 @@ class PacemakerClient:
                 f"the client of {self._address} cannot wait in a callback of its own futures;"
                 " submit there, and wait elsewhere"
             )
-        future = self.submit(message, retries=retries, deadline=deadline)
+        future = self.submit(message, retries=retries, deadline=deadline, earlier=earlier)
         try:
             return future.result((self._deadline if deadline is None else deadline) + _GRACE)
         except TimeoutError:

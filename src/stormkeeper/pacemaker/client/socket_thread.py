@@ -30,8 +30,8 @@ from stormkeeper.pacemaker.client.channel import Channel, in_words
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
 from stormkeeper.pacemaker.client.secure_stream import SecureStream
-from stormkeeper.pacemaker.client.tls import Contexts
 from stormkeeper.pacemaker.wire import Message
+from stormkeeper.tls_files import Contexts
 
 log = logging.getLogger(__name__)
 

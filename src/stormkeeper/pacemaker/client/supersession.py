@@ -19,8 +19,11 @@ is still to be deleted, so it is sent again, before the pulse. Reads and CREATE_
 nothing, are never left out.
 """
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from stormkeeper.pacemaker.client.calls import Call
 from stormkeeper.pacemaker.wire import MessageType
 
 T = TypeVar("T")
@@ -80,6 +83,31 @@ class NewerWrites(Generic[T]):
                 if root in self._subtrees:
                     return self._subtrees[root]
         return None
+
+
+def without_superseded(calls: Sequence[Call]) -> deque[Call]:
+    """Tie each write that may have been done already to a newer one that undoes it.
+
+    Parameters
+    ----------
+    calls
+        Those that are to be sent, oldest first.
+
+    Returns
+    -------
+    deque of Call
+        The same, without the writes that follow others from now on.
+    """
+    newer: NewerWrites[Call] = NewerWrites()
+    kept: deque[Call] = deque()
+    for call in reversed(calls):
+        owner = newer.owner_covering(call.kind, call.path) if call.was_sent else None
+        if owner is None:
+            newer.add(call.kind, call.path, call)
+            kept.appendleft(call)
+        else:
+            owner.followers.append(call)
+    return kept
 
 
 def _at_or_above(path: str) -> list[str]:

@@ -1,23 +1,12 @@
-"""How a client speaks TLS with Pacemakers, out of configuration (``pacemaker.tls.*``).
+"""How a client speaks TLS with Pacemakers, out of configuration (``pacemaker.tls.*``)."""
 
-Certificates are renewed while clients live, so the files are looked at for every new connection,
-and read again when one has changed.
-"""
-
-import logging
 import ssl
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-
-log = logging.getLogger(__name__)
-
-#: Gives the context for a new connection.
-Contexts = Callable[[], ssl.SSLContext]
+from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
 
 _ENABLE: Final = "pacemaker.tls.enable"
 _AUTHORITIES: Final = "pacemaker.tls.ca.file"
@@ -49,43 +38,9 @@ def client_contexts(conf: Conf) -> Contexts | None:
     ConfigError
         As `client_context`; later, what it returns raises nothing.
     """
-    context = client_context(conf)
-    return None if context is None else _Renewed(conf, context).context
-
-
-class _Renewed:
-    """The context of a configuration, made anew when a file has changed. Safe for threads."""
-
-    def __init__(self, conf: Conf, context: ssl.SSLContext) -> None:
-        self._conf = conf
-        self._context = context
-        self._lock = threading.Lock()
-        self._seen = self._files()
-
-    def context(self) -> ssl.SSLContext:
-        with self._lock:
-            files = self._files()
-            if files != self._seen:
-                self._seen = files
-                try:
-                    self._context = client_context(self._conf) or self._context
-                except ConfigError as error:
-                    log.warning("A renewed file is not used: %s", error)
-            return self._context
-
-    def _files(self) -> list[tuple[int, int, int] | None]:
-        """Return what changes when a file does."""
-        return [_mark(self._conf[key]) for key in (_AUTHORITIES, _CERTIFICATE, _KEY)]
-
-
-def _mark(name: str | None) -> tuple[int, int, int] | None:
-    if name is None:
+    if not conf[_ENABLE]:
         return None
-    try:
-        status = Path(name).stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return renewed([conf[key] for key in (_AUTHORITIES, _CERTIFICATE, _KEY)], lambda: _made(conf))
 
 
 def client_context(conf: Conf) -> ssl.SSLContext | None:
@@ -96,8 +51,10 @@ def client_context(conf: Conf) -> ssl.SSLContext | None:
     ConfigError
         When a file cannot be read or is not what it should be; with key and file.
     """
-    if not conf[_ENABLE]:
-        return None
+    return _made(conf) if conf[_ENABLE] else None
+
+
+def _made(conf: Conf) -> ClientContext:
     context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[conf[_MINIMUM]]
     context.check_hostname = conf[_CHECK_HOSTNAME]
@@ -120,22 +77,18 @@ def _load_pair(context: ClientContext, conf: Conf) -> None:
         if conf[key] is None:
             raise ConfigError(f"{key}: must name a file, as {other} does")
     certificate, key_file = _readable(conf, _CERTIFICATE), _readable(conf, _KEY)
-    asked: list[None] = []
-
-    def no_passphrase() -> str:
-        # Else OpenSSL would ask for it on the terminal.
-        asked.append(None)
-        return ""
-
     try:
-        context.load_cert_chain(certificate, key_file, password=no_passphrase)
+        load_pair(context, certificate, key_file)
+    except PassphraseError as error:
+        raise ConfigError(
+            f"{_KEY}: {key_file} has a passphrase; take it off, as nobody is there to be asked for"
+            " it"
+        ) from error
     except (OSError, ValueError) as error:
-        if asked:
-            reason = "has a passphrase; take it off, as nobody is there to be asked for it"
-        else:
-            reason = f"and {certificate} ({_CERTIFICATE}) are no key and certificate in PEM, or not"
-            reason += " of one another"
-        raise ConfigError(f"{_KEY}: {key_file} {reason}") from error
+        raise ConfigError(
+            f"{_KEY}: {key_file} and {certificate} ({_CERTIFICATE}) are no key and certificate in"
+            " PEM, or not of one another"
+        ) from error
     context.has_certificate = True
 
 

@@ -20,6 +20,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     StormkeeperError,
 )
+from stormkeeper.pacemaker.client.fanout import Tries
 from stormkeeper.pacemaker.client.placement import Placement
 from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.single import PacemakerClient
@@ -100,7 +101,7 @@ class Writer:
         begun_with = self._placement.current
         failed: dict[Address, StormkeeperError] = {}
         refused: dict[Address, NotAuthorizedError] = {}
-        tries = 0
+        tries, tries_of_each = 0, Tries()
         while tries <= self._retries:
             address = self._next(refused)
             if address is None or (refused and address in failed):
@@ -114,7 +115,7 @@ class Writer:
             if pulse_path is not None:
                 self._repair.pulse_sent(address, pulse_path)
             try:
-                client.ask(message, retries=0, deadline=left)
+                client.ask(message, retries=0, deadline=left, earlier=tries_of_each.begin(address))
             except PacemakerClosedError:
                 raise
             except NotAuthorizedError as error:
@@ -130,8 +131,9 @@ class Writer:
             str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
             for address, client in self._clients.items()
         )
+        counted = "1 try" if tries == 1 else f"{tries} tries"
         raise PacemakerUnavailableError(
-            f"no Pacemaker took the write in {tries} tries and"
+            f"no Pacemaker took the write in {counted} and"
             f" {self._clock() - started:.1f} s: {reasons}"
         )
 

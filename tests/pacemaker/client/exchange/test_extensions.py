@@ -1,0 +1,101 @@
+"""No extension is used before the server has told that it has it."""
+
+from stormkeeper.errors import (
+    NotAuthorizedError,
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    UnsupportedExtensionError,
+)
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, Pulse
+
+TOLD_CHANGES = b"\x0f\x00\x04\x0b\x00\x00\x00\x01\x00\x00\x00\x07changes\x00"
+
+
+def told(world, details):
+    (question,) = world.requests
+    assert question.type == MessageType.GET_PULSE
+    assert question.path == RESERVED_PATH
+    world.requests = []
+    answer = Message(11, question.message_id, pulse=Pulse(RESERVED_PATH, details))
+    world.receive(answer)
+
+
+def test_an_extension_is_asked_for_before_it_is_used(connected):
+    calls = [connected.changes(), connected.changes()]
+    told(connected, TOLD_CHANGES)
+    assert [request.type for request in connected.requests] == [MessageType.CHANGES] * 2
+    connected.serve()
+    assert all(connected.outcome(call).changes for call in calls)
+    again = connected.changes()
+    connected.serve()
+    assert connected.outcome(again).changes, "asked once for each connection"
+
+
+def test_a_java_pacemaker_never_sees_an_extension(connected):
+    calls = [connected.changes(), connected.changes()]
+    told(connected, None)
+    calls.append(connected.changes())
+    assert connected.requests == []
+    for call in calls:
+        assert "'changes'" in connected.error(call, UnsupportedExtensionError)
+    assert not connected.drops
+
+
+def test_a_new_connection_is_asked_again(connected):
+    call = connected.changes()
+    told(connected, TOLD_CHANGES)
+    connected.fail()
+    connected.wait(0.25)
+    connected.connect()
+    told(connected, None)  # the server was replaced by one of Storm's
+    connected.error(call, UnsupportedExtensionError)
+
+
+def test_a_connection_that_fails_while_it_is_asked_costs_a_try(connected):
+    call = connected.changes(retries=1)
+    connected.wait(1.0)
+    assert connected.drops == ["no answer within 1 s"]
+    connected.wait(0.25)
+    connected.connect()
+    connected.wait(1.0)
+    assert "2 tries" in connected.error(call, PacemakerUnavailableError)
+
+
+def test_others_pass_a_call_that_waits_for_the_servers_word(connected):
+    held = connected.changes()
+    other = connected.ask("/a")
+    assert [request.path for request in connected.requests] == [RESERVED_PATH, "/a"]
+    question, ask = connected.requests
+    connected.receive(Message(11, question.message_id, pulse=Pulse(RESERVED_PATH, TOLD_CHANGES)))
+    connected.receive(Message(11, ask.message_id, pulse=Pulse("/a", b"")))
+    assert connected.outcome(other)
+    assert connected.outcome(held) is None
+
+
+def test_a_refused_question_refuses_whoever_waited_for_it(connected):
+    call = connected.changes("/a")
+    (question,) = connected.requests
+    connected.receive(Message(MessageType.NOT_AUTHORIZED, question.message_id))
+    assert "refused CHANGES /a" in connected.error(call, NotAuthorizedError)
+
+
+def test_a_held_call_keeps_its_deadline(connected):
+    call = connected.changes(deadline=0.5)
+    connected.wait(0.5)
+    connected.error(call, PacemakerUnavailableError)
+    told(connected, TOLD_CHANGES)
+    assert connected.requests == []
+
+
+def test_an_unreadable_word_of_the_server_is_its_fault(connected):
+    call = connected.changes(retries=0)
+    told(connected, b"\x0f garbage")
+    assert "not readable" in connected.error(call, RemoteProtocolError)
+    assert len(connected.drops) == 1
+
+
+def test_a_user_who_asks_for_the_reserved_path_spares_the_question(connected):
+    connected.ask(RESERVED_PATH)
+    told(connected, TOLD_CHANGES)
+    connected.changes()
+    assert [request.type for request in connected.requests] == [MessageType.CHANGES]

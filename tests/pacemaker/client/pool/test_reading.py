@@ -1,0 +1,211 @@
+"""A pool reads from all servers, those that are down and Java Pacemakers among them."""
+
+import logging
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import serialize
+from support.pacemaker import nobody
+from support.pools import TRY, address, timed
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
+from support.waiting import until
+
+#: Between pulses whose order matters: two servers' ages are told by answers that may come late.
+APART_SECS = 0.3
+
+
+def heartbeat(time_secs):
+    return serialize(
+        ClusterWorkerHeartbeat(
+            storm_id="wc-1", executor_stats={}, time_secs=time_secs, uptime_secs=1
+        )
+    )
+
+
+def test_children_are_those_of_all_servers(daemons, pool_of, direct):
+    one, other = map(direct, daemons)
+    one.send_pulse("/w/a", b"")
+    one.send_pulse("/w/b", b"")
+    other.send_pulse("/w/b", b"")
+    other.send_pulse("/w/c", b"")
+    pool = pool_of(*daemons)
+    assert pool.children("/w") == ["a", "b", "c"]
+    assert pool.children("/nowhere") == []
+
+
+def test_of_two_copies_the_one_received_last_counts_whatever_the_workers_clock_says(
+    daemons, pool_of, direct
+):
+    older, newer = heartbeat(2_000_000_000), heartbeat(1_000_000_000)
+    one, other = map(direct, daemons)
+    pool = pool_of(*daemons)
+    for first, second in ((one, other), (other, one)):
+        first.send_pulse("/w/x", older)
+        time.sleep(APART_SECS)
+        second.send_pulse("/w/x", newer)
+        assert pool.get_pulse("/w/x") == newer
+        reading = pool.readings("/w")["/w/x"]
+        assert (reading.details, reading.server) == (newer, second.address)
+        assert 0.0 <= reading.age_secs < 10.0
+
+
+def test_a_copy_that_is_older_than_its_deletion_elsewhere_does_not_count(daemons, pool_of, direct):
+    one, other = map(direct, daemons)
+    one.send_pulse("/w/zombie", b"old")
+    one.send_pulse("/w/alive", b"old")
+    time.sleep(APART_SECS)
+    for path in ("/w/zombie", "/w/alive"):
+        other.send_pulse(path, b"new")
+        other.delete_pulse(path)
+    time.sleep(APART_SECS)
+    one.send_pulse("/w/alive", b"newest")
+    readings = pool_of(*daemons).readings("/w")
+    assert {path: reading.details for path, reading in readings.items()} == {"/w/alive": b"newest"}
+
+
+def test_java_pacemakers_are_ranked_by_the_time_in_the_pulse(stack, pool_of):
+    one, other = JavaPacemaker(), JavaPacemaker()
+    peers = [stack.enter_context(ScriptedPacemaker(java)) for java in (one, other)]
+    one.store["/w/x"], other.store["/w/x"] = heartbeat(5), heartbeat(6)
+    one.store["/w/y"], other.store["/w/y"] = heartbeat(8), b"no heartbeat"
+    pool = pool_of(*peers)
+    assert pool.get_pulse("/w/x") == heartbeat(6)
+    assert pool.get_pulse("/w/y") == heartbeat(8)
+    readings = pool.readings("/w")
+    assert readings["/w/x"].details == heartbeat(6)
+    assert readings["/w/x"].age_secs is None
+    assert pool.children("/w") == ["x", "y"]
+
+
+def test_ours_and_a_java_pacemaker_are_ranked_by_the_time_in_the_pulse(
+    stack, daemons, pool_of, direct
+):
+    java = JavaPacemaker()
+    peer = stack.enter_context(ScriptedPacemaker(java))
+    client = direct(daemons[0])
+    for path, here, there in (("/w/a", 5, 6), ("/w/b", 6, 5), ("/w/c", 5, 5)):
+        client.send_pulse(path, heartbeat(here))
+        java.store[path] = heartbeat(there)
+    pool = pool_of(peer, daemons[0])
+    assert pool.get_pulse("/w/a") == heartbeat(6)
+    assert pool.get_pulse("/w/b") == heartbeat(6)
+    servers = {path: reading.server for path, reading in pool.readings("/w").items()}
+    assert servers == {
+        "/w/a": address(peer),
+        "/w/b": client.address,
+        "/w/c": client.address,
+    }
+
+
+def test_readings_are_all_pulses_at_and_below_a_path(daemons, pool_of, direct):
+    one, other = map(direct, daemons)
+    expected = {}
+    for number in range(500):
+        path = f"/w/{number % 7}/{number}"
+        (one if number % 2 else other).send_pulse(path, b"%d" % number)
+        expected[path] = b"%d" % number
+    one.send_pulse("/w", b"top")
+    other.send_pulse("/wide", b"not below /w")
+    pool = pool_of(*daemons)
+    expected["/w"] = b"top"
+    assert dict(pool.all_pulses("/w")) == expected
+    assert {path: reading.details for path, reading in pool.readings("/w").items()} == expected
+    assert pool.readings("/nowhere") == {}
+
+
+def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, pool_of, caplog):
+    caplog.set_level(logging.INFO, "stormkeeper.pacemaker.client.pool")
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first))
+    pool.send_pulse("/w/a", b"1")
+    second.kill()
+    for _ in range(5):
+        assert pool.children("/w") == ["a"]
+        assert pool.get_pulse("/w/a") == b"1"
+        assert pool.exists("/w/a")
+        assert list(pool.readings("/w")) == ["/w/a"]
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1, "once, and not at every read"
+    assert "1 of 2 Pacemakers are missing" in warnings[0].getMessage()
+    assert second.address in warnings[0].getMessage()
+    second.start()
+    until(lambda: pool.children("/w") and "Every Pacemaker answers again" in caplog.text, 10.0)
+
+
+def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daemons, pool_of):
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first))
+    pool.send_pulse("/w/a", b"1")
+    second.suspend()
+    children, took = timed(pool.children, "/w")
+    assert children == ["a"]
+    assert TRY <= took < 3 * TRY
+    for _ in range(10):
+        children, took = timed(pool.children, "/w")
+        assert children == ["a"]
+        assert took < 0.8 * TRY
+    second.resume()
+    until(lambda: not pool.clients[address(second)].suspect or pool.children("/w") is None, 10.0)
+
+
+def test_nobody_to_read_from_is_an_error(pool_of):
+    pool = pool_of(nobody(), nobody(), retries=1)
+    for read in (pool.children, pool.get_pulse, pool.exists, pool.readings, pool.all_pulses):
+        with pytest.raises(PacemakerUnavailableError, match="no Pacemaker answered"):
+            read("/w")
+
+
+def cut(connection):
+    connection.request()
+    connection.reset()
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.parametrize("read", ["children", "readings"])
+def test_every_try_of_a_server_is_counted(stack, pool_of, read, retries):
+    peer = stack.enter_context(ScriptedPacemaker(cut))
+    pool = pool_of(peer, retries=retries)
+    for _ in range(2):
+        until(lambda: not pool.clients[address(peer)].retry_in())
+        before = peer.connections
+        with pytest.raises(PacemakerUnavailableError) as failure:
+            getattr(pool, read)("/w")
+        tries, seconds = re.search(r"\((\d+) tr(?:y|ies) in (.+?) s;", str(failure.value)).groups()
+        assert int(tries) == peer.connections - before >= 1 + retries
+        assert float(seconds) < 5
+
+
+def test_readers_try_again_while_nobody_answers(own_daemons, pool_of):
+    pool = pool_of(own_daemons[0])
+    own_daemons[0].kill()
+    with ThreadPoolExecutor(1) as thread:
+        reading = thread.submit(pool.children, "/w")
+        until(lambda: pool.clients[address(own_daemons[0])].suspect)
+        own_daemons[0].start()
+        assert reading.result(20.0) == []
+
+
+def test_a_refusal_counts_only_where_nobody_answers(stack, daemons, pool_of):
+    refuses = stack.enter_context(ScriptedPacemaker(refusing))
+    for pool in (pool_of(refuses), pool_of(refuses, nobody())):
+        for read in (pool.children, pool.get_pulse, pool.exists, pool.readings):
+            with pytest.raises(NotAuthorizedError, match="refused"):
+                read("/w")
+    pool = pool_of(refuses, daemons[0], write_to=address(daemons[0]))
+    pool.send_pulse("/w/a", b"1")
+    assert pool.children("/w") == ["a"]
+
+
+def test_every_server_is_asked_who_it_is(stack, daemons, pool_of):
+    java, gone = stack.enter_context(ScriptedPacemaker(JavaPacemaker())), nobody()
+    pool = pool_of(daemons[0], java, gone)
+    infos = pool.server_infos()
+    assert list(infos) == [address(daemons[0]), address(java), gone]
+    assert "changes" in infos[address(daemons[0])].extensions
+    assert infos[address(java)] is None
+    assert isinstance(infos[gone], PacemakerUnavailableError)

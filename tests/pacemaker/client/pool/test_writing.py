@@ -1,0 +1,218 @@
+"""A pool writes to one server, and to another while that is killed or frozen."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import LocalProtocolError, NotAuthorizedError, PacemakerUnavailableError
+from stormkeeper.pacemaker.client.pool import PacemakerPool
+from stormkeeper.pacemaker.client.settings import ClientSettings
+from support.pacemaker import PacemakerProcess, nobody
+from support.pools import TRY, address, timed
+from support.scripted_pacemaker import ScriptedPacemaker, refusing
+from support.waiting import until
+
+
+def test_a_pulse_is_written_to_one_server_and_read_from_all(daemons, pool_of, direct):
+    pool = pool_of(*daemons)
+    pool.create_path("/a")
+    pool.send_pulse("/a/b", b"1")
+    assert pool.get_pulse("/a/b") == b"1"
+    assert pool.exists("/a/b")
+    assert pool.get_pulse("/a/c") is None
+    assert not pool.exists("/a/c")
+    held = [daemon for daemon in daemons if direct(daemon).exists("/a/b")]
+    assert [address(daemon) for daemon in held] == [pool.write_server]
+
+
+def test_the_server_to_write_to_is_chosen_at_random():
+    servers = [Address("a", number) for number in range(1, 4)]
+    chosen = [PacemakerPool(servers, random=Random(seed)).write_server for seed in range(60)]
+    for server in servers:
+        assert chosen.count(server) > 5
+    assert PacemakerPool(servers, write_to=servers[1]).write_server == servers[1]
+
+
+@pytest.mark.parametrize("how", ["kill", "suspend"])
+def test_a_worker_whose_server_dies_beats_at_the_other_within_a_try_or_two(
+    how, own_daemons, pool_of, direct
+):
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first))
+    pool.send_pulse("/w", b"1")
+    getattr(first, how)()
+    _, took = timed(pool.send_pulse, "/w", b"2")
+    assert took < 3 * TRY
+    assert pool.write_server == address(second)
+    assert direct(second).get_pulse("/w") == b"2"
+    _, took = timed(pool.send_pulse, "/w", b"3")
+    assert took < TRY, "it stays with the server that took the pulse"
+
+
+@pytest.mark.parametrize("how", ["kill", "suspend"])
+def test_a_worker_goes_back_to_its_server_when_that_is_back(how, own_daemons, pool_of, direct):
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first), look_secs=0.3)
+    pool.send_pulse("/w", b"1")
+    getattr(first, how)()
+    pool.send_pulse("/w", b"2")
+    assert pool.write_server == address(second)
+
+    def beats_at(server):
+        """Beat, and say where that went; no beat waits for the server that is down."""
+        _, took = timed(pool.send_pulse, "/w", b"3")
+        assert took < TRY
+        time.sleep(0.05)
+        return pool.write_server == address(server)
+
+    for _ in range(20):
+        assert not beats_at(first)
+    first.resume() if how == "suspend" else first.start()
+    until(lambda: beats_at(first))
+    looking = direct(second)
+    pool.send_pulse("/w", b"4")
+    until(lambda: looking.server_info().connections == 1)  # its own: the pool's is let go
+    assert direct(first).get_pulse("/w") == b"4"
+    assert pool.get_pulse("/w") == b"4"
+
+
+def test_the_writers_of_a_server_come_back_to_it_and_the_spread_is_as_before(stack):
+    daemons = [stack.enter_context(PacemakerProcess()) for _ in range(3)]
+    servers = [address(daemon) for daemon in daemons]
+    writers = [
+        stack.enter_context(
+            PacemakerPool(servers, try_timeout=TRY, look_secs=0.5, random=Random(seed))
+        )
+        for seed in range(24)
+    ]
+
+    def beat():
+        for number, writer in enumerate(writers):
+            writer.send_pulse(f"/w/{number}", b"x")
+        return [writer.write_server for writer in writers]
+
+    at_first = beat()
+    assert set(at_first) == set(servers)
+    daemons[0].kill()
+    away = beat()
+    assert set(away) == set(servers[1:]), "not all to the same one"
+    assert all(now == before for now, before in zip(away, at_first, strict=True) if before in away)
+    daemons[0].start()
+    until(lambda: beat() == at_first)
+
+
+def test_with_the_patience_of_a_real_worker_a_pulse_is_elsewhere_within_two_seconds(
+    own_daemons, stack
+):
+    first, second = map(address, own_daemons)
+    pool = stack.enter_context(PacemakerPool([first, second], write_to=first))
+    pool.send_pulse("/w", b"1")
+    own_daemons[0].suspend()
+    _, took = timed(pool.send_pulse, "/w", b"2")
+    assert pool.write_server == second
+    assert took < 2.0
+
+
+def test_all_down_is_an_error_in_bounded_time_and_the_first_beat_after_a_return_succeeds(
+    own_daemons, pool_of
+):
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first), write_deadline=1.0)
+    pool.send_pulse("/w", b"1")
+    for daemon in own_daemons:
+        daemon.kill()
+    for _ in range(2):
+        started = time.monotonic()
+        with pytest.raises(PacemakerUnavailableError, match="no Pacemaker took the write") as error:
+            pool.send_pulse("/w", b"2")
+        assert time.monotonic() - started < 2.0
+        assert first.address in str(error.value)
+        assert second.address in str(error.value)
+    second.start()
+    _, took = timed(pool.send_pulse, "/w", b"3")
+    assert took < 2.0
+    assert pool.get_pulse("/w") == b"3"
+
+
+def cut(connection):
+    connection.request()
+    connection.reset()
+
+
+def test_every_try_of_a_write_is_counted(stack, pool_of):
+    peers = [stack.enter_context(ScriptedPacemaker(cut)) for _ in range(2)]
+    for retries, tries in ((0, "1 try and"), (4, "5 tries and")):
+        pool = pool_of(*peers, retries=retries)
+        before = [peer.connections for peer in peers]
+        with pytest.raises(PacemakerUnavailableError, match=tries) as failure:
+            pool.send_pulse("/w", b"1")
+        for peer, earlier in zip(peers, before, strict=True):
+            made = peer.connections - earlier
+            counted = f"SEND_PULSE /w ({made} tr{'y' if made == 1 else 'ies'} in"
+            assert f"{peer.address} did not answer {counted}" in str(failure.value) or not made
+
+
+def test_all_frozen_is_an_error_in_bounded_time(own_daemons, pool_of):
+    pool = pool_of(*own_daemons, write_deadline=2.0)
+    pool.send_pulse("/w", b"1")
+    for daemon in own_daemons:
+        daemon.suspend()
+    started = time.monotonic()
+    with pytest.raises(PacemakerUnavailableError):
+        pool.send_pulse("/w", b"2")
+    assert time.monotonic() - started < 3.0
+    for daemon in own_daemons:
+        daemon.resume()
+    pool.send_pulse("/w", b"3")
+
+
+def test_64_threads_lose_no_pulse_when_a_server_is_killed(own_daemons, pool_of):
+    first, second = own_daemons
+    pool = pool_of(first, second, write_to=address(first))
+    written = []
+    killed = threading.Event()
+
+    def beat(number):
+        """Beat at least once after the server was killed; return the last pulse."""
+        for turn in range(1000):
+            was_killed = killed.is_set()
+            pulse = b"%d-%d" % (number, turn)
+            pool.send_pulse(f"/w/{number}", pulse)
+            written.append(pulse)
+            if was_killed:
+                return pulse
+        raise AssertionError("the server was not killed")
+
+    with ThreadPoolExecutor(64) as threads:
+        beats = [threads.submit(beat, number) for number in range(64)]
+        until(lambda: len(written) > 64 * 10)
+        first.kill()
+        killed.set()
+        last = {f"/w/{number}": done.result(20.0) for number, done in enumerate(beats)}
+    assert {path: reading.details for path, reading in pool.readings("/w").items()} == last
+
+
+def test_a_refused_write_goes_to_the_next_server(stack, daemons, pool_of):
+    refuses = stack.enter_context(ScriptedPacemaker(refusing))
+    pool = pool_of(refuses, daemons[0], write_to=address(refuses))
+    pool.send_pulse("/w", b"1")
+    assert pool.write_server == address(daemons[0])
+
+
+def test_a_write_that_all_refuse_is_refused(daemons, pool_of):
+    pool = pool_of(*daemons)
+    with pytest.raises(NotAuthorizedError, match=r"\.stormkeeper"):
+        pool.send_pulse("/.stormkeeper", b"")
+    pool = pool_of(nobody(), *daemons)
+    with pytest.raises(NotAuthorizedError):
+        pool.send_pulse("/.stormkeeper/x", b"")
+
+
+def test_a_pulse_that_fits_no_frame_is_nobodys_fault_but_ours(daemons, pool_of):
+    pool = pool_of(*daemons, settings=ClientSettings(max_message_size=1000))
+    with pytest.raises(LocalProtocolError, match="1000"):
+        pool.send_pulse("/w", bytes(1000))
