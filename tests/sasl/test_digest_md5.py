@@ -173,6 +173,24 @@ def test_an_unknown_user_is_refused_in_the_same_words():
     assert len(set(messages)) == 1
 
 
+@pytest.mark.parametrize(
+    ("tried", "told"),
+    [
+        ("reader", "'reader'"),
+        (storm_username("word-count"), "'word-count'"),
+        (storm_username("two\nlines'"), '"two\ufffdlines\'"'),
+        ("y" * 300, f"'{'y' * 100}…'"),
+    ],
+)
+def test_the_user_that_was_tried_is_told_in_a_line_however_it_is_written(tried, told):
+    ours = server("another")
+    said = client(UserPassword(tried, "not that one")).step(ours.start())
+    with pytest.raises(AuthenticationError) as failure:
+        ours.step(said)
+    assert f"the digest of {told} does not match" in str(failure.value)
+    assert "not that one" not in str(failure.value)
+
+
 def test_an_unknown_user_cannot_come_in_with_an_empty_password():
     ours = server(None)
     said = client(UserPassword(USER.username, "")).step(ours.start())

@@ -71,10 +71,20 @@ def test_each_user_has_a_password(user):
 def test_a_wrong_password_and_an_unknown_user_look_alike(user):
     ours, theirs = ScramServer(USERS), ScramClient(UserPassword(user, "wrong"))
     said = theirs.step(ours.step(theirs.step(ours.start())))
-    with pytest.raises(AuthenticationError, match=r"^wrong password or user: the proof"):
+    told = f"^wrong password or user: the proof of '{user}' does not match$"
+    with pytest.raises(AuthenticationError, match=told):
         ours.step(said)
     assert not ours.complete
     assert ours.authorization_id is None
+
+
+def test_a_long_name_that_was_tried_is_cut():
+    ours, name = ScramServer(USERS), "y" * 300
+    ours.step(f"n,,n={name},r=abcdef".encode())
+    nonce = ours._server.nonce
+    with pytest.raises(AuthenticationError) as failure:
+        ours.step(f"c=biws,r={nonce},p={'A' * 43}=".encode())
+    assert f"the proof of '{'y' * 100}…' does not match" in str(failure.value)
 
 
 def first_answer(user, users=USERS):

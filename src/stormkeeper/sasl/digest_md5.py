@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.sasl import directives
-from stormkeeper.sasl.credentials import UserPassword
+from stormkeeper.sasl.credentials import UserPassword, client_name, printable
 
 #: RFC 2831 §2.1.1, §2.1.2.
 MAX_CHALLENGE = 2048
@@ -146,7 +146,10 @@ class DigestServer:
         uri = response["digest-uri"]
         expected = _digest(key, self._nonce, response["cnonce"], b"AUTHENTICATE:" + uri)
         if not hmac.compare_digest(expected, response["response"]) or password is None:
-            raise AuthenticationError("wrong password or user: the digest does not match")
+            raise AuthenticationError(
+                f"wrong password or user: the digest of {printable(client_name(username))!r} does"
+                " not match"
+            )
         self._authorization_id = username
         return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
 

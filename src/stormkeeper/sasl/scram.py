@@ -140,7 +140,7 @@ class ScramServer:
         except (ScramException, ValueError) as error:
             # Nothing that comes after it is part of this authentication.
             self._step = 2
-            raise _refusal(error) from error
+            raise _refusal(error, self._user) from error
 
     def _challenge(self, text: str) -> bytes:
         self._server.set_client_first(text)
@@ -248,8 +248,17 @@ def _text(token: bytes) -> str:
         raise AuthenticationError("the message is not in UTF-8") from None
 
 
-def _refusal(error: Exception) -> AuthenticationError:
-    """Return scramp's error as ours; its messages quote nothing of what the peer said."""
+def _refusal(error: Exception, user: str | None = None) -> AuthenticationError:
+    """Return scramp's error as ours; its messages quote nothing of what the peer said.
+
+    Parameters
+    ----------
+    error
+        What scramp raised.
+    user
+        Who the peer says it is, if it has said so.
+    """
     if isinstance(error, ScramException) and error.server_error is ServerError.INVALID_PROOF:
-        return AuthenticationError("wrong password or user: the proof does not match")
+        whose = "" if user is None else f" of {printable(user)!r}"
+        return AuthenticationError(f"wrong password or user: the proof{whose} does not match")
     return AuthenticationError(printable(str(error)))

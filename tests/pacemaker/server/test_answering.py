@@ -332,3 +332,18 @@ def test_what_goes_the_general_way_is_answered_alike(desk):
         payload = encode(message)[4:]
         assert desk.answerer.answer(unknown + payload) == desk.answerer.answer(payload)
     assert desk.store.pulses_received == 2
+
+
+def test_many_pulses_are_deleted_in_several_turns(desk):
+    for n in range(250):
+        desk.send(f"/t/{n % 7}/{n}")
+    desk.send("/other")
+    payload = encode(Message(MessageType.DELETE_PATH, 8, path="/t"))[4:]
+    assert desk.answerer.answer(payload) is None
+    assert desk.store.keys == 151
+    assert desk.answerer.answer(payload) is None
+    assert desk.answerer.asked[MessageType.DELETE_PATH] == 0
+    answer = desk.answerer.answer(payload)
+    assert decode(answer[4:]) == Message(MessageType.DELETE_PATH_RESPONSE, 8)
+    assert desk.answerer.asked[MessageType.DELETE_PATH] == 1
+    assert [entry.path for entry in desk.store.pulses(b"/")] == [b"/other"]

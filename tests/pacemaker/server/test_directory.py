@@ -49,9 +49,32 @@ def test_what_is_detached_is_gone_from_above(paths, top):
     directory = root.find(top)
     if directory is None:
         return
-    detached = directory.detach()
+    detached = directory.detach(directory.pulses)
     rest = [path for path in sorted(paths) if path[: len(top)] != top or len(path) == len(top)]
     assert [entry.path.split(b"/") for entry in root.walk()] == rest
     assert len(detached) == len(paths) - len(rest)
     assert root.pulses == len(rest)
     assert root.find(top) is None
+
+
+@given(st.lists(segment_lists, unique_by=tuple), segment_lists, st.integers(1, 5))
+def test_it_may_be_detached_piece_by_piece(paths, top, limit):
+    root, _ = grown(paths)
+    directory = root.find(top)
+    if directory is None:
+        return
+    total = directory.pulses
+    detached = []
+    while directory.pulses:
+        before = root.pulses
+        piece = directory.detach(limit)
+        assert len(piece) == min(limit, total - len(detached))
+        assert root.pulses == before - len(piece)
+        detached += [entry.path for entry in piece]
+        left = [entry.path for entry in root.walk()]
+        assert sorted(left + detached) == sorted(b"/".join(path) for path in paths)
+    assert len(set(detached)) == total
+    if top:
+        assert root.find(top) is None
+    else:
+        assert (root.census.bytes, root.names()) == (0, [])

@@ -1,9 +1,9 @@
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.pacemaker.server.daemon import PacemakerServer
 from stormkeeper.pacemaker.server.figures import figures_of, oldest_pulse, recent_sizes
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.serving import PacemakerServer
 from support.certificates import tls_conf
 from support.engines import ENGINES
 

@@ -4,6 +4,8 @@ import os
 import re
 import signal
 import ssl
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,13 +13,14 @@ from stormkeeper.conf import defaults
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server import reload
-from stormkeeper.pacemaker.server.daemon import PacemakerServer
+from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from stormkeeper.sasl import methods
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
+from support.sessions import Password, ask, token
 from support.waiting import until
 
 
@@ -99,6 +102,65 @@ def test_what_is_wrong_changes_nothing():
     assert server.admission.most > 3
 
 
+@pytest.fixture
+def kerberos(monkeypatch, tmp_path):
+    """Return a configuration with a keytab, to whose server a word is as good as a ticket."""
+    stub = SimpleNamespace(
+        Keytab=lambda login: login.options["keyTab"],
+        GssapiServer=lambda _: Password(greeting=None, farewell=None),
+        default_realm=lambda: "PM.TEST",
+    )
+    monkeypatch.setitem(sys.modules, "stormkeeper.sasl.gssapi", stub)
+    keytab, jaas = tmp_path / "pacemaker.keytab", tmp_path / "jaas.conf"
+    keytab.write_bytes(b"first")
+    jaas.write_text(f'PacemakerServer {{ x required useKeyTab=true keyTab="{keytab}"; }};\n')
+    return keytab, {
+        "pacemaker.auth.method": "KERBEROS",
+        "java.security.auth.login.config": str(jaas),
+        "nimbus.daemon.user": "nimbus",
+        "pacemaker.kerberos.users": ["ui/host@PM.TEST"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "losers"),
+    [
+        ({}, ()),
+        ({"nimbus.daemon.user": "storm"}, ("nimbus/host@PM.TEST",)),
+        ({"nimbus.daemon.user": "ui", "pacemaker.kerberos.users": []}, ("nimbus/host@PM.TEST",)),
+        ({"pacemaker.kerberos.users": ["nimbus"]}, ("ui/host@PM.TEST",)),
+        (
+            {"nimbus.daemon.user": None, "pacemaker.kerberos.users": ["x"]},
+            ("nimbus/host@PM.TEST", "ui/host@PM.TEST"),
+        ),
+    ],
+)
+def test_a_principal_that_is_no_longer_named_loses_its_connections(kerberos, change, losers):
+    _, conf = kerberos
+    server = PacemakerServer(defaults().with_values(conf))
+    users = {}
+    for number, name in enumerate(("nimbus/host@PM.TEST", "ui/host@PM.TEST")):
+        users[name] = server.sessions.open("10.0.0.1", number)
+        ask(users[name], token(f"{name}=open sesame"))
+        assert users[name].may_read
+    told = server.reload(defaults().with_values({**conf, **change})).changes
+    assert {name for name, session in users.items() if not session.may_read} == set(losers)
+    for name in losers:
+        assert users[name].handshake_due(0.0) == "who may do what has changed: connect anew"
+    assert any("to begin anew" in line for line in told) is bool(losers)
+
+
+def test_another_keytab_is_told_and_ends_no_connection(kerberos):
+    keytab, conf = kerberos
+    server = PacemakerServer(defaults().with_values(conf))
+    session = server.sessions.open("10.0.0.1", 1)
+    ask(session, token("nimbus@PM.TEST=open sesame"))
+    assert server.reload(defaults().with_values(conf)).changes == ()
+    keytab.write_bytes(b"second")
+    assert server.reload(defaults().with_values(conf)).changes == ("the keytab",)
+    assert session.may_read
+
+
 JAAS = 'PacemakerDigest {{ username="nimbus" password="{}"; }};\n'
 
 
@@ -133,6 +195,14 @@ def settings(tmp_path):
 def refused(client):
     answer = client.ask(MessageType.GET_PULSE, path="/a")
     return answer == Message(MessageType.NOT_AUTHORIZED, 1)
+
+
+def test_what_is_odd_in_it_is_a_line_of_the_log_like_others(start_pacemaker, settings):
+    settings.write(pacemaker_bogus="x")
+    server = start_pacemaker(options=settings.options)
+    server.reload()
+    *_, warning, _ = server.log.splitlines()
+    assert re.fullmatch(r"\S+Z WARNING storm .*: unknown key pacemaker\.bogus", warning)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

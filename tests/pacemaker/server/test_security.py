@@ -1,13 +1,16 @@
 """The real daemon with its guards up, over real sockets, on both engines."""
 
 import base64
+import contextlib
 import hashlib
 import re
 import socket
 import ssl
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 from puresasl.client import SASLClient
 
@@ -172,7 +175,8 @@ def test_a_wrong_password_closes_the_connection(digest_server):
         host, port = client.socket.getsockname()
         assert not client.authenticate(Independent("a-wrong-one"))
         assert client.receive() is None
-    until(lambda: re.search(rf"closing {host}:{port}: DIGEST: .+", digest_server.log))
+    tried = "wrong password or user: the digest of '.+' does not match"
+    until(lambda: re.search(rf"closing {host}:{port}: DIGEST: {tried}", digest_server.log))
     for secret in (PASSWORD, "a-wrong-one"):
         assert secret not in digest_server.log
         assert hashlib.sha512(f"nimbus:{secret}".encode()).hexdigest() not in digest_server.log
@@ -317,6 +321,23 @@ def test_a_client_with_tls_is_told_apart_on_a_port_without(start_pacemaker):
     until(lambda: "pacemaker.tls.enable alike at both ends" in server.log)
 
 
+def test_pulses_before_an_immediate_end_are_stored(tls_server):
+    pulses = b"".join(
+        encode(Message(MessageType.SEND_PULSE, n, pulse=Pulse(f"/last/{n}", b"x" * 2_000)))
+        for n in range(1_000)
+    )
+    client = Client(tls_server, client_context())
+    client.socket.sendall(pulses)
+    # The end of the encrypted stream comes with the last of it, and nobody reads the answers.
+    client.socket.setblocking(False)
+    with pytest.raises(ssl.SSLError):  # the answers are still to come
+        client.socket.unwrap()
+    with Client(tls_server, client_context()) as other:
+        until(lambda: other.get("/last/999") == b"x" * 2_000)
+        assert len(other.ask(MessageType.GET_ALL_NODES_FOR_PATH, path="/last").nodes) == 1_000
+    client.socket.close()
+
+
 def test_an_old_version_and_an_untrusted_server_are_told_in_a_line(start_pacemaker):
     conf = tls_conf(pacemaker_tls_minimum_version="TLSv1.3")
     server = start_pacemaker(conf=conf)
@@ -440,3 +461,18 @@ def test_a_login_file_among_the_jvms_options_counts_and_others_are_named(start_p
     [line] = [line for line in server.log.splitlines() if "childopts" in line]
     assert "-Xmx2g" in line
     assert "hush" not in server.log
+
+
+def test_a_worker_that_waits_costs_little_over_tls():
+    with PacemakerProcess(conf=tls_conf()) as process, contextlib.ExitStack() as stack:
+        context = ssl.create_default_context(cafile=certificates().server.authority)
+
+        def connect(count):
+            for _ in range(count):
+                raw = stack.enter_context(socket.create_connection((process.host, process.port)))
+                stack.enter_context(context.wrap_socket(raw, server_hostname="localhost"))
+            time.sleep(0.5)
+            return psutil.Process(process.pid).memory_info().rss
+
+        few = connect(50)
+        assert connect(200) - few < 200 * 100 * 1024

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import math
-import re
 import socket
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -23,17 +21,21 @@ from stormkeeper.pacemaker.wire import (
     decode,
     encode,
 )
-from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
-from stormkeeper.sasl.digest_md5 import DigestServer
 from support.engines import ENGINES, Rig
 from support.messages import field, i32, string
-from support.sessions import ADDRESS, POLICY, Password, new_sessions
-from support.vectors import load
-
-SECRET = b"what nobody may read"
-PATH = "/workerbeats/t/a-1"
-
-KERBEROS = replace(POLICY, mechanism=partial(Password, greeting=None, farewell=None))
+from support.sessions import (
+    ADDRESS,
+    HELLO,
+    PATH,
+    POLICY,
+    RIGHT,
+    SECRET,
+    Password,
+    ask,
+    new_sessions,
+    opened,
+    token,
+)
 
 READS = {
     "EXISTS": Message(MessageType.EXISTS, 7, path=PATH),
@@ -60,25 +62,6 @@ REFUSED = [Message(MessageType.NOT_AUTHORIZED, 7)]
 
 def framed(payload):
     return i32(len(payload)) + payload
-
-
-def ask(session, frame):
-    frame = encode(frame) if isinstance(frame, Message) else frame
-    return [decode(payload) for payload in FrameSplitter().feed(session.answer(frame[4:]))]
-
-
-def opened(policy=POLICY):
-    sessions, store, _ = new_sessions(policy)
-    store.put(PATH.encode(), SECRET)
-    return sessions.open(*ADDRESS), store
-
-
-def token(text):
-    return token_frame(text.encode())
-
-
-HELLO = control_frame(Control.SASL_TOKEN_REQUEST)
-RIGHT = token("nimbus=open sesame")
 
 
 def authenticate(session):
@@ -198,97 +181,6 @@ def test_no_engine_has_a_way_around_the_session(engine, frames):
         assert answer.type == MessageType.NOT_AUTHORIZED or answer.type - 1 in (4, 12)
     assert SECRET not in answers
     assert b"instance" not in answers
-
-
-def test_the_conversation_is_storms():
-    session, _ = opened()
-    assert session.answer(HELLO[4:]) == token_frame(b"who is there?")
-    assert session.answer(token_frame(b"not yet")[4:]) == token_frame(b"go on")
-    assert session.may_read is False
-    complete = control_frame(Control.SASL_COMPLETE)
-    assert session.answer(RIGHT[4:]) == token_frame(b"welcome") + complete
-    assert (session.may_read, session.may_write) == (True, True)
-    assert session.authorization_id == "nimbus"
-    assert "nimbus" in session.peer
-
-
-def test_the_conversation_of_kerberos_begins_with_the_client_and_ends_twice():
-    session, _ = opened(KERBEROS)
-    assert session.answer(token_frame(b"not yet")[4:]) == token_frame(b"go on")
-    assert session.answer(RIGHT[4:]) == control_frame(Control.SASL_COMPLETE) * 2
-    assert session.may_read
-
-
-@pytest.mark.parametrize("run", ["good", "bad"])
-def test_the_frames_of_digest_are_storms(run):
-    """A conversation that Storm's own server had, with its nonce."""
-    golden = {
-        vector["name"].rpartition(".")[2]: vector
-        for vector in load("pacemaker.jsonl")
-        if vector["name"].startswith(f"digest.pacemaker-client.{run}.")
-    }
-    password = next(v for v in load("pacemaker.jsonl") if v["name"] == "digest.secret")
-    nonce = re.search('nonce="(.*?)"', golden["challenge"]["text"])[1].encode()
-    policy = replace(
-        POLICY,
-        method="DIGEST",
-        mechanism=lambda: DigestServer(lambda _: password["sasl_password"], nonce=lambda: nonce),
-    )
-    session, _ = opened(policy)
-    frames = {name: bytes.fromhex(vector.get("frame", "")) for name, vector in golden.items()}
-    assert session.answer(HELLO[4:]) == frames["challenge"]
-    if run == "good":
-        complete = control_frame(Control.SASL_COMPLETE)
-        assert session.answer(frames["response"][4:]) == frames["rspauth"] + complete
-        assert "('pacemaker-client')" in session.peer
-    else:
-        with pytest.raises(RemoteProtocolError, match="DIGEST"):
-            session.answer(frames["response"][4:])
-    assert session.may_read is (run == "good")
-
-
-OUT_OF_ORDER = {
-    "a token first": (POLICY, [RIGHT]),
-    "asked twice": (POLICY, [HELLO, HELLO]),
-    "asked again": (POLICY, [HELLO, RIGHT, HELLO]),
-    "a token too many": (POLICY, [HELLO, RIGHT, RIGHT]),
-    "completed by the client": (POLICY, [control_frame(Control.SASL_COMPLETE)]),
-    "completed within": (POLICY, [HELLO, control_frame(Control.SASL_COMPLETE)]),
-    "OK": (POLICY, [control_frame(Control.OK)]),
-    "CLOSE": (POLICY, [HELLO, control_frame(Control.CLOSE)]),
-    "FAILURE": (POLICY, [control_frame(Control.FAILURE)]),
-    "asked with KERBEROS": (KERBEROS, [HELLO]),
-    "a token too many with KERBEROS": (KERBEROS, [RIGHT, RIGHT]),
-    "unknown code": (POLICY, [encode(Message(16, blob=b"\0\0"))]),
-    "no code": (POLICY, [encode(Message(16, blob=b""))]),
-    "no token": (POLICY, [HELLO, encode(Message(17, blob=b"\xfe\x0c"))]),
-    "longer token announced": (
-        POLICY,
-        [HELLO, encode(Message(17, blob=b"\xfe\x0c\0\0\0\x20nimbus=open sesame"))],
-    ),
-    "control message with a path": (POLICY, [encode(Message(16, 1, path="/a"))]),
-    "with NONE": (None, [HELLO]),
-    "a token with NONE": (None, [RIGHT]),
-}
-
-
-@pytest.mark.parametrize("case", OUT_OF_ORDER)
-def test_out_of_order_the_connection_ends(case):
-    policy, frames = OUT_OF_ORDER[case]
-    session, _ = opened(policy)
-    for frame in frames[:-1]:
-        session.answer(frame[4:])
-    with pytest.raises(RemoteProtocolError) as raised:
-        session.answer(frames[-1][4:])
-    assert session.fault == str(raised.value)
-    assert session.cause == "protocol"
-    assert "sesame" not in session.fault
-
-
-def test_a_client_that_wants_to_authenticate_to_none_is_told_the_remedy():
-    session, _ = opened(None)
-    with pytest.raises(RemoteProtocolError, match=r"pacemaker\.auth\.method"):
-        session.answer(HELLO[4:])
 
 
 def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):

@@ -11,6 +11,7 @@ same bytes, the same store. The rules of channels are in `channels`; those that 
 - One buffer for what is read and one for answers serve all channels. A channel has memory of its
   own only while it holds the beginning of a frame, requests whose turn has not come, or answers
   that its client did not take.
+- A large value that is sent leaves from where it is stored, without being copied to the answers.
 - A channel waits for its socket to be readable, or, while it has something to send or requests
   left to answer, to be writable: never for both.
 - An event is for a descriptor's generation, so that one left over in a batch for a channel that
@@ -23,25 +24,40 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, nanosleep, timespec
 from posix.unistd cimport close
 
 import os
+from collections import deque
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.server import channels as rules
 from stormkeeper.pacemaker.wire.framing import bad_length
 
 cdef extern from "<sys/socket.h>" nogil:
-    int MSG_NOSIGNAL, SHUT_WR
+    int MSG_NOSIGNAL, SHUT_WR, SOL_SOCKET, SO_LINGER
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
     ssize_t send(int fd, const void *buffer, size_t size, int flags)
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
     int shutdown(int fd, int how)
+    int setsockopt(int fd, int level, int option, const void *value, uint32_t size)
+    struct linger:
+        int l_onoff
+        int l_linger
+    struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+
+cdef extern from "<sys/uio.h>" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
 
 cdef extern from "<sys/epoll.h>" nogil:
     int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
@@ -62,7 +78,7 @@ cdef double TURN_SECONDS = rules.TURN_SECONDS
 cdef double BATCH_SECONDS = rules.BATCH_SECONDS
 cdef double LINGER = rules.LINGER
 # Seconds after which `run` gives the event loop its turn, however much there is to do.
-cdef double RUN_SECONDS = 0.002
+cdef double RUN_SECONDS = 0.01
 # Seconds for which `run` lets requests gather that come one by one, and in a hurry from nobody: each
 # would cost a wake-up of its own. A client in a hurry was served so many seconds ago or fewer.
 cdef double GATHER_SECONDS = 0.00025
@@ -76,22 +92,32 @@ cdef enum:
     # Events at a time that are few enough to let more of them gather.
     FEW = 8
     # Rounds of the event loop in which `run` does not wait again for more, after a wait in vain.
-    LULL = 16
+    LULL = 3
     # Batches that are served after a stop before anybody is found late.
     BATCHES = 64
     # Buckets of the latency histogram, at most.
     BUCKETS = 32
+    # Bytes of a value from which on it is not copied to be sent, and such values sent together.
+    LARGE = 8192
+    VALUES = 16
     # What the answers' buffer may keep for itself after a large answer.
     SPARE_BYTES = 1048576
-    # Types of messages.
+    # Types of messages, and how many there may be of those that are known to be short.
     SEND_PULSE = 4
     GET_PULSE = 10
+    KINDS = 128
 
 cdef int BOUNDS = len(rules.LATENCY_BOUNDS)
 cdef double[BUCKETS] BOUND
 for _bucket, _bound in enumerate(rules.LATENCY_BOUNDS):
     BOUND[_bucket] = _bound
 del _bucket, _bound
+
+# Whether a payload that begins with `TYPE` and this is one of `channels.SHORT`.
+cdef bint[KINDS] IS_SHORT
+for _kind in range(KINDS):
+    IS_SHORT[_kind] = b"\x08\x00\x01\x00\x00\x00" + bytes([_kind]) in rules.SHORT
+del _kind
 
 # The exact shapes, as in wire.decoding: i32 type, struct data, then a path; or a pulse and its id.
 cdef const char *TYPE = b"\x08\x00\x01\x00\x00\x00"
@@ -254,24 +280,19 @@ cdef class PulseIndex:
         return None if entry.newer is NULL else <Entry> entry.newer
 
     cdef bint overwrite(
-        self,
-        const char *path,
-        Py_ssize_t path_size,
-        const char *details,
-        Py_ssize_t size,
-        double now,
+        self, Entry entry, const char *details, Py_ssize_t size, double now
     ) except -1:
-        """Do as `replace`, with bytes in a buffer."""
-        cdef PyObject *found = self.find(path, path_size)
-        if found is NULL or not self._has_room(<Entry> found, size):
+        """Do as `replace`, with an entry that was found and bytes in a buffer."""
+        if not self._has_room(entry, size):
             return False
-        self._renew(<Entry> found, PyBytes_FromStringAndSize(details, size), now)
+        self._renew(entry, PyBytes_FromStringAndSize(details, size), now)
         return True
 
-    cdef PyObject *find(self, const char *path, Py_ssize_t size) except? NULL:
-        """Return the entry of a path, which is not counted as a reference; NULL if none."""
+    cdef Entry find(self, const char *path, Py_ssize_t size):
+        """Return the entry of a path; None if there is none."""
         cdef bytes key = PyBytes_FromStringAndSize(path, size)
-        return PyDict_GetItem(self._entries, key)
+        cdef PyObject *found = PyDict_GetItem(self._entries, key)
+        return None if found is NULL else <Entry> found
 
     cdef bint _has_room(self, Entry entry, Py_ssize_t size) noexcept:
         """Whether the pulse that an entry holds may be replaced by one of `size` bytes."""
@@ -333,6 +354,8 @@ cdef class _Channel:
     cdef bint is_half_closed
     # Whether whole requests wait in `kept`, as its turn was over or its client does not read.
     cdef bint has_unanswered
+    # Whether the first of them may be long, and it is in the queue of those.
+    cdef bint is_queued
     # What came and is not answered, from `begin` on: requests, and at the end a part of one.
     cdef char *kept
     cdef Py_ssize_t kept_begin
@@ -353,6 +376,8 @@ cdef class _Channel:
     cdef Py_ssize_t counted
     # The clock when it last had a turn.
     cdef double served_at
+    # The entry of its last request: a worker's next one is for the same.
+    cdef Entry last
 
     def __dealloc__(self):
         free(self.kept)
@@ -411,6 +436,9 @@ cdef class EpollChannels:
     cdef uint32_t _generation
     cdef bint _is_draining
     cdef int _lull
+    # The channels whose next request may be long; whether one of them has its turn.
+    cdef object _queue
+    cdef bint _may_be_long
     # Whether anybody in the last batch had been served just before, as one who asks and asks is.
     cdef bint _is_hurried
     # The clock at the last sweep.
@@ -420,8 +448,14 @@ cdef class EpollChannels:
     cdef char *_answers
     cdef Py_ssize_t _answers_size
     cdef Py_ssize_t _answers_capacity
-    # The clock when the batch began (s), and the monotonic time when the turn ends.
+    # Large values among the answers: references, before which byte of the buffer, their sizes' sum.
+    cdef PyObject *_values[VALUES]
+    cdef Py_ssize_t[VALUES] _value_at
+    cdef int _value_count
+    cdef Py_ssize_t _values_size
+    # The clock when the batch began (s), and the monotonic times when the turn begins and ends.
     cdef double _now
+    cdef double _turn_begins
     cdef double _turn_ends
     cdef int64_t _sends
     cdef int64_t _gets
@@ -444,6 +478,7 @@ cdef class EpollChannels:
         self._index = index
         self._clock = clock
         self._on_closed = on_closed
+        self._queue = deque()
         self.max_size = max_size
         self.frame_timeout = frame_timeout
         self.output_timeout = output_timeout
@@ -458,6 +493,7 @@ cdef class EpollChannels:
             raise OSError(errno, os.strerror(errno))
 
     def __dealloc__(self):
+        self._drop_values()
         free(self._input)
         free(self._answers)
         if self._poller > 0:
@@ -587,11 +623,13 @@ cdef class EpollChannels:
             if overdue is not None:
                 self._end(channel, rules.HANDSHAKE_TIMEOUT, overdue)
                 self._rest(channel)
+            elif channel.is_queued:
+                continue  # it is the client who waits
             elif self._is_overdue(channel):
                 if channel.interest == EPOLLOUT:
                     overdue = rules.unread_answers(now - channel.unsent_since)
                     self._end(channel, rules.OUTPUT_TIMEOUT, overdue)
-                    self._close(channel)
+                    self._reset(channel)
                 else:
                     overdue = rules.unfinished_frame(now - channel.frame_since)
                     self._end(channel, rules.FRAME_TIMEOUT, overdue)
@@ -612,7 +650,9 @@ cdef class EpollChannels:
                 if slot is not None:
                     channel = slot
                     if channel.fd >= 0:
+                        self._turn_begins = monotonic()
                         self._turn(channel)
+        self._rest_queue()
 
     def abort(self):
         cdef _Channel channel
@@ -621,7 +661,7 @@ cdef class EpollChannels:
                 channel = slot
                 if channel.fd >= 0:
                     self._end(channel, rules.DRAIN, rules.STOPPING)
-                    self._close(channel)
+                    self._reset(channel)
 
     # -------------------------------------------------------------------- batches and turns
 
@@ -637,6 +677,7 @@ cdef class EpollChannels:
         cdef double began = monotonic()
         cdef double seconds
         self._now = self._clock()
+        self._turn_begins = began
         self._is_hurried = False
         while self._next < self._batch:
             key = self._events[self._next].data.u64
@@ -646,16 +687,21 @@ cdef class EpollChannels:
             if slot is None:
                 continue
             channel = <_Channel> slot
-            if channel.generation == <uint32_t> (key >> 32):
+            if channel.generation == <uint32_t> (key >> 32) and not channel.is_queued:
                 if self._now - channel.served_at < HURRY_SECONDS:
                     self._is_hurried = True
                 channel.served_at = self._now
                 self._turn(channel)
-                if monotonic() - began > BATCH_SECONDS:
+                self._turn_begins = monotonic()
+                if self._turn_begins - began > BATCH_SECONDS:
                     break
+        if self._queue:
+            if self._next >= self._batch:
+                self._serve_queue()
+            self._rest_queue()
         requests = self._sends + self._gets + self._others - requests
         if requests:
-            seconds = monotonic() - began
+            seconds = self._turn_begins - began
             n = 0
             while n < BOUNDS and seconds > BOUND[n]:
                 n += 1
@@ -669,6 +715,32 @@ cdef class EpollChannels:
                 self._answers_capacity = 0
         return 0
 
+    cdef int _serve_queue(self) except -1:
+        """Let channels whose next request may be long go on for a moment, at least one of them."""
+        cdef double ends = self._turn_begins + TURN_SECONDS
+        cdef Py_ssize_t n
+        cdef _Channel channel
+        for n in range(len(self._queue)):
+            channel = <_Channel> self._queue.popleft()
+            channel.is_queued = False
+            if channel.fd >= 0:
+                self._may_be_long = True
+                self._turn(channel)
+                self._may_be_long = False
+                self._turn_begins = monotonic()
+                if self._turn_begins > ends:
+                    break
+        return 0
+
+    cdef int _rest_queue(self) except -1:
+        """Have the system wake this up for who is in the queue."""
+        cdef _Channel channel
+        for item in self._queue:
+            channel = <_Channel> item
+            if channel.fd >= 0 and channel.interest != EPOLLOUT:
+                self._rest(channel)
+        return 0
+
     cdef int _turn(self, _Channel channel) except -1:
         """Move one channel on: send, answer, read; then let it wait for what it needs next."""
         try:
@@ -680,8 +752,8 @@ cdef class EpollChannels:
                     and not channel.is_over
                 ):
                     self._end(channel, rules.MEMORY, rules.too_much_held(channel.counted))
-                    self._close(channel)
-                else:
+                    self._reset(channel)
+                elif not channel.is_queued:
                     self._rest(channel)
             else:
                 self._close(channel)
@@ -701,8 +773,9 @@ cdef class EpollChannels:
         """Do a turn's work; return whether the connection lives on."""
         cdef Py_ssize_t size
         cdef int rounds = 0
-        self._turn_ends = monotonic() + TURN_SECONDS
+        self._turn_ends = self._turn_begins + TURN_SECONDS
         self._answers_size = 0
+        self._drop_values()
         if channel.unsent_size:
             if not self._send_unsent(channel):
                 return False
@@ -720,12 +793,14 @@ cdef class EpollChannels:
             if not self._send_answers(channel):
                 return False
             rounds = 1
+        if channel.is_queued:
+            return True
         while channel.has_unanswered and not channel.unsent_size and rounds < TURN_ROUNDS:
             self._answer_kept(channel)
             if not self._send_answers(channel):
                 return False
             rounds += 1
-            if monotonic() > self._turn_ends:
+            if channel.is_queued or monotonic() > self._turn_ends:
                 break
         return True
 
@@ -765,6 +840,15 @@ cdef class EpollChannels:
         except Exception:
             rules.log_error_of_ours(channel.session)
         return 0
+
+    cdef int _reset(self, _Channel channel) except -1:
+        """Close a channel at once, and have the system drop what it holds of its answers."""
+        cdef linger at_once
+        at_once.l_onoff = 1
+        at_once.l_linger = 0
+        if channel.fd >= 0:
+            setsockopt(channel.fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once))
+        return self._close(channel)
 
     cdef int _close(self, _Channel channel) except -1:
         cdef int fd = channel.fd
@@ -838,8 +922,12 @@ cdef class EpollChannels:
                 channel.frame_size = 4 + read_i32(channel.kept)
                 if channel.frame_size > 4:
                     continue
-            self._answer(channel, channel.kept + 4, channel.frame_size - 4)
-            channel.drop_kept()
+            if self._answer(channel, channel.kept + 4, channel.frame_size - 4):
+                channel.drop_kept()
+            else:
+                channel.keep(data + pos, size - pos)
+                pos = size
+                self._queue_up(channel)
             return pos
 
     cdef int _answer_kept(self, _Channel channel) except -1:
@@ -884,14 +972,25 @@ cdef class EpollChannels:
             if 0 <= length <= self.max_size and size - pos - 4 < length:
                 channel.frame_size = 4 + <Py_ssize_t> length
                 break
-            if self._answers_size >= ANSWER_BYTES or self._turn_ends == 0:
+            if (
+                self._answers_size + self._values_size >= ANSWER_BYTES
+                or self._turn_ends == 0
+            ):
                 channel.has_unanswered = True
                 break
             if not self._is_allowed(channel, length):
                 break
-            self._answer(channel, data + pos + 4, length)
+            if not self._answer(channel, data + pos + 4, length):
+                self._queue_up(channel)
+                break
             pos += 4 + length
         return pos
+
+    cdef int _queue_up(self, _Channel channel) except -1:
+        """Let a channel wait until there is time for a request that may be long."""
+        channel.has_unanswered = channel.is_queued = True
+        self._queue.append(channel)
+        return 0
 
     cdef bint _is_allowed(self, _Channel channel, int32_t length) except -1:
         if 0 <= length <= self.max_size:
@@ -901,27 +1000,55 @@ cdef class EpollChannels:
 
     # ----------------------------------------------------------------------------- requests
 
-    cdef int _answer(self, _Channel channel, const char *frame, Py_ssize_t size) except -1:
+    cdef bint _answer(self, _Channel channel, const char *frame, Py_ssize_t size) except -1:
+        """Answer a request; False if it must wait, or needs another turn."""
         cdef int kind = 0
         if size >= 7 and memcmp(frame, TYPE, 6) == 0:
             kind = frame[6]
         if kind == SEND_PULSE:
+            if channel.may_write and self._store_exact_shape(channel, frame, size):
+                self._sends += 1
+                return True
+        elif kind == GET_PULSE:
+            if channel.may_read and self._fetch_exact_shape(channel, frame, size):
+                self._gets += 1
+                return True
+        elif not self._may_be_long and not (0 <= kind < KINDS and IS_SHORT[kind]):
+            return False
+        if not self._answer_by_session(channel, frame, size):
+            return False
+        if kind == SEND_PULSE:
             self._sends += 1
-            if channel.may_write and self._store_exact_shape(frame, size):
-                return 0
         elif kind == GET_PULSE:
             self._gets += 1
-            if channel.may_read and self._fetch_exact_shape(frame, size):
-                return 0
         else:
             self._others += 1
-        return self._answer_by_session(channel, frame, size)
+        return True
 
-    cdef bint _store_exact_shape(self, const char *frame, Py_ssize_t size) except -1:
+    cdef Entry _entry_of(self, _Channel channel, const char *path, Py_ssize_t size):
+        """Return the entry with a pulse that a path has; None if there is none."""
+        cdef Entry entry = channel.last
+        # Whatever holds a pulse is in the index.
+        if (
+            entry is None
+            or entry.details is None
+            or PyBytes_GET_SIZE(entry.path) != size
+            or memcmp(PyBytes_AS_STRING(entry.path), path, size) != 0
+        ):
+            entry = self._index.find(path, size)
+            if entry is None or entry.details is None:
+                return None
+            channel.last = entry
+        return entry
+
+    cdef bint _store_exact_shape(
+        self, _Channel channel, const char *frame, Py_ssize_t size
+    ) except -1:
         """Store a pulse to a path that has one; return whether this was such a request."""
         cdef Py_ssize_t path_size, details_size
         cdef const char *after_path
         cdef char *answer
+        cdef Entry entry
         # The least sizes: an empty path, empty details.
         if size < 37 or memcmp(frame + 7, TO_PULSE_ID, 9) != 0:
             return False
@@ -938,8 +1065,9 @@ cdef class EpollChannels:
         ):
             return False
         answer = self._room(19)
-        if not self._index.overwrite(
-            frame + 20, path_size, after_path + 7, details_size, self._now
+        entry = self._entry_of(channel, frame + 20, path_size)
+        if entry is None or not self._index.overwrite(
+            entry, after_path + 7, details_size, self._now
         ):
             return False
         memcpy(answer, ACKNOWLEDGEMENT, 11)
@@ -947,11 +1075,14 @@ cdef class EpollChannels:
         self._answers_size += 19
         return True
 
-    cdef bint _fetch_exact_shape(self, const char *frame, Py_ssize_t size) except -1:
+    cdef bint _fetch_exact_shape(
+        self, _Channel channel, const char *frame, Py_ssize_t size
+    ) except -1:
         """Answer with a pulse that is there; return whether this was a question for one."""
         cdef Py_ssize_t path_size, details_size, answer_size
-        cdef PyObject *found
+        cdef Entry entry
         cdef char *answer
+        cdef bint is_copied
         # The least size: an empty path.
         if size < 26 or memcmp(frame + 7, TO_PATH, 6) != 0:
             return False
@@ -962,37 +1093,50 @@ cdef class EpollChannels:
             or frame[size - 1] != 0
         ):
             return False
-        found = self._index.find(frame + 17, path_size)
-        if found is NULL or (<Entry> found).details is None:
+        entry = self._entry_of(channel, frame + 17, path_size)
+        if entry is None:
             return False
-        details_size = PyBytes_GET_SIZE((<Entry> found).details)
+        details_size = PyBytes_GET_SIZE(entry.details)
         answer_size = 37 + path_size + details_size
         if answer_size > self.max_size:
             return False
-        answer = self._room(4 + answer_size)
+        is_copied = details_size < LARGE or self._value_count == VALUES
+        answer = self._room(4 + answer_size - (0 if is_copied else details_size))
         write_i32(answer, <int32_t> answer_size)
         memcpy(answer + 4, PULSE_ANSWER, 16)
         memcpy(answer + 20, frame + 13, 4 + path_size)
         answer += 24 + path_size
         memcpy(answer, TO_DETAILS, 3)
         write_i32(answer + 3, <int32_t> details_size)
-        memcpy(answer + 7, PyBytes_AS_STRING((<Entry> found).details), details_size)
-        answer += 7 + details_size
+        answer += 7
+        self._answers_size += 4 + answer_size
+        if is_copied:
+            memcpy(answer, PyBytes_AS_STRING(entry.details), details_size)
+            answer += details_size
+        else:
+            Py_INCREF(entry.details)
+            self._answers_size -= details_size
+            self._values[self._value_count] = <PyObject *> entry.details
+            self._value_at[self._value_count] = self._answers_size - 10
+            self._value_count += 1
+            self._values_size += details_size
         answer[0] = answer[1] = 0
         memcpy(answer + 2, frame + size - 8, 8)  # the message id, and the end
-        self._answers_size += 4 + answer_size
         return True
 
-    cdef int _answer_by_session(
+    cdef bint _answer_by_session(
         self, _Channel channel, const char *frame, Py_ssize_t size
     ) except -1:
+        """Let the session answer a request; False if it needs another turn."""
         session = channel.session
         cdef bytes answer
         try:
             answer = session.answer(PyBytes_FromStringAndSize(frame, size))
         except RemoteProtocolError as fault:
             self._end(channel, rules.PROTOCOL, str(fault))
-            return 0
+            return True
+        if answer is None:
+            return False
         size = PyBytes_GET_SIZE(answer)
         memcpy(self._room(size), PyBytes_AS_STRING(answer), size)
         self._answers_size += size
@@ -1002,7 +1146,7 @@ cdef class EpollChannels:
             self._end(channel, rules.AUTHENTICATION, session.fault)
         if monotonic() > self._turn_ends:
             self._turn_ends = 0  # at the next frame
-        return 0
+        return True
 
     # ------------------------------------------------------------------------ bytes that go
 
@@ -1023,21 +1167,78 @@ cdef class EpollChannels:
         """Send what the turn made, and lay by what is not taken; False if the client is gone."""
         cdef Py_ssize_t size = self._answers_size
         cdef Py_ssize_t sent
+        cdef char *rest
         if size == 0:
             return True
+        if self._value_count:
+            return self._send_with_values(channel)
         self._answers_size = 0
         sent = self._send(channel, self._answers, size)
         if sent < 0:
             return False
         if sent < size:
-            channel.unsent = <char *> malloc(size - sent)
-            if channel.unsent is NULL:
-                raise MemoryError
-            memcpy(channel.unsent, self._answers + sent, size - sent)
-            channel.unsent_begin = 0
-            channel.unsent_size = size - sent
-            channel.unsent_since = self._now
+            rest = self._lay_by(channel, size - sent)
+            memcpy(rest, self._answers + sent, size - sent)
         return True
+
+    cdef bint _send_with_values(self, _Channel channel) except -1:
+        """Do as `_send_answers`, with large values among the answers."""
+        cdef iovec[2 * VALUES + 1] pieces
+        cdef msghdr message
+        cdef int count = 0
+        cdef int n
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t size = self._answers_size + self._values_size
+        cdef Py_ssize_t sent, piece
+        cdef char *rest
+        for n in range(self._value_count):
+            pieces[count].iov_base = self._answers + at
+            pieces[count].iov_len = self._value_at[n] - at
+            pieces[count + 1].iov_base = PyBytes_AS_STRING(<bytes> self._values[n])
+            pieces[count + 1].iov_len = PyBytes_GET_SIZE(<bytes> self._values[n])
+            at = self._value_at[n]
+            count += 2
+        pieces[count].iov_base = self._answers + at
+        pieces[count].iov_len = self._answers_size - at
+        count += 1
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = pieces
+        message.msg_iovlen = count
+        self._answers_size = 0
+        while True:
+            sent = sendmsg(channel.fd, &message, MSG_NOSIGNAL)
+            if sent >= 0 or errno != EINTR:
+                break
+        sent = self._has_sent(channel, sent)
+        if 0 <= sent < size:
+            rest = self._lay_by(channel, size - sent)
+            for n in range(count):
+                piece = pieces[n].iov_len
+                if sent < piece:
+                    memcpy(rest, <char *> pieces[n].iov_base + sent, piece - sent)
+                    rest += piece - sent
+                    sent = 0
+                else:
+                    sent -= piece
+            sent = 0
+        self._drop_values()
+        return sent >= 0
+
+    cdef char *_lay_by(self, _Channel channel, Py_ssize_t size) except NULL:
+        """Return where the answers are to be put that a client did not take."""
+        channel.unsent = <char *> malloc(size)
+        if channel.unsent is NULL:
+            raise MemoryError
+        channel.unsent_begin = 0
+        channel.unsent_size = size
+        channel.unsent_since = self._now
+        return channel.unsent
+
+    cdef void _drop_values(self) noexcept:
+        while self._value_count:
+            self._value_count -= 1
+            Py_XDECREF(self._values[self._value_count])
+        self._values_size = 0
 
     cdef bint _send_unsent(self, _Channel channel) except -1:
         """Send what was laid by; False if the client is gone."""
@@ -1062,11 +1263,15 @@ cdef class EpollChannels:
         cdef ssize_t sent
         while True:
             sent = send(channel.fd, data, size, MSG_NOSIGNAL)
-            if sent >= 0:
-                self._bytes_out += sent
-                return sent
-            if errno == EAGAIN:
-                return 0
-            if errno != EINTR:
-                self._end(channel, rules.BY_CLIENT, rules.RESET_BY_CLIENT)
-                return -1
+            if sent >= 0 or errno != EINTR:
+                return self._has_sent(channel, sent)
+
+    cdef Py_ssize_t _has_sent(self, _Channel channel, Py_ssize_t sent) except -2:
+        """Take note of what the system returned; return it as `_send` does."""
+        if sent >= 0:
+            self._bytes_out += sent
+            return sent
+        if errno == EAGAIN:
+            return 0
+        self._end(channel, rules.BY_CLIENT, rules.RESET_BY_CLIENT)
+        return -1

@@ -13,8 +13,11 @@ _log = logging.getLogger(__name__)
 
 #: Connections that may wait to be accepted: a cluster's workers all come back at once.
 BACKLOG: Final = 1_024
-#: Connections accepted before others are served again.
-_ACCEPT_AT_ONCE: Final = 64
+#: Connections accepted before others are served again, and how long that may take, in seconds.
+AT_ONCE: Final = 64
+_ACCEPT_SECONDS: Final = 0.001
+#: The same for TLS, where a connection costs most after it has been accepted.
+AT_ONCE_OVER_TLS: Final = 4
 #: Seconds without accepting when the system has no more descriptors or memory.
 _ACCEPT_REST: Final = 1.0
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -34,6 +37,8 @@ class Acceptor:
         Takes a new connection with the address and the port that it comes from.
     on_shortage
         Told each time that accepting rests.
+    at_once
+        Connections accepted before others are served again.
     """
 
     def __init__(
@@ -41,10 +46,12 @@ class Acceptor:
         listener: socket.socket,
         welcome: Callable[[socket.socket, str, int], None],
         on_shortage: Callable[[], None],
+        at_once: int = AT_ONCE,
     ) -> None:
         self._listener = listener
         self._welcome = welcome
         self._on_shortage = on_shortage
+        self._at_once = at_once
         self._is_stopped = False
 
     def start(self) -> None:
@@ -60,7 +67,8 @@ class Acceptor:
         self._listener.close()
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPT_AT_ONCE):
+        ends = self._loop.time() + _ACCEPT_SECONDS
+        for _ in range(self._at_once):
             try:
                 connection, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -74,6 +82,8 @@ class Acceptor:
                 self._welcome(connection, plain_address(address[0]), address[1])
             except OSError:  # reset by the client before it was served
                 connection.close()
+            if self._loop.time() > ends:
+                return
 
     def _rest(self, error: OSError) -> None:
         _log.error(

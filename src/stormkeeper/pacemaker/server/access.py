@@ -4,11 +4,13 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Self
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
 from stormkeeper.sasl import Mechanism, methods
+from stormkeeper.sasl.login_file import login
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,12 @@ class Policy:
     handshake_timeout
         Seconds that a client has to authenticate, once it has begun to.
     fingerprint
-        Another for other passwords and keys of the server's; tells nothing of them.
+        Another for another JAAS file; tells nothing of the passwords in it. Whoever authenticated
+        under another must do so anew.
+    keytab
+        Another for another content of the keytab that the JAAS file names. Those who have
+        authenticated stay: a service's key is renewed as a matter of course, and says nothing of
+        them.
     """
 
     method: str = "NONE"
@@ -47,6 +54,7 @@ class Policy:
     authenticates_writers: bool = False
     handshake_timeout: float = 10.0
     fingerprint: bytes = field(default=b"", repr=False)
+    keytab: bytes = field(default=b"", repr=False)
 
     @property
     def everyone_may_read(self) -> bool:
@@ -84,6 +92,7 @@ class Policy:
             authenticates_writers=authenticates_writers,
             handshake_timeout=conf["pacemaker.handshake.timeout.secs"],
             fingerprint=_fingerprint(conf),
+            keytab=_keytab(conf),
         )
 
 
@@ -100,3 +109,14 @@ def _fingerprint(conf: Conf) -> bytes:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _keytab(conf: Conf) -> bytes:
+    """Tell one content of the server's keytab from another, where the JAAS file names it."""
+    if conf["pacemaker.auth.method"] != "KERBEROS":
+        return b""
+    path = login(conf, methods.SERVER_SECTION).options.get("keyTab", "").removeprefix("FILE:")
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).digest() if path else b""
+    except OSError:
+        return b""  # who takes the key out of it says what is wrong

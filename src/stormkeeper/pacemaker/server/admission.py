@@ -15,7 +15,8 @@ def plain_address(address: str) -> str:
     return mapped if "." in mapped else address.partition("%")[0]
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
+    """Return what stands for everybody who is likely to be the owner of an address."""
     if ":" not in address:
         return address
     try:
@@ -60,7 +61,7 @@ class Admission:
             reason = f"{counted(already, 'connection')} open already (pacemaker.max.connections)"
             return "connections", reason
         if self.most_per_address:
-            same = self._by_network[_network(address)]
+            same = self._by_network[network_of(address)]
             if same >= self.most_per_address:
                 open_already = f"it has {counted(same, 'connection')} open"
                 return "address", f"{open_already} (pacemaker.max.connections.per.address)"
@@ -68,11 +69,11 @@ class Admission:
 
     def entered(self, address: str) -> None:
         """Count a connection that was let in."""
-        self._by_network[_network(address)] += 1
+        self._by_network[network_of(address)] += 1
 
     def left(self, address: str) -> None:
         """Take back one that is closed."""
-        network = _network(address)
+        network = network_of(address)
         self._by_network[network] -= 1
         if self._by_network[network] <= 0:
             del self._by_network[network]

@@ -48,6 +48,9 @@ _WRITING: Final = (
     MessageType.DELETE_PATH,
     MessageType.DELETE_PULSE_ID,
 )
+#: Pulses that are deleted at a time: a millisecond's work, where older ones have to make room for
+#: their tombstones.
+_PIECE: Final = 100
 #: For an answer whose size is looked at when it is written.
 _ANY_SIZE: Final = 0x7FFFFFFF
 _PAGES: Final = (MessageType.CHANGES, MessageType.SCAN)
@@ -131,8 +134,11 @@ class Answerer:
         #: Requests by type, as far as they are not of the two that are answered at once.
         self.asked: Counter[MessageType] = Counter()
 
-    def answer(self, payload: bytes) -> bytes:
+    def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a frame's payload and return the frame of the answer.
+
+        None if a part of it was carried out, and it is to be given again for the next: the
+        deletion of many pulses.
 
         Raises
         ------
@@ -155,7 +161,7 @@ class Answerer:
                 return encode_acknowledgement(_SEND_PULSE_RESPONSE, message_id)
         return self._answer(decode_request(payload))
 
-    def _answer(self, request: Message) -> bytes:
+    def _answer(self, request: Message) -> bytes | None:
         kind = MessageType(request.type or 0)
         if kind in _AUTHENTICATING:
             raise RemoteProtocolError(
@@ -167,6 +173,9 @@ class Answerer:
         try:
             path = _raw(_path_of(request))
             self._check(kind, path)
+            if kind is MessageType.DELETE_PATH and self._store.delete_path(path, _PIECE) == _PIECE:
+                self.asked[kind] -= 1  # it is counted when it is done
+                return None
             return self._fitting(self._carry_out(kind, path, request, message_id))
         except LimitError as error:
             raise RequestRefusedError(
@@ -217,8 +226,6 @@ class Answerer:
             store.put(path, request.pulse.details or b"")
         elif kind is MessageType.DELETE_PULSE_ID:
             store.delete(path)
-        elif kind is MessageType.DELETE_PATH:
-            store.delete_path(path)
         return encode_acknowledgement(kind + 1, message_id)
 
     def _page(self, path: bytes, request: Message, message_id: int) -> bytes:

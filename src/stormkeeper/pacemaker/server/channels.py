@@ -15,16 +15,31 @@ The rules that hold for both, to the byte:
   its next turn.
 - A turn ends after `TURN_SECONDS` of work or `TURN_ROUNDS` times `ANSWER_BYTES` of answers, so that
   a client with much to ask costs the others little.
+- A request that is not known to be short (`SHORT`) may be long: a list, a page, the deletion of a
+  subtree. It waits until whatever else came with it has been served. Then the channels that wait
+  so share `TURN_SECONDS`, in the order of their coming, and at least one of them has its turn:
+  however many clients ask for much, a beat waits for one such answer and not for all.
+- A request may take several turns: its session returns no answer until it is done.
+- A channel that is given up, for a client that does not read or because the server must end, is
+  reset: the system would go on to hold the megabytes that it took of the answers until they are
+  read.
 - An error of ours ends the channel in which it happened, with a traceback in the log.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from stormkeeper.pacemaker.wire import MessageType
+
 _log = logging.getLogger(__name__)
+
+#: struct linger: do not wait, and send a reset.
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 #: Bytes read from a client at a time.
 READ_BYTES: Final = 262_144
@@ -37,6 +52,21 @@ TURN_SECONDS: Final = 0.001
 #: Seconds of turns after which the event loop looks at its timers and at new connections, however
 #: many channels have something to do: dear requests of many clients may take long.
 BATCH_SECONDS: Final = 0.02
+#: How the payloads of requests begin whose work is small whatever is stored.
+SHORT: Final = frozenset(
+    b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
+    for kind in (
+        MessageType.CREATE_PATH,
+        MessageType.EXISTS,
+        MessageType.SEND_PULSE,
+        MessageType.GET_PULSE,
+        MessageType.DELETE_PULSE_ID,
+        MessageType.CONTROL_MESSAGE,
+        MessageType.SASL_MESSAGE_TOKEN,
+    )
+)
+#: So many bytes of a payload tell.
+SHORT_BYTES: Final = 7
 #: Seconds that a client with a bad frame has to read the answers to its earlier ones. (Channels
 #: that look at their clocks once a second may give it up to a second more.)
 LINGER: Final = 1.0
@@ -77,8 +107,11 @@ class Session(Protocol):
     #: Why the channel must end after the answers made so far.
     fault: str | None
 
-    def answer(self, payload: bytes) -> bytes:
-        """Return the frames that answer a request; RemoteProtocolError ends the channel."""
+    def answer(self, payload: bytes) -> bytes | None:
+        """Return the frames that answer a request; RemoteProtocolError ends the channel.
+
+        None if more is to be done than may be at a time: it is to be given the same payload again.
+        """
 
     def handshake_due(self, now: float) -> str | None:
         """Return why the client has been authenticating for too long; None if it has not."""
@@ -159,6 +192,12 @@ def prepare(connection: socket.socket) -> None:
     except OSError:
         connection.close()
         raise
+
+
+def reset_on_close(connection: socket.socket) -> None:
+    """Have the system drop what it holds of a client's answers when its socket is closed."""
+    with contextlib.suppress(OSError):  # reset by the client meanwhile
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
 
 
 def log_error_of_ours(session: Session) -> None:

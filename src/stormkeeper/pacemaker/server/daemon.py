@@ -1,13 +1,12 @@
-"""The Pacemaker daemon: what it is made of, its timers, its signals.
+"""The Pacemaker daemon: a process around a `PacemakerServer`, its signals and its exit codes.
 
 The rules that hold here:
 
-- Whatever a client does costs that client its connection at most.
 - All files that the configuration names are read before the port is bound; what is wrong with them
   ends the command with exit code 2.
 - SIGHUP reads configuration and files again. What is wrong then changes nothing.
 - SIGTERM and SIGINT drain: no new connections, what has come is answered, and the process ends
-  within `_DRAIN` seconds and a little. One more, a second or more later, ends it at once.
+  within `serving.DRAIN` seconds and a little. One more, a second or more later, ends it at once.
 
 Exit codes: 0 after SIGTERM or SIGINT; 1 if it could not start, as when the port is taken; 2 for bad
 configuration; 128 and the signal's number when one more of them ended it.
@@ -16,14 +15,10 @@ configuration; 128 and the signal's number when one more of them ended it.
 import asyncio
 import functools
 import logging
-import resource
 import signal
 import socket
-import uuid
 from collections.abc import Callable
-from typing import Final
 
-import stormkeeper
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import (
     announce,
@@ -36,246 +31,13 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging, counted
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
-from stormkeeper.pacemaker.server import reload, tls
-from stormkeeper.pacemaker.server.accepting import BACKLOG, Acceptor
-from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.admission import Admission
-from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.channels import Channels
-from stormkeeper.pacemaker.server.engine import Engine, load
+from stormkeeper.pacemaker.server.accepting import BACKLOG
 from stormkeeper.pacemaker.server.figures import figures_of
-from stormkeeper.pacemaker.server.horizon import Horizon, clock
-from stormkeeper.pacemaker.server.limits import Limits, memory_allowed
-from stormkeeper.pacemaker.server.line_budget import LineBudget
 from stormkeeper.pacemaker.server.observation import Observation
-from stormkeeper.pacemaker.server.session import Session, Sessions
-from stormkeeper.pacemaker.server.sockets import AsyncioChannels
-from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.sasl import methods
 
 _log = logging.getLogger(__name__)
-
-#: Seconds between two looks at what is due.
-_TICK: Final = 1.0
-#: Seconds between two stretches of expiry while there is more to expire: a fifth of a core.
-_EXPIRY_REST: Final = 0.01
-#: Seconds that clients have to read their answers when the daemon stops.
-_DRAIN: Final = 2.0
-#: The part of the memory that this process may have that unfinished requests and unread answers of
-#: all connections may take: an eighth.
-_BUFFERED_SHARE: Final = 8
-#: Descriptors that are kept from clients: our own, and a file that is read at a reload.
-_OWN_DESCRIPTORS: Final = 64
-#: One line about connections that are turned away, for each cause, in so many seconds.
-_TURNED_AWAY_SECONDS: Final = 10.0
-
-
-class PacemakerServer:
-    """A Pacemaker in an asyncio loop, from `start` to `stop`.
-
-    Parameters
-    ----------
-    conf
-        Its configuration, of which the files are read at once.
-
-    Raises
-    ------
-    ConfigError
-        When something in the configuration or the files that it names is wrong.
-    """
-
-    def __init__(self, conf: Conf) -> None:
-        self.conf = conf
-        engine = load(conf["pacemaker.engine"])
-        self.tallies = Tallies()
-        policy = Policy.from_conf(conf)
-        self._tls = tls.server_context(conf)
-        self.engine: Engine = engine if self._tls is None else engine.over_tls()
-        self._tls_files = reload.fingerprint(conf, tls.FILES)
-        index = self.engine.pulse_index()
-        self.store = PulseStore(index, uuid.uuid4().hex, clock, Limits.of(conf))
-        max_size: int = conf["pacemaker.thrift.message.size.max"]
-        answerer = Answerer(self.store, self._status, max_size=max_size)
-        self.sessions = Sessions(answerer, policy, self.tallies, clock)
-        self.admission = Admission(*_admitted(conf))
-        self.channels: Channels = self.engine.channels(
-            index,
-            max_size=max_size,
-            clock=clock,
-            frame_timeout=conf["pacemaker.frame.timeout.secs"],
-            output_timeout=conf["pacemaker.output.timeout.secs"],
-            on_closed=self._left,
-        )
-        self.channels.max_buffered = memory_allowed() // _BUFFERED_SHARE
-        self.horizon = Horizon(clock)
-        self.started = self.swept = clock()
-        self.is_serving = False
-        self._is_expiring = False
-        self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
-
-    def start(self, listener: socket.socket) -> None:
-        """Serve the clients of a socket that listens; in a running loop, and once."""
-        self._loop = asyncio.get_running_loop()
-        self._acceptor = Acceptor(listener, self._welcome, self._on_shortage)
-        self.channels.attach(self._loop)
-        self._acceptor.start()
-        self.is_serving = True
-        self._tick()
-
-    async def stop(self) -> int:
-        """Accept no more, answer what has come, and close all connections.
-
-        Returns
-        -------
-        int
-            The clients that had not taken their answers in time.
-        """
-        self.is_serving = False
-        self._acceptor.stop()
-        self.channels.drain()
-        deadline = self._loop.time() + _DRAIN
-        while len(self.channels) and self._loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        # A session is over when its last answer is handed to the system.
-        deaf = len(self.sessions)
-        self.channels.abort()
-        await asyncio.sleep(0)
-        self.channels.detach(self._loop)
-        return deaf
-
-    def describe(self) -> str:
-        """Return in a line what this server runs on and whom it serves."""
-        policy, conf = self.sessions.policy, self.conf
-        reads = "all may read" if policy.everyone_may_read else f"{policy.method} to read"
-        writes = "all may write" if policy.everyone_may_write else f"{policy.method} to write"
-        encryption = "no TLS"
-        if self._tls is not None:
-            encryption = (
-                f"{conf['pacemaker.tls.minimum.version']} or newer, client certificates"
-                f" {conf['pacemaker.tls.client.auth']}"
-            )
-        return (
-            f"engine: {self.engine.description}; {reads}, {writes}; {encryption};"
-            f" at most {counted(self.admission.most, 'connection')}"
-        )
-
-    def reload(self, new: Conf) -> reload.Reload:
-        """Let another configuration hold, as far as it can; return what that changes.
-
-        Raises
-        ------
-        ConfigError
-            When something in it or in the files that it names is wrong; nothing is changed then.
-        """
-        change = reload.compare(self.conf, new)
-        conf, changes = change.conf, list(change.changes)
-        policy = Policy.from_conf(conf)
-        context = tls.server_context(conf)
-        tls_files = reload.fingerprint(conf, tls.FILES)
-        limits = Limits.of(conf)
-        # From here on nothing fails.
-        if policy.fingerprint != self.sessions.policy.fingerprint:
-            changes.append("users and passwords")
-        if tls_files != self._tls_files:
-            changes.append("certificates and keys")
-        losers = self.sessions.replace_policy(policy)
-        if losers:
-            changes.append(f"{counted(losers, 'connection')} to begin anew")
-            self.channels.sweep(clock())  # at once: they may hold what they were given
-        self.conf, self._tls, self._tls_files = conf, context, tls_files
-        self.store.limits = limits
-        self.admission.most, self.admission.most_per_address = _admitted(conf)
-        self.channels.frame_timeout = conf["pacemaker.frame.timeout.secs"]
-        self.channels.output_timeout = conf["pacemaker.output.timeout.secs"]
-        return reload.Reload(conf, tuple(changes), change.later)
-
-    def _welcome(self, connection: socket.socket, address: str, port: int) -> None:
-        refusal = self.admission.refuses(address, len(self.channels))
-        if refusal is not None:
-            connection.close()
-            self._turn_away(address, *refusal)
-            return
-        session = self.sessions.open(address, port)
-        self.admission.entered(address)
-        try:
-            self._adopt(connection, session)
-        except OSError:
-            self._left(session, "", "reset by the client")
-            raise
-        self.tallies.accepted += 1
-
-    def _on_shortage(self) -> None:
-        # Who cannot connect cannot beat.
-        self.horizon.restart()
-        self.tallies.turned_away["descriptors"] += 1
-
-    def _adopt(self, connection: socket.socket, session: Session) -> None:
-        if self._tls is None:
-            self.channels.adopt(connection, session, clock())
-            return
-        assert isinstance(self.channels, AsyncioChannels)
-        timeout = self.sessions.policy.handshake_timeout
-        self.channels.adopt(connection, session, clock(), self._tls, timeout)
-
-    def _turn_away(self, address: str, cause: str, reason: str) -> None:
-        self.tallies.turned_away[cause] += 1
-        left_out = self._turned_away.spend(cause, clock())
-        if left_out is not None:
-            more = f"; and {left_out} more for that reason since" if left_out else ""
-            extra = {"peer": address, "cause": cause}
-            _log.warning("turned away %s: %s%s", address, reason, more, extra=extra)
-
-    def _left(self, session: Session, cause: str, reason: str) -> None:
-        self.admission.left(session.address)
-        self.sessions.ended(session, cause, reason)
-
-    def _tick(self) -> None:
-        self._loop.call_later(_TICK, self._tick)
-        self.swept = clock()
-        self.observe()
-        self.channels.sweep(self.swept)
-        if not self._is_expiring:
-            self._expire(0)
-
-    def _expire(self, expired: int) -> None:
-        """Expire for a moment, and go on soon if there may be more."""
-        # While the horizon is nearer, a pulse may be old because its next could not come.
-        ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
-        now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
-        self._is_expiring = now > 0
-        if now:
-            self.tallies.expired += now
-            self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
-        elif expired:
-            _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
-
-    def observe(self) -> None:
-        """Note that the process runs, and log for how long it did not; before `horizon` is read."""
-        silence = self.horizon.observe()
-        if silence is not None:
-            _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
-
-    def _status(self) -> ServerStatus:
-        # After a suspension it may be asked before its timer comes due.
-        self.observe()
-        return ServerStatus(
-            instance=self.store.instance,
-            uptime_ms=int((clock() - self.started) * 1000),
-            horizon_ms=int(self.horizon.seconds() * 1000),
-            version=stormkeeper.__version__,
-            revision=self.store.revision,
-            keys=self.store.keys,
-            pulses_received=self.store.pulses_received,
-            connections=len(self.sessions),
-        )
-
-
-def _admitted(conf: Conf) -> tuple[int, int]:
-    """Return the connections that are let in, in all and from one address."""
-    possible = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)
-    most = conf["pacemaker.max.connections"] or possible
-    return min(most, possible), conf["pacemaker.max.connections.per.address"]
 
 
 def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:

@@ -105,8 +105,23 @@ class Directory:
         del self._leaves[bisect_left(self._leaves, entry.path, key=_PATH)]
         self._count(-1)
 
-    def detach(self) -> list[Entry]:
-        """Take everything here and below out of the tree, and return the pulses, in order."""
+    def detach(self, limit: int) -> list[Entry]:
+        """Take pulses here and below out of the tree, at most `limit`, and return them."""
+        entries: list[Entry] = []
+        while self.pulses and len(entries) < limit:
+            room = limit - len(entries)
+            directory = self
+            while directory.pulses > room and directory._directories:
+                directory = directory._directories[-1]
+            if directory.pulses <= room:
+                entries += directory._detach_all()
+            else:
+                entries += directory._leaves[-room:]
+                del directory._leaves[-room:]
+                directory._count(-room)
+        return entries
+
+    def _detach_all(self) -> list[Entry]:
         entries = list(self.walk())
         stack = [self]
         # Taken apart by hand: parent and child hold each other, and the garbage collector would

@@ -21,6 +21,8 @@ from stormkeeper.pacemaker.server.channels import (
     ANSWER_BYTES,
     AUTHENTICATION,
     PROTOCOL,
+    SHORT,
+    SHORT_BYTES,
     Session,
 )
 from stormkeeper.pacemaker.wire import FrameSplitter
@@ -40,11 +42,22 @@ class Exchange:
         The largest payload that is accepted, in bytes.
     """
 
-    __slots__ = ("_payloads", "_session", "_splitter", "ending", "gets", "others", "sends")
+    __slots__ = (
+        "_payloads",
+        "_session",
+        "_splitter",
+        "ending",
+        "gets",
+        "has_long",
+        "others",
+        "sends",
+    )
 
     def __init__(self, session: Session, max_size: int) -> None:
         #: Why the channel must end, as (cause, reason), once the turn of what is bad has come.
         self.ending: tuple[str, str] | None = None
+        #: Whether the request that is next may be long, or has begun and needs another turn.
+        self.has_long = False
         # Requests answered.
         self.sends = self.gets = self.others = 0
         self._session = session
@@ -82,9 +95,23 @@ class Exchange:
         return len(self._payloads) > before
 
     def next_answers(
-        self, max_bytes: int = ANSWER_BYTES, is_time_up: Callable[[], bool] = lambda: False
+        self,
+        max_bytes: int = ANSWER_BYTES,
+        is_time_up: Callable[[], bool] = lambda: False,
+        *,
+        may_be_long: bool = True,
     ) -> bytes:
         """Carry out requests until their answers have `max_bytes` or the time is up.
+
+        Parameters
+        ----------
+        max_bytes
+            What the answers may have; one larger answer is made whole.
+        is_time_up
+            Asked after every request.
+        may_be_long
+            Whether to go on when a request comes that is not among `SHORT`. If not, or if a
+            request needs another turn, `has_long` is set.
 
         Returns
         -------
@@ -95,19 +122,23 @@ class Exchange:
         payloads, session = self._payloads, self._session
         answers: list[bytes] = []
         size = 0
+        self.has_long = False
         while payloads and size < max_bytes:
-            payload = payloads.popleft()
-            if payload.startswith(_SEND_PULSE):
-                self.sends += 1
-            elif payload.startswith(_GET_PULSE):
-                self.gets += 1
-            else:
-                self.others += 1
+            payload = payloads[0]
+            if not may_be_long and payload[:SHORT_BYTES] not in SHORT:
+                self.has_long = True
+                break
             try:
                 answer = session.answer(payload)
             except RemoteProtocolError as fault:
+                self._count(payload)
                 self._end(PROTOCOL, str(fault))
                 break
+            if answer is None:
+                self.has_long = True
+                break
+            self._count(payload)
+            del payloads[0]
             size += len(answer)
             answers.append(answer)
             if session.fault is not None:
@@ -118,6 +149,26 @@ class Exchange:
         if not payloads and self.ending is None and self._splitter.fault is not None:
             self._end(PROTOCOL, str(self._splitter.fault))
         return answers[0] if len(answers) == 1 else b"".join(answers)
+
+    def take_last_pulses(self) -> None:
+        """Store the pulses among the requests that wait, as nobody is there to read answers."""
+        session = self._session
+        for payload in self._payloads:
+            if payload.startswith(_SEND_PULSE) and self.ending is None:
+                self.sends += 1
+                try:
+                    session.answer(payload)
+                except RemoteProtocolError:
+                    break
+        self._payloads.clear()
+
+    def _count(self, payload: bytes) -> None:
+        if payload.startswith(_SEND_PULSE):
+            self.sends += 1
+        elif payload.startswith(_GET_PULSE):
+            self.gets += 1
+        else:
+            self.others += 1
 
     def _end(self, cause: str, reason: str) -> None:
         self.ending = cause, reason

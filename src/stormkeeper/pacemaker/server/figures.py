@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import stormkeeper
 from stormkeeper.pacemaker.server.horizon import clock
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.server.tallies import Tallies
 from stormkeeper.pacemaker.wire import MessageType
-
-if TYPE_CHECKING:
-    from stormkeeper.pacemaker.server.daemon import PacemakerServer
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
 MAX_SILENCE: Final = 5.0
@@ -108,7 +106,7 @@ class Figures:
         return self.horizon >= self.heartbeat_period
 
 
-def figures_of(server: "PacemakerServer") -> Figures:
+def figures_of(server: PacemakerServer) -> Figures:
     """Take the picture of a server; some tenths of a millisecond, however much it holds."""
     # After a suspension it may be asked before its timer comes due.
     server.observe()

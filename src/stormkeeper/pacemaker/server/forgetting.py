@@ -19,7 +19,7 @@ from stormkeeper.pacemaker.server.directory import Directory
 from stormkeeper.pacemaker.server.limits import Limits
 from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
 
-#: Old pulses that a deletion moves out of the way of tombstones that will have to go.
+#: Old pulses that a deletion moves out of the way of tombstones that will have to go, at least.
 _MOVES: Final = 8
 #: Entries between two looks at the clock: some 20 microseconds.
 _STRIDE: Final = 16
@@ -70,13 +70,13 @@ class Forgetting:
         """Delete a pulse: its directory no longer lists it, a tombstone takes its place."""
         _home(entry).remove(entry)
         self._entomb(entry)
-        self._keep_bounds()
+        self._keep_bounds(1)
 
     def bury_detached(self, entries: Sequence[Entry]) -> None:
         """Delete pulses that no directory lists any more."""
         for entry in entries:
             self._entomb(entry)
-        self._keep_bounds()
+        self._keep_bounds(len(entries))
 
     def exhume(self, entry: Entry) -> None:
         """Count a tombstone no longer: its path is about to hold a pulse."""
@@ -153,10 +153,13 @@ class Forgetting:
                     return
                 self._give_up_oldest()
 
-    def _keep_bounds(self) -> None:
+    def _keep_bounds(self, deleted: int) -> None:
+        """Make room, after so many deletions, and for those to come."""
         limits, tombstones = self.limits, self._tombstones
         if len(tombstones) > limits.tombstones // 2 or self._bytes > limits.tombstone_bytes // 2:
-            for _ in range(_MOVES):
+            # All pulses are moved by the time that there are twice as many tombstones.
+            each = max(_MOVES, 1 + 2 * self._index.keys // max(1, limits.tombstones))
+            for _ in range(each * deleted):
                 oldest = self._index.oldest()
                 if oldest is None or oldest.details is None:
                     break

@@ -5,20 +5,12 @@ The rules that hold here:
 - What is not known to be a write is a read, and nobody reads who may not: not Storm's verbs, not
   ours, not the reserved path, which would tell an unauthenticated client what this server is.
 - Who may do something is decided on the very bytes that are then carried out.
-- A client authenticates once, in the order of its mechanism; anything out of order ends the
-  connection. The tokens appear in no log.
+- Who has authenticated (`authentication`) may read and write; who fails loses the connection.
 - Of a client's refusals the first is logged and the others are counted, and about one address only
   so many lines are logged in a span of time: nobody can fill the log.
 - A client of ours may ask for the reserved path to find out whether it has to authenticate, before
   it sends what would end a Java Pacemaker. That it is refused then is no news, unless it leaves
   without having done anything else: then it is as likely to lack the method.
-
-The conversation (Storm's; SCRAM, which is ours, goes like DIGEST)::
-
-    DIGEST    client: control SASL_TOKEN_REQUEST    server: token
-              client: token                         server: token, control SASL_COMPLETE
-    KERBEROS  client: token …                       server: token …
-              client: token                         server: control SASL_COMPLETE, twice
 """
 
 import logging
@@ -29,20 +21,14 @@ from typing import Any, Final
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
 from stormkeeper.pacemaker.server import tls
 from stormkeeper.pacemaker.server.access import Policy
+from stormkeeper.pacemaker.server.admission import network_of
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
+from stormkeeper.pacemaker.server.authentication import AUTHENTICATING, Authentication
 from stormkeeper.pacemaker.server.line_budget import LineBudget
 from stormkeeper.pacemaker.server.tallies import Tallies
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, decode_request
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
-from stormkeeper.pacemaker.wire.handshake import (
-    Control,
-    control_frame,
-    read_control,
-    read_token,
-    token_frame,
-)
-from stormkeeper.sasl import Mechanism, credentials
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +40,9 @@ _WRITES: Final = frozenset(
         int(MessageType.DELETE_PULSE_ID),
     }
 )
-_AUTHENTICATING: Final = (int(MessageType.CONTROL_MESSAGE), int(MessageType.SASL_MESSAGE_TOKEN))
 
-_COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
-
-#: Lines about what one address did wrong, in so many seconds: enough to see what it is.
+#: Lines about what one address, or a network of IPv6, did wrong, in so many seconds: enough to see
+#: what it is.
 _LINES: Final = 50
 _LINES_SECONDS: Final = 10.0
 
@@ -77,10 +61,10 @@ class Session:
     """
 
     __slots__ = (
+        "_authentication",
         "_channel",
         "_has_asked",
         "_has_done_more",
-        "_mechanism",
         "_refusals",
         "_sessions",
         "address",
@@ -111,7 +95,8 @@ class Session:
         self.cause = ""
         self._sessions = sessions
         self._channel = "plain TCP"
-        self._mechanism: Mechanism | None = None
+        #: Once it has begun.
+        self._authentication: Authentication | None = None
         self._refusals = 0
         #: Whether it asked who this server is and was refused that; and whether it did more, or
         #: was refused more.
@@ -126,13 +111,14 @@ class Session:
             # Of no use to anyone before it has authenticated.
             self.deadline = sessions.clock() + policy.handshake_timeout
 
-    def answer(self, payload: bytes) -> bytes:
+    def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a frame's payload, if the client may ask for it.
 
         Returns
         -------
-        bytes
-            The frames of the answer: one, or two at the end of an authentication, or none.
+        bytes or None
+            The frames of the answer: one, or two at the end of an authentication, or none. None if
+            it is not carried out to its end: it is to be given again.
 
         Raises
         ------
@@ -167,14 +153,15 @@ class Session:
                 f"did not authenticate ({self._method}) within"
                 f" {self._sessions.policy.handshake_timeout:g} s (pacemaker.handshake.timeout.secs)"
             )
-            if self._mechanism is not None:
+            if self._is_authenticating:
                 self._count_authentication("timeout")
         return self.fault
 
     def revoke(self, fault: str) -> None:
         """Take back what authenticating gave; the connection is due to be closed."""
         self.may_read = self.may_write = False
-        self._mechanism = None
+        if self._is_authenticating:
+            self._authentication = None
         self.fault, self.cause = fault, "revoked"
         self.deadline = -math.inf
 
@@ -193,7 +180,7 @@ class Session:
                 return same_secrets and policy.is_authorised(self.authorization_id)
             except AuthenticationError:
                 return False
-        if self._mechanism is not None and not same_secrets:
+        if self._is_authenticating and not same_secrets:
             return False
         # Who is about to authenticate has not done so yet.
         return policy.everyone_may_write or not self.may_write
@@ -235,6 +222,10 @@ class Session:
     def _method(self) -> str:
         return self._sessions.policy.method
 
+    @property
+    def _is_authenticating(self) -> bool:
+        return self._authentication is not None and self.authorization_id is None
+
     def _is_open_to_everyone(self) -> bool:
         return self._sessions.policy.mechanism is None and self.may_read and self.may_write
 
@@ -245,7 +236,7 @@ class Session:
             kind, message_id, path = exact[:3]
         else:
             message = decode_request(payload)
-            if message.type in _AUTHENTICATING:
+            if message.type in AUTHENTICATING:
                 return self._converse(message)
             kind = -1 if message.type is None else message.type
             message_id = -1 if message.message_id is None else message.message_id
@@ -266,42 +257,17 @@ class Session:
         return encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id)
 
     def _converse(self, message: Message) -> bytes:
-        policy, mechanism = self._sessions.policy, self._mechanism
-        assert policy.mechanism is not None
-        if message.type == MessageType.CONTROL_MESSAGE:
-            code = read_control(message)
-            if code is not Control.SASL_TOKEN_REQUEST:
-                raise RemoteProtocolError(f"control message {code.name} out of order")
-            if mechanism is not None or self.authorization_id is not None:
-                raise RemoteProtocolError("asked to authenticate for a second time")
-            self._mechanism = mechanism = self._begin(policy.mechanism)
-            token = mechanism.start()
-            if token is None:
-                raise RemoteProtocolError(f"{policy.method} begins with the client's token")
-            return token_frame(token)
-        token = read_token(message)
-        if self.authorization_id is not None:
-            raise RemoteProtocolError("SASL token after the end of the authentication")
-        if mechanism is None:
-            self._mechanism = mechanism = self._begin(policy.mechanism)
-            if mechanism.start() is not None:
-                raise RemoteProtocolError(f"SASL token before it was asked for ({policy.method})")
-        answer = mechanism.step(token)
-        frames = b"" if answer is None else token_frame(answer)
-        if not mechanism.complete:
-            return frames
-        self._admit(mechanism)
-        # With Storm's KERBEROS there is no token left to send, and the end is told twice.
-        return frames + _COMPLETE if frames else _COMPLETE + _COMPLETE
-
-    def _begin(self, make: Callable[[], Mechanism]) -> Mechanism:
         sessions = self._sessions
-        self.deadline = min(self.deadline, sessions.clock() + sessions.policy.handshake_timeout)
-        return make()
+        if self._authentication is None:
+            self.deadline = min(self.deadline, sessions.clock() + sessions.policy.handshake_timeout)
+            self._authentication = Authentication(sessions.policy)
+        frames = self._authentication.received(message)
+        authorization_id = self._authentication.authorization_id
+        if authorization_id is not None:
+            self._admit(authorization_id, self._authentication.user)
+        return frames
 
-    def _admit(self, mechanism: Mechanism) -> None:
-        authorization_id = mechanism.authorization_id or ""
-        shown = credentials.shown(mechanism)
+    def _admit(self, authorization_id: str, shown: str) -> None:
         user = f"'{shown}'"
         if not self._sessions.policy.is_authorised(authorization_id):
             raise AuthenticationError(
@@ -309,7 +275,6 @@ class Session:
                 " nimbus.daemon.user say who may"
             )
         self.authorization_id = authorization_id
-        self._mechanism = None
         self.may_read = self.may_write = True
         self.deadline = math.inf
         self._count_authentication("ok")
@@ -421,7 +386,7 @@ class Sessions:
         return len(losers)
 
     def _log(self, level: int, session: Session, line: str, extra: dict[str, str]) -> None:
-        left_out = self._lines.spend(session.address, self.clock())
+        left_out = self._lines.spend(network_of(session.address), self.clock())
         if left_out is None:
             return
         more = f" (and {left_out} more from this address, not logged)" if left_out else ""

@@ -3,7 +3,9 @@
 import asyncio
 import socket
 import ssl
+from asyncio import sslproto
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Final
@@ -34,6 +36,7 @@ from stormkeeper.pacemaker.server.channels import (
     Session,
     log_error_of_ours,
     prepare,
+    reset_on_close,
     too_much_held,
     unfinished_frame,
     unread_answers,
@@ -41,6 +44,9 @@ from stormkeeper.pacemaker.server.channels import (
 from stormkeeper.pacemaker.server.exchange import Exchange
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 
+#: Bytes that come over TLS and are decrypted at a time: a record has no more. asyncio makes a
+#: buffer of this size for every connection, and of 256 KiB if it is not told.
+_TLS_BYTES: Final = 16_384
 #: Seconds for a client to finish TLS.
 _HANDSHAKE_SECONDS: Final = 10.0
 
@@ -77,6 +83,8 @@ class AsyncioChannels:
         self._channels: set[_Channel] = set()
         #: When the loop's round has had enough turns; None before its first.
         self._round_ends: float | None = None
+        #: Those whose next request may be long.
+        self._long: deque[_Channel] = deque()
 
     def __len__(self) -> int:
         return len(self._channels)
@@ -120,11 +128,14 @@ class AsyncioChannels:
 
     def drain(self) -> None:
         """Answer what has come, read no more, and half-close every channel when that is sent."""
-        loop = asyncio.get_running_loop()
-        # After the loop has looked at the sockets once more.
-        loop.call_soon(loop.call_soon, self._finish)
+        # After the loop has looked at the sockets so often that what a client could send at a time
+        # has been read, over TLS too.
+        self._finish_after(READ_BYTES // _TLS_BYTES)
 
-    def _finish(self) -> None:
+    def _finish_after(self, looks: int) -> None:
+        if looks >= 0:
+            asyncio.get_running_loop().call_soon(self._finish_after, looks - 1)
+            return
         self.is_draining = True
         for channel in list(self._channels):
             channel.move()
@@ -169,9 +180,33 @@ class AsyncioChannels:
     def _begin_round(self) -> None:
         self._round_ends = None
 
+    def await_long_turn(self, channel: "_Channel") -> None:
+        """Give a channel its turn for a long request, when all that is short has been served."""
+        if not self._long:
+            asyncio.get_running_loop().call_soon(self._give_long_turns)
+        self._long.append(channel)
+
+    def _give_long_turns(self) -> None:
+        ends = monotonic() + TURN_SECONDS
+        for _ in range(len(self._long)):
+            self._long[0].take_long_turn()
+            del self._long[0]
+            if monotonic() > ends:
+                break
+        if self._long:
+            asyncio.get_running_loop().call_soon(self._give_long_turns)
+
     def forget(self, channel: "_Channel") -> None:
         """Take note that a channel's descriptor is closed."""
         self._channels.discard(channel)
+
+
+class _Unread(asyncio.Protocol):
+    """Reads nothing, so that all of it is there for whoever takes the transport over."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
 
 
 class _Channel(asyncio.BufferedProtocol):
@@ -187,12 +222,17 @@ class _Channel(asyncio.BufferedProtocol):
         self._session = session
         self._exchange = Exchange(session, channels.max_size)
         self._transport: asyncio.Transport | None = None
+        #: What holds the bytes that the system did not take, TLS or not.
+        self._below: asyncio.Transport | None = None
+        #: What asyncio told of a TLS connection before its transport was at hand.
+        self._told_early: list[Callable[[], object]] = []
         #: Whether answers wait for the client to read.
         self._is_full = False
         #: Whether the session is over; what follows is sending its last answers, and closing.
         self._is_over = False
-        #: Whether a turn is due though nothing happens.
+        #: Whether a turn is due though nothing happens; and whether it is one for a long request.
         self._is_due = False
+        self._is_due_long = False
         # Clock seconds: since when a frame is unfinished and answers are unread, if they are.
         self._frame_since: float | None = None
         self._unsent_since: float | None = None
@@ -203,41 +243,62 @@ class _Channel(asyncio.BufferedProtocol):
         self, connection: socket.socket, tls: ssl.SSLContext | None, handshake_timeout: float
     ) -> None:
         """Make the transport; with TLS, when the client has done its part."""
-        deadlines = (
-            {}
-            if tls is None
-            else {
-                "ssl_handshake_timeout": handshake_timeout,
-                "ssl_shutdown_timeout": LINGER,
-            }
-        )
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self, connection, ssl=tls, **deadlines
+            if tls is None:
+                await loop.connect_accepted_socket(lambda: self, connection)
+                return
+            sslproto.SSLProtocol.max_size = _TLS_BYTES
+            # In two steps, as only so the transport below is known: it may hold unread answers too.
+            self._below, _ = await loop.connect_accepted_socket(_Unread, connection)
+            transport = await loop.start_tls(
+                self._below,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=handshake_timeout,
+                ssl_shutdown_timeout=LINGER,
             )
+            assert transport is not None
+            self.connection_made(transport)
+            for tell in self._told_early:
+                tell()
+            self._told_early.clear()
+            self.move()
         except OSError as error:
-            connection.close()
+            self._close(connection)
             if tls is None:
                 self._end(BY_CLIENT, RESET_BY_CLIENT)
             else:
                 self._end(TLS, tls_words.fault_of(error))
             self._channels.forget(self)
 
+    def _close(self, connection: socket.socket) -> None:
+        """Close the descriptor of a connection that has no transport for us yet."""
+        if self._below is None:
+            connection.close()
+        else:
+            self._below.abort()
+
     def connected(self, task: asyncio.Task[None], connection: socket.socket) -> None:
         """Take note of how `connect` ended: perhaps before it began."""
         self.task = None
         if task.cancelled() or task.exception() is not None:
-            connection.close()
+            self._close(connection)
             self._end(ERROR, AN_ERROR_OF_OURS)
             self._channels.forget(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._below is None:
+            self._below = transport
         ssl_object = transport.get_extra_info("ssl_object")
         # So that whatever the system does not take at once stops the making of more. (asyncio's TLS
         # pauses at the limit, other transports above it: at 0 it would pause with nothing to send.)
-        transport.set_write_buffer_limits(high=0 if ssl_object is None else 1)
+        self._below.set_write_buffer_limits(high=0)
+        if ssl_object is not None:
+            transport.set_write_buffer_limits(high=1)
         secured = getattr(self._session, "secured", None)
         if ssl_object is not None and secured is not None:
             secured(ssl_object)
@@ -245,6 +306,9 @@ class _Channel(asyncio.BufferedProtocol):
             self.move()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.task is not None and not self._is_over and self._transport is None:
+            self._told_early.append(lambda: self.connection_lost(exc))
+            return
         self._end(BY_CLIENT, CLOSED_BY_CLIENT if exc is None else RESET_BY_CLIENT)
         self._transport = None
         self._hold(0)
@@ -262,6 +326,13 @@ class _Channel(asyncio.BufferedProtocol):
             self.move()
 
     def eof_received(self) -> None:
+        if self._transport is None:
+            self._told_early.append(self.eof_received)
+            return
+        if self._exchange.has_unanswered:
+            # Over TLS more is read than was asked for, and the end with it.
+            self._exchange.take_last_pulses()
+            self._channels.count(self._exchange, 0.0)
         within = self._exchange.has_partial
         self._end(BY_CLIENT, CLOSED_WITHIN_A_MESSAGE if within else CLOSED_BY_CLIENT)
 
@@ -273,27 +344,35 @@ class _Channel(asyncio.BufferedProtocol):
         self._unsent_since = None
         self.move()
 
-    def move(self) -> None:
+    def move(self, *, may_be_long: bool = False) -> None:
         """Answer until all is answered, the client has enough to read, or the turn is over."""
         transport, exchange = self._transport, self._exchange
         if transport is None or self._is_over:
             return
         began = monotonic()
         ends = began + TURN_SECONDS
-        # The requests wait then, and the turn is due in the next round.
-        must_wait = exchange.has_unanswered and self._channels.is_round_over(began)
+        # The requests wait then, and the turn is due in the next round. (A round begins with what
+        # is short: it would never have its time if long requests took it.)
+        must_wait = (
+            not may_be_long
+            and exchange.has_unanswered
+            and not exchange.has_long
+            and self._channels.is_round_over(began)
+        )
         rounds = TURN_ROUNDS if must_wait else 0
         try:
             while not self._is_full and rounds < TURN_ROUNDS and exchange.ending is None:
-                answers = exchange.next_answers(ANSWER_BYTES, lambda: monotonic() > ends)
+                answers = exchange.next_answers(
+                    ANSWER_BYTES, lambda: monotonic() > ends, may_be_long=may_be_long
+                )
                 if answers:
                     self._channels.bytes_out += len(answers)
                     transport.write(answers)
-                if not exchange.has_unanswered:
+                if exchange.has_long or not exchange.has_unanswered:
                     break
                 rounds = TURN_ROUNDS if monotonic() > ends else rounds + 1
             self._channels.count(exchange, monotonic() - began)
-            held = transport.get_write_buffer_size() + exchange.partial_bytes
+            held = self._unsent_bytes() + exchange.partial_bytes
             self._hold(held)
             if held > READ_BYTES and 0 < self._channels.max_buffered < self._channels.buffered:
                 self.abort(MEMORY, too_much_held(held))
@@ -310,7 +389,12 @@ class _Channel(asyncio.BufferedProtocol):
             self._half_close(transport)
         elif exchange.has_unanswered:
             transport.pause_reading()
-            if not self._is_full and not self._is_due:
+            if self._is_full or self._is_due or self._is_due_long:
+                pass
+            elif exchange.has_long:
+                self._is_due_long = True
+                self._channels.await_long_turn(self)
+            else:
                 self._is_due = True
                 asyncio.get_running_loop().call_soon(self._take_turn)
         elif self._channels.is_draining:
@@ -325,6 +409,14 @@ class _Channel(asyncio.BufferedProtocol):
         elif self._frame_since is None:
             self._frame_since = self._channels.clock()
 
+    def _unsent_bytes(self) -> int:
+        """Count the bytes of answers that the system has not taken."""
+        transport, below = self._transport, self._below
+        if transport is None or below is None:
+            return 0
+        size = below.get_write_buffer_size()
+        return size if transport is below else size + transport.get_write_buffer_size()
+
     def _hold(self, size: int) -> None:
         self._channels.buffered += size - self._held
         self._held = size
@@ -332,6 +424,11 @@ class _Channel(asyncio.BufferedProtocol):
     def _take_turn(self) -> None:
         self._is_due = False
         self.move()
+
+    def take_long_turn(self) -> None:
+        """Have the turn that was asked for with `AsyncioChannels.await_long_turn`."""
+        self._is_due_long = False
+        self.move(may_be_long=True)
 
     def sweep(self, now: float) -> None:
         """End the channel if it exceeds a time limit."""
@@ -343,7 +440,7 @@ class _Channel(asyncio.BufferedProtocol):
             self._end(HANDSHAKE_TIMEOUT, overdue)
             self._half_close(transport)
             return
-        unsent = transport.get_write_buffer_size()
+        unsent = self._unsent_bytes()
         if unsent != self._unsent or self._unsent_since is None:
             self._unsent, self._unsent_since = unsent, now
         if unsent and now - self._unsent_since > channels.output_timeout:
@@ -356,6 +453,8 @@ class _Channel(asyncio.BufferedProtocol):
         """End the channel at once."""
         self._end(cause, reason)
         if self._transport is not None:
+            if cause != ERROR:
+                reset_on_close(self._transport.get_extra_info("socket"))
             self._transport.abort()
         elif self.task is not None:
             self.task.cancel()

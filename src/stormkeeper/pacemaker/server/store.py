@@ -153,16 +153,24 @@ class PulseStore:
         self._forgetting.bury(entry)
         return True
 
-    def delete_path(self, path: bytes) -> int:
+    def delete_path(self, path: bytes, limit: int = 0) -> int:
         """Delete all pulses at and below `path`; return their number.
 
         Trailing slashes do not count, so ``/`` is everything.
+
+        Parameters
+        ----------
+        path
+            What to delete.
+        limit
+            How many pulses at most, so that nobody waits; 0: all. If so many are deleted, there
+            may be more.
         """
         top = path.rstrip(b"/")
         directory = self._root.find(top.split(b"/")) if top else self._root
         deleted = 1 if top and self.delete(top) else 0
-        if directory is not None:
-            entries = directory.detach()
+        if directory is not None and (limit == 0 or deleted < limit):
+            entries = directory.detach(limit - deleted if limit else directory.pulses)
             self._forgetting.bury_detached(entries)
             deleted += len(entries)
         return deleted

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
+from stormkeeper.tls_files import PassphraseError, load_pair
 
 _log = logging.getLogger(__name__)
 
@@ -91,20 +92,15 @@ def _named(conf: Conf, key: str) -> Path:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    asked: list[None] = []
-
-    def no_passphrase() -> str:
-        # Else OpenSSL would ask for it on the terminal.
-        asked.append(None)
-        return ""
-
     _load_certificate(certificate)
     try:
-        context.load_cert_chain(certificate, key, password=no_passphrase)
+        load_pair(context, certificate, key)
+    except PassphraseError as error:
+        raise ConfigError(
+            f"{_KEY}: {key} has a passphrase; a daemon has nobody to ask for it"
+        ) from error
     except (OSError, ValueError) as error:
-        if asked:
-            reason = "has a passphrase; a daemon has nobody to ask for it"
-        elif getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             reason = f"is not the key of the certificate in {certificate} ({_CERTIFICATE})"
         else:
             reason = f"holds no private key in PEM that goes with {certificate} ({_CERTIFICATE})"
