@@ -1,8 +1,22 @@
+import itertools
+from dataclasses import replace
+
 import pytest
+from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
+from stormkeeper.state import fences
+from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper_connection import Connection
+from stormkeeper.state.zookeeper_settings import Settings
 from support.pacemaker import PacemakerProcess
-from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore
+from support.proxy import Proxy
+from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore, settings_for
+from support.zookeeper_requests import TIMES
+
+_turns = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +32,19 @@ def two_pacemakers():
         "pacemaker over memory",
         pytest.param("zookeeper", marks=pytest.mark.zookeeper),
         pytest.param("pacemaker over zookeeper", marks=pytest.mark.zookeeper),
+        pytest.param("ensemble", marks=pytest.mark.zookeeper),
+        pytest.param("pacemaker over ensemble", marks=pytest.mark.zookeeper),
     ],
 )
 def store(request):
     """A store of each kind."""
     if "memory" in request.param:
         store = MemoryStore()
+    elif "ensemble" in request.param:
+        # A member may lag behind the others, so all sessions of a test are with the same one.
+        members = request.getfixturevalue("zookeeper_ensemble").members
+        member = members[next(_turns) % len(members)]
+        store = ZooKeeperStore(member, request.getfixturevalue("zookeeper_root"))
     else:
         server = request.getfixturevalue("zookeeper_server")
         store = ZooKeeperStore(server, request.getfixturevalue("zookeeper_root"))
@@ -37,3 +58,80 @@ def store(request):
 def state(store):
     """A session with it."""
     return store.open()
+
+
+@pytest.fixture
+def connection_to():
+    """Opens connections to a server at an address."""
+    opened = []
+
+    def connect(address, **changes):
+        connection = Connection(
+            Settings(servers=(address,), **{**TIMES, **changes}), lambda _state: None
+        )
+        opened.append(connection)
+        connection.start()
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def committed():
+    """The operations of every write that was applied in memory, in order."""
+    return []
+
+
+@pytest.fixture
+def ensemble(committed):
+    ensemble = MemoryEnsemble(on_commit=lambda _change, _session, done: committed.append(done))
+    yield ensemble
+    for session in list(ensemble._sessions):
+        session.close()
+
+
+@pytest.fixture
+def session(ensemble):
+    return ensemble.session()
+
+
+@pytest.fixture
+def leader(session, committed):
+    leader = FencedClusterState(session, fences.take(session))
+    committed.clear()
+    return leader
+
+
+@pytest.fixture
+def connect(zookeeper_server, zookeeper_root):
+    """Opens sessions with the shared server, or with another at `address`."""
+    sessions = []
+
+    def connect(address=None, **times):
+        settings = settings_for(zookeeper_server, zookeeper_root, **times)
+        if address is not None:
+            settings = replace(settings, servers=(address,))
+        sessions.append(ZooKeeperState(settings))
+        return sessions[-1]
+
+    yield connect
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def proxy(zookeeper_server):
+    with Proxy(zookeeper_server.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def raw(zookeeper_server):
+    """kazoo itself, to look at what we wrote."""
+    client = KazooClient(str(zookeeper_server.address))
+    client.start()
+    yield client
+    client.stop()
+    client.close()

@@ -1,7 +1,12 @@
 import pytest
 
 from stormkeeper import conf as configuration
-from stormkeeper.errors import ConfigError, StateClosedError, StateUnavailableError
+from stormkeeper.errors import (
+    ConfigError,
+    NoNodeError,
+    StateClosedError,
+    StateUnavailableError,
+)
 from stormkeeper.state.factory import connect, connect_heartbeats
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.zookeeper import ZooKeeperState
@@ -97,3 +102,19 @@ def test_heartbeats_alone_in_a_store_that_nobody_knows(conf):
         connect_heartbeats(
             {**conf, "storm.cluster.state.store": "org.example.EtcdStateStorageFactory"}
         )
+
+
+@pytest.mark.parametrize("store", [ZOOKEEPER, PACEMAKER[0]])
+def test_who_only_reads_makes_no_root(conf, two_pacemakers, store):
+    chosen = conf.with_values(
+        {
+            "storm.cluster.state.store": store,
+            "pacemaker.servers": [str(address) for address in two_pacemakers],
+        }
+    )
+    with pytest.raises(NoNodeError, match=chosen["storm.zookeeper.root"]):
+        connect(chosen, read_only=True)
+    connect(chosen).close()
+    state = connect(chosen, read_only=True)
+    assert state.get_children("/") == []
+    state.close()

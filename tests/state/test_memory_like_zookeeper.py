@@ -7,7 +7,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from stormkeeper.errors import StateError
+from stormkeeper.errors import StateError, TransactionError
+from stormkeeper.state.storage import NodeData, NodeStat
+from stormkeeper.state.transactions import Check, Create, Delete, SetData
 from support.hearing import Hearing
 from support.stores import MemoryStore, ZooKeeperStore
 
@@ -20,6 +22,15 @@ some_path = st.sampled_from(PATHS)
 some_data = st.sampled_from([b"", b"\x07", b"value"])
 either_session = st.integers(0, 1)
 whether_watched = st.booleans()
+
+some_paths = st.lists(some_path, max_size=4)
+some_version = st.sampled_from([-1, -1, 0, 1])
+some_operation = st.one_of(
+    st.builds(Check, some_path, some_version),
+    st.builds(Create, some_path, some_data, st.booleans(), st.booleans()),
+    st.builds(SetData, some_path, some_data, some_version),
+    st.builds(Delete, some_path, some_version),
+)
 
 READS = ("get_data", "get_data_with_version", "get_version", "node_exists", "get_children")
 
@@ -67,11 +78,38 @@ class SideBySide(RuleBasedStateMachine):
     def delete_node(self, session, path):
         self.compare(session, lambda state: state.delete_node(path))
 
+    @rule(session=either_session, operations=st.lists(some_operation, min_size=1, max_size=4))
+    def transaction(self, session, operations):
+        self.compare(session, lambda state: commit(state, operations))
+        # Of one that was refused nothing must be left.
+        self.compare(session, lambda state: described(state.read_many(PATHS)))
+        self.compare(session, lambda state: state.children_many(PATHS))
+
+    @rule(session=either_session, some=some_paths, watch=whether_watched)
+    def read_many(self, session, some, watch):
+        self.compare(session, lambda state: described(state.read_many(some, watch)))
+
+    @rule(session=either_session, some=some_paths)
+    def children_many(self, session, some):
+        self.compare(session, lambda state: state.children_many(some))
+
+    @rule(session=either_session, path=some_path, watch=whether_watched)
+    def children_data(self, session, path, watch):
+        self.compare(session, lambda state: described(state.children_data(path, watch)))
+
+    @rule(session=either_session, path=some_path, watch=whether_watched)
+    def get_stat(self, session, path, watch):
+        self.compare(session, lambda state: described(state.get_stat(path, watch)))
+
     @rule(session=either_session, path=some_path)
     def heartbeats(self, session, path):
         self.compare(
             session,
-            lambda state: (state.get_worker_hb(path), state.get_worker_hb_children(path)),
+            lambda state: (
+                state.get_worker_hb(path),
+                state.get_worker_hb_children(path),
+                state.get_worker_hbs(path),
+            ),
         )
 
     @precondition(lambda self: not self.expired)
@@ -82,7 +120,10 @@ class SideBySide(RuleBasedStateMachine):
         for store, pair in zip(self.stores, self.sessions, strict=True):
             store.expire(pair[session])
         # A server deletes the nodes of a session in any order.
-        told = [[sorted(map(str, heard.events())) for heard in pair] for pair in self.heard]
+        told = [
+            [(sorted(map(str, heard.events())), heard.missed) for heard in pair]
+            for pair in self.heard
+        ]
         assert told[0] == told[1]
         self.forget()
 
@@ -98,9 +139,32 @@ class SideBySide(RuleBasedStateMachine):
             heard._told.clear()
 
 
+def commit(state, operations):
+    transaction = state.transaction()
+    for operation in operations:
+        transaction.add(operation)
+    return transaction.commit()
+
+
+def described(found):
+    """What two stores must agree on: no counts of changes, and whether there is an owner."""
+    match found:
+        case NodeStat():
+            return (found.version, found.children, found.owner != 0)
+        case NodeData():
+            return (found.data, described(found.stat))
+        case dict():
+            return [(name, described(node)) for name, node in found.items()]
+        case list():
+            return [described(node) for node in found]
+    return found
+
+
 def outcome(operation, state):
     try:
         return operation(state)
+    except TransactionError as error:
+        return (TransactionError, error.index, type(error.reason))
     except StateError as error:
         return type(error)
 

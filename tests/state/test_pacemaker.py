@@ -7,7 +7,10 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.memory import MemoryEnsemble, MemoryState
+from stormkeeper.state import fences
+from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.memory import MemoryState
+from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper import ZooKeeperState
@@ -58,6 +61,66 @@ def test_all_else_is_in_the_other_store_only(ensemble, open_state, two_pacemaker
     other.close()
 
 
+def test_a_topology_s_heartbeats_are_one_request(ensemble):
+    asked = []
+
+    class Counted:
+        def __init__(self, pool):
+            self._pool = pool
+
+        def __getattr__(self, name):
+            asked.append(name)
+            return getattr(self._pool, name)
+
+    with PacemakerProcess() as process:
+        pool = PacemakerPool([Address(process.host, process.port)])
+        state = PacemakerState(ensemble.session(), Counted(pool))
+        for port in range(6700, 6724):
+            state.set_worker_hb(f"/workerbeats/wc-1/s-{port}", b"%d" % port)
+        state.set_worker_hb("/workerbeats/wc-10/s-6700", b"another topology's")
+        asked.clear()
+        expected = {f"s-{port}": b"%d" % port for port in range(6700, 6724)}
+        found = state.get_worker_hbs("/workerbeats/wc-1")
+        assert found == expected
+        assert list(found) == sorted(found)
+        assert asked == ["readings"]
+        assert state.get_worker_hbs("/workerbeats/none") == {}
+        state.close()
+
+
+def test_only_what_is_directly_below_is_a_topology_s_heartbeat(open_state):
+    state = open_state()
+    for path in ("/workerbeats/wc-1", PATH, f"{PATH}/deeper", "/beat"):
+        state.set_worker_hb(path, path.encode())
+    assert state.get_worker_hbs("/workerbeats/wc-1") == {"s-6700": PATH.encode()}
+    assert state.get_worker_hbs("/workerbeats") == {"wc-1": b"/workerbeats/wc-1"}
+    assert state.get_worker_hbs("/") == {"beat": b"/beat"}
+    for top in ("/workerbeats", "/beat"):
+        state.delete_worker_hb(top)
+
+
+def test_transactions_and_fences_are_of_the_other_store(ensemble, open_state):
+    state, other = open_state(), ensemble.session()
+    lock = fences.take(state)
+    assert other.node_exists(lock.path)
+    leader = FencedClusterState(state, lock)
+    leader.set_data("/storms/wc-1", b"base")
+    state.transaction().create("/storms/wc-2", b"").delete("/storms/wc-1").commit()
+    assert other.get_children("/storms") == ["wc-2"]
+    assert not state.heartbeats_are_nodes
+    other.close()
+
+
+def test_a_leader_deletes_pulses_though_no_pacemaker_knows_its_lock(open_state):
+    state = open_state()
+    leader = FencedClusterState(state, fences.take(state))
+    state.set_worker_hb(PATH, b"beat")
+    state.set_data(PATH, b"no heartbeat")
+    leader.delete_worker_hb("/workerbeats/wc-1")
+    assert state.get_worker_hb(PATH) is None
+    assert state.get_data(PATH) == b"no heartbeat"
+
+
 def test_without_a_pacemaker_all_else_goes_on(open_state):
     with PacemakerProcess() as process:
         gone = Address(process.host, process.port)
@@ -84,3 +147,5 @@ def test_every_store_has_the_same_calls(kind):
     for name, method in inspect.getmembers(ClusterState, inspect.isfunction):
         if not name.startswith("_"):
             assert inspect.signature(getattr(kind, name)) == inspect.signature(method), name
+    for name, _ in inspect.getmembers(ClusterState, lambda member: isinstance(member, property)):
+        assert isinstance(getattr(kind, name), property), name

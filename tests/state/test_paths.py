@@ -55,7 +55,23 @@ def test_paths_that_storm_did_not_write_when_it_was_watched():
     assert paths.task(ID, 7) == f"/tasks/{ID}/7"
     assert paths.taskbeats(ID) == f"/taskbeats/{ID}"
     assert paths.taskbeat(ID, 7) == f"/taskbeats/{ID}/7"
+    assert paths.taskerrors(ID) == f"/taskerrors/{ID}"
     assert paths.task_errors(ID, 7) == f"/taskerrors/{ID}/7"
+    assert paths.task_error_prefix(ID, 7) == f"/taskerrors/{ID}/7/e"
+    assert paths.LEADER_LOCK == "/leader-lock"
+
+
+def test_every_node_that_storm_wrote_is_below_a_tree_that_is_known():
+    assert {paths.first_level(path) for path in storm_wrote()} - {"/"} <= paths.FIRST_LEVEL
+    assert set(paths.DIRECTORIES) <= paths.FIRST_LEVEL
+
+
+@pytest.mark.parametrize(
+    ("path", "level"),
+    [("/", "/"), ("/storms", "/storms"), ("/storms/a", "/storms"), ("/a/b/c/d", "/a")],
+)
+def test_first_levels(path, level):
+    assert paths.first_level(path) == level
 
 
 names = st.text(
@@ -89,6 +105,70 @@ def test_what_is_no_workerbeat(path):
     assert paths.parse_workerbeat(path) is None
 
 
+@given(names, st.integers(0, 65535))
+def test_slots_are_read_back(node, port):
+    assert paths.parse_slot(f"{node}-{port}") == paths.Slot(node, port)
+
+
+@given(names, st.integers(0, 10**9 - 1))
+def test_blob_holders_are_read_back(nimbus_id, version):
+    path = paths.blob_holder("key", nimbus_id, version)
+    assert paths.parse_blob_holder(path.rpartition("/")[2]) == (nimbus_id, version)
+
+
+@pytest.mark.parametrize("name", ["", "-1", "node", "node-", "node-x", "node-६७", "n-1234567890"])
+def test_what_is_no_slot_and_no_holder(name):
+    assert paths.parse_slot(name) is None
+    assert paths.parse_blob_holder(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("7", 7), ("0", 0), ("", None), ("-1", None), ("e7", None), ("٣", None)]
+)
+def test_tasks_are_read_back(name, task):
+    assert paths.parse_task(name) == task
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        paths.storm(ID),
+        paths.assignment(ID),
+        paths.workerbeats(ID),
+        paths.workerbeat(ID, "node", 6700),
+        paths.last_error(ID, "split"),
+        paths.error_prefix(ID, "split"),
+        paths.credentials(ID),
+        paths.log_config(ID),
+        paths.profiler_config(ID, "node", 6700, "JMAP_DUMP"),
+        paths.backpressure(ID, "node", 6700),
+        paths.task(ID, 7),
+        paths.taskbeat(ID, 7),
+        paths.task_error_prefix(ID, 7),
+    ],
+)
+def test_whose_a_node_is(path):
+    assert paths.storm_id_of(path) == ID
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/storms",
+        "/storms/",
+        f"/{ID}",
+        paths.supervisor(ID),
+        paths.nimbus(ID),
+        paths.blob(ID),
+        paths.blob_key_sequence(ID),
+        f"{paths.LEADER_LOCK}/{ID}",
+    ],
+)
+def test_what_belongs_to_no_topology(path):
+    assert paths.storm_id_of(path) is None
+
+
 @given(names, st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 def test_errors_are_read_back(storm_id, component):
     parsed = paths.parse_component_errors(paths.last_error(storm_id, component))
@@ -96,6 +176,11 @@ def test_errors_are_read_back(storm_id, component):
     if not component.endswith("-last-error"):
         parsed = paths.parse_component_errors(paths.component_errors(storm_id, component))
         assert parsed == (storm_id, component, False)
+
+
+def test_a_component_whose_name_nothing_can_encode():
+    with pytest.raises(InvalidPathError, match=r"'split.ud800' cannot be the name of a component"):
+        paths.component_errors("t", "split\ud800")
 
 
 def test_components_are_encoded_as_java_does():
@@ -147,3 +232,14 @@ def test_parents():
 )
 def test_trees(path, top, expected):
     assert paths.is_at_or_below(path, top) is expected
+
+
+@pytest.mark.parametrize("name", [None, 4711, b"wc-1"])
+def test_what_is_no_str_is_no_name_and_no_path(name):
+    of = type(name).__name__
+    with pytest.raises(TypeError, match=f"a name below /storms is a str, not {of}"):
+        paths.storm(name)
+    with pytest.raises(TypeError, match=f"the name of a component is a str, not {of}"):
+        paths.component_errors("wc-1", name)
+    with pytest.raises(TypeError, match=f"a path is a str, not {of}"):
+        paths.check(name)

@@ -55,6 +55,14 @@ def test_an_event_that_no_watch_waits_for():
     assert armed.all() == [NAMES]
 
 
+def test_that_events_may_be_missed_uses_up_no_watch():
+    armed = ArmedWatches()
+    top = Watch(Watched.NODE, "/")
+    armed.arm(top, A)
+    assert not armed.fire(EventType.EVENTS_MISSED, "/")
+    assert armed.all() == [top]
+
+
 def test_only_an_armed_watch_misses_anything():
     armed = ArmedWatches()
     armed.arm(NODE, A)

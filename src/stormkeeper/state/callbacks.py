@@ -1,14 +1,15 @@
 """Who is told what happens to the cluster's state, and the one thread that tells them.
 
 The store's own threads only queue what happened; they are never held up by a callback, and a
-callback may use the store.
+callback may use the store. A simulation has no thread: it says itself when callbacks run.
 """
 
 import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from stormkeeper.state.storage import (
     ConnectionListener,
@@ -24,16 +25,27 @@ CLOSE_SECS = 5.0
 
 
 class Callbacks:
-    """Registered callbacks and listeners, told one at a time on a thread named `name`."""
+    """Registered callbacks and listeners, told one at a time.
 
-    def __init__(self, name: str) -> None:
+    Parameters
+    ----------
+    name
+        Of the thread that tells them.
+    inline
+        Have no thread; what is queued waits for `run_pending`.
+    """
+
+    def __init__(self, name: str, *, inline: bool = False) -> None:
         self._registrations: dict[int, EventCallback] = {}
         self._listeners: list[ConnectionListener] = []
         self._ids = itertools.count(1)
         self._closed = False
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._running_pending = False
+        self._thread: threading.Thread | None = None
+        if not inline:
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
 
     def register(self, callback: EventCallback) -> int:
         """See `ClusterState.register`."""
@@ -62,11 +74,31 @@ class Callbacks:
         """Queue a connection state for every listener; does not block."""
         self._queue.put(lambda: self._tell_connection(state))
 
+    def run_pending(self) -> bool:
+        """Tell what is queued, here and now, and what that queues; inline only.
+
+        Returns
+        -------
+        bool
+            Whether anything was; False when a callback calls this: they run one at a time.
+        """
+        if self._running_pending or self._queue.empty():
+            return False
+        self._running_pending = True
+        try:
+            while not self._queue.empty():
+                telling = self._queue.get()
+                if telling is not None:
+                    telling()
+        finally:
+            self._running_pending = False
+        return True
+
     def close(self) -> None:
         """Tell nobody anything more, and end the thread, unless this is called on it."""
         self._closed = True
         self._queue.put(None)
-        if self._thread is not threading.current_thread():
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECS)
             if self._thread.is_alive():
                 log.warning("a callback still runs %s s after its store was closed", CLOSE_SECS)
@@ -79,15 +111,22 @@ class Callbacks:
         # A copy, as callbacks register and unregister; asked again, as one may unregister another.
         for registration, callback in list(self._registrations.items()):
             if registration in self._registrations and not self._closed:
-                try:
+                with self._logged(f"a callback failed on {path} {event.value}"):
                     callback(event, path)
-                except Exception:
-                    log.exception("a callback failed on %s %s", path, event.value)
 
     def _tell_connection(self, state: ConnectionState) -> None:
         for listener in list(self._listeners):
             if listener in self._listeners and not self._closed:
-                try:
+                with self._logged(f"a connection listener failed on {state.value}"):
                     listener(state)
-                except Exception:
-                    log.exception("a connection listener failed on %s", state.value)
+
+    @contextmanager
+    def _logged(self, failure: str) -> Iterator[None]:
+        """Log what is raised, for the others to be told all the same."""
+        try:
+            yield
+        except BaseException as error:
+            # On a thread of their own nobody is there to be ended by a SystemExit.
+            if self._thread is None and not isinstance(error, Exception):
+                raise
+            log.exception("%s", failure)

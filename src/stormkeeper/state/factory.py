@@ -4,6 +4,7 @@
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
+from stormkeeper.state.access import Role
 from stormkeeper.state.storage import ClusterState, HeartbeatStore
 
 #: Values of ``storm.cluster.state.store``: Storm's classes, and the name that its first Pacemaker
@@ -15,28 +16,43 @@ PACEMAKER = (
 )
 
 
-def connect(conf: Conf) -> ClusterState:
+def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
     """Connect to the store that ``storm.cluster.state.store`` names.
 
     With Pacemaker, heartbeats go to ``pacemaker.servers`` and all else to ZooKeeper, as in Storm.
 
+    Parameters
+    ----------
+    conf
+        The configuration.
+    role
+        As whom to authenticate to ZooKeeper, and whose access rules hold for what is made there.
+    read_only
+        Whether nothing is to be made, not even the root: one that is absent is an error.
+
     Raises
     ------
     ConfigError
-        The store is none that is known, an address cannot be read, or no Pacemaker is named.
+        The store is none that is known, an address cannot be read, no Pacemaker is named, or a
+        credential or a certificate is not as it must be.
+    StateAuthenticationError
+        A ZooKeeper server does not take us for who we say we are.
     StateUnavailableError
         No ZooKeeper server answered in time.
+    NoNodeError
+        There is no root, and we are not to make it.
     """
     from stormkeeper.state import zookeeper
 
     if not _in_pacemaker(conf):
-        return zookeeper.connect(conf)
+        return zookeeper.connect(conf, role=role, read_only=read_only)
     from stormkeeper.pacemaker.client import pool
     from stormkeeper.state.pacemaker import PacemakerState
 
     heartbeats = pool.connect(conf)
     try:
-        return PacemakerState(zookeeper.connect(conf), heartbeats)
+        nodes = zookeeper.connect(conf, role=role, read_only=read_only)
+        return PacemakerState(nodes, heartbeats)
     except BaseException:
         heartbeats.close()
         raise
@@ -47,15 +63,16 @@ def connect_heartbeats(conf: Conf) -> HeartbeatStore:
 
     With Pacemaker no ZooKeeper server is asked: heartbeats go out while there is none. It is for
     those who beat, who authenticate only where ``pacemaker.auth.writes`` is true, and may not read
-    from a Pacemaker that wants readers to.
+    from a Pacemaker that wants readers to. To ZooKeeper they come with their topology's
+    credentials.
 
     Raises
     ------
-    ConfigError, StateUnavailableError
+    ConfigError, StateAuthenticationError, StateUnavailableError, NoNodeError
         As `connect`.
     """
     if not _in_pacemaker(conf):
-        return connect(conf)
+        return connect(conf, role=Role.WORKER)
     from stormkeeper.pacemaker.client import pool
     from stormkeeper.state.pacemaker import PacemakerHeartbeats
 

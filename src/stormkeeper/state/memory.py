@@ -1,102 +1,96 @@
 """The cluster's state in memory, for one process: the semantics of ZooKeeper without a server.
 
-Tests, simulations and tools use it; no daemon does by default. A `MemoryEnsemble` is the server,
-and each session with it a `ClusterState`. It has no clock: a session expires, or is cut off, when
-it is told to, and a call while it is cut off fails at once, as there is no deadline to wait for.
+Tests, simulations and tools use it; no daemon does by default. A
+`stormkeeper.state.memory_ensemble.MemoryEnsemble` is the server, and each session with it a
+`ClusterState`. A call while the session is cut off fails at once, as there is no clock here, and
+so no deadline to wait for.
 """
 
-import itertools
+import contextlib
+import enum
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 from stormkeeper.errors import (
     InvalidPathError,
     NoNodeError,
+    OutcomeUnknownError,
     StateClosedError,
+    StateError,
     StateUnavailableError,
 )
-from stormkeeper.state import paths
+from stormkeeper.state import memory_transactions, paths
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.memory_tree import Event, MemoryTree, Node
 from stormkeeper.state.storage import (
+    DIRECTORY,
     ConnectionListener,
     ConnectionState,
     EventCallback,
+    EventType,
+    NodeData,
+    NodeStat,
     VersionedData,
 )
+from stormkeeper.state.transactions import Create, Delete, Operation, Result, SetData, Transaction
 from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
+
+T = TypeVar("T")
+
+#: Changes a tree, and returns a result and what happened.
+Change = Callable[[MemoryTree], tuple[T, list[Event]]]
 
 log = logging.getLogger(__name__)
 
 
-class MemoryEnsemble:
-    """A tree of nodes that several sessions share. Safe for many threads."""
+class Losing(enum.Enum):
+    """What a connection that breaks in mid-write takes with it."""
 
-    def __init__(self) -> None:
-        #: Guards the tree, and the fields of all its sessions.
-        self.lock = threading.RLock()
-        self.tree = MemoryTree()
-        self._sessions: list[MemoryState] = []
-        self._ids = itertools.count(1)
+    REQUEST = "request"
+    ANSWER = "answer"
 
-    def session(self) -> "MemoryState":
-        """Open a session."""
-        with self.lock:
-            session = MemoryState(self, next(self._ids))
-            self._sessions.append(session)
-            return session
 
-    def suspend(self, session: "MemoryState") -> None:
-        """Cut a session off: its calls fail, and it hears of nothing, until `resume`."""
-        with self.lock:
-            if session.connection is ConnectionState.CONNECTED:
-                session.become(ConnectionState.SUSPENDED)
+class Server(Protocol):
+    """What a session needs of the ensemble that made it."""
 
-    def resume(self, session: "MemoryState") -> None:
-        """Give a session that was cut off its connection back; it is told what it missed."""
-        with self.lock:
-            if session.connection is ConnectionState.SUSPENDED:
-                session.become(ConnectionState.CONNECTED)
-                session.look_again()
+    #: Guards the tree, and the fields of all sessions.
+    lock: threading.RLock
 
-    def expire(self, session: "MemoryState") -> None:
-        """End a session, as after a long silence; it goes on as a new one at once."""
-        with self.lock:
-            session.become(ConnectionState.LOST)
-            self.end(session)
-            session.renew(next(self._ids))
+    tree: MemoryTree
 
-    def end(self, session: "MemoryState") -> None:
-        """Delete a session's ephemeral nodes."""
-        for path in self.tree.owned_by(session.session_id):
-            self.publish(self.tree.delete(path))
+    def new_id(self) -> int:
+        """Return the id of a session that begins."""
+        ...
+
+    def commit(
+        self, session: "MemoryState", operations: Sequence[Operation], events: list[Event]
+    ) -> None:
+        """Tell what a session's write did."""
+        ...
 
     def leave(self, session: "MemoryState") -> None:
         """Forget a session that was closed."""
-        with self.lock:
-            self.end(session)
-            self._sessions.remove(session)
-
-    def publish(self, events: list[Event]) -> None:
-        """Let every session hear what happened."""
-        for event in events:
-            for session in self._sessions:
-                session.hear(event)
+        ...
 
 
 class MemoryState:
     """A `ClusterState` in memory: a session with a `MemoryEnsemble`, which makes it."""
 
-    def __init__(self, ensemble: MemoryEnsemble, session_id: int) -> None:
-        self._ensemble = ensemble
+    def __init__(self, server: Server, session_id: int, callbacks: Callbacks) -> None:
+        self._server = server
         self._session_id = session_id
+        self._callbacks = callbacks
         self._connection = ConnectionState.CONNECTED
         self._closed = False
         self._armed = ArmedWatches()
         self._registrations: dict[str, bytes] = {}
-        self._callbacks = Callbacks("state callbacks")
+        #: Whether the server has ended the session, and it does not know yet.
+        self.ended = False
+        #: What will be lost of the next write.
+        self.losing: Losing | None = None
 
     @property
     def connection(self) -> ConnectionState:
@@ -108,69 +102,105 @@ class MemoryState:
         """The id of the newest session."""
         return self._session_id
 
+    @property
+    def heartbeats_are_nodes(self) -> bool:
+        """See `StateReader.heartbeats_are_nodes`."""
+        return True
+
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """See `ClusterState.get_data`."""
-        node = self._find(path, watch)
-        return None if node is None else node.data
+        """See `StateReader.get_data`."""
+        found = self._look(path, watch)
+        return None if found is None else found.data
 
     def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
-        """See `ClusterState.get_data_with_version`."""
-        with self._ensemble.lock:
-            node = self._find(path, watch)
-            return None if node is None else VersionedData(node.data, node.version)
+        """See `StateReader.get_data_with_version`."""
+        found = self._look(path, watch)
+        return None if found is None else VersionedData(found.data, found.stat.version)
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
-        """See `ClusterState.get_version`."""
-        node = self._find(path, watch)
-        return None if node is None else node.version
+        """See `StateReader.get_version`."""
+        found = self._look(path, watch)
+        return None if found is None else found.stat.version
+
+    def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
+        """See `StateReader.get_stat`."""
+        found = self._look(path, watch)
+        return None if found is None else found.stat
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
-        """See `ClusterState.node_exists`."""
-        return self._find(path, watch) is not None
+        """See `StateReader.node_exists`."""
+        return self._look(path, watch) is not None
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """See `ClusterState.get_children`."""
-        with self._tree(path) as tree:
-            node = tree.get(path)
-            if watch:
-                self._armed.arm(Watch(Watched.CHILDREN, path), node.seen)
-            return sorted(node.children)
+        """See `StateReader.get_children`."""
+        with self._reading(path) as tree:
+            return self._list(tree, path, watch)
+
+    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+        """See `StateReader.read_many`."""
+        with self._reading(*paths) as tree:
+            return [self._read(tree, path, watch) for path in paths]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See `StateReader.children_many`."""
+        with self._reading(*paths) as tree:
+            nodes = [tree.find(path) for path in paths]
+            return [None if node is None else sorted(node.children) for node in nodes]
+
+    def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
+        """See `StateReader.children_data`."""
+        with self._reading(path) as tree:
+            names = self._list(tree, path, watch)
+            return {name: _told(tree.get(f"{path.rstrip('/')}/{name}")) for name in names}
 
     def set_data(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_data`."""
-        with self._tree(path) as tree:
-            self._ensemble.publish(tree.put(path, data))
+        """See `StateWriter.set_data`."""
+        self._write(path, SetData(path, data), lambda tree: tree.put(path, data))
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
-        with self._tree(path) as tree:
-            self._ensemble.publish(tree.put_ephemeral(path, data, self._session_id))
+        with self._server.lock:
+            self._write(
+                path,
+                Create(path, data, ephemeral=True),
+                lambda tree: tree.put_ephemeral(path, data, self._session_id),
+            )
             self._registrations[path] = data
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """See `ClusterState.create_sequential`."""
-        with self._tree(path) as tree:
-            created, events = tree.create_sequential(path, data, self._session_id)
-            self._ensemble.publish(events)
-            return created
+        paths.check(path)
+        return self._change(
+            f"create {path}",
+            [Create(path, data, ephemeral=True, sequential=True)],
+            lambda tree: tree.create_sequential(path, data, self._session_id),
+        )
 
     def mkdirs(self, path: str) -> None:
-        """See `ClusterState.mkdirs`."""
-        with self._tree(path) as tree:
-            self._ensemble.publish(tree.make_directory(path))
+        """See `StateWriter.mkdirs`."""
+        self._write(path, Create(path, DIRECTORY), lambda tree: tree.make_directory(path))
 
     def delete_node(self, path: str) -> None:
-        """See `ClusterState.delete_node`."""
+        """See `StateWriter.delete_node`."""
         if path == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
-        with self._tree(path) as tree:
+        paths.check(path)
+        with self._server.lock:
+            # Whether or not it comes to pass: who deletes a registration does not want it back.
             for registered in [p for p in self._registrations if paths.is_at_or_below(p, path)]:
                 del self._registrations[registered]
-            self._ensemble.publish(tree.delete(path))
+            self._write(path, Delete(path), lambda tree: tree.delete(path))
+
+    def transaction(self) -> Transaction:
+        """See `StateWriter.transaction`."""
+        return Transaction(self._commit)
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """See `ClusterState.admit`; there are no ACLs here."""
 
     def sync_path(self, path: str) -> None:
         """See `ClusterState.sync_path`."""
-        with self._tree(path):
+        with self._reading(path):
             pass
 
     def register(self, callback: EventCallback) -> int:
@@ -204,18 +234,25 @@ class MemoryState:
         except NoNodeError:
             return []
 
+    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
+        """See `HeartbeatStore.get_worker_hbs`."""
+        try:
+            return {name: node.data for name, node in self.children_data(path).items()}
+        except NoNodeError:
+            return {}
+
     def delete_worker_hb(self, path: str) -> None:
         """See `ClusterState.delete_worker_hb`."""
         self.delete_node(path)
 
     def close(self) -> None:
         """See `ClusterState.close`."""
-        with self._ensemble.lock:
+        with self._server.lock:
             if self._closed:
                 return
             self._closed = True
             self._connection = ConnectionState.LOST
-            self._ensemble.leave(self)
+            self._server.leave(self)
         # Not under the lock: a callback that runs may want it.
         self._callbacks.close()
 
@@ -228,50 +265,127 @@ class MemoryState:
 
     def hear(self, event: Event) -> None:
         """Tell an event if a watch was left for it, unless the session is cut off."""
-        if self._connection is ConnectionState.CONNECTED and self._armed.fire(*event):
+        connected = self._connection is ConnectionState.CONNECTED and not self.ended
+        if connected and self._armed.fire(*event):
             self._callbacks.tell_event(*event)
 
-    def look_again(self) -> None:
+    def reconnect(self) -> None:
+        """Have the connection back, in a new session if this one was ended, with what it had."""
+        if self.ended:
+            self.become(ConnectionState.LOST)
+            self._session_id = self._server.new_id()
+            self.ended = False
+            self._register_again()
+            self.become(ConnectionState.CONNECTED)
+            self._callbacks.tell_event(EventType.EVENTS_MISSED, "/")
+        else:
+            self.become(ConnectionState.CONNECTED)
+        self._look_again()
+
+    def deliver(self) -> bool:
+        """Run the callbacks that are queued, inline; returns whether there were any."""
+        return self._callbacks.run_pending()
+
+    def _register_again(self) -> None:
+        for path, data in list(self._registrations.items()):
+            tree = self._server.tree
+            if tree.find(path) is None:
+                events = tree.put_ephemeral(path, data, self._session_id)
+                self._server.commit(self, [Create(path, data, ephemeral=True)], events)
+            else:
+                del self._registrations[path]
+                log.warning("%s is not registered any more: another session took it", path)
+
+    def _look_again(self) -> None:
         """Tell what the armed watches missed."""
         for watch in self._armed.all():
-            event = self._armed.missed(watch, _seen(self._ensemble.tree.find(watch.path)))
+            event = self._armed.missed(watch, _seen(self._server.tree.find(watch.path)))
             if event is not None:
                 self._armed.fire(event, watch.path)
                 self._callbacks.tell_event(event, watch.path)
 
-    def renew(self, session_id: int) -> None:
-        """Go on as a new session: register again, and tell what the watches missed."""
-        self._session_id = session_id
-        tree = self._ensemble.tree
-        for path, data in list(self._registrations.items()):
-            if tree.find(path) is None:
-                self._ensemble.publish(tree.put_ephemeral(path, data, session_id))
-            else:
-                del self._registrations[path]
-                log.warning("%s is not registered any more: another session took it", path)
-        self.become(ConnectionState.CONNECTED)
-        self.look_again()
+    def _look(self, path: str, watch: bool) -> NodeData | None:
+        with self._reading(path) as tree:
+            return self._read(tree, path, watch)
 
-    def _find(self, path: str, watch: bool) -> Node | None:
-        with self._tree(path) as tree:
-            node = tree.find(path)
-            if watch:
-                self._armed.arm(Watch(Watched.NODE, path), _seen(node))
-            return node
+    def _read(self, tree: MemoryTree, path: str, watch: bool) -> NodeData | None:
+        node = tree.find(path)
+        if watch:
+            self._armed.arm(Watch(Watched.NODE, path), _seen(node))
+        return None if node is None else _told(node)
+
+    def _list(self, tree: MemoryTree, path: str, watch: bool) -> list[str]:
+        node = tree.get(path)
+        if watch:
+            self._armed.arm(Watch(Watched.CHILDREN, path), node.seen)
+        return sorted(node.children)
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
+        with self._server.lock:
+            results = self._change(
+                f"commit a transaction of {len(operations)} operations",
+                operations,
+                lambda tree: memory_transactions.apply(tree, operations, self._session_id),
+            )
+            for operation in operations:
+                if isinstance(operation, Delete):
+                    self._registrations.pop(operation.path, None)
+            return results
+
+    def _write(
+        self, path: str, operation: Operation, write: Callable[[MemoryTree], list[Event]]
+    ) -> None:
+        paths.check(path)
+        self._change(f"write {path}", [operation], lambda tree: (None, write(tree)))
+
+    def _change(self, what: str, operations: Sequence[Operation], change: Change[T]) -> T:
+        """Carry out a write, unless its answer, and perhaps itself, is to be lost."""
+        with self._connected(what, OutcomeUnknownError):
+            losing, self.losing = self.losing, None
+            if losing is None:
+                return self._carry_out(operations, change)
+            self.become(ConnectionState.SUSPENDED)
+            if losing is Losing.ANSWER:
+                # A refusal is an answer, too.
+                with contextlib.suppress(StateError):
+                    self._carry_out(operations, change)
+            raise OutcomeUnknownError(
+                f"cannot {what}: the connection was lost meanwhile; it may have been done or not"
+            )
+
+    def _carry_out(self, operations: Sequence[Operation], change: Change[T]) -> T:
+        result, events = change(self._server.tree)
+        self._server.commit(self, operations, events)
+        return result
 
     @contextmanager
-    def _tree(self, path: str) -> Iterator[MemoryTree]:
-        paths.check(path)
-        with self._ensemble.lock:
+    def _reading(self, *wanted: str) -> Iterator[MemoryTree]:
+        for path in wanted:
+            paths.check(path)
+        with self._connected(f"read {', '.join(wanted[:3])}", StateUnavailableError) as tree:
+            yield tree
+
+    @contextmanager
+    def _connected(self, what: str, ended: type[StateUnavailableError]) -> Iterator[MemoryTree]:
+        """Lock the tree; find out, by an error of type `ended`, that the session has ended."""
+        with self._server.lock:
             if self._closed:
-                raise StateClosedError(f"cannot use {path}: this session was closed")
+                raise StateClosedError(f"cannot {what}: this session was closed")
             if self._connection is not ConnectionState.CONNECTED:
                 raise StateUnavailableError(
-                    f"cannot use {path}: the session is cut off (the connection is"
+                    f"cannot {what}: the session is cut off (the connection is"
                     f" {self._connection.name})"
                 )
-            yield self._ensemble.tree
+            if self.ended:
+                former = self._session_id
+                self.reconnect()
+                raise ended(f"cannot {what}: session {former} has ended")
+            yield self._server.tree
 
 
 def _seen(node: Node | None) -> Seen | None:
     return None if node is None else node.seen
+
+
+def _told(node: Node) -> NodeData:
+    return NodeData(node.data, node.stat)

@@ -4,12 +4,14 @@ No sessions, watches, threads or clock in here: an owner is a number, and every 
 happened, in ZooKeeper's order (its DataTree): first at the node itself, then at its parent.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stormkeeper.errors import NodeExistsError, NoNodeError, NotEmptyError, StateError
 from stormkeeper.state import paths
-from stormkeeper.state.storage import DIRECTORY, EventType
+from stormkeeper.state.storage import DIRECTORY, EventType, NodeStat
 from stormkeeper.state.watches import Seen
 
 #: The owner of a persistent node.
@@ -42,6 +44,18 @@ class Node:
         """What a watch remembers of the node."""
         return Seen(self.created, self.modified, self.children_modified)
 
+    @property
+    def stat(self) -> NodeStat:
+        """What is told of the node beside its value."""
+        return NodeStat(
+            version=self.version,
+            created=self.created,
+            modified=self.modified,
+            children_modified=self.children_modified,
+            owner=self.owner,
+            children=len(self.children),
+        )
+
 
 class MemoryTree:
     """Nodes by path; the root is always there. Not safe for concurrent use."""
@@ -49,6 +63,13 @@ class MemoryTree:
     def __init__(self) -> None:
         self._changes = 0
         self._nodes = {"/": Node(b"", NOBODY, 0, 0, 0)}
+        #: Within `all_or_nothing`: each node touched so far as it was, None where there was none.
+        self._former: dict[str, Node | None] | None = None
+
+    @property
+    def changes(self) -> int:
+        """How many changes there were; the newest one's number, ZooKeeper's zxid."""
+        return self._changes
 
     def find(self, path: str) -> Node | None:
         """Return the node at a path, None when there is none."""
@@ -69,13 +90,14 @@ class MemoryTree:
 
     def owned_by(self, owner: int) -> list[str]:
         """Return the paths of an owner's ephemeral nodes, in the order they were made."""
-        return [path for path, node in self._nodes.items() if node.owner == owner]
+        owned = [path for path, node in self._nodes.items() if node.owner == owner]
+        return sorted(owned, key=lambda path: self._nodes[path].created)
 
     def put(self, path: str, data: bytes) -> list[Event]:
         """Set a node's value; make it, persistent, and its ancestors if it is absent."""
         if path in self._nodes:
-            return self._set(path, data)
-        return self.make_directory(paths.parent(path)) + self._create(path, data, NOBODY)
+            return self.set_value(path, data)
+        return self.make_directory(paths.parent(path)) + self.create(path, data, NOBODY)
 
     def put_ephemeral(self, path: str, data: bytes, owner: int) -> list[Event]:
         """Make an owner's ephemeral node, in the place of whatever is there."""
@@ -83,17 +105,20 @@ class MemoryTree:
         if node is None:
             events = self.make_directory(paths.parent(path))
         elif node.owner == owner:
-            return self._set(path, data)
+            return self.set_value(path, data)
         else:
-            events = self._delete(path)
-        return events + self._create(path, data, owner)
+            events = self.remove(path)
+        return events + self.create(path, data, owner)
 
     def create_sequential(self, path: str, data: bytes, owner: int) -> tuple[str, list[Event]]:
         """Make an owner's ephemeral node, named by `path` and a number; return its path."""
-        parent = paths.parent(path)
-        events = self.make_directory(parent)
-        numbered = f"{path}{self.get(parent).children_created:010d}"
-        return numbered, events + self._create(numbered, data, owner)
+        events = self.make_directory(paths.parent(path))
+        numbered = self.numbered(path)
+        return numbered, events + self.create(numbered, data, owner)
+
+    def numbered(self, path: str) -> str:
+        """Return the path of the next sequential node that begins with `path`."""
+        return f"{path}{self.get(paths.parent(path)).children_created:010d}"
 
     def make_directory(self, path: str) -> list[Event]:
         """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
@@ -103,7 +128,7 @@ class MemoryTree:
             path = paths.parent(path)
         events = []
         for above in reversed(missing):
-            events += self._create(above, DIRECTORY if above == missing[0] else b"", NOBODY)
+            events += self.create(above, DIRECTORY if above == missing[0] else b"", NOBODY)
         return events
 
     def delete(self, path: str) -> list[Event]:
@@ -111,25 +136,36 @@ class MemoryTree:
         levels = [[path] if path in self._nodes else []]
         while levels[-1]:
             levels.append(sorted(f"{p}/{n}" for p in levels[-1] for n in self._nodes[p].children))
-        return [event for level in reversed(levels) for p in level for event in self._delete(p)]
+        return [event for level in reversed(levels) for p in level for event in self.remove(p)]
 
-    def _set(self, path: str, data: bytes) -> list[Event]:
-        self._changes += 1
-        node = self._nodes[path]
+    def set_value(self, path: str, data: bytes) -> list[Event]:
+        """Set the value of a node that is there."""
+        node = self.get(path)
+        now = self._change(path)
         node.data = data
         node.version += 1
-        node.modified = self._changes
+        node.modified = now
         return [Event(EventType.NODE_DATA_CHANGED, path)]
 
-    def _create(self, path: str, data: bytes, owner: int) -> list[Event]:
+    def create(self, path: str, data: bytes, owner: int) -> list[Event]:
+        """Make a node whose parent is there.
+
+        Raises
+        ------
+        NodeExistsError
+            There is one already.
+        NoNodeError
+            There is no parent.
+        StateError
+            The parent is ephemeral.
+        """
         if path in self._nodes:
             raise NodeExistsError(f"there is a node {path} already")
         above = paths.parent(path)
         parent = self.get(above)
         if parent.owner != NOBODY:
             raise StateError(f"cannot create {path}: its parent is ephemeral and has no children")
-        self._changes += 1
-        now = self._changes
+        now = self._change(path, above)
         self._nodes[path] = Node(data, owner, now, now, now)
         parent.children.add(path.rpartition("/")[2])
         parent.children_created += 1
@@ -139,16 +175,55 @@ class MemoryTree:
             Event(EventType.NODE_CHILDREN_CHANGED, above),
         ]
 
-    def _delete(self, path: str) -> list[Event]:
+    def remove(self, path: str) -> list[Event]:
+        """Delete a node that is there and has no children.
+
+        Raises
+        ------
+        NoNodeError
+            There is none.
+        NotEmptyError
+            It has children.
+        """
         if self.get(path).children:
-            raise NotEmptyError(f"cannot replace {path}: it has children")
-        self._changes += 1
-        del self._nodes[path]
+            raise NotEmptyError(f"cannot delete {path}: it has children")
         above = paths.parent(path)
         parent = self.get(above)
+        now = self._change(path, above)
+        del self._nodes[path]
         parent.children.remove(path.rpartition("/")[2])
-        parent.children_modified = self._changes
+        parent.children_modified = now
         return [
             Event(EventType.NODE_DELETED, path),
             Event(EventType.NODE_CHILDREN_CHANGED, above),
         ]
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """Count all changes made within as one; undo them all if an exception leaves it."""
+        before = self._changes
+        self._changes += 1
+        self._former = {}
+        try:
+            yield
+        except BaseException:
+            self._changes = before
+            for path, node in self._former.items():
+                if node is not None:
+                    self._nodes[path] = node
+                elif path in self._nodes:
+                    del self._nodes[path]
+            raise
+        finally:
+            self._former = None
+
+    def _change(self, *touched: str) -> int:
+        """Return the number of a change that begins now, of the nodes at these paths."""
+        if self._former is None:
+            self._changes += 1
+            return self._changes
+        for path in touched:
+            if path not in self._former:
+                node = self._nodes.get(path)
+                self._former[path] = node and replace(node, children=set(node.children))
+        return self._changes

@@ -1,16 +1,16 @@
 """Heartbeats in Pacemaker, alone or beside another store that has the rest of the state."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from stormkeeper.errors import StateClosedError
 from stormkeeper.state import paths
-from stormkeeper.state.storage import (
-    ClusterState,
-    ConnectionListener,
-    ConnectionState,
-    EventCallback,
-    VersionedData,
-)
+from stormkeeper.state.storage import ClusterState
+from stormkeeper.state.transactions import Transaction
+from stormkeeper.state.wrapped import WrappedReader
+
+if TYPE_CHECKING:
+    from stormkeeper.pacemaker.client.readings import Reading
 
 
 class Heartbeats(Protocol):
@@ -26,6 +26,10 @@ class Heartbeats(Protocol):
 
     def children(self, path: str) -> list[str]:
         """Return the names of the children of a path."""
+        ...
+
+    def readings(self, path: str) -> "Mapping[str, Reading]":
+        """Return the newest pulse of every path at and below a path, by path."""
         ...
 
     def delete_path(self, path: str) -> None:
@@ -55,12 +59,18 @@ class PacemakerHeartbeats:
         self._at(path).send_pulse(path, data)
 
     def get_worker_hb(self, path: str) -> bytes | None:
-        """See `HeartbeatStore.get_worker_hb`."""
+        """See `HeartbeatReader.get_worker_hb`."""
         return self._at(path).get_pulse(path)
 
     def get_worker_hb_children(self, path: str) -> list[str]:
-        """See `HeartbeatStore.get_worker_hb_children`."""
+        """See `HeartbeatReader.get_worker_hb_children`."""
         return sorted(self._at(path).children(path))
+
+    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
+        """See `HeartbeatReader.get_worker_hbs`."""
+        readings = self._at(path).readings(path)
+        directly = sorted(p for p in readings if p not in (path, "/") and paths.parent(p) == path)
+        return {p.rpartition("/")[2]: readings[p].details for p in directly}
 
     def delete_worker_hb(self, path: str) -> None:
         """See `HeartbeatStore.delete_worker_hb`."""
@@ -79,7 +89,7 @@ class PacemakerHeartbeats:
         return self._pacemakers
 
 
-class PacemakerState(PacemakerHeartbeats):
+class PacemakerState(WrappedReader):
     """A `ClusterState` that hands the heartbeat calls to Pacemakers, and all others on.
 
     Parameters
@@ -91,37 +101,33 @@ class PacemakerState(PacemakerHeartbeats):
     """
 
     def __init__(self, wrapped: ClusterState, heartbeats: Heartbeats) -> None:
-        super().__init__(heartbeats)
-        self._wrapped = wrapped
+        super().__init__(wrapped)
+        self._heartbeats = PacemakerHeartbeats(heartbeats)
 
     @property
-    def connection(self) -> ConnectionState:
-        """See `ClusterState.connection`; Pacemakers have no sessions."""
-        return self._wrapped.connection
+    def heartbeats_are_nodes(self) -> bool:
+        """See `StateReader.heartbeats_are_nodes`; they are pulses."""
+        return False
 
-    def get_data(self, path: str, watch: bool = False) -> bytes | None:
-        """See `ClusterState.get_data`."""
-        return self._wrapped.get_data(path, watch)
-
-    def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
-        """See `ClusterState.get_data_with_version`."""
-        return self._wrapped.get_data_with_version(path, watch)
-
-    def get_version(self, path: str, watch: bool = False) -> int | None:
-        """See `ClusterState.get_version`."""
-        return self._wrapped.get_version(path, watch)
-
-    def node_exists(self, path: str, watch: bool = False) -> bool:
-        """See `ClusterState.node_exists`."""
-        return self._wrapped.node_exists(path, watch)
-
-    def get_children(self, path: str, watch: bool = False) -> list[str]:
-        """See `ClusterState.get_children`."""
-        return self._wrapped.get_children(path, watch)
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """See `StateWriter.admit`."""
+        self._wrapped.admit(storm_id, digest_id)
 
     def set_data(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_data`."""
+        """See `StateWriter.set_data`."""
         self._wrapped.set_data(path, data)
+
+    def mkdirs(self, path: str) -> None:
+        """See `StateWriter.mkdirs`."""
+        self._wrapped.mkdirs(path)
+
+    def delete_node(self, path: str) -> None:
+        """See `StateWriter.delete_node`."""
+        self._wrapped.delete_node(path)
+
+    def transaction(self) -> Transaction:
+        """See `StateWriter.transaction`."""
+        return self._wrapped.transaction()
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
@@ -131,37 +137,29 @@ class PacemakerState(PacemakerHeartbeats):
         """See `ClusterState.create_sequential`."""
         return self._wrapped.create_sequential(path, data)
 
-    def mkdirs(self, path: str) -> None:
-        """See `ClusterState.mkdirs`."""
-        self._wrapped.mkdirs(path)
+    def set_worker_hb(self, path: str, data: bytes) -> None:
+        """See `HeartbeatStore.set_worker_hb`."""
+        self._heartbeats.set_worker_hb(path, data)
 
-    def delete_node(self, path: str) -> None:
-        """See `ClusterState.delete_node`."""
-        self._wrapped.delete_node(path)
+    def get_worker_hb(self, path: str) -> bytes | None:
+        """See `HeartbeatReader.get_worker_hb`."""
+        return self._heartbeats.get_worker_hb(path)
 
-    def sync_path(self, path: str) -> None:
-        """See `ClusterState.sync_path`."""
-        self._wrapped.sync_path(path)
+    def get_worker_hb_children(self, path: str) -> list[str]:
+        """See `HeartbeatReader.get_worker_hb_children`."""
+        return self._heartbeats.get_worker_hb_children(path)
 
-    def register(self, callback: EventCallback) -> int:
-        """See `ClusterState.register`."""
-        return self._wrapped.register(callback)
+    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
+        """See `HeartbeatReader.get_worker_hbs`."""
+        return self._heartbeats.get_worker_hbs(path)
 
-    def unregister(self, registration: int) -> None:
-        """See `ClusterState.unregister`."""
-        self._wrapped.unregister(registration)
-
-    def add_listener(self, listener: ConnectionListener) -> None:
-        """See `ClusterState.add_listener`."""
-        self._wrapped.add_listener(listener)
-
-    def remove_listener(self, listener: ConnectionListener) -> None:
-        """See `ClusterState.remove_listener`."""
-        self._wrapped.remove_listener(listener)
+    def delete_worker_hb(self, path: str) -> None:
+        """See `StateWriter.delete_worker_hb`."""
+        self._heartbeats.delete_worker_hb(path)
 
     def close(self) -> None:
-        """See `ClusterState.close`."""
+        """See `StateReader.close`."""
         try:
-            super().close()
+            self._heartbeats.close()
         finally:
             self._wrapped.close()

@@ -23,6 +23,13 @@ LOG_CONFIGS = "/logconfigs"
 PROFILER_CONFIGS = "/profilerconfigs"
 BACKPRESSURE = "/backpressure"
 
+#: The queue of those who would lead, and (Java-serialised, Storm's own) who leads.
+LEADER_LOCK = "/leader-lock"
+LEADER_INFO = "/leader-info"
+
+#: Storm's private keys of workers.
+SECRET_KEYS = "/secretkeys"
+
 #: The task-level tree of Storm's first years, which is kept beside the worker-level one.
 TASKS = "/tasks"
 TASKBEATS = "/taskbeats"
@@ -41,14 +48,43 @@ DIRECTORIES = (
     BACKPRESSURE,
 )
 
+#: The trees that have a node, or several below one, for every topology, by its id.
+_BY_TOPOLOGY = frozenset(
+    (
+        ASSIGNMENTS,
+        STORMS,
+        WORKERBEATS,
+        ERRORS,
+        CREDENTIALS,
+        LOG_CONFIGS,
+        PROFILER_CONFIGS,
+        BACKPRESSURE,
+        TASKS,
+        TASKBEATS,
+        TASKERRORS,
+    )
+)
+
+#: Everything that Storm, or we, keep directly below the root.
+FIRST_LEVEL = _BY_TOPOLOGY | {
+    SUPERVISORS,
+    NIMBUSES,
+    BLOBSTORE,
+    BLOB_KEY_SEQUENCES,
+    LEADER_LOCK,
+    LEADER_INFO,
+    SECRET_KEYS,
+}
+
 #: What ZooKeeper allows in no path (its PathUtils): control characters, private ones, and all that
 #: Java writes as two (emoji among them).
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
 _LAST_ERROR = "-last-error"
 
-#: The longest port that every reader can hold in 32 bits; anybody may write a path to a Pacemaker.
-_PORT_DIGITS = 9
+#: The longest number in a name that every reader can hold in 32 bits; anybody may write a path to
+#: a Pacemaker.
+_DIGITS = 9
 
 
 def check(path: str) -> str:
@@ -61,7 +97,11 @@ def check(path: str) -> str:
     ------
     InvalidPathError
         It is not one.
+    TypeError
+        It is no str.
     """
+    if not isinstance(path, str):
+        raise TypeError(f"a path is a str, not {type(path).__name__}")
     if path == "/":
         return path
     if not path.startswith("/"):
@@ -86,6 +126,24 @@ def parent(path: str) -> str:
 def is_at_or_below(path: str, top: str) -> bool:
     """Return whether `path` is `top` or in the tree below it."""
     return top in ("/", path) or path.startswith(f"{top}/")
+
+
+def first_level(path: str) -> str:
+    """Return the first level of `path`, such as ``/storms``; that of ``/`` is itself."""
+    return "/" + path.split("/", 2)[1]
+
+
+def storm_id_of(path: str) -> str | None:
+    """Return the id of the topology that `path` belongs to, None when it belongs to none.
+
+    Examples
+    --------
+    >>> storm_id_of("/errors/wc-1-1700000000/split/e0000000003")
+    'wc-1-1700000000'
+    >>> storm_id_of("/supervisors/sup-aaaa")
+    """
+    names = path.split("/", 3)
+    return names[2] or None if len(names) > 2 and f"/{names[1]}" in _BY_TOPOLOGY else None
 
 
 def assignment(storm_id: str) -> str:
@@ -113,6 +171,20 @@ def workerbeat(storm_id: str, node: str, port: int) -> str:
     return _join(WORKERBEATS, storm_id, f"{node}-{port}")
 
 
+class Slot(NamedTuple):
+    """A port of a supervisor, `node` being the supervisor's id: where one worker runs."""
+
+    node: str
+    port: int
+
+
+def parse_slot(name: str) -> Slot | None:
+    """Read the name ``node-port`` of a heartbeat, or of a back-pressure node; None for others."""
+    # A node's id has dashes of its own.
+    node, port = _numbered(name)
+    return None if port is None else Slot(node, port)
+
+
 class Workerbeat(NamedTuple):
     """Whose heartbeat a path holds."""
 
@@ -132,7 +204,7 @@ def parse_workerbeat(path: str) -> Workerbeat | None:
     names = _names_below(WORKERBEATS, path, 2)
     if names is None:
         return None
-    slot = _parse_slot(names[1])
+    slot = parse_slot(names[1])
     return Workerbeat(names[0], *slot) if slot else None
 
 
@@ -209,6 +281,19 @@ def blob_holder(key: str, nimbus_id: str, version: int) -> str:
     return _join(BLOBSTORE, key, f"{nimbus_id}-{version}")
 
 
+class BlobHolder(NamedTuple):
+    """Which Nimbus, by its id, holds which version of a blob."""
+
+    nimbus: str
+    version: int
+
+
+def parse_blob_holder(name: str) -> BlobHolder | None:
+    """Read the name ``nimbus id-version`` of a node below a blob's, None when it is none."""
+    nimbus_id, version = _numbered(name)
+    return None if version is None else BlobHolder(nimbus_id, version)
+
+
 def blob_key_sequence(key: str) -> str:
     """Where a blob's highest version is counted."""
     return _join(BLOB_KEY_SEQUENCES, key)
@@ -254,6 +339,11 @@ def task(storm_id: str, task_id: int) -> str:
     return _join(TASKS, storm_id, str(task_id))
 
 
+def parse_task(name: str) -> int | None:
+    """Read the name of a task's node, None when it is none."""
+    return _number(name)
+
+
 def taskbeats(storm_id: str) -> str:
     """Where the heartbeats of a topology's tasks are."""
     return _join(TASKBEATS, storm_id)
@@ -264,13 +354,25 @@ def taskbeat(storm_id: str, task_id: int) -> str:
     return _join(TASKBEATS, storm_id, str(task_id))
 
 
+def taskerrors(storm_id: str) -> str:
+    """Where the errors of a topology's tasks are."""
+    return _join(TASKERRORS, storm_id)
+
+
 def task_errors(storm_id: str, task_id: int) -> str:
-    """Where a task's newest errors are, as sequential nodes."""
+    """Where a task's newest errors are, as sequential nodes ``e…``."""
     return _join(TASKERRORS, storm_id, str(task_id))
+
+
+def task_error_prefix(storm_id: str, task_id: int) -> str:
+    """Where a task's next error goes: `create_sequential` adds its number."""
+    return _join(task_errors(storm_id, task_id), "e")
 
 
 def _join(top: str, *names: str) -> str:
     for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"a name below {top} is a str, not {type(name).__name__}")
         if "/" in name:
             raise InvalidPathError(f"{name!r} cannot be a name below {top}: it has a / in it")
     return check("/".join((top, *names)))
@@ -283,14 +385,25 @@ def _names_below(top: str, path: str, count: int) -> list[str] | None:
     return names if len(names) == count and all(names) else None
 
 
-def _parse_slot(name: str) -> tuple[str, int] | None:
-    # A node's id has dashes of its own.
-    node, dash, port = name.rpartition("-")
-    if node and dash and port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS:
-        return node, int(port)
+def _numbered(name: str) -> tuple[str, int | None]:
+    """Take ``name-number`` apart; no number where it is not of that form."""
+    head, _, digits = name.rpartition("-")
+    return (head, _number(digits)) if head else (name, None)
+
+
+def _number(digits: str) -> int | None:
+    if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS:
+        return int(digits)
     return None
 
 
 def _encode(name: str) -> str:
     """Encode as Java's URLEncoder: it leaves ``*`` alone and encodes ``~``; Python the reverse."""
-    return quote_plus(name, safe="*").replace("~", "%7E")
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a component is a str, not {type(name).__name__}")
+    try:
+        return quote_plus(name, safe="*").replace("~", "%7E")
+    except UnicodeEncodeError:
+        raise InvalidPathError(
+            f"{name!r} cannot be the name of a component: it has half of a surrogate pair in it"
+        ) from None

@@ -1,5 +1,8 @@
 """``ClusterState``: what every store of the cluster's state can do, and what may be relied on.
 
+It comes in three parts, for those who need less: a `StateReader` changes nothing, a `StateWriter`
+makes persistent nodes and deletes, and `ClusterState` has nodes of its own session besides.
+
 A store is a tree of nodes. A node has a value of bytes, a version that counts the changes of its
 value, and children; an ephemeral node belongs to a session and ends with it. Paths are absolute
 and relative to ``storm.zookeeper.root``, which is made if absent.
@@ -7,11 +10,13 @@ and relative to ``storm.zookeeper.root``, which is made if absent.
 **Deadlines.** Every call ends. One that cannot reach the store ends in `StateUnavailableError` by
 its deadline (``storm.zookeeper.connection.timeout``), also while the connection is suspended.
 
-**Outcomes.** A call returns when what it says is done, and applied. `StateUnavailableError` from a
-call that writes means that it may or may not have been applied, now or a moment later; whoever
-must know reads again. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a
-lost connection, by themselves, within their deadline; `set_data` and `create_sequential` are not,
-since a second application could undo a later write of somebody else, or make a second node.
+**Outcomes.** A call returns when what it says is done, and applied. When its connection or its time
+ends after it was sent, that is `OutcomeUnknownError`: it has been applied, or not, or will be a
+moment later, and whoever must know reads again. Any other `StateUnavailableError` says that it was
+never sent. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a lost
+connection, by themselves, within their deadline; `set_data`, `create_sequential` and transactions
+are not, since a second application could undo a later write of somebody else, or make a second
+node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: the next change of what was read is told
 once to every registered callback, with the path. Two watches for the same thing, or two reasons
@@ -24,24 +29,32 @@ made them, on one thread of the store's own. A callback may use the store. One t
 logged, and ends nothing. Before a read returns what an event announced, the event has been queued.
 
 **Sessions.** A lost session is followed by a new one by itself. Nodes that `set_ephemeral_node`
-made are made again in it; those of `create_sequential` never are.
+made are made again in it; those of `create_sequential` and of transactions never are. Then every
+callback is told once, with the path ``/``, that it may have missed events: no watch was left for
+some of what it had learned otherwise.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
+
+from stormkeeper.state.transactions import Transaction
 
 #: Value of a node that is only a directory: what Storm writes.
 DIRECTORY = b"\x07"
 
 
 class EventType(enum.Enum):
-    """What happened to a watched node."""
+    """What happened to a watched node, or to all that is watched."""
 
     NODE_CREATED = "created"
     NODE_DELETED = "deleted"
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
+
+    #: Told to every callback, with the path ``/``, when a new session follows a lost one: after
+    #: ``CONNECTED``, and before the events that its watches missed. No watch is used up by it.
+    EVENTS_MISSED = "events missed"
 
 
 class ConnectionState(enum.Enum):
@@ -64,6 +77,39 @@ class VersionedData(NamedTuple):
     version: int
 
 
+class NodeStat(NamedTuple):
+    """What a store knows of a node beside its value.
+
+    The three counts are those of the store's changes (ZooKeeper's zxids): a later change of
+    anything has a greater one, and all changes of one transaction have the same.
+    """
+
+    #: How often the value was set since the node was made.
+    version: int
+
+    #: The change that made the node.
+    created: int
+
+    #: The change that made it, or set its value last.
+    modified: int
+
+    #: The change that made it, or made or deleted a child of it last.
+    children_modified: int
+
+    #: The id of the session that an ephemeral node belongs to; 0 for a persistent one.
+    owner: int
+
+    #: How many children there are.
+    children: int
+
+
+class NodeData(NamedTuple):
+    """A node's value, and the rest of what there is to know of it at that moment."""
+
+    data: bytes
+    stat: NodeStat
+
+
 #: Takes an event's type and path.
 EventCallback = Callable[[EventType, str], None]
 
@@ -71,7 +117,31 @@ EventCallback = Callable[[EventType, str], None]
 ConnectionListener = Callable[[ConnectionState], None]
 
 
-class HeartbeatStore(Protocol):
+class HeartbeatReader(Protocol):
+    """Reads workers' heartbeats; where there is a Pacemaker, those in the Pacemaker.
+
+    Notes
+    -----
+    With a Pacemaker, every heartbeat call may raise a `PacemakerError`.
+    """
+
+    def get_worker_hb(self, path: str) -> bytes | None:
+        """Return a worker's heartbeat, None when there is none."""
+        ...
+
+    def get_worker_hb_children(self, path: str) -> list[str]:
+        """Return the names of the children of a heartbeat path, sorted; none when it is absent."""
+        ...
+
+    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
+        """Return the heartbeats directly below a path by their names, sorted; none if it is absent.
+
+        A Pacemaker is asked once; other stores for the names, and then for all values together.
+        """
+        ...
+
+
+class HeartbeatStore(HeartbeatReader, Protocol):
     """Where workers' heartbeats go: all that a worker needs to beat. Safe for many threads.
 
     Notes
@@ -80,21 +150,7 @@ class HeartbeatStore(Protocol):
     """
 
     def set_worker_hb(self, path: str, data: bytes) -> None:
-        """Store a worker's heartbeat; where there is a Pacemaker, in the Pacemaker.
-
-        Raises
-        ------
-        PacemakerError
-            A Pacemaker failed; this holds for all four heartbeat calls.
-        """
-        ...
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """Return a worker's heartbeat, None when there is none."""
-        ...
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """Return the names of the children of a heartbeat path, sorted; none when it is absent."""
+        """Store a worker's heartbeat; where there is a Pacemaker, in the Pacemaker."""
         ...
 
     def delete_worker_hb(self, path: str) -> None:
@@ -109,8 +165,8 @@ class HeartbeatStore(Protocol):
         ...
 
 
-class ClusterState(HeartbeatStore, Protocol):
-    """A session with a store of the cluster's state. Safe for many threads.
+class StateReader(HeartbeatReader, Protocol):
+    """A session with a store of the cluster's state that changes nothing. Safe for many threads.
 
     Notes
     -----
@@ -118,13 +174,25 @@ class ClusterState(HeartbeatStore, Protocol):
 
     - `InvalidPathError`: the path is not one (see `stormkeeper.state.paths.check`);
     - `StateUnavailableError`: the store was not reached, or did not answer, before the deadline;
+      `OutcomeUnknownError` where something may have been written;
     - `StateClosedError`: this session was closed;
+    - `AccessDeniedError`: an ACL does not allow it;
     - `StateError`: the store refused for another reason.
     """
 
     @property
     def connection(self) -> ConnectionState:
         """How the session stands now, whatever listeners have been told so far."""
+        ...
+
+    @property
+    def session_id(self) -> int | None:
+        """The id of the newest session, as `NodeStat.owner` has it; None before the first."""
+        ...
+
+    @property
+    def heartbeats_are_nodes(self) -> bool:
+        """Whether heartbeats are nodes of this store; they are not where there is a Pacemaker."""
         ...
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
@@ -140,6 +208,10 @@ class ClusterState(HeartbeatStore, Protocol):
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
         """Return a node's version, None when there is no node; watch as `get_data`."""
+        ...
+
+    def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
+        """Return all that is known of a node, None when there is none; watch as `get_data`."""
         ...
 
     def node_exists(self, path: str, watch: bool = False) -> bool:
@@ -159,38 +231,82 @@ class ClusterState(HeartbeatStore, Protocol):
         """
         ...
 
+    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+        """Return what is at each path, in their order, None where there is no node.
+
+        It takes the time of one read, not of many, and of a second one for the watches of absent
+        nodes; watch as `get_data`. What is read is no snapshot: one node may change meanwhile.
+        """
+        ...
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """Return the sorted names of each node's children, None where there is no node.
+
+        It takes the time of one read, and is no snapshot, as `read_many`.
+        """
+        ...
+
+    def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
+        """Return a node's children by their names, sorted; one deleted meanwhile is left out.
+
+        It takes the time of two reads. The watch is that of `get_children`.
+
+        Raises
+        ------
+        NoNodeError
+            There is no node; no watch is left then.
+        """
+        ...
+
+    def sync_path(self, path: str) -> None:
+        """Make the next reads see every write, of anybody, that was done before this call."""
+        ...
+
+    def register(self, callback: EventCallback) -> int:
+        """Have `callback` told every event of this session's watches; returns an id."""
+        ...
+
+    def unregister(self, registration: int) -> None:
+        """Tell the callback of that id no more events; an unknown id is fine."""
+        ...
+
+    def add_listener(self, listener: ConnectionListener) -> None:
+        """Have `listener` told every change of the connection from now on.
+
+        After ``CONNECTED`` follow the events that were missed while it was not.
+        """
+        ...
+
+    def remove_listener(self, listener: ConnectionListener) -> None:
+        """Tell `listener` no more; an unknown one is fine."""
+        ...
+
+    def close(self) -> None:
+        """End the session and with it its ephemeral nodes; a second time does nothing.
+
+        No callback starts after it, and every other call fails. A callback may call it.
+        """
+        ...
+
+
+class StateWriter(StateReader, Protocol):
+    """A session that makes persistent nodes, and deletes."""
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """Have a topology's own user, None for nobody, do with its nodes what is the user's.
+
+        Parameters
+        ----------
+        storm_id
+            The topology. Nodes that are made for it from now on get the ACL; those that there are
+            keep theirs. Stores without ACLs do nothing.
+        digest_id
+            The user as ``user:base64(sha1("user:password"))``.
+        """
+        ...
+
     def set_data(self, path: str, data: bytes) -> None:
         """Give a node a value; make it, persistent, and its ancestors if they are absent.
-
-        Raises
-        ------
-        StateError
-            Its parent is ephemeral and so can have no children.
-        """
-        ...
-
-    def set_ephemeral_node(self, path: str, data: bytes) -> None:
-        """Make an ephemeral node of this session; make its ancestors if they are absent.
-
-        This is for registrations: the node is this session's afterwards, whoever had it. If it
-        is this session's already, its value is set. If it is another's, which is to say left over
-        from an earlier life of this process, or persistent, it is replaced in one step. After a
-        lost session it is made again, unless another session has taken the path by then.
-
-        Raises
-        ------
-        NotEmptyError
-            There is a node that has children.
-        StateError
-            Its parent is ephemeral and so can have no children.
-        """
-        ...
-
-    def create_sequential(self, path: str, data: bytes) -> str:
-        """Make an ephemeral node, named by `path` and ten digits that grow, and return its path.
-
-        The digits count the nodes made under the parent so far. Absent ancestors are made. Its
-        being ephemeral is Storm's choice.
 
         Raises
         ------
@@ -225,32 +341,44 @@ class ClusterState(HeartbeatStore, Protocol):
         """
         ...
 
-    def sync_path(self, path: str) -> None:
-        """Make the next reads see every write, of anybody, that was done before this call."""
+    def delete_worker_hb(self, path: str) -> None:
+        """Delete the heartbeat at a path and all below it; none is fine."""
         ...
 
-    def register(self, callback: EventCallback) -> int:
-        """Have `callback` told every event of this session's watches; returns an id."""
+    def transaction(self) -> Transaction:
+        """Begin a transaction; it makes no ancestors."""
         ...
 
-    def unregister(self, registration: int) -> None:
-        """Tell the callback of that id no more events; an unknown id is fine."""
-        ...
 
-    def add_listener(self, listener: ConnectionListener) -> None:
-        """Have `listener` told every change of the connection from now on.
+class ClusterState(StateWriter, HeartbeatStore, Protocol):
+    """A session with a store of the cluster's state, and with nodes of its own."""
 
-        After ``CONNECTED`` follow the events that were missed while it was not.
+    def set_ephemeral_node(self, path: str, data: bytes) -> None:
+        """Make an ephemeral node of this session; make its ancestors if they are absent.
+
+        This is for registrations: the node is this session's afterwards, whoever had it. If it
+        is this session's already, its value is set. If it is another's, which is to say left over
+        from an earlier life of this process, or persistent, it is replaced in one step. After a
+        lost session it is made again, unless another session has taken the path by then.
+
+        Raises
+        ------
+        NotEmptyError
+            There is a node that has children.
+        StateError
+            Its parent is ephemeral and so can have no children.
         """
         ...
 
-    def remove_listener(self, listener: ConnectionListener) -> None:
-        """Tell `listener` no more; an unknown one is fine."""
-        ...
+    def create_sequential(self, path: str, data: bytes) -> str:
+        """Make an ephemeral node, named by `path` and ten digits that grow, and return its path.
 
-    def close(self) -> None:
-        """End the session and with it its ephemeral nodes; a second time does nothing.
+        The digits count the nodes made under the parent so far. Absent ancestors are made. Its
+        being ephemeral is Storm's choice.
 
-        No callback starts after it, and every other call fails. A callback may call it.
+        Raises
+        ------
+        StateError
+            Its parent is ephemeral and so can have no children.
         """
         ...

@@ -45,6 +45,7 @@ _USED_UP = {
     EventType.NODE_DATA_CHANGED: (Watched.NODE,),
     EventType.NODE_DELETED: (Watched.NODE, Watched.CHILDREN),
     EventType.NODE_CHILDREN_CHANGED: (Watched.CHILDREN,),
+    EventType.EVENTS_MISSED: (),
 }
 
 
@@ -84,6 +85,8 @@ class ArmedWatches:
 
     def fire(self, event: EventType, path: str) -> bool:
         """Forget the watches that an event uses up; returns whether there were any."""
+        if not self._seen:
+            return False
         with self._lock:
             watches = [Watch(watched, path) for watched in _USED_UP[event]]
             used = [watch for watch in watches if watch in self._seen]

@@ -1,39 +1,30 @@
 """The cluster's state in ZooKeeper."""
 
-import logging
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kazoo.protocol.states import EventType as KazooEvent
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
-from stormkeeper.errors import (
-    InvalidPathError,
-    NoNodeError,
-    StateClosedError,
-    StateError,
-    StateUnavailableError,
-)
+from stormkeeper.errors import InvalidPathError, NoNodeError
 from stormkeeper.state import paths
+from stormkeeper.state.access import Role
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.storage import (
     ConnectionListener,
     ConnectionState,
     EventCallback,
     EventType,
+    NodeData,
+    NodeStat,
     VersionedData,
 )
-from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
-from stormkeeper.state.zookeeper_connection import Connection, Request, Settings
+from stormkeeper.state.transactions import Delete, Operation, Result, Transaction
+from stormkeeper.state.watches import ArmedWatches, Watch, Watched
+from stormkeeper.state.zookeeper_connection import Connection
+from stormkeeper.state.zookeeper_recovery import Recovery, seen
+from stormkeeper.state.zookeeper_settings import Settings
 from stormkeeper.state.zookeeper_tree import Tree, Watcher
-
-log = logging.getLogger(__name__)
-
-#: How long the recovery thread waits before it tries again, in seconds.
-RECOVERY_PAUSE_SECS = 1.0
 
 _EVENTS = {
     KazooEvent.CREATED: EventType.NODE_CREATED,
@@ -43,22 +34,28 @@ _EVENTS = {
 }
 
 
-def connect(conf: Mapping[str, Any]) -> "ZooKeeperState":
+def connect(
+    conf: Mapping[str, Any], *, role: Role = Role.SERVER, read_only: bool = False
+) -> "ZooKeeperState":
     """Connect to the ensemble of ``storm.zookeeper.*``.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    role
+        Whose credentials are used, and whose rules hold for what is made.
+    read_only
+        Whether an absent root is an error, instead of being made.
 
     Raises
     ------
     ConfigError
-        An entry of ``storm.zookeeper.servers`` is no address.
-    StateUnavailableError
-        No server answered within ``storm.zookeeper.connection.timeout``.
+        An entry of ``storm.zookeeper.servers`` is no address, or a credential is none.
+    NoNodeError, StateAuthenticationError, StateUnavailableError
+        As `ZooKeeperState`.
     """
-    if conf.get("storm.zookeeper.auth.scheme"):
-        log.warning(
-            "storm.zookeeper.auth.scheme is set, but this version does not authenticate to"
-            " ZooKeeper: nodes are made open to everyone"
-        )
-    return ZooKeeperState(Settings.from_conf(conf))
+    return ZooKeeperState(Settings.from_conf(conf, role, make_root=not read_only))
 
 
 class ZooKeeperState:
@@ -68,30 +65,35 @@ class ZooKeeperState:
     ------
     InvalidPathError
         The root is not a path.
+    NoNodeError
+        There is no root, and the settings do not allow to make it.
+    StateAuthenticationError
+        A server does not take us for who we say we are.
     StateUnavailableError
         No server answered within the call timeout.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._root = "" if settings.root == "/" else paths.check(settings.root)
-        self._callbacks = Callbacks("state callbacks")
+        self._security = settings.security
         self._armed = ArmedWatches()
         self._last_event: WatchedEvent | None = None
-        #: Ephemeral nodes of this process, and the session that they were last made in.
-        self._registrations: dict[str, bytes] = {}
-        self._registered_in: int | None = None
-        self._registering = threading.Lock()
         self._connection = Connection(settings, self._on_connection)
-        self._tree = Tree(self._connection)
-        self._recover = threading.Event()
-        self._recovery = threading.Thread(
-            target=self._keep_up, name="zookeeper recovery", daemon=True
+        self._tree = Tree(self._connection, self._acl)
+        self._recovery = Recovery(
+            self._connection,
+            self._tree,
+            self._node,
+            armed=self._armed,
+            watcher=self._on_watch,
+            tell=self._tell,
         )
+        # The last of what may fail to be made, as it has a thread.
+        self._callbacks = Callbacks("state callbacks")
         try:
             self._connection.start()
-            self._registered_in = self._connection.session_id
             self._recovery.start()
-            self._tree.make_directory(self._root or "/", self._connection.deadline())
+            self._find_root(settings.make_root)
         except BaseException:
             self.close()
             raise
@@ -100,6 +102,11 @@ class ZooKeeperState:
     def connection(self) -> ConnectionState:
         """See `ClusterState.connection`."""
         return self._connection.state
+
+    @property
+    def heartbeats_are_nodes(self) -> bool:
+        """See `ClusterState.heartbeats_are_nodes`."""
+        return True
 
     @property
     def session_id(self) -> int | None:
@@ -115,6 +122,7 @@ class ZooKeeperState:
         """See `ClusterState.get_data_with_version`."""
         node, deadline = self._node(path), self._connection.deadline()
         while True:
+            made = self._connection.times_made
             try:
                 data, stat = self._tree.read(node, deadline, self._watcher(watch))
             except NoNodeError:
@@ -122,7 +130,7 @@ class ZooKeeperState:
                 if not watch or self._stat(path, watch, deadline) is None:
                     return None
             else:
-                self._arm(watch, Watched.NODE, path, stat)
+                self._arm(watch, made, Watched.NODE, path, stat)
                 return VersionedData(data, stat.version)
 
     def get_version(self, path: str, watch: bool = False) -> int | None:
@@ -130,17 +138,60 @@ class ZooKeeperState:
         stat = self._stat(path, watch, self._connection.deadline())
         return None if stat is None else stat.version
 
+    def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
+        """See `ClusterState.get_stat`."""
+        stat = self._stat(path, watch, self._connection.deadline())
+        return None if stat is None else _node_stat(stat)
+
     def node_exists(self, path: str, watch: bool = False) -> bool:
         """See `ClusterState.node_exists`."""
         return self._stat(path, watch, self._connection.deadline()) is not None
 
     def get_children(self, path: str, watch: bool = False) -> list[str]:
         """See `ClusterState.get_children`."""
+        made = self._connection.times_made
         names, stat = self._tree.children(
             self._node(path), self._connection.deadline(), self._watcher(watch)
         )
-        self._arm(watch, Watched.CHILDREN, path, stat)
+        self._arm(watch, made, Watched.CHILDREN, path, stat)
         return names
+
+    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+        """See `ClusterState.read_many`."""
+        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        made = self._connection.times_made
+        found = self._tree.read_many(nodes, deadline, self._watcher(watch))
+        if watch:
+            for path, one in zip(paths, found, strict=True):
+                self._arm(watch, made, Watched.NODE, path, None if one is None else one[1])
+        return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See `ClusterState.children_many`."""
+        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        return self._tree.children_many(nodes, deadline)
+
+    def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
+        """See `ClusterState.children_data`."""
+        node, deadline = self._node(path), self._connection.deadline()
+        made = self._connection.times_made
+        names, stat = self._tree.children(node, deadline, self._watcher(watch))
+        self._arm(watch, made, Watched.CHILDREN, path, stat)
+        children = [f"{node.rstrip('/')}/{name}" for name in names]
+        found = self._tree.read_many(children, deadline)
+        return {
+            name: NodeData(one[0], _node_stat(one[1]))
+            for name, one in zip(names, found, strict=True)
+            if one is not None
+        }
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """See `ClusterState.admit`."""
+        self._security.rules.admit(storm_id, digest_id)
+
+    def transaction(self) -> Transaction:
+        """See `ClusterState.transaction`."""
+        return Transaction(self._commit)
 
     def set_data(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_data`."""
@@ -149,7 +200,7 @@ class ZooKeeperState:
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
         node, deadline = self._node(path), self._connection.deadline()
-        with self._registrations_locked(deadline) as registrations:
+        with self._recovery.registrations(deadline) as registrations:
             self._tree.put_ephemeral(node, data, deadline)
             registrations[path] = data
 
@@ -168,7 +219,7 @@ class ZooKeeperState:
         if path == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
         node, deadline = self._node(path), self._connection.deadline()
-        with self._registrations_locked(deadline) as registrations:
+        with self._recovery.registrations(deadline) as registrations:
             for registered in [p for p in registrations if paths.is_at_or_below(p, path)]:
                 del registrations[registered]
         self._tree.delete(node, deadline)
@@ -208,6 +259,13 @@ class ZooKeeperState:
         except NoNodeError:
             return []
 
+    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
+        """See `ClusterState.get_worker_hbs`."""
+        try:
+            return {name: found.data for name, found in self.children_data(path).items()}
+        except NoNodeError:
+            return {}
+
     def delete_worker_hb(self, path: str) -> None:
         """See `ClusterState.delete_worker_hb`."""
         self.delete_node(path)
@@ -215,41 +273,74 @@ class ZooKeeperState:
     def close(self) -> None:
         """See `ClusterState.close`."""
         self._connection.close()
-        self._recover.set()
+        self._recovery.wake()
         self._callbacks.close()
-        recovery = self._recovery
-        if recovery.is_alive() and recovery is not threading.current_thread():
-            recovery.join(RECOVERY_PAUSE_SECS)
+        self._recovery.join()
+
+    @property
+    def _registered_in(self) -> int | None:
+        """The session that registrations were last made in."""
+        return self._recovery.registered_in
+
+    def _find_root(self, may_make: bool) -> None:
+        root, deadline = self._root or "/", self._connection.deadline()
+        if may_make:
+            self._tree.make_directory(root, deadline)
+        elif not self._tree.exists(root, deadline):
+            raise NoNodeError(
+                f"there is nothing at {root} in ZooKeeper at {self._connection.ensemble}"
+            )
+
+    def _acl(self, node: str) -> list[Any] | None:
+        """Return who may use a node that is made; what is above the root is as the root is."""
+        below = paths.is_at_or_below(node, self._root or "/")
+        return self._security.acl((node.removeprefix(self._root) or "/") if below else "/")
 
     def _node(self, path: str) -> str:
         """Return the whole path in ZooKeeper."""
-        return self._root + path if paths.check(path) != "/" else self._root or "/"
+        return self._whole(paths.check(path))
+
+    def _whole(self, checked: str) -> str:
+        return self._root + checked if checked != "/" else self._root or "/"
 
     def _stat(self, path: str, watch: bool, deadline: float) -> ZnodeStat | None:
+        made = self._connection.times_made
         stat = self._tree.stat(self._node(path), deadline, self._watcher(watch))
-        self._arm(watch, Watched.NODE, path, stat)
+        self._arm(watch, made, Watched.NODE, path, stat)
         return stat
 
     def _watcher(self, watch: bool) -> Watcher | None:
         # Always the same one: kazoo then keeps it once for a path, however often it is left.
         return self._on_watch if watch else None
 
-    def _arm(self, watch: bool, watched: Watched, path: str, stat: ZnodeStat | None) -> None:
+    def _arm(
+        self, watch: bool, made: int, watched: Watched, path: str, stat: ZnodeStat | None
+    ) -> None:
+        """Remember a watch; `made`: how often a connection had been made before it was left."""
         if watch:
-            self._armed.arm(Watch(watched, path), _seen(stat))
+            self._armed.arm(Watch(watched, path), None if stat is None else seen(stat))
+            if self._connection.times_made != made:
+                # It may have gone with its connection, and not have been looked for in the next.
+                self._recovery.wake()
 
-    @contextmanager
-    def _registrations_locked(self, deadline: float) -> Iterator[dict[str, bytes]]:
-        """Keep `_registrations` and the nodes themselves in step with the recovery thread."""
-        if not self._registering.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise StateUnavailableError(
-                "the registrations of this session are being made again, and ZooKeeper has not"
-                " answered in time"
-            )
-        try:
-            yield self._registrations
-        finally:
-            self._registering.release()
+    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
+        deadline = self._connection.deadline()
+        deleted = [operation.path for operation in operations if isinstance(operation, Delete)]
+        if any(self._recovery.has_registered(path) for path in deleted):
+            with self._recovery.registrations(deadline) as registrations:
+                results = self._commit_now(operations, deadline)
+                for path in deleted:
+                    registrations.pop(path, None)
+            return results
+        return self._commit_now(operations, deadline)
+
+    def _commit_now(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
+        whole = [operation._replace(path=self._whole(operation.path)) for operation in operations]
+        results = self._tree.commit(whole, deadline)
+        return [
+            result.removeprefix(self._root) if isinstance(result, str) else result
+            for result in results
+        ]
 
     # kazoo's thread calls these two: they queue what happened, and never wait.
 
@@ -262,85 +353,14 @@ class ZooKeeperState:
 
     def _on_connection(self, state: ConnectionState) -> None:
         self._callbacks.tell_connection(state)
-        self._recover.set()
+        self._recovery.wake()
 
     def _tell(self, event: EventType, path: str) -> None:
         self._armed.fire(event, path)
         self._callbacks.tell_event(event, path)
 
-    # The recovery thread.
 
-    def _keep_up(self) -> None:
-        """After each reconnection, put back what the session had."""
-        while not self._connection.closed:
-            self._recover.wait(None if self.connection is ConnectionState.CONNECTED else 1.0)
-            self._recover.clear()
-            if self._connection.dead:
-                self._connection.restart()
-            elif self.connection is ConnectionState.CONNECTED:
-                self._put_back()
-
-    def _put_back(self) -> None:
-        try:
-            self._register_again()
-            self._look_again()
-        except StateUnavailableError as error:
-            if not self._connection.closed:
-                log.warning("what the ZooKeeper session had is not back yet: %s", error)
-                self._connection.wait_changed(RECOVERY_PAUSE_SECS)
-                self._recover.set()
-        except StateClosedError:
-            pass
-
-    def _register_again(self) -> None:
-        deadline = self._connection.deadline()
-        with self._registrations_locked(deadline) as registrations:
-            session = self._connection.session_id
-            if session == self._registered_in:
-                return
-            for path, data in list(registrations.items()):
-                try:
-                    self._tree.recreate_ephemeral(self._node(path), data, deadline)
-                except (StateUnavailableError, StateClosedError):
-                    raise
-                except StateError as error:
-                    # The others must not suffer from it.
-                    log.warning("%s is not registered any more: %s", path, error)
-                    del registrations[path]
-                else:
-                    log.info("%s is registered again in the new session", path)
-            self._registered_in = session
-
-    def _look_again(self) -> None:
-        """Tell what the armed watches missed, and arm those again that missed nothing."""
-        # First without arming: what a watch missed must not leave it armed for a second time.
-        for arm in (False, True):
-            watches = self._armed.all()
-            answers = self._connection.gather(
-                "look at",
-                ((self._node(w.path), self._look(w, arm)) for w in watches),
-                self._connection.deadline(),
-            )
-            for watch, answer in zip(watches, answers, strict=True):
-                if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
-                    # Whoever looks again is told the same.
-                    log.warning("the watch of %s could not be left again: %s", watch.path, answer)
-                    event: EventType | None = EventType.NODE_CHILDREN_CHANGED
-                else:
-                    event = self._armed.missed(watch, _seen(answer))
-                if event is not None:
-                    self._tell(event, watch.path)
-
-    def _look(self, watch: Watch, arm: bool) -> Request:
-        node = self._node(watch.path)
-        if arm and watch.watched is Watched.CHILDREN:
-            return lambda client: client.get_children_async(node, self._on_watch, True)
-        return lambda client: client.exists_async(node, self._on_watch if arm else None)
-
-
-def _seen(answer: Any) -> Seen | None:
-    """Read what kazoo answers: a stat, names of children with a stat, or that there is none."""
-    if answer is None or isinstance(answer, NoNodeError):
-        return None
-    stat = answer if isinstance(answer, ZnodeStat) else answer[1]
-    return Seen(stat.czxid, stat.mzxid, stat.pzxid)
+def _node_stat(stat: ZnodeStat) -> NodeStat:
+    return NodeStat(
+        stat.version, stat.czxid, stat.mzxid, stat.pzxid, stat.ephemeralOwner, stat.numChildren
+    )

@@ -6,22 +6,29 @@ to the same nodes at the same time is not an error but a reason to look again, f
 of rounds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from kazoo.client import KazooClient
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.serialization import Exists, GetChildren, GetChildren2, GetData
 from kazoo.protocol.states import ZnodeStat
 
 from stormkeeper.errors import (
+    AccessDeniedError,
     BadVersionError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OutcomeUnknownError,
     StateError,
+    StateUnavailableError,
+    TransactionError,
 )
-from stormkeeper.state import paths
+from stormkeeper.state import paths, zookeeper_transactions
 from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.zookeeper_connection import Connection, Request
+from stormkeeper.state.transactions import ANY_VERSION, Create, Delete, Operation, Result
+from stormkeeper.state.zookeeper_connection import Connection
+from stormkeeper.state.zookeeper_transactions import AccessLists, create_request
 
 #: How often an operation starts over because others changed the nodes it works on. One lost race
 #: is rare; as many as this in a row mean that somebody makes and deletes the node in a loop.
@@ -31,10 +38,19 @@ Watcher = Callable[[Any], None]
 
 
 class Tree:
-    """Reads and writes znodes through a connection."""
+    """Reads and writes znodes through a connection.
 
-    def __init__(self, connection: Connection) -> None:
+    Parameters
+    ----------
+    connection
+        Through which.
+    acl
+        Who may use the nodes that are made.
+    """
+
+    def __init__(self, connection: Connection, acl: AccessLists) -> None:
         self._connection = connection
+        self._acl = acl
 
     def read(
         self, path: str, deadline: float, watcher: Watcher | None = None
@@ -46,12 +62,16 @@ class Tree:
         NoNodeError
             There is none; no watch is left then.
         """
-        data, stat = self._read("read", path, lambda c: c.get_async(path, watcher), deadline)
+        data, stat = self._read("read", GetData(path, watcher), deadline)
         return data or b"", stat
 
     def stat(self, path: str, deadline: float, watcher: Watcher | None = None) -> ZnodeStat | None:
         """Return a node's stat, None when there is no node; a watch is left either way."""
-        return self._read("look at", path, lambda c: c.exists_async(path, watcher), deadline)
+        return self._read("look at", Exists(path, watcher), deadline)
+
+    def exists(self, path: str, deadline: float) -> bool:
+        """Return whether there is a node, readable or not."""
+        return self._connection.repeated(lambda: self._is_there(path, deadline), deadline)
 
     def children(
         self, path: str, deadline: float, watcher: Watcher | None = None
@@ -63,14 +83,30 @@ class Tree:
         NoNodeError
             There is none; no watch is left then.
         """
-        names, stat = self._read(
-            "list", path, lambda c: c.get_children_async(path, watcher, True), deadline
-        )
+        names, stat = self._read("list", GetChildren2(path, watcher), deadline)
         return sorted(names), stat
+
+    def read_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
+        """Return values and stats as `read` does, None where there is no node.
+
+        A watch is left either way.
+        """
+        connection = self._connection
+        return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
+
+    def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
+        """Return the sorted names of each node's children, None where there is no node."""
+        return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
+
+    def commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
+        """Apply operations, all or none. Not repeated. Errors as `Transaction.commit`."""
+        return zookeeper_transactions.commit(self._connection, operations, self._acl, deadline)
 
     def sync(self, path: str, deadline: float) -> None:
         """Have the server catch up with its leader."""
-        self._read("sync", path, lambda c: c.sync_async(path), deadline)
+        self._read("sync", wire.Sync(path), deadline)
 
     def make_directory(self, path: str, deadline: float) -> None:
         """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
@@ -116,13 +152,9 @@ class Tree:
 
     def create_sequential(self, path: str, data: bytes, deadline: float) -> str:
         """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
-
-        def create(client: KazooClient) -> Any:
-            return client.create_async(path, data, ephemeral=True, sequence=True)
-
         for _ in range(ROUNDS):
             try:
-                return str(self._call("create", path, create, deadline, data))
+                return str(self._create(path, data, deadline, ephemeral=True, sequential=True))
             except NoNodeError:
                 self.make_directory(paths.parent(path), deadline)
         raise _contended("create", path)
@@ -134,6 +166,33 @@ class Tree:
             if connection.repeated(lambda: self._delete_what_is_there(path, deadline), deadline):
                 return
         raise _contended("delete", path)
+
+    def _read_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
+        found: list[tuple[bytes, ZnodeStat] | None] = [None] * len(nodes)
+        left: Sequence[int] = range(len(nodes))
+        for _ in range(ROUNDS):
+            answers = self._gather("read", [GetData(nodes[i], watcher) for i in left], deadline)
+            absent = []
+            for index, answer in zip(left, answers, strict=True):
+                if isinstance(answer, NoNodeError):
+                    absent.append(index)
+                else:
+                    data, stat = answer
+                    found[index] = data or b"", stat
+            if watcher is None or not absent:
+                return found
+            # ZooKeeper leaves no watch when it reads what is not there.
+            stats = self._gather("look at", [Exists(nodes[i], watcher) for i in absent], deadline)
+            left = [i for i, stat in zip(absent, stats, strict=True) if stat is not None]
+            if not left:
+                return found
+        raise _contended("read", nodes[left[0]])
+
+    def _children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
+        answers = self._gather("list", [GetChildren(node, None) for node in nodes], deadline)
+        return [None if isinstance(names, NoNodeError) else sorted(names) for names in answers]
 
     def _put_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
         for _ in range(ROUNDS):
@@ -157,18 +216,14 @@ class Tree:
 
     def _replace(self, path: str, data: bytes, version: int, deadline: float) -> None:
         """Put an ephemeral node of ours in another's place, in one step."""
-
-        def replace(client: KazooClient) -> Any:
-            transaction = client.transaction()
-            transaction.delete(path, version)
-            transaction.create(path, data, ephemeral=True)
-            return transaction.commit_async()
-
-        self._call("replace", path, replace, deadline, data)
+        try:
+            self.commit([Delete(path, version), Create(path, data, ephemeral=True)], deadline)
+        except TransactionError as error:
+            raise error.reason from error
 
     def _make(self, path: str, data: bytes, deadline: float) -> None:
         for _ in range(ROUNDS):
-            if self._look_at(path, deadline) is not None:
+            if self._is_there(path, deadline):
                 return
             try:
                 self._create(path, data, deadline)
@@ -180,69 +235,75 @@ class Tree:
                 return
         raise _contended("create", path)
 
+    def _is_there(self, path: str, deadline: float) -> bool:
+        try:
+            return self._look_at(path, deadline) is not None
+        except AccessDeniedError:
+            # Only of what there is can anybody be denied the sight.
+            return True
+
     def _look_at(self, path: str, deadline: float) -> ZnodeStat | None:
-        return self._call("look at", path, lambda c: c.exists_async(path), deadline)
+        return self._connection.call("look at", path, Exists(path, None), deadline)
 
     def _set(self, path: str, data: bytes, deadline: float) -> bool:
         try:
-            self._call("write", path, lambda c: c.set_async(path, data), deadline, data)
+            request = wire.SetData(path, data, ANY_VERSION)
+            self._connection.call("write", path, request, deadline, size=len(data))
         except NoNodeError:
             return False
         return True
 
-    def _create(self, path: str, data: bytes, deadline: float, *, ephemeral: bool = False) -> None:
-        def create(client: KazooClient) -> Any:
-            return client.create_async(path, data, ephemeral=ephemeral)
-
-        self._call("create", path, create, deadline, data)
+    def _create(
+        self,
+        path: str,
+        data: bytes,
+        deadline: float,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Any:
+        operation = Create(path, data, ephemeral, sequential)
+        request = create_request(operation, self._acl)
+        return self._connection.call("create", path, request, deadline, size=len(data))
 
     def _delete_what_is_there(self, path: str, deadline: float) -> bool:
         """Delete the nodes that are there now, the deepest first; returns whether it is gone."""
         levels = [[path]]
         while levels[-1]:
-            answers = self._connection.gather(
-                "list", ((p, _children_request(p)) for p in levels[-1]), deadline
-            )
             below = []
-            for parent, answer in zip(levels[-1], answers, strict=True):
-                if isinstance(answer, NoNodeError):
-                    continue
-                if isinstance(answer, StateError):
-                    raise answer
-                below += [f"{parent.rstrip('/')}/{name}" for name in answer]
+            listed = zip(levels[-1], self._children_many(levels[-1], deadline), strict=True)
+            for parent, names in listed:
+                below += [f"{parent.rstrip('/')}/{name}" for name in names or ()]
             levels.append(sorted(below))
-        for level in reversed(levels):
-            answers = self._connection.gather(
-                "delete", ((p, _delete_request(p)) for p in level), deadline
-            )
-            for answer in answers:
-                if isinstance(answer, StateError) and not isinstance(
-                    answer, NoNodeError | NotEmptyError
-                ):
-                    raise answer
+        answers: list[Any] = []
+        try:
+            for level in reversed(levels):
+                requests = [wire.Delete(node, ANY_VERSION) for node in level]
+                answers = self._connection.gather("delete", requests, deadline)
+                for answer in answers:
+                    if isinstance(answer, StateError) and not isinstance(
+                        answer, NoNodeError | NotEmptyError
+                    ):
+                        raise answer
+        except OutcomeUnknownError:
+            raise
+        except StateUnavailableError as error:
+            raise OutcomeUnknownError(f"{error}; a part may be deleted already") from error
         return not isinstance(answers[0], NotEmptyError)
 
-    def _read(self, what: str, path: str, request: Request, deadline: float) -> Any:
+    def _gather(self, what: str, requests: Sequence[Any], deadline: float) -> list[Any]:
+        """Read many nodes; raises why one cannot be read, unless it is that there is none."""
+        answers = self._connection.gather(what, requests, deadline)
+        for answer in answers:
+            if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
+                raise answer
+        return answers
+
+    def _read(self, what: str, request: Any, deadline: float) -> Any:
         connection = self._connection
-        return connection.repeated(lambda: connection.call(what, path, request, deadline), deadline)
-
-    def _call(
-        self,
-        what: str,
-        path: str,
-        request: Request,
-        deadline: float,
-        data: bytes = b"",
-    ) -> Any:
-        return self._connection.call(what, path, request, deadline, size=len(data))
-
-
-def _children_request(path: str) -> Request:
-    return lambda client: client.get_children_async(path)
-
-
-def _delete_request(path: str) -> Request:
-    return lambda client: client.delete_async(path)
+        return connection.repeated(
+            lambda: connection.call(what, request.path, request, deadline), deadline
+        )
 
 
 def _contended(what: str, path: str) -> StateError:

@@ -1,0 +1,150 @@
+"""Who may do what with a node of the cluster's state: Storm's rules, path by path.
+
+A node gets its rules when it is made, from whoever makes it. Daemons keep what they make to
+themselves, and let a topology's workers read what is theirs to know, and write where they report.
+Workers let the daemons at what they make.
+"""
+
+import base64
+import hashlib
+from enum import Enum
+from typing import Final, NamedTuple
+
+from stormkeeper.errors import ConfigError
+from stormkeeper.state import paths
+
+
+class Role(Enum):
+    """What a process is to the cluster's state."""
+
+    #: Nimbus, a supervisor, a tool: whoever has the daemons' credentials.
+    SERVER = "server"
+    #: A topology's worker, which has its topology's alone.
+    WORKER = "worker"
+
+
+class Permission(Enum):
+    """What is granted."""
+
+    READ = "read"
+    #: Reading, writing, making and deleting children, changing who may.
+    ALL = "all"
+
+
+class Grant(NamedTuple):
+    """One entry of a node's access control list, as ZooKeeper knows them."""
+
+    #: How the other one proves who it is: "digest", "sasl", or "auth" for the maker itself.
+    scheme: str
+    id: str
+    permission: Permission
+
+
+#: Whoever makes the node, under every identity that it has proved.
+CREATOR: Final = Grant("auth", "", Permission.ALL)
+
+#: What a topology's workers may do at and below ``<directory>/<topology id>``.
+_OF_TOPOLOGIES: Final = {
+    paths.STORMS: Permission.READ,
+    paths.ASSIGNMENTS: Permission.READ,
+    paths.CREDENTIALS: Permission.READ,
+    paths.LOG_CONFIGS: Permission.READ,
+    paths.TASKS: Permission.READ,
+    paths.WORKERBEATS: Permission.ALL,
+    paths.ERRORS: Permission.ALL,
+    paths.BACKPRESSURE: Permission.ALL,
+    paths.TASKBEATS: Permission.ALL,
+    paths.TASKERRORS: Permission.ALL,
+}
+
+
+class AccessRules:
+    """What is granted on a node that this process makes. Safe for threads.
+
+    Parameters
+    ----------
+    authenticated
+        Whether this process proves who it is; if not, all it makes is open to everyone.
+    role
+        What it is.
+    topology_digest
+        The workers' `digest_id` where no topology has one of its own; None for none.
+    super_acl
+        What a worker grants the daemons.
+    """
+
+    def __init__(
+        self,
+        *,
+        authenticated: bool,
+        role: Role = Role.SERVER,
+        topology_digest: str | None = None,
+        super_acl: Grant | None = None,
+    ) -> None:
+        self._authenticated = authenticated
+        self._role = role
+        self._topology_digest = topology_digest
+        self._workers_own = (CREATOR,) if super_acl is None else (CREATOR, super_acl)
+        self._admitted: dict[str, str | None] = {}
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """Let a topology's workers at its nodes that are made from now on.
+
+        Parameters
+        ----------
+        storm_id
+            The topology.
+        digest_id
+            Its workers' `digest_id`; None where they have none, so that none is let in.
+        """
+        if self._authenticated and self._role is Role.SERVER:
+            self._admitted[storm_id] = digest_id
+
+    def grants(self, path: str) -> tuple[Grant, ...]:
+        """Return what is granted on a node made at `path`; ``()``: everything, to everyone.
+
+        Parameters
+        ----------
+        path
+            Relative to ``storm.zookeeper.root``, as everywhere: "/assignments/wc-1-1700000000".
+        """
+        if not self._authenticated:
+            return ()
+        if self._role is Role.WORKER:
+            return self._workers_own
+        _, directory, *names = path.split("/", 3)
+        permission = _OF_TOPOLOGIES.get(f"/{directory}")
+        if permission is None or not names:
+            return (CREATOR,)
+        digest = self._admitted.get(names[0], self._topology_digest)
+        return (CREATOR,) if digest is None else (CREATOR, Grant("digest", digest, permission))
+
+
+#: Nothing is proved, and so everything is open to everyone.
+OPEN: Final = AccessRules(authenticated=False)
+
+
+def digest_id(payload: str) -> str:
+    """Return the id by which access control lists name the user of ``user:password``.
+
+    As ZooKeeper's ``DigestAuthenticationProvider``: the user, and the SHA-1 of the whole in base64.
+
+    Raises
+    ------
+    ConfigError
+        `payload` is no text, or has no colon; it is not in the message.
+
+    Examples
+    --------
+    >>> digest_id("storm:secret")
+    'storm:jTZg6y+meeRlzuZs+/JjMmmZIlk='
+    """
+    # It may come from a topology's configuration, which nobody has checked.
+    user, colon, _ = payload.partition(":") if isinstance(payload, str) else ("", "", "")
+    if not colon:
+        raise ConfigError("a digest is of user:password, and what is configured has no colon")
+    try:
+        digest = hashlib.sha1(payload.encode()).digest()
+    except UnicodeEncodeError:
+        raise ConfigError("a digest is of text, and what is configured is not Unicode") from None
+    return f"{user}:{base64.b64encode(digest).decode()}"

@@ -1,0 +1,347 @@
+"""What the value of any node of Storm's layout says, for people and for JSON.
+
+A node's path tells which record its value is; the value tells whether it is compressed. Nodes of
+Storm 2 and 3 and of ours read alike. Nothing here raises, whatever path and value are: what cannot
+be read is shown as the text that it is, or as hexadecimal digits, with a note of why.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from struct import Struct
+from typing import Any, Final, NamedTuple, Self
+
+from thriftpy2.thrift import TPayload
+
+from stormkeeper.errors import SerializationError
+from stormkeeper.state import paths
+from stormkeeper.state.storage import DIRECTORY
+from stormkeeper.thrift import readable, records
+from stormkeeper.thrift.reader import with_article
+from stormkeeper.thrift.serialization import deserialize
+
+#: Bytes of an unreadable value that one line shows.
+HEX_WIDTH: Final = 32
+
+#: Bytes of an unreadable value that people are shown, and characters where it is text.
+SHOWN: Final = 4096
+
+#: What a value may decompress to, in bytes. A node seldom has more than 1 MiB, and the record that
+#: is decoded from it may take forty times as much memory.
+LIMIT: Final = 32 * 1024 * 1024
+
+#: What stands where a secret is not shown, and how it would be.
+HIDDEN: Final = "…"
+_HOW_TO_SHOW: Final = "are not shown without --show-secrets"
+
+#: The record at each place: by the first level, and how many names come below it.
+_RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
+    (paths.ASSIGNMENTS, 1): records.Assignment,
+    (paths.STORMS, 1): records.StormBase,
+    (paths.SUPERVISORS, 1): records.SupervisorInfo,
+    (paths.NIMBUSES, 1): records.NimbusSummary,
+    (paths.WORKERBEATS, 2): records.ClusterWorkerHeartbeat,
+    (paths.ERRORS, 2): records.ErrorInfo,  # a last error, beside directories of components
+    (paths.ERRORS, 3): records.ErrorInfo,
+    (paths.CREDENTIALS, 1): records.Credentials,
+    (paths.LOG_CONFIGS, 1): records.LogConfig,
+    (paths.PROFILER_CONFIGS, 2): records.ProfileRequest,
+    (paths.TASKS, 2): records.TaskInfo,
+    (paths.TASKBEATS, 2): records.TaskHeartbeat,
+    (paths.TASKERRORS, 3): records.ErrorInfo,
+}
+
+#: How Java's serialisation begins (Java Object Serialization Specification, chapter 6): magic,
+#: version 5; then an object whose class is described: its name follows.
+_JAVA_MAGIC: Final = b"\xac\xed\x00\x05"
+_JAVA_OBJECT: Final = _JAVA_MAGIC + b"sr"
+
+#: The fields that hold a time, and how many of its units a second has.
+_TIMES: Final = {
+    "time_secs": 1,
+    "launch_time_secs": 1,
+    "error_time_secs": 1,
+    "time_stamp": 1000,
+    "reset_log_level_timeout_epoch": 1000,
+}
+
+#: What the kinds of whole numbers are, for messages.
+_INTEGERS: Final = {"number": "a number", "milliseconds": "a time"}
+
+_number = Struct(">i")
+_milliseconds = Struct(">q")
+_java_length = Struct(">H")
+
+
+class Decoded(NamedTuple):
+    """What a node's value says."""
+
+    #: ``directory``, the record's class, ``BlobHolder``, ``number``, ``milliseconds``, ``java``,
+    #: ``text`` or ``bytes``.
+    kind: str
+    #: As values that JSON has: a record's fields; ``{"hex": …}`` for bytes, with ``"text"`` where
+    #: they are plain text; None for a directory.
+    value: Any
+    #: One line or more for people, without a newline at the end; none for a directory. Of bytes
+    #: that nobody can read it has the first ones.
+    text: str
+    #: Why it is not what its path promises, or not all is shown; None where all is well.
+    note: str | None = None
+    #: Which leader wrote it, by the creation zxid of its lock; None where the record does not say.
+    epoch: int | None = None
+    #: Why it is not what Storm's layout has at its path; None where it is, or has nothing there.
+    unreadable: str | None = None
+
+
+def decode(path: str, data: bytes, *, show_secrets: bool = False) -> Decoded:
+    """Read the value of the node at `path`, which is relative to ``storm.zookeeper.root``.
+
+    Parameters
+    ----------
+    path, data
+        The node's.
+    show_secrets
+        Have the values of credentials in it; else there is `HIDDEN` for each, and a note. Keys of
+        ``/secretkeys`` are in it either way not.
+
+    Examples
+    --------
+    >>> decode("/blobstoremaxkeysequencenumber/wc-1-stormcode.ser", bytes([0, 0, 0, 7])).text
+    '7'
+    >>> decode("/storms", DIRECTORY).kind
+    'directory'
+    """
+    return _decode(path, data, whole=True, show_secrets=show_secrets)
+
+
+def outline(path: str, data: bytes) -> Decoded:
+    """Return what `decode` does but value and text, in a fraction of the time."""
+    return _decode(path, data, whole=False)
+
+
+def printable(text: str) -> str:
+    """Return `text` with all that a terminal would not show as it is escaped."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def _decode(path: str, data: bytes, *, whole: bool, show_secrets: bool = False) -> Decoded:
+    top, names = _place(path)
+    if top == paths.SECRET_KEYS:
+        return _secret(data)
+    if data in (b"", DIRECTORY):
+        return _empty(top, names, data)
+    place = (top, len(names))
+    if top == paths.CREDENTIALS and not show_secrets:
+        found = _credentials(data, whole=whole)
+        return found if place in _RECORDS else found._replace(unreadable=None)
+    if place in _READERS:
+        return _READERS[place](data)
+    if place in _RECORDS:
+        return _record(_RECORDS[place], data, whole=whole)
+    return _bytes(data, "nothing of Storm's is kept at this path")
+
+
+def _place(path: str) -> tuple[str, list[str]]:
+    """Return the first level of a path, and the names below it."""
+    top, *names = path.removeprefix("/").split("/")
+    return f"/{top}", names
+
+
+def _empty(top: str, names: list[str], data: bytes) -> Decoded:
+    place = (top, len(names))
+    if place == (paths.LEADER_LOCK, 1):
+        return Decoded("text", "", "")
+    if place == (paths.BLOBSTORE, 2) and (holder := paths.parse_blob_holder(names[1])):
+        value = {"nimbus": holder.nimbus, "version": holder.version}
+        return Decoded("BlobHolder", value, _columns(value))
+    # The name of a component may end as that of a last error does.
+    if place not in _RECORDS or place == (paths.ERRORS, 2):
+        return Decoded("directory", None, "")
+    promised = with_article(_RECORDS[place])
+    if not data:
+        reason = f"no bytes at all where {promised} should be"
+        return Decoded("bytes", {"hex": ""}, "", reason, unreadable=reason)
+    reason = f"{promised} should be here, and it is a directory"
+    return Decoded("directory", None, "", reason, unreadable=reason)
+
+
+def _record(cls: type[TPayload], data: bytes, *, whole: bool) -> Decoded:
+    try:
+        record = deserialize(cls, data, limit=LIMIT)
+    except SerializationError as error:
+        return _unreadable(data, str(error))
+    return _of_record(record, whole=whole)
+
+
+def _of_record(record: TPayload, *, whole: bool, note: str | None = None) -> Decoded:
+    value, text = None, ""
+    if whole:
+        value = readable.to_builtins(record)
+        _date(record)
+        text = readable.render(record)
+    return Decoded(type(record).__name__, value, text, note, getattr(record, "leader_epoch", None))
+
+
+class _Time(int):
+    """A number of seconds, or of other units, since 1970, printed with its date."""
+
+    units: int
+
+    def __new__(cls, value: int, units: int = 1) -> Self:
+        time = super().__new__(cls, value)
+        time.units = units
+        return time
+
+    def __str__(self) -> str:
+        number = repr(self)
+        try:
+            date = datetime.fromtimestamp(self // self.units, UTC)
+        except (ValueError, OverflowError, OSError):  # a clock can be as wrong as it likes
+            return number
+        # Zero stands for none.
+        return f"{number} ({date:%Y-%m-%d %H:%M:%S} UTC)" if self > 0 else number
+
+
+def _date(record: TPayload) -> None:
+    """Have the times of a record printed with their dates."""
+    if isinstance(record, records.ClusterWorkerHeartbeat):
+        return  # They are already.
+    for name, units in _TIMES.items():
+        if (value := getattr(record, name, None)) is not None:
+            setattr(record, name, _Time(value, units))
+    if isinstance(record, records.Assignment) and record.executor_start_time_secs:
+        starts = record.executor_start_time_secs.items()
+        record.executor_start_time_secs = {executor: _Time(secs) for executor, secs in starts}
+    elif isinstance(record, records.LogConfig):
+        for level in (record.named_logger_level or {}).values():
+            _date(level)
+
+
+def _credentials(data: bytes, *, whole: bool) -> Decoded:
+    """Tell which credentials there are, whose, and nothing of their values."""
+    try:
+        record = deserialize(records.Credentials, data, limit=LIMIT)
+    except SerializationError as error:
+        # They may be in it all the same.
+        value = {"bytes": len(data)}
+        reason = str(error)
+        hidden = f"{reason}; its bytes {_HOW_TO_SHOW}"
+        return Decoded("bytes", value, _columns(value), hidden, unreadable=reason)
+    note = None
+    if record.creds:
+        record.creds = dict.fromkeys(record.creds, HIDDEN)
+        note = f"the values of credentials {_HOW_TO_SHOW}"
+    return _of_record(record, whole=whole, note=note)
+
+
+def _secret(data: bytes) -> Decoded:
+    """Tell whose key it is and until when, and nothing of the key itself."""
+    if data in (b"", DIRECTORY):
+        return Decoded("directory", None, "")
+    kind = records.PrivateWorkerKey.__name__
+    hidden = "the key itself is not shown"
+    try:
+        key = deserialize(records.PrivateWorkerKey, data, limit=LIMIT)
+    except SerializationError as error:
+        value: dict[str, Any] = {"bytes": len(data)}
+        reason = str(error)
+        return Decoded(kind, value, _columns(value), f"{reason}; {hidden}", unreadable=reason)
+    value = {
+        "userName": key.userName,
+        "expirationTimeMillis": key.expirationTimeMillis,
+        "key_bytes": len(key.key),
+    }
+    dated = value | {"expirationTimeMillis": _Time(key.expirationTimeMillis, 1000)}
+    return Decoded(kind, value, _columns(dated), hidden)
+
+
+def _text(data: bytes) -> Decoded:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _unreadable(data, "not UTF-8, as who waits for the lock writes it")
+    return Decoded("text", text, printable(text))
+
+
+def _integer(kind: str, form: Struct, data: bytes) -> Decoded:
+    if len(data) != form.size:
+        size = f"{len(data)} byte{'' if len(data) == 1 else 's'}"
+        return _unreadable(data, f"{size}, where {_INTEGERS[kind]} has {form.size}")
+    (value,) = form.unpack(data)
+    return Decoded(kind, value, str(value))
+
+
+def _since(data: bytes) -> Decoded:
+    found = _integer("milliseconds", _milliseconds, data)
+    if found.unreadable is not None:
+        return found
+    return found._replace(text=_columns({"under back-pressure since": _Time(found.value, 1000)}))
+
+
+def _leader_info(data: bytes) -> Decoded:
+    found = _unreadable(data, "not what Java serialises, as Storm's leader writes it")
+    return found._replace(unreadable=None) if found.kind == "java" else found
+
+
+def _unreadable(data: bytes, reason: str) -> Decoded:
+    return _bytes(data, reason)._replace(unreadable=reason)
+
+
+def _bytes(data: bytes, note: str) -> Decoded:
+    kind = "bytes"
+    if data.startswith(_JAVA_MAGIC):
+        kind, note = "java", f"serialised by Java{_java_class(data)}, and for Storm alone to read"
+    value = {"hex": data.hex()}
+    text = _plain(data)
+    if text is None:
+        form, shown, whole = "in hexadecimal", _hexadecimal(data[:SHOWN]), len(data) <= SHOWN
+    else:
+        value["text"] = text
+        form, shown, whole = "as the text that it is", _lines(text[:SHOWN]), len(text) <= SHOWN
+    note = f"{note}; shown {form}"
+    if not whole:
+        note += f", and only its beginning: it has {len(data)} bytes, and --json prints all"
+    return Decoded(kind, value, shown, note)
+
+
+def _hexadecimal(data: bytes) -> str:
+    return "\n".join(data[i : i + HEX_WIDTH].hex() for i in range(0, len(data), HEX_WIDTH))
+
+
+def _plain(data: bytes) -> str | None:
+    """Return bytes as text if they are text that a terminal shows as it is."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\n\t" for char in text) else None
+
+
+def _lines(text: str) -> str:
+    return "\n".join(line.expandtabs(4) for line in text.rstrip("\n").split("\n"))
+
+
+def _java_class(data: bytes) -> str:
+    start = len(_JAVA_OBJECT) + _java_length.size
+    if not data.startswith(_JAVA_OBJECT) or len(data) < start:
+        return ""
+    (length,) = _java_length.unpack_from(data, len(_JAVA_OBJECT))
+    name = data[start : start + length]
+    return f" (a {printable(name.decode(errors='replace'))})" if len(name) == length else ""
+
+
+def _columns(fields: dict[str, Any]) -> str:
+    width = max(map(len, fields))
+    return "\n".join(f"{name:<{width}}  {printable(str(item))}" for name, item in fields.items())
+
+
+#: How values are read that are no records, by their place.
+_READERS: Final[dict[tuple[str, int], Callable[[bytes], Decoded]]] = {
+    (paths.BLOB_KEY_SEQUENCES, 1): partial(_integer, "number", _number),
+    (paths.BACKPRESSURE, 2): _since,
+    (paths.LEADER_LOCK, 1): _text,
+    (paths.LEADER_INFO, 0): _leader_info,
+}

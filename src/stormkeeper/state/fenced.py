@@ -1,0 +1,244 @@
+"""The state as a leader writes it: every write is let through by the leader's lock, or refused.
+
+A process that was stopped, or cut off, for longer than its session lasts believes that it leads
+when it goes on, while another one does. So a leader's handle has no write but transactions whose
+first operation checks that its lock node is there, untouched. The store applies both or neither,
+and nothing depends on what the process believes, or on how long an answer takes.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from stormkeeper.errors import (
+    BadVersionError,
+    InvalidPathError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StateError,
+    StateUnavailableError,
+    TransactionError,
+)
+from stormkeeper.state import paths
+from stormkeeper.state.fences import Fence
+from stormkeeper.state.storage import DIRECTORY, ClusterState
+from stormkeeper.state.transactions import Create, Operation, Result, Transaction
+from stormkeeper.state.wrapped import WrappedReader
+
+#: How often a write is tried again when others make and delete nodes in its way.
+ROUNDS: Final = 20
+
+#: Deletions in one transaction, and the bytes of their paths: far below what a ZooKeeper takes in
+#: one request (1 MiB), and short enough to hold nobody up.
+BATCH: Final = 250
+BATCH_BYTES: Final = 256 * 1024
+
+#: Seconds for which `FencedClusterState.delete_node` goes on where answers are lost.
+DELETE_SECS: Final = 60.0
+
+#: The version of a lock whose value nobody has set.
+_UNTOUCHED = 0
+
+
+class FencedClusterState(WrappedReader):
+    """A leader's `StateWriter`: what it writes is written while its lock is there, or not at all.
+
+    It makes no ephemeral nodes, as those are a session's and not a leader's. Reads are those of
+    the wrapped state. Safe for many threads.
+
+    Parameters
+    ----------
+    state
+        A session with the store, closed with this; it need not be the one that the lock ends with.
+    fence
+        The leader's lock. Once it is gone, or anybody has set its value, every write raises
+        `NotLeaderError`, for ever: no lock is made twice.
+    batch
+        How many nodes one transaction deletes at most.
+    clock
+        Seconds, for the deadline of deletions.
+
+    Notes
+    -----
+    Beside the errors of `StateWriter`, every write may raise `NotLeaderError`, whose step wrote
+    nothing. After `OutcomeUnknownError` a later answer does not tell what became of the write
+    before it: read again.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        fence: Fence,
+        *,
+        batch: int = BATCH,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(state)
+        self._fence = fence
+        self._batch = batch
+        self._clock = clock
+
+    @property
+    def fence(self) -> Fence:
+        """The lock that lets writes through."""
+        return self._fence
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """See `StateWriter.admit`."""
+        self._wrapped.admit(storm_id, digest_id)
+
+    def transaction(self) -> Transaction:
+        """See `StateWriter.transaction`; its operations are counted without the lock's check."""
+        return Transaction(self._commit)
+
+    def set_data(self, path: str, data: bytes) -> None:
+        """See `StateWriter.set_data`."""
+        for _ in range(ROUNDS):
+            try:
+                self.transaction().set_data(path, data).commit()
+            except TransactionError as error:
+                if not isinstance(error.reason, NoNodeError):
+                    raise error.reason from error
+            else:
+                return
+            if self._create(path, data, parent=DIRECTORY):
+                return
+        raise _contended("write", path)
+
+    def mkdirs(self, path: str) -> None:
+        """See `StateWriter.mkdirs`."""
+        self._create(path, DIRECTORY, parent=b"")
+
+    def delete_node(self, path: str) -> None:
+        """See `StateWriter.delete_node`.
+
+        What is below the node goes in batches, each one transaction. Where an answer was lost, the
+        rest is listed anew and deleted, for a minute; then that is `OutcomeUnknownError`.
+        """
+        if paths.check(path) == "/":
+            raise InvalidPathError("the root of the cluster's state is not deleted")
+        deadline = self._clock() + DELETE_SECS
+        unknown: OutcomeUnknownError | None = None
+        for _ in range(ROUNDS):
+            try:
+                if self._delete_round(path):
+                    return
+            except OutcomeUnknownError as error:
+                unknown = error
+                if self._clock() > deadline:
+                    raise
+            except StateUnavailableError as error:
+                # Of what could not be listed, a part may be deleted yet.
+                raise (unknown or error) from error
+        raise unknown or _contended("delete", path)
+
+    def delete_worker_hb(self, path: str) -> None:
+        """See `StateWriter.delete_worker_hb`; a Pacemaker has no locks, and deletes regardless."""
+        if self.heartbeats_are_nodes:
+            self.delete_node(path)
+        else:
+            self._wrapped.delete_worker_hb(path)
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
+        fenced = self._wrapped.transaction().check(self._fence.path, _UNTOUCHED)
+        for operation in operations:
+            fenced.add(operation)
+        try:
+            return fenced.commit()[1:]
+        except TransactionError as error:
+            if error.index > 0:
+                raise TransactionError(error.index - 1, error.reason) from error
+            if isinstance(error.reason, NoNodeError | BadVersionError):
+                raise NotLeaderError(
+                    f"this process does not lead any more, and nothing was written: its lock"
+                    f" {self._fence.path} (epoch {self._fence.epoch}) is gone or was revoked: stop"
+                    f" leading, and take another lock (fences.take) to lead again"
+                ) from error
+            raise error.reason from error
+
+    def _create(self, path: str, data: bytes, *, parent: bytes) -> bool:
+        """Make a node, and what ancestors it lacks, in one step; False if there is one already.
+
+        Ancestors are empty, but the nearest has the value `parent`, as in Storm. The store is not
+        asked beforehand, as a server that lags could answer with what was: an ancestor is added
+        for each refusal.
+        """
+        for _ in range(ROUNDS):
+            creates = [Create(path, data)]
+            while True:
+                transaction = self.transaction()
+                for create in creates:
+                    transaction.add(create)
+                try:
+                    transaction.commit()
+                except TransactionError as error:
+                    top = creates[0].path
+                    if isinstance(error.reason, NodeExistsError):
+                        if len(creates) == 1:
+                            return False
+                        break
+                    if not isinstance(error.reason, NoNodeError) or top == "/":
+                        raise error.reason from error
+                    value = parent if len(creates) == 1 else b""
+                    creates.insert(0, Create(paths.parent(top), value))
+                else:
+                    return True
+        raise _contended("create", path)
+
+    def _delete_round(self, path: str) -> bool:
+        """Delete a node if it has no children, else what is below it; returns whether it is gone.
+
+        Others who delete or add at the same time end the round early.
+        """
+        refusal = self._delete_all([path])
+        if not isinstance(refusal, NotEmptyError):
+            return True
+        for batch in _batches(self._below(path), self._batch):
+            if self._delete_all(batch) is not None:
+                break
+        return False
+
+    def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
+        """Delete nodes in one step; returns why not, where others were in the way."""
+        transaction = self.transaction()
+        for node in nodes:
+            transaction.delete(node)
+        try:
+            transaction.commit()
+        except TransactionError as error:
+            if isinstance(error.reason, NoNodeError | NotEmptyError):
+                return error.reason
+            raise error.reason from error
+        return None
+
+    def _below(self, path: str) -> list[str]:
+        """Return the paths of all that is below a node, the deepest first."""
+        levels = [[path]]
+        while levels[-1]:
+            listed = zip(levels[-1], self._wrapped.children_many(levels[-1]), strict=True)
+            levels.append([f"{above}/{name}" for above, names in listed for name in names or ()])
+        return [node for level in reversed(levels[1:]) for node in level]
+
+
+def _batches(nodes: Sequence[str], most: int) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for node in nodes:
+        length = len(node.encode())
+        if batch and (len(batch) == most or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(node)
+        size += length
+    if batch:
+        yield batch
+
+
+def _contended(what: str, path: str) -> StateError:
+    return StateError(
+        f"cannot {what} {path}: others made and deleted it, its parents or its children"
+        f" {ROUNDS} times meanwhile"
+    )

@@ -1,0 +1,226 @@
+"""`StormClusterState`: what every daemon, worker and tool may read, and write of its own."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from stormkeeper.conf import Conf
+from stormkeeper.state import factory, paths
+from stormkeeper.state.access import Role
+from stormkeeper.state.storage import ClusterState, StateReader
+from stormkeeper.state.storm.backpressure import BackpressureReads, BackpressureWrites
+from stormkeeper.state.storm.blobs import BlobHolding, BlobReads, BlobWrites
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.configs import ConfigReads
+from stormkeeper.state.storm.dispatch import Callback
+from stormkeeper.state.storm.errors import ErrorReads, ErrorWrites
+from stormkeeper.state.storm.heartbeats import HeartbeatReads, HeartbeatWrites
+from stormkeeper.state.storm.nimbuses import NimbusReads, NimbusWrites
+from stormkeeper.state.storm.profiling import ProfileCleaning, ProfileReads
+from stormkeeper.state.storm.streams import Stream
+from stormkeeper.state.storm.supervisors import SupervisorReads, SupervisorWrites
+from stormkeeper.state.storm.tasks import TaskBeats, TaskReads
+from stormkeeper.state.storm.throttle import ErrorLimits, ErrorThrottles
+from stormkeeper.state.storm.topologies import TopologyReads
+
+Value = TypeVar("Value")
+
+
+class StormReads(
+    TopologyReads,
+    ConfigReads,
+    ProfileReads,
+    SupervisorReads,
+    NimbusReads,
+    HeartbeatReads,
+    ErrorReads,
+    TaskReads,
+    BlobReads,
+    BackpressureReads,
+):
+    """All reads. Safe for many threads.
+
+    Parameters
+    ----------
+    state : StateReader
+        The store.
+    codec : Codec
+        How records are written in it.
+    clock : callable, optional
+        Seconds since 1970.
+
+    Notes
+    -----
+    A callback is told once: when what was read changes, or may have while the session was lost. It
+    is told on the store's callback thread, and has to read again to be told again; `watch` does.
+    After `disconnect` a read with a callback raises `StateClosedError`. Beside their own errors,
+    all operations may raise those of `ClusterState`.
+    """
+
+    def __init__(
+        self, state: StateReader, codec: Codec, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(state, codec, clock=clock)
+        self._streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
+
+    def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
+        """Return the values of a read as they change; `disconnect` ends it.
+
+        Parameters
+        ----------
+        read : callable
+            Takes a callback, such as ``storm.assignments``, or
+            ``lambda again: storm.assignment_info("wc-1-1700000000", again)``.
+
+        Raises
+        ------
+        TypeError
+            `read` does not take a callback, and a callback alone.
+        """
+        _check_watchable(read)
+        stream = Stream(read, self._dispatch.forget_all)
+        self._streams.add(stream)
+        return stream
+
+    def disconnect(self) -> None:
+        """Tell no callback anything more, and end the streams; the store stays open."""
+        self._dispatch.close()
+        for stream in list(self._streams):
+            stream.close()
+
+
+def _check_watchable(read: Callable[[Callback], Any]) -> None:
+    try:
+        signature = inspect.signature(read)
+    except (TypeError, ValueError):
+        # Not to be told beforehand; what is no function at all is.
+        if callable(read):
+            return
+        raise TypeError(f"a read is watched, not a {type(read).__name__}") from None
+    name = getattr(read, "__name__", repr(read))
+    if isinstance(getattr(read, "__self__", None), StormReads):
+        parameters = list(signature.parameters)
+        if "callback" not in parameters:
+            raise TypeError(
+                f"{name} takes no callback, and so cannot be watched; these reads do:"
+                f" {', '.join(_watchable())}"
+            )
+        if parameters[0] != "callback":
+            before = ", ".join(parameters[: parameters.index("callback")])
+            raise TypeError(
+                f"{name} wants {before} before its callback: watch"
+                f" lambda again: storm.{name}({before}, again)"
+            )
+    try:
+        signature.bind(_no_callback)
+    except TypeError as error:
+        raise TypeError(
+            f"what is watched is called with a callback alone: {name}: {error}"
+        ) from None
+
+
+def _watchable() -> list[str]:
+    """Return the names of the reads that take a callback."""
+    return [
+        name
+        for name, read in inspect.getmembers(StormReads, inspect.isfunction)
+        if not name.startswith("_") and "callback" in inspect.signature(read).parameters
+    ]
+
+
+def _no_callback() -> None:
+    """Stand for a callback."""
+
+
+class StormClusterState(
+    StormReads,
+    ProfileCleaning,
+    SupervisorWrites,
+    NimbusWrites,
+    HeartbeatWrites,
+    ErrorWrites,
+    TaskBeats,
+    BlobHolding,
+    BlobWrites,
+    BackpressureWrites,
+):
+    """All reads, and what a process writes of its own: registrations, heartbeats, errors.
+
+    What only a leader may write is in `stormkeeper.state.storm.leader`.
+
+    Parameters
+    ----------
+    state : ClusterState
+        A session with the store, which `disconnect` closes.
+    codec : Codec
+        How records are written in it.
+    limits : ErrorLimits, optional
+        How many errors a component may report in which time; Storm's if left out.
+    clock : callable, optional
+        Seconds since 1970.
+    monotonic : callable, optional
+        Seconds, for intervals.
+    """
+
+    _state: ClusterState
+
+    def __init__(
+        self,
+        state: ClusterState,
+        codec: Codec,
+        *,
+        limits: ErrorLimits | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(state, codec, clock=clock)
+        self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
+        #: Others that use the session, such as a leader, and are disconnected with it.
+        self.handles: weakref.WeakSet[StormReads] = weakref.WeakSet()
+
+    @property
+    def state(self) -> ClusterState:
+        """The session: for a lock in it, and for what has no record."""
+        return self._state
+
+    @property
+    def codec(self) -> Codec:
+        """How records are written."""
+        return self._codec
+
+    def disconnect(self) -> None:
+        """Tell no callback anything more, and end the session and all that it registered."""
+        super().disconnect()
+        for handle in list(self.handles):
+            handle.disconnect()
+        self._state.close()
+
+
+def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
+    """Connect to the store that the configuration names.
+
+    A server makes what directories there are not yet, as every daemon of Storm does; a worker, who
+    may not, does without.
+
+    Raises
+    ------
+    ConfigError
+        A key is wrong.
+    StateUnavailableError, StateAuthenticationError
+        No server answered in time, or none took us for who we say we are.
+    """
+    codec = Codec.from_conf(conf)
+    limits = ErrorLimits.from_conf(conf)
+    state = factory.connect(conf, role=role)
+    try:
+        if role is Role.SERVER:
+            for directory in paths.DIRECTORIES:
+                state.mkdirs(directory)
+        return StormClusterState(state, codec, limits=limits)
+    except BaseException:
+        state.close()
+        raise

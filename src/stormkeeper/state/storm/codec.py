@@ -1,0 +1,107 @@
+"""Records of the cluster's state to and from bytes, and which leader wrote one."""
+
+from __future__ import annotations
+
+import copy
+from typing import Self, TypeVar
+
+from thriftpy2.thrift import TPayload
+
+from stormkeeper.conf import Conf
+from stormkeeper.thrift.serialization import (
+    Compression,
+    Release,
+    compression_for,
+    deserialize,
+    serialize,
+)
+
+Record = TypeVar("Record", bound=TPayload)
+
+
+class Codec:
+    """How records are written; every form is read.
+
+    Parameters
+    ----------
+    compression : Compression, optional
+        Storm 2's default, gzip, if left out.
+    release : Release, optional
+        Which Storm is to read what is written, see `serialize`.
+    """
+
+    def __init__(
+        self, compression: Compression = Compression.GZIP, release: Release | None = None
+    ) -> None:
+        self._compression = compression
+        self._release = release
+
+    @classmethod
+    def from_conf(cls, conf: Conf) -> Self:
+        """Return the codec that the configuration names.
+
+        Raises
+        ------
+        ConfigError
+            ``storm.meta.serialization.delegate`` is none that is known.
+        """
+        return cls(compression_for(conf["storm.meta.serialization.delegate"]))
+
+    def read(self, cls: type[Record], data: bytes) -> Record:
+        """Return the record of class `cls` that `data` is.
+
+        Raises
+        ------
+        SerializationError
+            It is none.
+        """
+        return deserialize(cls, data)
+
+    def write(self, record: TPayload) -> bytes:
+        """Return a record's bytes.
+
+        Raises
+        ------
+        SerializationError
+            The record does not fit its schema.
+        """
+        return serialize(record, self._compression, release=self._release)
+
+
+def checked(cls: type[Record], record: Record) -> Record:
+    """Return `record` if it is of class `cls`: no other belongs where it is to be written.
+
+    Raises
+    ------
+    TypeError
+        It is not.
+    """
+    if type(record) is not cls:
+        raise TypeError(f"expected a record of class {cls.__name__}, not {type(record).__name__}")
+    return record
+
+
+def stamped(record: Record, epoch: int) -> Record:
+    """Return a copy of `record` that says which leader wrote it; the record itself stays.
+
+    Only the copy's own fields are new: what they hold is shared with the record.
+
+    Parameters
+    ----------
+    record : object
+        A record of a class that has the field ``leader_epoch``.
+    epoch : int
+        The leader's: the creation zxid of its lock.
+    """
+    ours = copy.copy(record)
+    ours.leader_epoch = epoch  # type: ignore[attr-defined]
+    return ours
+
+
+def epoch_of(record: TPayload) -> int | None:
+    """Return the epoch of the leader that wrote a record, None where none is said.
+
+    Storm's leaders say none, and records that no leader writes have none.
+    """
+    epoch: int | None = getattr(record, "leader_epoch", None)
+    return epoch

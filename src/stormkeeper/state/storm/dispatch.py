@@ -1,0 +1,141 @@
+"""Who is told when something that was read changes: callbacks of one shot each.
+
+A store tells every event to whoever is registered with it. A dispatch is registered once, and
+tells each event to the callbacks that wait for it.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from stormkeeper.errors import StateClosedError
+from stormkeeper.state import paths
+from stormkeeper.state.storage import EventType, StateReader
+from stormkeeper.state.watches import Watch, Watched
+
+log = logging.getLogger(__name__)
+
+#: Told that what was read may have changed: look again.
+Callback = Callable[[], None]
+
+#: What an event at a path tells of: a node that is gone has lost its children too.
+_TOLD = {
+    EventType.NODE_CREATED: (Watched.NODE,),
+    EventType.NODE_DATA_CHANGED: (Watched.NODE,),
+    EventType.NODE_DELETED: (Watched.NODE, Watched.CHILDREN),
+    EventType.NODE_CHILDREN_CHANGED: (Watched.CHILDREN,),
+}
+
+
+class Dispatch:
+    """The callbacks that wait for events of one store. Safe for many threads."""
+
+    def __init__(self, state: StateReader) -> None:
+        self._state = state
+        self._lock = threading.Lock()
+        # Ordered sets: callbacks are told in the order in which they came.
+        self._waiting: dict[Watch, dict[Callback, None]] = {}
+        self._closed = False
+        self._unknown_events = 0
+        self._registration = state.register(self._tell)
+
+    @property
+    def unknown_events(self) -> int:
+        """How many events were told of paths that are no part of Storm's layout."""
+        return self._unknown_events
+
+    @contextmanager
+    def once(self, watched: Watched, path: str, callback: Callback | None) -> Iterator[bool]:
+        """Have `callback` told the next event of a watch that the body leaves.
+
+        It is told once: by the store's callback thread, at that event, or when events may have been
+        missed, whichever comes first. It can be told before the body has ended. The same callback
+        for the same watch waits once, however often it was given. Where the body raises, it is not
+        told.
+
+        Parameters
+        ----------
+        watched
+            What of the node the body watches.
+        path
+            The node's path.
+        callback
+            None: nobody is told.
+
+        Yields
+        ------
+        bool
+            Whether the body has to leave a watch.
+
+        Raises
+        ------
+        StateClosedError
+            After `close`: the callback would wait for ever.
+        """
+        # Before the read: the event of a watch may come before the read has returned.
+        added = callback is not None and self._add(Watch(watched, path), callback)
+        try:
+            yield callback is not None
+        except BaseException:
+            if added and callback is not None:
+                self.forget(watched, path, callback)
+            raise
+
+    def forget(self, watched: Watched, path: str, callback: Callback) -> None:
+        """Have `callback` not told of that watch; one that does not wait for it is fine."""
+        watch = Watch(watched, path)
+        with self._lock:
+            waiting = self._waiting.get(watch, {})
+            waiting.pop(callback, None)
+            if not waiting:
+                self._waiting.pop(watch, None)
+
+    def forget_all(self, callback: Callback) -> None:
+        """Have `callback` not told of anything; one that waits for nothing is fine."""
+        with self._lock:
+            watches = [watch for watch, waiting in self._waiting.items() if callback in waiting]
+        for watch in watches:
+            self.forget(*watch, callback)
+
+    def close(self) -> None:
+        """Tell nobody anything more."""
+        self._state.unregister(self._registration)
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+
+    def _add(self, watch: Watch, callback: Callback) -> bool:
+        with self._lock:
+            if self._closed:
+                raise StateClosedError(
+                    f"nobody can be told what becomes of {watch.path}: this was disconnected"
+                )
+            waiting = self._waiting.setdefault(watch, {})
+            added = callback not in waiting
+            waiting[callback] = None
+            return added
+
+    def _tell(self, event: EventType, path: str) -> None:
+        """Take an event from the store."""
+        if event is EventType.EVENTS_MISSED:
+            with self._lock:
+                watches = list(self._waiting)
+        elif path != "/" and paths.first_level(path) not in paths.FIRST_LEVEL:
+            self._unknown_events += 1
+            log.warning("%s %s: no part of Storm's layout, ignored", path, event.value)
+            return
+        else:
+            watches = [Watch(watched, path) for watched in _TOLD[event]]
+        for callback in self._taken(watches):
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback failed on %s %s", path, event.value)
+
+    def _taken(self, watches: list[Watch]) -> dict[Callback, None]:
+        """Return those who wait for any of these, each once, and let them wait no more."""
+        with self._lock:
+            return {
+                callback: None for watch in watches for callback in self._waiting.pop(watch, {})
+            }

@@ -1,0 +1,165 @@
+"""The errors of components and tasks: the newest ten of each, and a component's last one apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from stormkeeper.errors import NoNodeError
+from stormkeeper.state import paths
+from stormkeeper.state.storm.reading import Reading
+from stormkeeper.state.storm.throttle import ErrorThrottles
+from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
+from stormkeeper.thrift.records import ErrorInfo
+
+#: Errors kept of each component and of each task, as in Storm.
+KEPT = 10
+
+#: Characters kept of an error, half of its beginning and half of its end: ZooKeeper hangs up on a
+#: value of 1 MiB, and the traceback of a query can be longer.
+LONGEST = 65_536
+
+_NODE = re.compile(r"e([0-9]+)")
+
+
+class ErrorReads(Reading):
+    """What went wrong in components."""
+
+    def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
+        """Return a component's newest errors, the newest first: ten, or a few more for a moment.
+
+        What cannot be read is left out, logged and counted.
+        """
+        return self._errors_below(paths.component_errors(storm_id, component))
+
+    def last_error(self, storm_id: str, component: str) -> ErrorInfo | None:
+        """Return a component's last error, None when it has had none.
+
+        Unlike the newest ten it outlives the session of the worker that reported it.
+
+        Raises
+        ------
+        SerializationError
+            What is there is not an error.
+        """
+        return self._record(ErrorInfo, paths.last_error(storm_id, component))
+
+    def task_errors(self, storm_id: str, task: int) -> list[ErrorInfo]:
+        """Return a task's newest errors, the newest first; else as `errors`."""
+        return self._errors_below(paths.task_errors(storm_id, task))
+
+    def error_topologies(self) -> list[str]:
+        """Return the ids of the topologies that have errors, or a place for them, sorted."""
+        return self._names(paths.ERRORS)
+
+    def _errors_below(self, top: str) -> list[ErrorInfo]:
+        """Read errors; of two in the same second the one with the higher number is the newer."""
+        numbered = [
+            (error.error_time_secs, number, error)
+            for name, error in self._records(ErrorInfo, top).items()
+            if (number := _number(name)) is not None
+        ]
+        return [error for *_, error in sorted(numbered, key=lambda one: one[:2], reverse=True)]
+
+
+class ErrorWrites(SessionWrites):
+    """What a worker reports."""
+
+    _throttles: ErrorThrottles
+
+    def report_error(
+        self,
+        storm_id: str,
+        component: str,
+        error: str,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> bool:
+        """Report an error of a component, and delete all but its newest ten.
+
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        component : str
+            Its component's name.
+        error : str
+            The error and where it happened, as lines of text. Of more than 65,536 characters only
+            the beginning and the end are kept.
+        host, port : str and int, optional
+            Which worker it happened in.
+
+        Returns
+        -------
+        bool
+            False when the component has reported as many as it may in an interval: this one was
+            dropped (`stormkeeper.state.storm.throttle`).
+        """
+        if not self._throttles.admits(storm_id, component):
+            return False
+        data = self._error(error, host, port)
+        self._state.create_sequential(paths.error_prefix(storm_id, component), data)
+        self._state.set_data(paths.last_error(storm_id, component), data)
+        self._prune(paths.component_errors(storm_id, component))
+        return True
+
+    def report_task_error(
+        self,
+        storm_id: str,
+        task: int,
+        error: str,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+    ) -> bool:
+        """Report an error of a task, and delete all but its newest ten; else as `report_error`."""
+        if not self._throttles.admits(storm_id, task):
+            return False
+        data = self._error(error, host, port)
+        self._state.create_sequential(paths.task_error_prefix(storm_id, task), data)
+        self._prune(paths.task_errors(storm_id, task))
+        return True
+
+    def forget_errors(self, storm_id: str) -> None:
+        """Forget how much a topology has reported, as when it has ended."""
+        self._throttles.forget(storm_id)
+
+    def _error(self, text: str, host: str | None, port: int | None) -> bytes:
+        if (left_out := len(text) - LONGEST) > 0:
+            half = LONGEST // 2
+            text = f"{text[:half]}\n… {left_out:,} characters left out …\n{text[-half:]}"
+        # Whatever failed, its report must not: text of any origin may hold what UTF-8 cannot.
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        return self._codec.write(ErrorInfo(text, int(self._clock()), host, port))
+
+    def _prune(self, top: str) -> None:
+        try:
+            names = self._state.get_children(top)
+        except NoNodeError:  # the topology was torn down meanwhile
+            return
+        numbered = sorted((number, name) for name in names if (number := _number(name)) is not None)
+        # Those of other workers as well: whoever else prunes now deletes the same.
+        for _, name in numbered[:-KEPT]:
+            self._state.delete_node(f"{top}/{name}")
+
+
+class ErrorCleaning(LeaderWrites):
+    """Where a topology's errors go, made and taken away by the leader."""
+
+    def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
+        """Make the directory of a topology's errors, which its workers may write in."""
+        self._admit(storm_id, topology_conf)
+        self._state.mkdirs(paths.errors(storm_id))
+
+    def teardown_errors(self, storm_id: str) -> None:
+        """Delete the errors of a topology's components and tasks; none is fine."""
+        # What `error_topologies` lists goes last: after a crash in between it is found again.
+        self._state.delete_node(paths.taskerrors(storm_id))
+        self._state.delete_node(paths.errors(storm_id))
+
+
+def _number(name: str) -> int | None:
+    match = _NODE.fullmatch(name)
+    return int(match[1]) if match else None

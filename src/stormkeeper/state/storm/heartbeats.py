@@ -1,0 +1,171 @@
+"""The heartbeats of workers: the same calls, whether they are in ZooKeeper or in Pacemaker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stormkeeper.state import paths
+from stormkeeper.state.paths import Slot
+from stormkeeper.state.storm.codec import checked
+from stormkeeper.state.storm.reading import Reading
+from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats, NodeInfo
+
+#: Who runs an executor, by its first and last task: as in ``Assignment.executor_node_port``.
+ExecutorNodePort = Mapping[tuple[int, ...], NodeInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorBeat:
+    """What the worker that runs an executor says of it."""
+
+    stats: ExecutorStats
+
+    #: The worker's wall clock when it beat, in seconds since 1970. It may be wrong.
+    time_secs: int
+
+    #: How long the worker had run then, in seconds.
+    uptime_secs: int
+
+    #: Where the worker runs: the id of its supervisor, and its port.
+    node: str
+    port: int
+
+
+class HeartbeatReads(Reading):
+    """What workers say of themselves.
+
+    Every call may raise `PacemakerError` where heartbeats are in Pacemaker.
+    """
+
+    def heartbeat_storms(self) -> list[str]:
+        """Return the ids of the topologies that have heartbeats, sorted.
+
+        In ZooKeeper also of those that have only been set up.
+        """
+        return self._state.get_worker_hb_children(paths.WORKERBEATS)
+
+    def worker_heartbeat(
+        self, storm_id: str, node: str, port: int
+    ) -> ClusterWorkerHeartbeat | None:
+        """Return a worker's heartbeat, None when there is none.
+
+        Raises
+        ------
+        SerializationError
+            What is there is not a heartbeat.
+        """
+        path = paths.workerbeat(storm_id, node, port)
+        data = self._state.get_worker_hb(path)
+        return None if data is None else self._read(ClusterWorkerHeartbeat, path, data)
+
+    def worker_heartbeats(self, storm_id: str) -> dict[Slot, ClusterWorkerHeartbeat]:
+        """Return the heartbeats of a topology's workers, by slot.
+
+        One request where they are in Pacemaker; one listing and one read for all of them in
+        ZooKeeper. What cannot be read is left out, logged and counted.
+        """
+        top = paths.workerbeats(storm_id)
+        return self._beats(top, self._state.get_worker_hbs(top))
+
+    def executor_beats(
+        self, storm_id: str, executor_node_port: ExecutorNodePort | None
+    ) -> dict[ExecutorInfo, ExecutorBeat]:
+        """Return what is said of a topology's executors by the workers that they are assigned to.
+
+        Only the slots of the assignment are asked for, and of what a worker says only the
+        executors count that are assigned to that very slot: one that has moved is still in the
+        last heartbeat of where it was. An executor that nobody spoke of yet is not in the result.
+
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        executor_node_port : mapping, optional
+            Who runs what: ``Assignment.executor_node_port``; None where nobody runs anything.
+        """
+        slots: dict[Slot, set[ExecutorInfo]] = {}
+        for tasks, where in (executor_node_port or {}).items():
+            for port in where.port:
+                slots.setdefault(Slot(where.node, port), set()).add(
+                    ExecutorInfo(tasks[0], tasks[-1])
+                )
+        return {
+            executor: ExecutorBeat(stats, beat.time_secs, beat.uptime_secs, slot.node, slot.port)
+            for slot, beat in self._beats_of(storm_id, slots).items()
+            for executor, stats in beat.executor_stats.items()
+            if executor in slots[slot]
+        }
+
+    def _beats_of(
+        self, storm_id: str, slots: Mapping[Slot, object]
+    ) -> dict[Slot, ClusterWorkerHeartbeat]:
+        if not slots:
+            return {}
+        top = paths.workerbeats(storm_id)
+        if self._state.heartbeats_are_nodes:
+            wanted = [paths.workerbeat(storm_id, *slot) for slot in slots]
+            nodes = zip(wanted, self._state.read_many(wanted), strict=True)
+            found = {path.rpartition("/")[2]: node.data for path, node in nodes if node}
+        else:
+            # A Pacemaker gives a topology's in one request, and a slot's each in one of its own.
+            found = self._state.get_worker_hbs(top)
+            found = {n: data for n, data in found.items() if paths.parse_slot(n) in slots}
+        return self._beats(top, found)
+
+    def _beats(self, top: str, found: Mapping[str, bytes]) -> dict[Slot, ClusterWorkerHeartbeat]:
+        of_slots = ((name, data) for name, data in found.items() if paths.parse_slot(name))
+        beats = self._decoded(ClusterWorkerHeartbeat, top, of_slots)
+        return {slot: beat for name, beat in beats.items() if (slot := paths.parse_slot(name))}
+
+
+class HeartbeatWrites(SessionWrites):
+    """What a worker says of itself."""
+
+    def set_worker_heartbeat(
+        self, storm_id: str, node: str, port: int, heartbeat: ClusterWorkerHeartbeat
+    ) -> None:
+        """Store a worker's heartbeat; it outlives the worker's session.
+
+        Raises
+        ------
+        PacemakerError
+            No Pacemaker took it.
+        """
+        path = paths.workerbeat(storm_id, node, port)
+        self._state.set_worker_hb(
+            path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat))
+        )
+
+    def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
+        """Delete a worker's heartbeat; none is fine."""
+        self._state.delete_worker_hb(paths.workerbeat(storm_id, node, port))
+
+
+class HeartbeatCleaning(LeaderWrites):
+    """Where a topology's heartbeats go, made and taken away by the leader."""
+
+    def setup_heartbeats(
+        self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make the directory of a topology's heartbeats, which its workers may write in.
+
+        It is made in ZooKeeper also where heartbeats are in Pacemaker, as in Storm: workers may
+        still find none.
+        """
+        self._admit(storm_id, topology_conf)
+        self._state.mkdirs(paths.workerbeats(storm_id))
+
+    def teardown_heartbeats(self, storm_id: str) -> None:
+        """Delete the heartbeats of a topology's workers and tasks, wherever they are; none is fine.
+
+        In Pacemaker it is not fenced: who deletes heartbeats late takes nothing that does not come
+        back with the next beat.
+        """
+        # What `heartbeat_storms` lists goes last: after a crash in between it is found again.
+        for top in (paths.taskbeats(storm_id), paths.workerbeats(storm_id)):
+            if not self._state.heartbeats_are_nodes:
+                self._state.delete_node(top)
+            self._state.delete_worker_hb(top)

@@ -1,0 +1,91 @@
+"""`LeaderClusterState`: what only a leader may write, let through by its lock or refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from stormkeeper.state import fences
+from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fences import Fence
+from stormkeeper.state.storm.backpressure import BackpressureCleaning
+from stormkeeper.state.storm.blobs import BlobWrites
+from stormkeeper.state.storm.cluster import StormClusterState, StormReads
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.configs import ConfigWrites
+from stormkeeper.state.storm.errors import ErrorCleaning
+from stormkeeper.state.storm.heartbeats import HeartbeatCleaning
+from stormkeeper.state.storm.profiling import ProfileCleaning, ProfileWrites
+from stormkeeper.state.storm.tasks import TaskWrites
+from stormkeeper.state.storm.topologies import TopologyWrites
+
+
+class LeaderClusterState(
+    StormReads,
+    TopologyWrites,
+    ConfigWrites,
+    ProfileWrites,
+    ProfileCleaning,
+    HeartbeatCleaning,
+    ErrorCleaning,
+    TaskWrites,
+    BlobWrites,
+    BackpressureCleaning,
+):
+    """All reads, and what a leader decides: every write is fenced, every record says which leader.
+
+    It is made by a lock that its session has taken and still has: that is verified once, when it is
+    made, and every write checks that the lock is there. When the lock is gone every write raises
+    `NotLeaderError`, and goes on to: a process that leads again makes another with its new lock.
+
+    Parameters
+    ----------
+    state : FencedClusterState
+        The store, as the leader writes it; `disconnect` leaves it open.
+    codec : Codec
+        How records are written in it.
+    clock : callable, optional
+        Seconds since 1970.
+
+    Raises
+    ------
+    TypeError
+        `state` is any other store, or its fence no `Fence`.
+    NotLeaderError
+        Its fence is no lock of its session: see `stormkeeper.state.fences.verify`.
+    StateUnavailableError
+        The store could not be asked.
+    """
+
+    _state: FencedClusterState
+
+    def __init__(
+        self, state: FencedClusterState, codec: Codec, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        if not isinstance(state, FencedClusterState):
+            raise TypeError(
+                f"a leader writes through a FencedClusterState, not through a"
+                f" {type(state).__name__}"
+            )
+        fences.verify(state, state.fence)
+        super().__init__(state, codec, clock=clock)
+
+    @property
+    def fence(self) -> Fence:
+        """The lock that lets its writes through."""
+        return self._state.fence
+
+
+def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
+    """Return what the holder of `fence` may write, in the session of `storm`.
+
+    Its callbacks are its own: `disconnect` it when the reign is over. It ends with `storm`, too.
+
+    Raises
+    ------
+    TypeError, NotLeaderError, StateUnavailableError
+        As `LeaderClusterState`: `fence` is no lock that this session holds.
+    """
+    leader = LeaderClusterState(FencedClusterState(storm.state, fence), storm.codec)
+    storm.handles.add(leader)
+    return leader

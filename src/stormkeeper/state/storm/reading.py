@@ -1,0 +1,159 @@
+"""Records read from the cluster's state: what every family of reads is made of."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from thriftpy2.thrift import TPayload
+
+from stormkeeper.errors import NoNodeError, SerializationError, StateError
+from stormkeeper.state.storage import StateReader
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.dispatch import Callback, Dispatch
+from stormkeeper.state.watches import Watched
+
+log = logging.getLogger(__name__)
+
+Record = TypeVar("Record", bound=TPayload)
+
+#: How often a listing is tried whose node comes and goes meanwhile.
+ROUNDS = 20
+
+#: How many unreadable values are remembered, so that each is logged once.
+REMEMBERED = 10_000
+
+
+class Versioned(NamedTuple, Generic[Record]):
+    """A record, and the version of its node."""
+
+    record: Record
+    version: int
+
+
+class Reading:
+    """A store, a codec and a dispatch: the ground of all reads. Safe for many threads.
+
+    Parameters
+    ----------
+    state : StateReader
+        The store.
+    codec : Codec
+        How records are written in it.
+    clock : callable, optional
+        Seconds since 1970.
+    """
+
+    _state: StateReader
+
+    def __init__(
+        self, state: StateReader, codec: Codec, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._state = state
+        self._codec = codec
+        self._clock = clock
+        self._dispatch = Dispatch(state)
+        self._unreadable = 0
+        self._unread: dict[str, int] = {}
+
+    @property
+    def unknown_events(self) -> int:
+        """How many events were told of paths that are no part of Storm's layout."""
+        return self._dispatch.unknown_events
+
+    @property
+    def unreadable(self) -> int:
+        """How many values reads of several nodes left out, as they were no records."""
+        return self._unreadable
+
+    def _names(self, path: str, callback: Callback | None = None) -> list[str]:
+        """Return the names of a node's children, sorted; none where it is absent.
+
+        The callback is told once when they change, or when the absent node is made.
+        """
+        for _ in range(ROUNDS):
+            try:
+                with self._dispatch.once(Watched.CHILDREN, path, callback) as watch:
+                    return self._state.get_children(path, watch)
+            except NoNodeError:
+                if callback is None:
+                    return []
+            with self._dispatch.once(Watched.NODE, path, callback) as watch:
+                if not self._state.node_exists(path, watch):
+                    return []
+            # Made just now: wait for its children alone, or the callback would be told twice.
+            self._dispatch.forget(Watched.NODE, path, callback)
+        raise StateError(f"{path} came and went {ROUNDS} times while its children were read")
+
+    def _record(
+        self, cls: type[Record], path: str, callback: Callback | None = None
+    ) -> Record | None:
+        """Return a node's record, None where there is no node.
+
+        The callback is told once when the node is made, deleted or given another value.
+
+        Raises
+        ------
+        SerializationError
+            The node's value is no such record; the callback waits all the same.
+        """
+        with self._dispatch.once(Watched.NODE, path, callback) as watch:
+            data = self._state.get_data(path, watch)
+        return None if data is None else self._read(cls, path, data)
+
+    def _versioned(
+        self, cls: type[Record], path: str, callback: Callback | None = None
+    ) -> Versioned[Record] | None:
+        """Return a node's record and version; else as `_record`."""
+        with self._dispatch.once(Watched.NODE, path, callback) as watch:
+            found = self._state.get_data_with_version(path, watch)
+        return (
+            None if found is None else Versioned(self._read(cls, path, found.data), found.version)
+        )
+
+    def _version(self, path: str, callback: Callback | None = None) -> int | None:
+        """Return a node's version, None where there is no node; callback as `_record`."""
+        with self._dispatch.once(Watched.NODE, path, callback) as watch:
+            return self._state.get_version(path, watch)
+
+    def _records(self, cls: type[Record], path: str) -> dict[str, Record]:
+        """Return the records directly below a node, by name; those that cannot be read left out."""
+        try:
+            nodes = self._state.children_data(path)
+        except NoNodeError:
+            return {}
+        return self._decoded(cls, path, ((name, node.data) for name, node in nodes.items()))
+
+    def _decoded(
+        self, cls: type[Record], path: str, values: Iterable[tuple[str, bytes]]
+    ) -> dict[str, Record]:
+        """Return the records that `values`, by name, below `path` are; others are left out.
+
+        What is left out is counted and logged, once for each value.
+        """
+        records = {}
+        for name, data in values:
+            try:
+                records[name] = self._codec.read(cls, data)
+            except SerializationError as error:
+                self._leave_out(f"{path}/{name}", data, error)
+        return records
+
+    def _read(self, cls: type[Record], path: str, data: bytes) -> Record:
+        """Return the record that `data` is; an error says where it was found."""
+        try:
+            return self._codec.read(cls, data)
+        except SerializationError as error:
+            raise SerializationError(f"{path}: {error}") from error
+
+    def _leave_out(self, path: str, data: bytes, error: SerializationError) -> None:
+        known = hash(data)
+        if self._unread.get(path) == known:
+            return
+        if len(self._unread) >= REMEMBERED:
+            self._unread.clear()
+        self._unread[path] = known
+        self._unreadable += 1
+        log.warning("%s is left out: %s", path, error)

@@ -1,0 +1,211 @@
+"""Topologies: what runs (``StormBase``), and where (``Assignment``)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stormkeeper.errors import (
+    BadVersionError,
+    NoNodeError,
+    NotEmptyError,
+    StateError,
+    TransactionError,
+)
+from stormkeeper.state import paths
+from stormkeeper.state.storm.codec import checked
+from stormkeeper.state.storm.dispatch import Callback
+from stormkeeper.state.storm.reading import ROUNDS, Reading, Versioned
+from stormkeeper.state.storm.writing import LeaderWrites
+from stormkeeper.thrift.idl import schema_of
+from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
+
+
+class TopologyReads(Reading):
+    """Reads of topologies and their assignments.
+
+    Notes
+    -----
+    Reads of one record raise `SerializationError`, with the path, where a node holds no such
+    record. Those of several leave it out, log it once and count it (`Reading.unreadable`).
+    """
+
+    def assignments(self, callback: Callback | None = None) -> list[str]:
+        """Return the ids of the topologies that have an assignment, sorted.
+
+        The callback is told once when one is added or removed.
+        """
+        return self._names(paths.ASSIGNMENTS, callback)
+
+    def assignment_info(self, storm_id: str, callback: Callback | None = None) -> Assignment | None:
+        """Return a topology's assignment, None where it has none; told once when it changes."""
+        return self._record(Assignment, paths.assignment(storm_id), callback)
+
+    def assignment_info_with_version(
+        self, storm_id: str, callback: Callback | None = None
+    ) -> Versioned[Assignment] | None:
+        """Return a topology's assignment and its node's version; else as `assignment_info`."""
+        return self._versioned(Assignment, paths.assignment(storm_id), callback)
+
+    def assignment_version(self, storm_id: str, callback: Callback | None = None) -> int | None:
+        """Return the version of an assignment's node alone; else as `assignment_info`."""
+        return self._version(paths.assignment(storm_id), callback)
+
+    def assignments_info(self) -> dict[str, Assignment]:
+        """Return all assignments by their topologies' ids, read in one go."""
+        return self._records(Assignment, paths.ASSIGNMENTS)
+
+    def active_storms(self, callback: Callback | None = None) -> list[str]:
+        """Return the ids of all topologies, sorted, whatever their status: Storm's name for them.
+
+        The callback is told once when one is added or removed.
+        """
+        return self._names(paths.STORMS, callback)
+
+    def storm_base(self, storm_id: str, callback: Callback | None = None) -> StormBase | None:
+        """Return a topology's base, None where there is none; told once when it changes."""
+        return self._record(StormBase, paths.storm(storm_id), callback)
+
+    def storm_bases(self) -> dict[str, StormBase]:
+        """Return the bases of all topologies by their ids, read in one go."""
+        return self._records(StormBase, paths.STORMS)
+
+    def storm_id_by_name(self, name: str) -> str | None:
+        """Return the id of the topology of that name, None where there is none."""
+        bases = self.storm_bases()
+        return next((storm_id for storm_id, base in bases.items() if base.name == name), None)
+
+
+class TopologyWrites(LeaderWrites):
+    """What a leader decides about topologies.
+
+    Notes
+    -----
+    Every call may raise `NotLeaderError` (nothing was written, at least by its last step) and
+    `OutcomeUnknownError` (the connection was lost in mid-write: read again). `topology_conf` is the
+    topology's own configuration; a digest in it (``storm.zookeeper.topology.auth.payload``) is let
+    at what is made.
+    """
+
+    def set_assignment(
+        self,
+        storm_id: str,
+        assignment: Assignment,
+        topology_conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say where a topology is to run."""
+        self._admit(storm_id, topology_conf)
+        self._put(Assignment, paths.assignment(storm_id), assignment)
+
+    def activate_storm(
+        self, storm_id: str, base: StormBase, topology_conf: Mapping[str, Any] | None = None
+    ) -> None:
+        """Make a topology known, or write its base anew."""
+        self._admit(storm_id, topology_conf)
+        self._put(StormBase, paths.storm(storm_id), base)
+
+    def update_storm(self, storm_id: str, changes: StormBase) -> None:
+        """Change a topology's base where `changes` says something, whoever else changes it.
+
+        A field that is None, empty or 0 stays as it was. ``component_executors`` and
+        ``component_debug`` are merged by component, a component's debug options being replaced as
+        a whole: Storm adds the old and the new sampling percentage up, which no caller can want.
+
+        Raises
+        ------
+        NoNodeError
+            There is no such topology.
+        """
+        checked(StormBase, changes)
+        self._change(storm_id, lambda base: _merged(base, changes))
+
+    def deactivate_storm(self, storm_id: str) -> None:
+        """Have a topology's spouts emit nothing until it is activated again.
+
+        Raises
+        ------
+        NoNodeError
+            There is no such topology.
+        """
+        self._change(storm_id, _inactive)
+
+    def remove_storm(self, storm_id: str) -> None:
+        """Remove all that was written about a topology; one that is gone, or half gone, is fine.
+
+        Its log levels, profiling requests, credentials and tasks go first, then base and assignment
+        in one step. Whoever finds a base (or an assignment) after a crash in between calls this
+        again, and nothing is left of which nobody knows. Heartbeats, errors and back-pressure are
+        removed on their own, as in Storm: workers may be writing them still.
+        """
+        for path in (
+            paths.log_config(storm_id),
+            paths.profiler_configs(storm_id),
+            paths.credentials(storm_id),
+            paths.tasks(storm_id),
+        ):
+            self._state.delete_node(path)
+        self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
+
+    def _delete_together(self, remaining: list[str]) -> None:
+        """Delete nodes in one step, in order; what is absent is left out of it.
+
+        The store is not asked beforehand: a server that lags could answer with what was.
+        """
+        for _ in range(ROUNDS):
+            transaction = self._state.transaction()
+            for path in remaining:
+                transaction.delete(path)
+            try:
+                transaction.commit()
+            except TransactionError as error:
+                refused = remaining[error.index]
+                if isinstance(error.reason, NoNodeError):
+                    remaining.remove(refused)
+                elif isinstance(error.reason, NotEmptyError):
+                    for name in self._names(refused):
+                        self._state.delete_node(f"{refused}/{name}")
+                else:
+                    raise error.reason from error
+            else:
+                return
+        raise StateError(f"cannot delete {' and '.join(remaining)}: others keep adding nodes below")
+
+    def _change(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
+        """Write `change` of the base that there is, when nobody else wrote it meanwhile."""
+        path = paths.storm(storm_id)
+        for attempt in range(ROUNDS):
+            if attempt:
+                # The server that was asked may lag behind.
+                self._state.sync_path(path)
+            found = self._versioned(StormBase, path)
+            if found is None:
+                if attempt:
+                    raise NoNodeError(f"there is no topology {storm_id}: {path} does not exist")
+                continue
+            data = self._stamped(change(found.record))
+            try:
+                self._state.transaction().set_data(path, data, found.version).commit()
+            except TransactionError as error:
+                if not isinstance(error.reason, BadVersionError | NoNodeError):
+                    raise error.reason from error
+            else:
+                return
+        raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
+
+
+def _merged(base: StormBase, changes: StormBase) -> StormBase:
+    merged = copy.copy(base)
+    for field in schema_of(StormBase).fields:
+        value = getattr(changes, field.name)
+        if isinstance(value, Mapping):
+            value = {**(getattr(base, field.name) or {}), **value}
+        if value:
+            setattr(merged, field.name, value)
+    return merged
+
+
+def _inactive(base: StormBase) -> StormBase:
+    inactive = copy.copy(base)
+    inactive.status = TopologyStatus.INACTIVE
+    return inactive

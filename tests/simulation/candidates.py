@@ -1,0 +1,234 @@
+"""Processes that would lead: each a step function, which faults stop, cut off and mislead."""
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from simulation.clock import Clock
+from simulation.decisions import BATCH, Decisions
+from simulation.history import Attempt, History, Outcome
+from stormkeeper.errors import (
+    NoNodeError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StateError,
+    StateUnavailableError,
+    TransactionError,
+)
+from stormkeeper.state import fences, paths
+from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fences import Fence
+from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.storage import ClusterState, ConnectionState
+from stormkeeper.state.transactions import Operation, Result, Transaction
+from support.interposed import Interposed
+
+#: After which silence the server ends a session.
+SESSION_SECS: Final = 10.0
+
+#: Makes a leader's handle; a test that wants to be fooled makes another one.
+MakeHandle = Callable[..., FencedClusterState]
+
+
+class Candidate:
+    """One process with one session. It leads while its lock has the lowest number, as far as it
+    knows; whoever looks for a successor otherwise is of no matter here.
+    """
+
+    def __init__(
+        self,
+        ensemble: MemoryEnsemble,
+        clock: Clock,
+        history: History,
+        random: Random,
+        make_handle: MakeHandle,
+        seen: Counter[str],
+        operator: ClusterState,
+    ) -> None:
+        self._ensemble = ensemble
+        self._clock = clock
+        self._history = history
+        self._random = random
+        self._make_handle = make_handle
+        self._seen = seen
+        self.session = ensemble.session()
+        self.session.add_listener(self._hear)
+        #: In whose name the server applies what was on its way when a connection broke.
+        self._operator = operator
+        self._network = Interposed(self.session, transaction=self._transaction)
+        self._lock: Fence | None = None
+        #: While it believes that it leads.
+        self._decisions: Decisions | None = None
+        self._queue: deque[Attempt] = deque()
+        self._is_stopped = False
+        self._is_mending = False
+        #: Seconds for which the network keeps the next write, whose answer is lost.
+        self._detour_secs: float | None = None
+
+    @property
+    def believes_to_lead(self) -> bool:
+        return self._decisions is not None
+
+    def live(self) -> None:
+        """Take a step now, and others in a while."""
+        if not self._is_stopped:
+            self._step(self._random.randint(0, 3))
+        self._clock.after(self._random.uniform(0.05, 1.0), self.live)
+
+    def stop(self, secs: float) -> None:
+        """Stop the process, as SIGSTOP does, for that long."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        self._fall_silent(secs)
+        self._clock.after(secs, self._go_on)
+
+    def cut_off(self, secs: float) -> None:
+        """Break its connection for that long."""
+        self._ensemble.suspend(self.session)
+        self._mend_after(secs)
+
+    def lose_next_answer(self, *, applied: bool) -> None:
+        """Have the next write's connection break, before or after it is applied."""
+        self._ensemble.lose_answer(self.session, applied=applied)
+
+    def delay_next_write(self, secs: float) -> None:
+        """Have the next write reach the server after its connection broke, if at all."""
+        self._detour_secs = secs
+
+    # What it does.
+
+    def _step(self, writes: int) -> None:
+        if self._decisions is not None:
+            self._queue.extend(self._decisions.next() for _ in range(self._random.randint(0, 3)))
+        for _ in range(min(writes, len(self._queue))):
+            self._write(self._queue.popleft())
+        # Only now it hears what became of its session meanwhile.
+        self._ensemble.deliver(self.session)
+        if self._decisions is None:
+            with contextlib.suppress(StateError):
+                self._stand()
+        if self.session.connection is ConnectionState.SUSPENDED:
+            self._mend_after(self._random.choice((1.0, 4.0, 1.5 * SESSION_SECS)))
+
+    def _write(self, attempt: Attempt) -> None:
+        self._history.begin(attempt)
+        with self._history.attempting(attempt):
+            try:
+                attempt.write()
+            except NotLeaderError:
+                attempt.outcome = Outcome.REFUSED
+                self._seen["refused to a zombie"] += attempt.is_zombie_s
+                if self._lock == attempt.fence:
+                    self._decisions = None
+            except OutcomeUnknownError:
+                attempt.outcome = Outcome.UNKNOWN
+            except StateUnavailableError:
+                attempt.outcome = Outcome.NOT_SENT
+            except StateError:
+                attempt.outcome = Outcome.FAILED
+            else:
+                attempt.outcome = Outcome.DONE
+                attempt.held = attempt.holds(self._ensemble.tree)
+        self._seen[attempt.outcome.value] += 1
+
+    def _stand(self) -> None:
+        """Have one lock, and lead if it is the first."""
+        for path in self._locks():
+            is_mine = self.session.get_stat(path).owner == self.session.session_id
+            is_good = self._lock and path == self._lock.path and not self.session.get_version(path)
+            # Such as those whose making ended as unknown, and those that were revoked.
+            if is_mine and not is_good:
+                self.session.delete_node(path)
+        locks = self._locks()
+        if self._lock is None or self._lock.path not in locks:
+            self._lock = None
+            self._lock = fences.take(self._network)
+            locks = self._locks()
+        if locks[0] == self._lock.path:
+            handle = self._make_handle(
+                self._network, self._lock, batch=BATCH, clock=lambda: self._clock.now
+            )
+            self._decisions = Decisions(handle, self._random)
+            self._seen["reigns"] += 1
+
+    def _locks(self) -> list[str]:
+        """Return the paths of all locks, the first one's first."""
+        try:
+            names = self.session.get_children(paths.LEADER_LOCK)
+        except NoNodeError:
+            return []
+        return [f"{paths.LEADER_LOCK}/{name}" for name in sorted(names, key=lambda n: n[-10:])]
+
+    def _hear(self, state: ConnectionState) -> None:
+        if state is ConnectionState.LOST:
+            self._seen["sessions lost"] += 1
+            self._decisions = self._lock = None
+
+    # What befalls it.
+
+    def _fall_silent(self, secs: float) -> None:
+        """Have the server end its session when it has not heard of it for too long."""
+        former = self.session.session_id
+
+        def end() -> None:
+            if self.session.session_id == former:
+                self._ensemble.end_session(self.session)
+
+        if secs > SESSION_SECS:
+            self._clock.after(SESSION_SECS, end)
+
+    def _go_on(self) -> None:
+        self._is_stopped = False
+        if self.session.ended and self._random.random() < 0.5:
+            # Its client has a new session before it has come to anything; it has not heard so.
+            self._ensemble.suspend(self.session)
+            self._ensemble.resume(self.session)
+        self._step(len(self._queue))
+
+    def _mend_after(self, secs: float) -> None:
+        if self._is_mending:
+            return
+        self._is_mending = True
+        self._fall_silent(secs)
+        self._clock.after(secs, self._mend)
+
+    def _mend(self) -> None:
+        if self._is_stopped:
+            self._clock.after(1.0, self._mend)
+            return
+        self._is_mending = False
+        self._ensemble.resume(self.session)
+
+    def _transaction(self) -> Transaction:
+        return Transaction(self._send)
+
+    def _send(self, operations: Sequence[Operation]) -> list[Result]:
+        is_connected = self.session.connection is ConnectionState.CONNECTED
+        if self._detour_secs is None or not is_connected or self.session.ended:
+            return _all_of(operations, self.session.transaction()).commit()
+        secs, self._detour_secs = self._detour_secs, None
+        attempt = self._history.current
+
+        def arrive() -> None:
+            # A server takes nothing more of a connection once its session has another one.
+            if attempt and self.session.connection is ConnectionState.SUSPENDED:
+                with self._history.attempting(attempt):
+                    try:
+                        _all_of(operations, self._operator.transaction()).commit()
+                        self._seen["arrived late, and applied"] += 1
+                    except TransactionError:
+                        self._seen["arrived late, and refused"] += 1
+
+        self._ensemble.suspend(self.session)
+        self._clock.after(secs, arrive)
+        self._mend_after(secs + 1.0)
+        raise OutcomeUnknownError("the connection was lost, and the request is on its way")
+
+
+def _all_of(operations: Sequence[Operation], transaction: Transaction) -> Transaction:
+    for operation in operations:
+        transaction.add(operation)
+    return transaction

@@ -1,0 +1,85 @@
+"""No two leaders' writes overlap, whatever befalls them: many seeds, each a schedule of its own.
+
+``SIMULATION_SEEDS`` says how many; ``make simulate`` runs 10,000. One that failed runs alone by its
+id, with ``SIMULATION_SEEDS`` as it was.
+"""
+
+import os
+from collections import Counter
+
+import pytest
+
+from simulation.schedule import World
+from stormkeeper.errors import NotLeaderError
+from stormkeeper.state.fenced import FencedClusterState
+
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
+
+
+def ran(seed, **options):
+    world = World(seed, **options)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(SEEDS), ids=lambda seed: f"seed-{seed}")
+def test_no_leader_writes_after_its_successor(seed):
+    world = ran(seed)
+    assert world.history.overlaps() == []
+    assert world.history.past_the_lock() == []
+    assert world.history.broken_promises() == []
+    assert world.has_leader
+
+
+def test_the_schedules_have_what_they_are_to_withstand():
+    seen = Counter()
+    for seed in range(20):
+        seen += ran(seed).seen
+    for what in (
+        *("done", "NotLeaderError", "StateUnavailableError", "OutcomeUnknownError"),
+        *("arrived late, and applied", "arrived late, and refused", "sessions lost"),
+        *("stop", "stop briefly", "cut", "cut briefly", "lose", "delay", "lock"),
+    ):
+        assert seen[what], (what, seen)
+    assert seen["refused to a zombie"] >= 50, seen
+    assert seen["reigns"] >= 60, seen
+
+
+def test_a_seed_is_a_schedule():
+    def told(world):
+        return [
+            (attempt.fence.epoch, attempt.what, attempt.outcome, attempt.changes)
+            for attempt in world.history.attempts
+        ]
+
+    assert told(ran(3)) == told(ran(3))
+    assert told(ran(3)) != told(ran(4))
+
+
+class Unchecked(FencedClusterState):
+    """Believes that it leads."""
+
+    def _commit(self, operations):
+        transaction = self._wrapped.transaction()
+        for operation in operations:
+            transaction.add(operation)
+        return transaction.commit()
+
+
+class LooksFirst(Unchecked):
+    """Looks for its lock, and then writes."""
+
+    def _commit(self, operations):
+        if self._wrapped.get_version(self.fence.path) != 0:
+            raise NotLeaderError("the lock is gone")
+        return super()._commit(operations)
+
+
+@pytest.mark.parametrize("handle", [Unchecked, LooksFirst])
+def test_a_handle_without_the_check_is_caught(handle):
+    assert any(ran(seed, make_handle=handle).history.overlaps() for seed in range(200))
+
+
+def test_a_promise_that_is_broken_is_caught():
+    assert ran(0, make_handle=Unchecked).history.broken_promises()
+    assert ran(0, make_handle=Unchecked).history.past_the_lock()

@@ -1,0 +1,183 @@
+import pytest
+
+from stormkeeper.errors import OutcomeUnknownError
+from stormkeeper.state import paths
+from stormkeeper.state.storage import DIRECTORY
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.throttle import ErrorLimits
+from stormkeeper.thrift.records import ErrorInfo
+from support.interposed import Interposed
+
+STORM = "wc-1-1700000000"
+
+
+MANY = ErrorLimits(interval_secs=10, per_interval=1000)
+
+
+@pytest.fixture
+def worker(open_storm):
+    """A worker's handle, which may report as much as it likes."""
+    return open_storm(limits=MANY)
+
+
+@pytest.fixture
+def memory(worker):
+    return worker.state
+
+
+def test_an_error_is_among_the_newest_and_is_the_last(worker, memory):
+    assert worker.errors(STORM, "split bolt/é") == []
+    assert worker.last_error(STORM, "split bolt/é") is None
+    assert worker.report_error(STORM, "split bolt/é", "boom ☃\n  at …", host="h1", port=6700)
+    expected = ErrorInfo("boom ☃\n  at …", 1_700_000_000, "h1", 6700)
+    assert worker.errors(STORM, "split bolt/é") == [expected]
+    assert worker.last_error(STORM, "split bolt/é") == expected
+    assert worker.error_topologies() == [STORM]
+    top = paths.component_errors(STORM, "split bolt/é")
+    assert memory.get_data(top) == DIRECTORY
+    assert memory.get_children(top) == ["e0000000000"]
+
+
+def test_where_it_happened_need_not_be_known(worker):
+    worker.report_error(STORM, "split", "boom")
+    assert worker.last_error(STORM, "split") == ErrorInfo("boom", 1_700_000_000)
+
+
+def test_the_newest_ten_are_kept_newest_first_and_the_last_apart(worker, clock):
+    for number in range(25):
+        clock.secs += number % 2  # two in each second
+        worker.report_error(STORM, "split", f"error {number}")
+    kept = [error.error for error in worker.errors(STORM, "split")]
+    assert kept == [f"error {number}" for number in range(24, 14, -1)]
+    assert worker.last_error(STORM, "split").error == "error 24"
+
+
+def test_errors_of_workers_whose_clocks_differ_come_by_their_times(worker, clock):
+    for secs in (1_700_000_200, 1_700_000_100, 1_700_000_300):
+        clock.secs = secs
+        worker.report_error(STORM, "split", str(secs))
+    times = [error.error_time_secs for error in worker.errors(STORM, "split")]
+    assert times == [1_700_000_300, 1_700_000_200, 1_700_000_100]
+
+
+def test_errors_of_other_workers_are_pruned_with_ones_own(worker, open_storm):
+    other = open_storm(limits=MANY)
+    for number in range(8):
+        other.report_error(STORM, "split", f"theirs {number}")
+    for number in range(8):
+        worker.report_error(STORM, "split", f"ours {number}")
+    kept = [error.error for error in worker.errors(STORM, "split")]
+    assert kept == [f"ours {n}" for n in range(7, -1, -1)] + ["theirs 7", "theirs 6"]
+
+
+def test_the_newest_go_with_the_session_and_the_last_stays(worker, storm):
+    worker.report_error(STORM, "split", "boom")
+    worker.disconnect()
+    assert storm.errors(STORM, "split") == []
+    assert storm.last_error(STORM, "split").error == "boom"
+
+
+def test_what_is_throttled_is_dropped_before_anything_is_written(open_storm, clock):
+    worker = open_storm(limits=ErrorLimits(10, 2))
+    reported = [worker.report_error(STORM, "split", str(number)) for number in range(4)]
+    assert reported == [True, True, False, False]
+    assert [error.error for error in worker.errors(STORM, "split")] == ["1", "0"]
+    assert worker.report_error(STORM, "count", "another component")
+    assert worker.report_task_error(STORM, 1, "a task")
+    clock.secs += 10.1
+    assert worker.report_error(STORM, "split", "later")
+
+
+def test_a_topology_that_is_forgotten_may_report_anew(open_storm):
+    worker = open_storm(limits=ErrorLimits(10, 1))
+    assert worker.report_error(STORM, "split", "first")
+    assert not worker.report_error(STORM, "split", "second")
+    worker.forget_errors(STORM)
+    assert worker.report_error(STORM, "split", "third")
+
+
+def test_errors_of_tasks_are_kept_by_task(worker, memory, clock):
+    for number in range(12):
+        clock.secs += 1
+        worker.report_task_error(STORM, 3, f"error {number}", host="h1", port=6700)
+    errors = worker.task_errors(STORM, 3)
+    assert [error.error for error in errors] == [f"error {n}" for n in range(11, 1, -1)]
+    assert errors[0] == ErrorInfo("error 11", 1_700_000_012, "h1", 6700)
+    assert worker.task_errors(STORM, 4) == []
+    assert not memory.node_exists(f"{paths.task_errors(STORM, 3)}-last-error")
+
+
+def test_an_error_too_long_for_zookeeper_keeps_its_beginning_and_its_end(worker):
+    worker.report_error(STORM, "split", "a" * 40_000 + "\N{SNOWMAN}" * 2_000_000 + "z" * 40_000)
+    kept = worker.last_error(STORM, "split").error
+    assert kept.startswith("a" * 32_768)
+    assert kept.endswith("z" * 32_768)
+    assert "\n… 2,014,464 characters left out …\n" in kept
+    assert len(kept) < 66_000
+
+
+def test_one_of_the_greatest_length_is_kept_whole(worker):
+    worker.report_error(STORM, "split", "x" * 65_536)
+    assert worker.last_error(STORM, "split").error == "x" * 65_536
+
+
+def test_text_that_utf_8_cannot_hold_is_reported_all_the_same(worker):
+    assert worker.report_error(STORM, "split", "no such file: \udcff.py")
+    assert worker.last_error(STORM, "split").error == "no such file: ?.py"
+
+
+def test_what_is_no_error_is_left_out_and_other_names_are_not_looked_at(worker, memory):
+    worker.report_error(STORM, "split", "boom")
+    top = paths.component_errors(STORM, "split")
+    memory.set_data(f"{top}/e0000000001", b"no error")
+    memory.set_data(f"{top}/notes", Codec().write(ErrorInfo("not numbered", 1)))
+    assert [error.error for error in worker.errors(STORM, "split")] == ["boom"]
+    assert worker.unreadable == 1
+    for number in range(10):
+        worker.report_error(STORM, "split", str(number))
+    assert "notes" in memory.get_children(top)
+
+
+def test_the_leader_makes_the_place_of_errors_and_leaves_nothing_behind(storm, leader, memory):
+    leader.setup_errors(STORM)
+    assert memory.get_data(paths.errors(STORM)) == DIRECTORY
+    assert storm.error_topologies() == [STORM]
+    storm.report_error(STORM, "split", "boom")
+    storm.report_task_error(STORM, 1, "boom")
+    leader.teardown_errors(STORM)
+    leader.teardown_errors(STORM)
+    assert storm.error_topologies() == []
+    assert not memory.node_exists(paths.taskerrors(STORM))
+
+
+def test_errors_that_are_half_gone_are_still_listed(storm, leader, monkeypatch):
+    leader.setup_errors(STORM)
+    storm.report_task_error(STORM, 1, "boom")
+    delete_node = leader._state.delete_node
+    deleted = []
+
+    def listed_meanwhile(path):
+        assert storm.error_topologies() == [STORM]
+        delete_node(path)
+        deleted.append(path)
+
+    monkeypatch.setattr(leader._state, "delete_node", listed_meanwhile)
+    leader.teardown_errors(STORM)
+    assert deleted == [paths.taskerrors(STORM), paths.errors(STORM)]
+
+
+def test_an_error_reported_while_the_topology_is_torn_down_ends_nothing(worker, memory, leader):
+    def set_data(path, data):
+        memory.set_data(path, data)
+        leader.teardown_errors(STORM)
+
+    torn = StormClusterState(Interposed(memory, set_data=set_data), Codec())
+    assert torn.report_error(STORM, "split", "boom")
+    assert worker.errors(STORM, "split") == []
+
+
+def test_an_error_whose_answer_was_lost_is_said_to_be_so(ensemble, memory, worker):
+    ensemble.lose_answer(memory, applied=True)
+    with pytest.raises(OutcomeUnknownError):
+        worker.report_error(STORM, "split", "boom")

@@ -1,0 +1,181 @@
+import pytest
+
+from stormkeeper.errors import SerializationError
+from stormkeeper.pacemaker.client.pool import PacemakerPool
+from stormkeeper.state import fences, paths
+from stormkeeper.state.pacemaker import PacemakerState
+from stormkeeper.state.paths import Slot
+from stormkeeper.state.storage import DIRECTORY
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.heartbeats import ExecutorBeat
+from stormkeeper.state.storm.leader import leading
+from stormkeeper.thrift.records import (
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    NodeInfo,
+    TaskHeartbeat,
+)
+from support.heartbeats import spout
+from support.interposed import Interposed
+
+STORM = "wc-1-1700000000"
+
+
+def beat(*executors, time_secs=1_700_000_300, uptime_secs=42):
+    """A heartbeat of executors of one task each, which emitted as many as their task's number."""
+    stats = {ExecutorInfo(task, task): spout(task) for task in executors}
+    return ClusterWorkerHeartbeat(STORM, stats, time_secs, uptime_secs)
+
+
+@pytest.fixture
+def over_pacemaker(ensemble, two_pacemakers):
+    """A session whose heartbeats are in two Pacemakers."""
+    with PacemakerPool(two_pacemakers) as cleaning:
+        state = PacemakerState(ensemble.session(), PacemakerPool(two_pacemakers))
+        yield state
+        state.close()
+        for top in (paths.WORKERBEATS, paths.TASKBEATS):
+            cleaning.delete_path(top)
+
+
+@pytest.fixture(params=["zookeeper's place", "pacemaker"])
+def session(request):
+    """A session whose heartbeats are in either place."""
+    return request.getfixturevalue(
+        "memory" if request.param == "zookeeper's place" else "over_pacemaker"
+    )
+
+
+@pytest.fixture
+def cluster(session):
+    """The typed state on that session."""
+    return StormClusterState(session, Codec())
+
+
+def test_heartbeats_are_read_back_by_slot(cluster):
+    beats = {Slot("sup-a-10.0.0.1", 6700): beat(1, 2), Slot("sup-b", 6701): beat(3)}
+    assert cluster.worker_heartbeats(STORM) == {}
+    assert cluster.heartbeat_storms() == []
+    for slot, said in beats.items():
+        cluster.set_worker_heartbeat(STORM, *slot, said)
+    assert cluster.worker_heartbeats(STORM) == beats
+    assert cluster.worker_heartbeat(STORM, "sup-b", 6701) == beats["sup-b", 6701]
+    assert cluster.heartbeat_storms() == [STORM]
+
+
+def test_a_heartbeat_replaces_the_one_before_and_can_be_removed(cluster):
+    for uptime_secs in (1, 4):
+        cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(uptime_secs=uptime_secs))
+    assert cluster.worker_heartbeat(STORM, "sup", 6700).uptime_secs == 4
+    cluster.remove_worker_heartbeat(STORM, "sup", 6700)
+    cluster.remove_worker_heartbeat(STORM, "sup", 6700)
+    assert cluster.worker_heartbeat(STORM, "sup", 6700) is None
+
+
+def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluster, session):
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
+    session.set_worker_hb(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
+    session.set_worker_hb(f"{paths.workerbeats(STORM)}/nobody's", b"")
+    with pytest.raises(SerializationError, match=rf"^/workerbeats/{STORM}/sup-6701: "):
+        cluster.worker_heartbeat(STORM, "sup", 6701)
+    assert list(cluster.worker_heartbeats(STORM)) == [("sup", 6700)]
+    assert cluster.unreadable == 1
+
+
+def test_of_executors_only_what_their_own_slot_says_counts(cluster):
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1, 2, time_secs=100, uptime_secs=10))
+    # Executor 2 has moved to 6701, whose last heartbeat has 3, which has moved away from there.
+    cluster.set_worker_heartbeat(STORM, "sup", 6701, beat(2, 3, time_secs=200, uptime_secs=20))
+    # This slot is no part of the assignment.
+    cluster.set_worker_heartbeat(STORM, "sup", 6702, beat(3))
+    assigned = {
+        (1, 1): NodeInfo("sup", {6700}),
+        (2, 2): NodeInfo("sup", {6701}),
+        (3, 3): NodeInfo("sup", {6703}),
+    }
+    assert cluster.executor_beats(STORM, assigned) == {
+        ExecutorInfo(1, 1): ExecutorBeat(spout(1), 100, 10, "sup", 6700),
+        ExecutorInfo(2, 2): ExecutorBeat(spout(2), 200, 20, "sup", 6701),
+    }
+    assert cluster.executor_beats(STORM, {}) == {}
+    assert cluster.executor_beats(STORM, None) == {}
+
+
+def test_a_topologys_heartbeats_are_asked_for_together(cluster, session):
+    slots = [Slot("sup", port) for port in range(6700, 6704)]
+    for slot in slots:
+        cluster.set_worker_heartbeat(STORM, *slot, beat(1))
+    asked = []
+
+    def counting(name):
+        def call(*arguments):
+            asked.append(name)
+            return getattr(session, name)(*arguments)
+
+        return call
+
+    counted = ("get_worker_hb", "get_worker_hbs", "get_worker_hb_children", "get_data", "read_many")
+    calls = {name: counting(name) for name in counted}
+    counting_cluster = StormClusterState(Interposed(session, **calls), Codec())
+    assert len(counting_cluster.worker_heartbeats(STORM)) == 4
+    assert asked == ["get_worker_hbs"]
+    asked.clear()
+    assigned = {(port, port): NodeInfo("sup", {port}) for _, port in slots}
+    counting_cluster.executor_beats(STORM, assigned)
+    assert asked == ["read_many" if session.heartbeats_are_nodes else "get_worker_hbs"]
+
+
+def test_an_executor_of_several_tasks_is_one(cluster):
+    said = ClusterWorkerHeartbeat(STORM, {ExecutorInfo(2, 4): spout(7)}, 1, 1)
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, said)
+    beats = cluster.executor_beats(STORM, {(2, 4): NodeInfo("sup", {6700})})
+    assert [executor.task_end for executor in beats] == [4]
+
+
+def test_what_the_assignment_does_not_name_is_not_even_decoded(cluster, session):
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
+    session.set_worker_hb(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
+    assert len(cluster.executor_beats(STORM, {(1, 1): NodeInfo("sup", {6700})})) == 1
+    assert cluster.unreadable == 0
+
+
+def test_the_leader_makes_the_place_of_heartbeats_and_leaves_nothing_behind(
+    cluster, session, ensemble
+):
+    bare = ensemble.session()
+    leader = leading(cluster, fences.take(session))
+    leader.setup_heartbeats(STORM)
+    assert bare.get_data(paths.workerbeats(STORM)) == DIRECTORY
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
+    cluster.set_task_heartbeat(STORM, 1, TaskHeartbeat(1_700_000_000, 5))
+    leader.teardown_heartbeats(STORM)
+    leader.teardown_heartbeats(STORM)
+    assert cluster.heartbeat_storms() == []
+    assert cluster.heartbeat_tasks(STORM) == []
+    assert not bare.node_exists(paths.workerbeats(STORM))
+    assert not bare.node_exists(paths.taskbeats(STORM))
+    bare.close()
+
+
+def test_heartbeats_that_are_half_gone_are_still_listed(cluster, session, monkeypatch):
+    leader = leading(cluster, fences.take(session))
+    leader.setup_heartbeats(STORM)
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
+    cluster.set_task_heartbeat(STORM, 1, TaskHeartbeat(1_700_000_000, 5))
+    delete_worker_hb = leader._state.delete_worker_hb
+    deleted = []
+
+    def listed_meanwhile(path):
+        assert cluster.heartbeat_storms() == [STORM]
+        delete_worker_hb(path)
+        deleted.append(path)
+
+    monkeypatch.setattr(leader._state, "delete_worker_hb", listed_meanwhile)
+    leader.teardown_heartbeats(STORM)
+    assert deleted == [paths.taskbeats(STORM), paths.workerbeats(STORM)]
+
+
+def test_workers_beat_without_a_place_made_for_them(storm):
+    storm.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
+    assert len(storm.worker_heartbeats(STORM)) == 1

@@ -1,0 +1,395 @@
+"""Topologies and their assignments, written by a leader and read by anybody."""
+
+import itertools
+
+import pytest
+
+from stormkeeper.errors import NoNodeError, StateError, TransactionError
+from stormkeeper.state import fenced, fences, paths
+from stormkeeper.state.access import digest_id
+from stormkeeper.state.storm.codec import epoch_of
+from stormkeeper.state.storm.leader import leading
+from stormkeeper.state.transactions import Delete, Transaction
+from stormkeeper.thrift.records import (
+    Assignment,
+    Credentials,
+    DebugOptions,
+    KillOptions,
+    LogConfig,
+    NodeInfo,
+    ProfileAction,
+    ProfileRequest,
+    StormBase,
+    TaskInfo,
+    TopologyActionOptions,
+    TopologyStatus,
+)
+
+ID = "wc-1-1700000000"
+
+
+@pytest.fixture
+def base():
+    return StormBase(
+        "wc",
+        TopologyStatus.ACTIVE,
+        2,
+        component_executors={"split": 3, "count": 1},
+        launch_time_secs=1_700_000_000,
+        owner="ann",
+        component_debug={"split": DebugOptions(True, 10.0)},
+    )
+
+
+def plain(record):
+    """The record without its epoch."""
+    assert epoch_of(record) is not None
+    record.leader_epoch = None
+    return record
+
+
+def test_assignments(storm, leader):
+    assert storm.assignments() == []
+    assert storm.assignments_info() == {}
+    assert storm.assignment_info(ID) is None
+    assert storm.assignment_info_with_version(ID) is None
+    assert storm.assignment_version(ID) is None
+    assignment = Assignment(
+        "/code", {"node": "host"}, {(1, 1): NodeInfo("node", {6700})}, {(1, 1): 5}
+    )
+    leader.set_assignment(ID, assignment)
+    leader.set_assignment("other", Assignment("/other"))
+    assert assignment.leader_epoch is None
+    assert storm.assignments() == ["other", ID]
+    assert plain(storm.assignment_info(ID)) == assignment
+    assert storm.assignment_info_with_version(ID).version == 0
+    leader.set_assignment(ID, assignment)
+    record, version = storm.assignment_info_with_version(ID)
+    assert (plain(record), version) == (assignment, 1)
+    assert storm.assignment_version(ID) == 1
+    found = storm.assignments_info()
+    assert {name: plain(found[name]) for name in found} == {
+        ID: assignment,
+        "other": Assignment("/other"),
+    }
+
+
+def test_storm_bases(storm, leader, base):
+    assert storm.active_storms() == []
+    assert storm.storm_base(ID) is None
+    assert storm.storm_bases() == {}
+    leader.activate_storm(ID, base)
+    assert storm.active_storms() == [ID]
+    assert plain(storm.storm_base(ID)) == base
+    assert list(storm.storm_bases()) == [ID]
+
+
+def test_an_id_is_found_by_its_name(storm, leader, base):
+    assert storm.storm_id_by_name("wc") is None
+    leader.activate_storm("a-1-1", StormBase("a", TopologyStatus.ACTIVE, 1))
+    leader.activate_storm(ID, base)
+    assert storm.storm_id_by_name("wc") == ID
+    assert storm.storm_id_by_name("wc-1") is None
+
+
+def test_every_record_says_which_leader_wrote_it(storm, open_storm, base):
+    epochs = []
+    for _ in range(2):
+        process = open_storm()
+        leader = leading(process, fences.take(process.state))
+        leader.activate_storm(ID, base)
+        epochs.append(epoch_of(storm.storm_base(ID)))
+        assert epochs[-1] == leader.fence.epoch
+    assert epochs[0] < epochs[1]
+
+
+def test_a_change_says_who_made_it_and_not_who_wrote_what_it_changes(
+    storm, leader, open_storm, base
+):
+    leader.activate_storm(ID, base)
+    process = open_storm()
+    successor = leading(process, fences.take(process.state))
+    successor.deactivate_storm(ID)
+    assert epoch_of(storm.storm_base(ID)) == successor.fence.epoch > leader.fence.epoch
+
+
+# ---- changes -------------------------------------------------------------------------------------
+
+
+def test_an_update_changes_what_it_says(storm, leader, base):
+    leader.activate_storm(ID, base)
+    options = TopologyActionOptions(kill_options=KillOptions(30))
+    leader.update_storm(
+        ID,
+        StormBase(
+            None,
+            TopologyStatus.KILLED,
+            0,
+            topology_action_options=options,
+            prev_status=TopologyStatus.ACTIVE,
+        ),
+    )
+    base.status = TopologyStatus.KILLED
+    base.topology_action_options = options
+    base.prev_status = TopologyStatus.ACTIVE
+    assert plain(storm.storm_base(ID)) == base
+
+
+def test_an_update_merges_by_component(storm, leader, base):
+    leader.activate_storm(ID, base)
+    leader.update_storm(
+        ID,
+        StormBase(
+            "",
+            None,
+            5,
+            component_executors={"split": 4, "new": 1},
+            component_debug={"count": DebugOptions(False, 0.0)},
+        ),
+    )
+    base.num_workers = 5
+    base.component_executors = {"split": 4, "count": 1, "new": 1}
+    base.component_debug["count"] = DebugOptions(False, 0.0)
+    assert plain(storm.storm_base(ID)) == base
+
+
+def test_a_topology_without_components_is_given_some(storm, leader):
+    leader.activate_storm(ID, StormBase("wc", TopologyStatus.ACTIVE, 1))
+    leader.update_storm(ID, StormBase(None, None, None, component_executors={"a": 1}))
+    assert storm.storm_base(ID).component_executors == {"a": 1}
+
+
+def test_a_topology_is_deactivated(storm, leader, base):
+    leader.activate_storm(ID, base)
+    leader.deactivate_storm(ID)
+    base.status = TopologyStatus.INACTIVE
+    assert plain(storm.storm_base(ID)) == base
+
+
+def test_what_there_is_not_cannot_be_changed(storm, leader):
+    with pytest.raises(NoNodeError, match=f"there is no topology {ID}"):
+        leader.deactivate_storm(ID)
+    with pytest.raises(NoNodeError, match=f"there is no topology {ID}"):
+        leader.update_storm(ID, StormBase(None, TopologyStatus.KILLED, None))
+    assert storm.active_storms() == []
+
+
+def meddle(monkeypatch, leader, change):
+    """Have `change` happen right before each transaction of the leader's state."""
+    state = leader._state
+    original = state.transaction
+    changing = []
+
+    def transaction():
+        if not changing:  # what `change` does itself is left alone
+            changing.append(True)
+            change()
+            changing.clear()
+        return original()
+
+    monkeypatch.setattr(state, "transaction", transaction)
+
+
+def test_a_change_by_another_in_between_is_kept(storm, leader, base, monkeypatch):
+    leader.activate_storm(ID, base)
+    workers = iter([7])
+
+    def other():
+        if (number := next(workers, None)) is not None:
+            leader.update_storm(ID, StormBase(None, None, number))
+
+    meddle(monkeypatch, leader, other)
+    leader.deactivate_storm(ID)
+    found = storm.storm_base(ID)
+    assert (found.status, found.num_workers) == (TopologyStatus.INACTIVE, 7)
+
+
+def test_a_topology_that_goes_in_between_is_not_made_again(
+    storm, leader, memory, base, monkeypatch
+):
+    leader.activate_storm(ID, base)
+    meddle(monkeypatch, leader, lambda: memory.delete_node(paths.storm(ID)))
+    with pytest.raises(NoNodeError):
+        leader.deactivate_storm(ID)
+    assert storm.active_storms() == []
+
+
+def test_one_does_not_fight_for_ever(leader, memory, base, monkeypatch):
+    leader.activate_storm(ID, base)
+    data = memory.get_data(paths.storm(ID))
+    meddle(monkeypatch, leader, lambda: memory.set_data(paths.storm(ID), data))
+    with pytest.raises(StateError, match="others changed it 20 times"):
+        leader.deactivate_storm(ID)
+
+
+# ---- removal -------------------------------------------------------------------------------------
+
+
+def fill(leader, base):
+    """Write all that a leader writes of a topology."""
+    leader.activate_storm(ID, base)
+    leader.set_assignment(ID, Assignment("/code"))
+    leader.set_credentials(ID, Credentials({"a": "b"}))
+    leader.set_topology_log_config(ID, LogConfig({}))
+    for port in range(6700, 6704):
+        leader.set_worker_profile_request(
+            ID, ProfileRequest(NodeInfo("node", {port}), ProfileAction.JSTACK_DUMP)
+        )
+    for task in range(1, 5):
+        leader.set_task(ID, task, TaskInfo("split"))
+
+
+#: What workers write in, which goes on its own.
+APART = {paths.WORKERBEATS, paths.ERRORS, paths.BACKPRESSURE, paths.TASKBEATS, paths.TASKERRORS}
+
+
+def nodes_of(memory, storm_id):
+    """All nodes of a topology that a removal is to remove."""
+    found = []
+    levels = [["/"]]
+    while levels[-1]:
+        level = []
+        for path in levels[-1]:
+            level += [f"{path.rstrip('/')}/{name}" for name in memory.get_children(path)]
+        levels.append(level)
+        found += [path for path in level if paths.storm_id_of(path) == storm_id]
+    return [path for path in found if paths.first_level(path) not in APART]
+
+
+class CrashError(Exception):
+    """The end of a process."""
+
+
+class Crashing:
+    """Lets so many transactions of a session through, and ends the process in the next."""
+
+    def __init__(self, session, left, *, applied):
+        self._original = session.transaction
+        self._left = left
+        self._applied = applied
+        self.operations = []
+        session.transaction = lambda: Transaction(self._commit)
+
+    def _commit(self, operations):
+        crash = self._left == 0
+        self._left -= 1
+        if crash and not self._applied:
+            raise CrashError
+        transaction = self._original()
+        for operation in operations:
+            transaction.add(operation)
+        try:
+            results = transaction.commit()
+        except TransactionError:
+            if crash:
+                raise CrashError from None
+            raise
+        self.operations.append(operations)
+        if crash:
+            raise CrashError
+        return results
+
+
+def test_all_of_a_topology_is_removed_and_nothing_else(storm, leader, memory, base):
+    fill(leader, base)
+    leader.activate_storm("other", base)
+    leader.set_assignment("other", Assignment("/other"))
+    leader.remove_storm(ID)
+    assert nodes_of(memory, ID) == []
+    assert storm.active_storms() == storm.assignments() == ["other"]
+    leader.remove_storm(ID)
+    leader.remove_storm("never there")
+
+
+def test_base_and_assignment_go_last_and_together_the_assignment_last(leader, base):
+    fill(leader, base)
+    watched = Crashing(leader._state._wrapped, -1, applied=True)
+    leader.remove_storm(ID)
+    *_, last = watched.operations
+    assert [operation.path for operation in last if isinstance(operation, Delete)] == [
+        paths.storm(ID),
+        paths.assignment(ID),
+    ]
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["done", "not done"])
+def test_a_crash_at_any_write_of_a_removal_leaves_nothing_dangling(
+    storm, memory, open_storm, base, monkeypatch, applied
+):
+    monkeypatch.setattr(fenced, "BATCH", 2)
+    for writes in itertools.count():
+        process = open_storm()
+        leader = leading(process, fences.take(process.state))
+        fill(leader, base)
+        Crashing(process.state, writes, applied=applied)
+        try:
+            leader.remove_storm(ID)
+        except CrashError:
+            ended = False
+        else:
+            ended = True
+        process.disconnect()
+        left = nodes_of(memory, ID)
+        # Whatever is left, somebody who reads what topologies there are finds it.
+        assert bool(left) == (ID in storm.active_storms()) == (ID in storm.assignments())
+        successor = open_storm()
+        leading(successor, fences.take(successor.state)).remove_storm(ID)
+        assert nodes_of(memory, ID) == []
+        if ended:
+            break
+    assert writes > 8
+
+
+@pytest.mark.parametrize("path", [paths.storm(ID), paths.assignment(ID)])
+def test_what_is_half_gone_is_removed(leader, memory, base, path):
+    fill(leader, base)
+    memory.delete_node(path)
+    leader.remove_storm(ID)
+    assert nodes_of(memory, ID) == []
+
+
+def test_what_others_left_below_is_removed_too(leader, memory, base):
+    fill(leader, base)
+    memory.set_data(f"{paths.storm(ID)}/strange/below", b"")
+    leader.remove_storm(ID)
+    assert nodes_of(memory, ID) == []
+
+
+def test_one_does_not_delete_for_ever(leader, memory, base, monkeypatch):
+    fill(leader, base)
+    meddle(monkeypatch, leader, lambda: memory.set_data(f"{paths.storm(ID)}/strange", b""))
+    with pytest.raises(StateError, match="others keep adding nodes below"):
+        leader.remove_storm(ID)
+
+
+# ---- whom a topology's nodes let in --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda leader, conf: leader.activate_storm(
+            ID, StormBase("a", TopologyStatus.ACTIVE, 1), conf
+        ),
+        lambda leader, conf: leader.set_assignment(ID, Assignment("/code"), conf),
+        lambda leader, conf: leader.set_credentials(ID, Credentials({}), conf),
+        lambda leader, conf: leader.set_topology_log_config(ID, LogConfig({}), conf),
+    ],
+)
+def test_a_topologys_digest_is_let_in_before_the_write(leader, monkeypatch, write):
+    asked = []
+    session = leader._state._wrapped
+    monkeypatch.setattr(session, "admit", lambda *admitted: asked.append(admitted))
+    commit = session.transaction
+
+    def transaction():
+        asked.append("write")
+        return commit()
+
+    monkeypatch.setattr(session, "transaction", transaction)
+    write(leader, {"storm.zookeeper.topology.auth.payload": "ann:secret"})
+    assert asked[:2] == [(ID, digest_id("ann:secret")), "write"]
+    asked.clear()
+    write(leader, {"storm.zookeeper.topology.auth.payload": None})
+    write(leader, None)
+    assert set(asked) == {"write"}

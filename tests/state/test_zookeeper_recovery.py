@@ -1,0 +1,227 @@
+"""What is put back after a reconnection, at servers that a test scripts."""
+
+import struct
+import time
+
+import pytest
+
+from stormkeeper.errors import StateAuthenticationError
+from stormkeeper.state import zookeeper_recovery
+from stormkeeper.state.storage import ConnectionState, EventType
+from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper_settings import Settings
+from support.scripted_zookeeper import CLOSE, ScriptedZooKeeper
+from support.waiting import until
+
+CREATE, EXISTS, GET, LIST = 1, 3, 4, 12
+NO_NODE, NO_AUTH, AUTH_FAILED = -101, -102, -115
+
+STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 3, 0, 0, 0, 0, 0, 9)
+
+
+def text(value):
+    return struct.pack("!i", len(value)) + value.encode()
+
+
+def serve(peer, *, there=("/",), denied=(), refusals=None, secs=0.0):
+    """Answer requests of a tree in which nothing changes but the asker's own."""
+    while True:
+        asked = peer.next()
+        time.sleep(secs)
+        if asked.type == CLOSE:
+            peer.send(peer.answer(asked))
+            return
+        if asked.path in denied:
+            peer.send(peer.answer(asked, error=NO_AUTH))
+        elif asked.type == CREATE and refusals and refusals.get(asked.path):
+            refusals[asked.path] -= 1
+            peer.send(peer.answer(asked, error=AUTH_FAILED))
+        elif asked.type == CREATE:
+            peer.send(peer.answer(asked, text(asked.path)))
+        elif asked.path not in there:
+            peer.send(peer.answer(asked, error=NO_NODE))
+        else:
+            body = {EXISTS: b"", GET: text("x"), LIST: struct.pack("!i", 0)}[asked.type]
+            peer.send(peer.answer(asked, body + STAT))
+
+
+@pytest.fixture
+def connect():
+    """Opens sessions."""
+    opened = []
+
+    def connect(server, **changes):
+        times = {"call_timeout_secs": 10.0, "retry_interval_secs": 0.05, **changes}
+        opened.append(ZooKeeperState(Settings(servers=(server.address,), **times)))
+        return opened[-1]
+
+    yield connect
+    for state in opened:
+        state.close()
+
+
+def test_registrations_may_take_longer_together_than_one_call(connect):
+    registered = [f"/{number}" for number in range(8)]
+
+    def first(peer):
+        peer.greet(session=1)
+        serve(peer)
+
+    def expired(peer):
+        peer.greet(session=0, timeout_ms=0)
+
+    def slow(peer):
+        peer.greet(session=2)
+        serve(peer, secs=0.1)
+
+    with ScriptedZooKeeper(first, expired, slow) as server:
+        state = connect(server, call_timeout_secs=1.0)
+        for path in registered:
+            state.set_ephemeral_node(path, b"mine")
+        server.peers[0].hang_up()
+        until(lambda: state._registered_in == 2)
+        made = [asked.path for asked in server.peers[2].asked if asked.type == CREATE]
+        assert made == registered
+
+
+class TestRefusedRegistrations:
+    """The servers do not take the client for who it says it is while registrations are made."""
+
+    @pytest.fixture(autouse=True)
+    def _soon(self, monkeypatch):
+        monkeypatch.setattr(zookeeper_recovery, "RECOVERY_PAUSE_SECS", 0.05)
+        monkeypatch.setattr(zookeeper_recovery, "_LONGEST_PAUSE_SECS", 0.1)
+
+    def refusing(self, times):
+        """Scripts of two sessions; in the second the node /b is refused so often."""
+
+        def first(peer):
+            peer.greet(session=1)
+            serve(peer)
+
+        def expired(peer):
+            peer.greet(session=0, timeout_ms=0)
+
+        def refuse(peer):
+            peer.greet(session=2)
+            serve(peer, refusals={"/b": times})
+
+        return first, expired, refuse
+
+    def made(self, server):
+        return [asked.path for asked in server.peers[2].asked if asked.type == CREATE]
+
+    def test_it_is_tried_again_and_keeps_nobody_waiting(self, connect):
+        with ScriptedZooKeeper(*self.refusing(3)) as server:
+            state, told = connect(server), []
+            state.register(lambda event, _path: told.append(event))
+            for path in ("/a", "/b", "/c"):
+                state.set_ephemeral_node(path, b"mine")
+            server.peers[0].hang_up()
+            until(lambda: state._registered_in == 2 and not state._recovery._refused)
+            assert self.made(server) == ["/a", "/b", "/c", "/b", "/b", "/b"]
+            assert state._recovery.has_registered("/b")
+            until(lambda: told == [EventType.EVENTS_MISSED])
+
+    def test_it_is_given_up_in_the_end(self, connect, monkeypatch, caplog):
+        monkeypatch.setattr(zookeeper_recovery, "REFUSED_SECS", 0.3)
+        with ScriptedZooKeeper(*self.refusing(10_000)) as server:
+            state = connect(server)
+            state.set_ephemeral_node("/b", b"mine")
+            server.peers[0].hang_up()
+            until(lambda: not state._recovery.has_registered("/b"))
+            assert "/b is not registered any more" in caplog.text
+            assert len(self.made(server)) >= 3
+
+    def test_one_that_is_deleted_meanwhile_is_not_tried_again(self, connect):
+        with ScriptedZooKeeper(*self.refusing(10_000)) as server:
+            state = connect(server)
+            state.set_ephemeral_node("/b", b"mine")
+            server.peers[0].hang_up()
+            until(lambda: state._registered_in == 2)
+            state.delete_node("/b")
+            until(lambda: not state._recovery._refused)
+            assert state._recovery._idle_secs() is None
+
+    def test_a_whole_session_that_is_refused_is_followed_by_another(self, connect):
+        def later(peer):
+            peer.greet(session=2)
+            serve(peer)
+
+        def refuse(path, data, deadline):
+            if len(server.peers) == 3:
+                server.peers[2].hang_up()
+                until(lambda: state._connection.state is not ConnectionState.CONNECTED)
+                raise StateAuthenticationError("not you")
+            recreate(path, data, deadline)
+
+        first, expired, _ = self.refusing(0)
+        with ScriptedZooKeeper(first, expired, later) as server:
+            state = connect(server)
+            recreate = state._tree.recreate_ephemeral
+            state._tree.recreate_ephemeral = refuse
+            state.set_ephemeral_node("/b", b"mine")
+            server.peers[0].hang_up()
+            until(lambda: state._registered_in == 2)
+            assert [asked.path for asked in server.peers[3].asked if asked.type == CREATE] == ["/b"]
+            assert state._recovery.has_registered("/b")
+
+
+def test_a_watch_of_what_may_not_be_looked_at_any_more_is_told_once(connect):
+    def first(peer):
+        peer.greet()
+        serve(peer, there=("/", "/node", "/top"))
+
+    def later(peer):
+        peer.greet()
+        serve(peer, denied=("/node", "/top"))
+
+    with ScriptedZooKeeper(first, later) as server:
+        state, told = connect(server), []
+        state.register(lambda event, path: told.append((event, path)))
+        state.get_data("/node", watch=True)
+        state.get_children("/top", watch=True)
+        server.peers[0].hang_up()
+        until(lambda: len(told) >= 2)
+        until(lambda: not state._armed.all())
+        assert told == [
+            (EventType.NODE_DATA_CHANGED, "/node"),
+            (EventType.NODE_CHILDREN_CHANGED, "/top"),
+        ]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda state: state.get_data("/a", watch=True),
+        lambda state: state.node_exists("/a", watch=True),
+        lambda state: state.get_children("/a", watch=True),
+        lambda state: state.children_data("/a", watch=True),
+        lambda state: state.read_many(["/a"], watch=True),
+    ],
+    ids=["value", "existence", "children", "values of children", "many"],
+)
+def test_a_watch_that_is_remembered_after_the_next_connection_was_made_is_left_in_it(connect, read):
+    def script(peer):
+        peer.greet()
+        serve(peer, there=("/", "/a"))
+
+    looks = []
+
+    def all_watches():
+        watches = every()
+        looks.append(len(server.peers))
+        return watches
+
+    def late(watch, seen):
+        server.peers[0].hang_up()
+        # What is put back is looked for twice.
+        until(lambda: looks.count(2) >= 2)
+        arm(watch, seen)
+
+    with ScriptedZooKeeper(script) as server:
+        state = connect(server)
+        arm, every = state._armed.arm, state._armed.all
+        state._armed.arm, state._armed.all = late, all_watches
+        read(state)
+        until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
