@@ -8,7 +8,7 @@ import stormkeeper
 from support.command import HEAVY, imported_by
 
 COMMANDS = {
-    *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats"),
+    *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats", "state"),
     *("version", "localconfvalue"),
 }
 
@@ -32,6 +32,7 @@ def test_the_version_is_an_option_too(storm):
         ["heartbeats", "list"],
         ["heartbeats", "get"],
         ["heartbeats", "top"],
+        *[["state", name] for name in ("tree", "list", "get", "watch", "check")],
     ],
 )
 def test_every_command_has_help_with_examples(storm, command):

@@ -68,10 +68,9 @@ def test_the_first_signal_asks_and_the_second_ends(program, number):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.stdout.readline() == "stopping\n"
-        if program is ASYNCHRONOUS:
-            process.send_signal(number)  # the same once more
-            time.sleep(1.2)
-            assert process.poll() is None
+        process.send_signal(number)  # the same once more
+        time.sleep(1.2)
+        assert process.poll() is None
         process.send_signal(number)
         assert process.wait(DEADLINE_SECS) == 128 + number
         told = process.stderr.read()

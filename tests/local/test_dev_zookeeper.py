@@ -133,6 +133,29 @@ def test_it_dies_with_its_parent(tmp_path):
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_folder_has_one_server_at_a_time(server, monkeypatch):
+    monkeypatch.setattr(dev_zookeeper, "LEAVING_SECS", 0.1)
+    other = DevZooKeeper(server.data_dir)
+    server.start()
+    settings = (server.data_dir / "zoo.cfg").read_text()
+    with pytest.raises(LocalClusterError, match="another ZooKeeper keeps its data in"):
+        other.start()
+    assert (server.data_dir / "zoo.cfg").read_text() == settings
+    # Whoever is stopped, or killed, leaves it to the next.
+    server.stop()
+    with other:
+        psutil.Process(other.pid).kill()
+        until(lambda: not other.running)
+        server.start()
+        assert server.running
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalClusterError, match=r"cannot keep its data in .*storm\.local\.dir"):
+        DevZooKeeper(tmp_path / "file" / "zookeeper").start()
+
+
 def storm(tmp_path, *options):
     """Starts ``storm dev-zookeeper`` with its data below `tmp_path`."""
     settings = [f"storm.local.dir={tmp_path}", *options]
@@ -197,3 +220,18 @@ def test_the_daemon_ends_with_the_log_of_a_server_that_ends(tmp_path):
     assert "ended with code -9 while it served" in error
     assert "the last words" in error
     assert "Traceback" not in error
+
+
+def test_a_second_daemon_on_the_folder_is_refused_until_the_first_is_killed(tmp_path):
+    with storm(tmp_path, "storm.zookeeper.port=0") as first:
+        assert first.stdout.readline().startswith("zookeeper listening on")
+        with storm(tmp_path, "storm.zookeeper.port=0") as second:
+            assert second.stdout.readline() == ""
+            assert second.wait(60) == 1
+            (told,) = second.stderr.read().splitlines()
+        assert told.startswith("storm: another ZooKeeper keeps its data in")
+        first.kill()
+    with storm(tmp_path, "storm.zookeeper.port=0") as third:
+        assert third.stdout.readline().startswith("zookeeper listening on")
+        third.terminate()
+        assert third.wait(30) == 0

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -129,6 +130,12 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     )  # fmt: skip
     assert listed.returncode == 0, listed.stderr
     assert re.fullmatch(r"word-count-1-\d+\n", listed.stdout)
+    look = run.wait_for(r"in another shell: (\S+ state tree .*)").group(1)
+    tree = subprocess.run(
+        shlex.split(look), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert tree.returncode == 0, tree.stderr
+    assert listed.stdout.strip() in tree.stdout
     assert run.end() == 0, run.text()
 
     seen = json.loads(report.read_text())
@@ -176,6 +183,7 @@ def test_killed_pacemaker_is_left_for_the_other_and_killed_worker_is_dead(local,
     os.kill(worker, signal.SIGKILL)
     dead_row = row_that(directory, lambda row: row["status"] == "dead")
     assert timeout < dead_row["age_secs"] <= timeout + 2 * trigger
+    run.wait_for(r"word-count-1-\d+ at 6700 is dead in the liveness table", 10)
 
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 0, run.text()

@@ -97,6 +97,16 @@ def test_line_view_prints_new_output_once_and_progress_now_and_then():
     assert "words 1,200 in, 34,567 out" in shown
 
 
+def test_line_view_says_when_a_worker_turns_dead_or_alive():
+    statuses = ["", "alive", "alive", "late", "dead", "dead", "alive", ""]
+    pictures = [picture(now=100.0 + n, status=status) for n, status in enumerate(statuses)]
+    said = [line for line in text_of(LineView, *pictures).splitlines() if "liveness" in line]
+    assert said == [
+        f"  65 s  wc-1-1 at 6700 is {status} in the liveness table"
+        for status in ("alive", "late", "dead", "alive", "no more")
+    ]
+
+
 def test_line_view_leaves_long_lines_and_brackets_whole():
     out = io.StringIO()
     with LineView(Console(file=out, width=40)) as view:

@@ -19,3 +19,25 @@ def test_settings_are_written_as_java_reads_them():
     settings = zookeeper_jvm.server_settings(Path("/a\\b/é 𝄞"), "127.0.0.1", 2181)
     assert "dataDir=/a\\\\b/\\u00e9 \\ud834\\udd1e\n" in settings
     assert "clientPort=2181\n" in settings
+
+
+def test_settings_of_ones_own_prevail():
+    settings = zookeeper_jvm.server_settings(
+        Path("/a"), "127.0.0.1", 2181, {"tickTime": "100", "initLimit": "5"}
+    )
+    assert "tickTime=100\n" in settings
+    assert "initLimit=5\n" in settings
+    assert settings.count("tickTime") == 1
+
+
+def test_options_of_ones_own_come_last_so_that_the_jvm_heeds_them():
+    command = zookeeper_jvm.command(
+        Path("/java"), "jars", Path("/zoo.cfg"), Path("/log4j2"), options=["-Xmx64m"]
+    )
+    assert command.index("-Xmx64m") > command.index("-Xmx256m")
+    assert command.index("-Xmx64m") < command.index("-cp")
+
+
+def test_who_names_members_is_one():
+    assert zookeeper_jvm.main_class({"server.1": "a:1:2"}) == zookeeper_jvm.MEMBER_CLASS
+    assert zookeeper_jvm.main_class({"secureClientPort": "1"}) == zookeeper_jvm.MAIN_CLASS

@@ -60,6 +60,12 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
     assert re.search(r"wc\s+node\s+6700\s+alive", shown)  # with pyarrow
 
 
+def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, capsys):
+    (example,) = (code for code in examples("python") if "current_path(" in code)
+    exec(example.replace("/data/heartbeats", str(tmp_path / "tables")), {})
+    assert "no batch" in capsys.readouterr().out
+
+
 def test_every_option_key_and_column_is_described():
     for schema in (rows.SCHEMA, LIVENESS, COMPONENT_STATISTICS):
         for name in schema.names:

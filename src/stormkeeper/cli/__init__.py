@@ -2,7 +2,7 @@
 
 Each command's module is loaded when the command is asked for, and what a command needs is imported
 when it runs: ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes: 0 done, 1 not
-found, refused or failed, 2 wrong usage or configuration.
+found, refused or failed, 2 wrong usage or configuration; what else there is says the command.
 """
 
 import sys
@@ -23,6 +23,7 @@ _COMMANDS = {
     "localconfvalue": "stormkeeper.cli.inspect:localconfvalue",
     "pacemaker": "stormkeeper.cli.daemons:pacemaker",
     "pipeline": "stormkeeper.cli.daemons:pipeline",
+    "state": "stormkeeper.cli.state:state",
     "version": "stormkeeper.cli.inspect:version",
 }
 

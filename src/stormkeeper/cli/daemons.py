@@ -9,6 +9,7 @@ from stormkeeper.cli.options import (
     faults,
     load_conf,
     log_option,
+    log_warning,
     read_conf,
 )
 
@@ -31,7 +32,7 @@ def pacemaker() -> None:
     from stormkeeper.pacemaker.server import daemon
 
     with faults():
-        code = daemon.serve(conf, read_conf)
+        code = daemon.serve(conf, lambda: read_conf(warn=log_warning))
     exit_with(code)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from stormkeeper.cli.options import ConfigFault, Fault, conf_options, examples, faults, load_conf
 from stormkeeper.errors import (
+    ConfigError,
     PacemakerUnavailableError,
     SerializationError,
     StormkeeperError,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _RETRIES = 2
 
 _NO_SERVER = "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
+_KEYS_GO = "keys are set with -c KEY=VALUE or in storm.yaml"
 _REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.servers=HOST:PORT"
 
 #: Bytes of an undecodable value that one line shows.
@@ -177,14 +180,18 @@ def _asking() -> Iterator["PacemakerPool"]:
 def _pointing_elsewhere() -> Iterator[None]:
     """Add to the error that no Pacemaker answers where one may come from.
 
-    Not to a refusal, nor where a Pacemaker is there and the error names what to set for it.
+    Where a Pacemaker is there and the error names what to set for it: how that is done here.
     """
     try:
         yield
-    except PacemakerUnavailableError as error:
-        if "pacemaker.tls." in str(error):
-            raise
-        raise PacemakerUnavailableError(f"{error}; {_REMEDY}") from error
+    except ConfigError:
+        raise
+    except StormkeeperError as error:
+        if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
+            raise type(error)(f"{error}; {_KEYS_GO}") from error
+        if isinstance(error, PacemakerUnavailableError):
+            raise PacemakerUnavailableError(f"{error}; {_REMEDY}") from error
+        raise
 
 
 def _log_to_stderr() -> None:

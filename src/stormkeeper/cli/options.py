@@ -168,8 +168,15 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
         return read_conf(unknown)
 
 
-def read_conf(unknown: "Unknown" = "warn") -> "Conf":
+def read_conf(unknown: "Unknown" = "warn", warn: Callable[[str], None] | None = None) -> "Conf":
     """Do what `load_conf` does for a daemon that goes on if the configuration is wrong.
+
+    Parameters
+    ----------
+    unknown
+        As for `load_conf`.
+    warn
+        Takes each warning; None: as the command's own line on stderr.
 
     Raises
     ------
@@ -183,15 +190,20 @@ def read_conf(unknown: "Unknown" = "warn") -> "Conf":
         files=given.files or None,
         overrides=given.overrides,
         unknown="error" if given.strict and unknown == "warn" else unknown,
-        warn=_warn,
+        warn=_warn if warn is None else warn,
     )
 
 
 def _warn(line: str) -> None:
     if _logs_json():
-        logging.getLogger("storm").warning("%s", line)
+        log_warning(line)
     else:
         click.echo(f"storm: warning: {line}", err=True)
+
+
+def log_warning(line: str) -> None:
+    """Log a warning of the command's, in a process whose log is set up."""
+    logging.getLogger("storm").warning("%s", line)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """How a daemon begins and ends: its ready line, its stop signals, its parent, its limits.
 
-The first SIGTERM or SIGINT asks a daemon to stop; a later one ends it at once.
+The first SIGTERM or SIGINT asks a daemon to stop; one more than a second later ends it at once.
 """
 
 import ctypes
@@ -10,6 +10,8 @@ import selectors
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -40,7 +42,15 @@ class StopSignals:
     """Turns SIGTERM and SIGINT into a flag while it is entered; for daemons without asyncio.
 
     Enter it, once, in the main thread, as signal handlers ask; wait for it in any. The handlers of
-    before are put back at the end.
+    before are put back at the end. One more signal within `_SAME_SIGNAL` seconds changes nothing; a
+    later one ends the process at once.
+
+    Parameters
+    ----------
+    also
+        Further signals that ask to stop, where they are not ignored.
+    at_once
+        Called with the later signal's number before the process ends, from within a signal handler.
 
     Examples
     --------
@@ -49,14 +59,23 @@ class StopSignals:
     ...         break
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        also: Iterable[signal.Signals] = (),
+        at_once: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._previous: dict[signal.Signals, Any] = {}
+        self._also = tuple(also)
+        self._at_once = at_once
         self._stopped = False
+        self._stopped_at = 0.0
         # Not a threading.Event: its lock may be held by the very code that a handler interrupts.
         self._reader, self._writer = socket.socketpair()
 
     def __enter__(self) -> Self:
-        for number in _STOP_SIGNALS:
+        heeded = [n for n in self._also if signal.getsignal(n) is not signal.SIG_IGN]
+        for number in (*_STOP_SIGNALS, *heeded):
             self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -87,10 +106,15 @@ class StopSignals:
         return self._stopped
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        if self._stopped:
-            os._exit(128 + number)
-        self._stopped = True
-        self._writer.send(b"\0")
+        if not self._stopped:
+            self._stopped = True
+            self._stopped_at = time.monotonic()
+            self._writer.send(b"\0")
+        elif time.monotonic() - self._stopped_at > _SAME_SIGNAL:
+            try:
+                self._at_once(number)
+            finally:
+                os._exit(128 + number)
 
 
 def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":

@@ -5,12 +5,12 @@ and stopped here; `storm local` is this. Nothing restarts what dies: a killed Pa
 down and its worker moves to the other one; a killed worker is seen to be dead.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
-import shlex
-import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -24,12 +24,14 @@ from rich.console import Console
 from stormkeeper.conf import Address, Conf
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT, StopSignals
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import outcome, report
+from stormkeeper.local import hints, outcome, report
+from stormkeeper.local.ledger import Snapshot
+from stormkeeper.local.naming import storm_id
 from stormkeeper.local.processes import RUN_MARK, Child, end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.watch import Watch
-from stormkeeper.pacemaker.client.settings import ClientSettings, access_of
+from stormkeeper.pacemaker.client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +69,11 @@ GRACE_SECS = 40.0
 
 #: Time between two looks at the processes, in seconds.
 LOOK_SECS = 0.5
+
+#: Below the picture.
+RUNNING = "Ctrl-C stops everything. The commands above look into it from another shell."
+STOPPING = "Stopping: running batches are finished first. Another Ctrl-C ends everything at once."
+STOPPED = "Everything has stopped."
 
 LISTENING = re.compile(r"^(?:zookeeper|pacemaker) listening on (\S+)$")
 #: A warning or an error in the worker's log that is ours, and not Spark's.
@@ -112,20 +119,36 @@ def run(conf: Conf, request: Request) -> int:
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
     if request.report is not None and not request.report.parent.is_dir():
         raise LocalClusterError(f"the report's folder {request.report.parent} does not exist")
-    directory = Path(tempfile.mkdtemp(prefix="stormkeeper-local-"))
-    try:
-        with StopSignals() as signals, view_on(Console()) as view:
-            cluster = Cluster(conf, request, directory, view, signals)
-            return cluster.run()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    mark = uuid.uuid4().hex
+    folder = tempfile.TemporaryDirectory(prefix="stormkeeper-local-", ignore_cleanup_errors=True)
+    view = view_on(Console())
+
+    def end_at_once(number: int) -> None:
+        view.abandon()
+        name = signal.Signals(number).name
+        with contextlib.suppress(OSError):  # a terminal that is closed
+            os.write(2, f"storm: ended at once by one more {name}\n".encode())
+        end_marked(mark, settle_secs=0)
+        folder.cleanup()
+
+    # SIGHUP is what a terminal says that is closed.
+    with StopSignals(also=[signal.SIGHUP], at_once=end_at_once) as signals, folder, view:
+        directory = Path(folder.name)
+        return Cluster(conf, request, view, signals, directory=directory, mark=mark).run()
 
 
 class Cluster:
-    """The processes of one run, in `directory`, which nothing outlives."""
+    """The processes of one run, in `directory`, which nothing outlives; they carry `mark`."""
 
     def __init__(
-        self, conf: Conf, request: Request, directory: Path, view: View, signals: StopSignals
+        self,
+        conf: Conf,
+        request: Request,
+        view: View,
+        signals: StopSignals,
+        *,
+        directory: Path,
+        mark: str,
     ) -> None:
         self._conf = conf
         self._request = request
@@ -134,7 +157,7 @@ class Cluster:
         self._signals = signals
         # Where the user names a folder, the tables outlive the run.
         self._tables = Path(conf["pipeline.tables.dir"] or directory / "tables").resolve()
-        self._run_mark = uuid.uuid4().hex
+        self._mark = mark
         self._storm_id = storm_id(request.topology, time.time())
         self._children: dict[str, Child] = {}
         self._addresses: dict[str, str] = {}
@@ -154,7 +177,11 @@ class Cluster:
         except StartInterruptedError:
             self._view.note("stopping before everything was up")
         finally:
-            self._finish()
+            try:
+                self._finish()
+            except BaseException:  # such as nobody being there any more to show it to
+                end_marked(self._mark, settle_secs=0)
+                raise
         return code
 
     # --- start -------------------------------------------------------------------------------
@@ -200,7 +227,8 @@ class Cluster:
         self._spawn_worker(second)
         self._ready("worker")
         self._view.note(f"worker {self._storm_id} beats (process {self._children['worker'].pid})")
-        self._view.note(f"in another shell: {self._hint(servers)}")
+        for command in hints.commands(self._conf, zookeeper, servers):
+            self._view.note(f"in another shell: {command}")
         self._spawn("pipeline", ["pipeline", "--config", str(second)], WRITING)
 
     def _spawn_worker(self, conf_file: Path) -> None:
@@ -228,7 +256,7 @@ class Cluster:
 
     def _spawn_argv(self, name: str, argv: Sequence[str], ready: re.Pattern[str]) -> None:
         env = dict(os.environ)
-        env[RUN_MARK] = self._run_mark
+        env[RUN_MARK] = self._mark
         env[DIE_WITH_PARENT] = str(os.getpid())
         # Whatever Spark and the JVM put aside goes with the run, even where they are killed.
         env["TMPDIR"] = str(self._directory / "tmp")
@@ -258,13 +286,6 @@ class Cluster:
         pid = self._children[name].pid
         self._view.note(f"{name} listens on {self._addresses[name]} (process {pid})")
 
-    def _hint(self, servers: Sequence[str]) -> str:
-        storm = sys.argv[0] if Path(sys.argv[0]).name in {"storm", "stormkeeper"} else "storm"
-        settings = [f"pacemaker.servers=[{', '.join(servers)}]"]
-        settings += [f"{key}={value}" for key, value in access_of(self._conf).items()]
-        options = " ".join(f"-c {shlex.quote(setting)}" for setting in settings)
-        return f"{storm} heartbeats list /workerbeats {options}"
-
     # --- watch -------------------------------------------------------------------------------
 
     def _watch_until_end(self) -> int:
@@ -278,7 +299,7 @@ class Cluster:
             self._note_pipeline()
             self._note_deaths()
             self._note_warnings()
-            self._view.show(self._picture(now, now - began))
+            self._show(RUNNING)
             if self._request.seconds is not None and now - began >= self._request.seconds:
                 return 0
             for name in ("worker", "pipeline"):
@@ -309,15 +330,19 @@ class Cluster:
                 self._dead.add(name)
                 self._view.note(f"{name} (process {child.pid}) {child.state()}")
 
-    def _picture(self, now: float, up_secs: float) -> Picture:
-        watch = self._watch
-        if watch is None:
-            raise LocalClusterError("the cluster is not up")
+    def _show(self, hint: str) -> None:
+        if self._watch is None or "pipeline" not in self._children:
+            return
+        snapshot = self._watch.snapshot()
+        # Read after the snapshot, so that no pulse in it is newer.
+        now = time.monotonic()
+        self._view.show(self._picture(snapshot, now, now - self._began, hint))
+
+    def _picture(self, snapshot: Snapshot, now: float, up_secs: float, hint: str) -> Picture:
         worker = self._children["worker"]
-        snapshot = watch.snapshot()
         return Picture(
             title=self._storm_id,
-            hint="Ctrl-C stops everything. The command above reads heartbeats in another shell.",
+            hint=hint,
             now=now,
             up_secs=up_secs,
             processes=[
@@ -343,12 +368,13 @@ class Cluster:
         began = time.monotonic()
         if self._children:
             self._view.note("stopping")
+            self._show(STOPPING)
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
         self._stop(["worker"])
         snapshot = self._watch.finish() if self._watch is not None else None
         for name in ("pipeline", "pacemaker", "zookeeper"):
             self._stop([n for n in self._children if n.startswith(name)])
-        left = end_marked(self._run_mark, settle_secs=2.0)
+        left = end_marked(self._mark, settle_secs=2.0)
         if left:
             self._view.note(f"{left} processes had to be ended by force")
         if self._request.report is not None and snapshot is not None:
@@ -360,8 +386,10 @@ class Cluster:
             )
             self._request.report.write_text(json.dumps(seen, indent=2) + "\n")
             self._view.note(f"report written to {self._request.report}")
-        if self._watch is not None and "pipeline" in self._children:
-            self._view.show(self._picture(began, began - self._began))
+        if snapshot is not None and "pipeline" in self._children:
+            # The last pulses came after the stop was asked for, and end the time that is shown.
+            now = max([began, *(worker.last_received for worker in snapshot.workers)])
+            self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))
         if self._children:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
 
@@ -376,9 +404,3 @@ class Cluster:
 
 class StartInterruptedError(Exception):
     """The user asked to stop while the cluster was starting."""
-
-
-def storm_id(script: Path, now: float) -> str:
-    """Return a topology's id in Storm's form, ``name-number-epoch``, named after the script."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", script.stem).strip("-") or "topology"
-    return f"{name}-1-{int(now)}"

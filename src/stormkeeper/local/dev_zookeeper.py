@@ -1,10 +1,13 @@
 """A real ZooKeeper server on this machine, started out of the jars that PySpark ships.
 
-For development and tests: one server, no replication. It is durable against its own death and
+For development and tests: one server, no replication, unless its settings make it the member of an
+ensemble. It is durable against its own death and
 ours, not against the machine's (``forceSync=no``), which makes a write cheap on any disk.
 """
 
 import contextlib
+import fcntl
+import logging
 import os
 import queue
 import signal
@@ -13,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +27,14 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import tether, zookeeper_jvm
 from stormkeeper.local.java import find_java
+
+_log = logging.getLogger(__name__)
+
+#: In the folder of the data, held by the server that serves them.
+LOCK = ".server"
+
+#: How long a server may take to end after the process that started it was killed, in seconds.
+LEAVING_SECS = 2.0
 
 #: How many free ports are tried when another process takes the chosen one first.
 PORT_ATTEMPTS = 5
@@ -81,6 +92,11 @@ class DevZooKeeper:
         TCP port to listen on; 0 for any free one, chosen at the first start and kept from then on.
     host
         Address to listen on.
+    settings
+        Entries of ``zoo.cfg``, added to ours; they prevail. With ``server.N`` it is the member of
+        an ensemble, serves once a majority of it runs, and `data_dir` has to have ``data/myid``.
+    jvm_options
+        Added to ours; they prevail.
     environ
         Where ``JAVA_HOME`` and ``PATH`` are looked up.
 
@@ -96,12 +112,16 @@ class DevZooKeeper:
         port: int = 0,
         host: str = "127.0.0.1",
         *,
+        settings: Mapping[str, str] | None = None,
+        jvm_options: Sequence[str] = (),
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
         self.host = host
         self.log = self.data_dir / "zookeeper.log"
         self._port = port
+        self._settings = dict(settings or {})
+        self._jvm_options = tuple(jvm_options)
         self._environ = environ
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -159,19 +179,31 @@ class DevZooKeeper:
         Raises
         ------
         LocalClusterError
-            No Java of version 17 or newer, no PySpark, the port is in use, the server ended, or it
-            did not serve within `deadline_secs`. Nothing is left running then.
+            No Java of version 17 or newer, no PySpark, another server keeps its data there, the
+            port is in use, the server ended, or it did not serve within `deadline_secs`. Nothing
+            is left running then.
         """
         if self.running:
             return
         deadline = time.monotonic() + deadline_secs
         java = find_java(self._environ)
         classpath = zookeeper_jvm.classpath()
+        with _sole_server(self.data_dir) as lock:
+            self._start(java, classpath, lock, deadline, cancelled)
+
+    def _start(
+        self,
+        java: Path,
+        classpath: str,
+        lock: int,
+        deadline: float,
+        cancelled: Callable[[], bool],
+    ) -> None:
         any_port = self._port == 0
         for attempt in range(1, PORT_ATTEMPTS + 1):
             self._port = _free_port(self.host, self._port)
             try:
-                self._launch(java, classpath)
+                self._launch(java, classpath, lock)
                 self._wait_serving(deadline, cancelled)
             except BaseException as error:
                 self.stop()
@@ -208,11 +240,12 @@ class DevZooKeeper:
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
         return ""
 
-    def _launch(self, java: Path, classpath: str) -> None:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+    def _launch(self, java: Path, classpath: str, lock: int) -> None:
         settings = self.data_dir / "zoo.cfg"
         settings.write_text(
-            zookeeper_jvm.server_settings(self.data_dir / "data", self.host, self._port)
+            zookeeper_jvm.server_settings(
+                self.data_dir / "data", self.host, self._port, self._settings
+            )
         )
         logging = self.data_dir / "log4j2.properties"
         logging.write_text(zookeeper_jvm.logging_settings(self.log))
@@ -220,13 +253,20 @@ class DevZooKeeper:
             self._log_start = self.log.stat().st_size
         argv = [
             *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
-            *zookeeper_jvm.command(java, classpath, settings, logging),
+            *zookeeper_jvm.command(
+                java,
+                classpath,
+                settings,
+                logging,
+                options=self._jvm_options,
+                main=zookeeper_jvm.main_class(self._settings),
+            ),
         ]
         started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
         # Linux ends the child at the death of the thread that started it, so it gets one that
         # waits for its end.
         keeper = threading.Thread(
-            target=_keep, args=(argv, self.log, started), name="dev-zookeeper", daemon=True
+            target=_keep, args=(argv, self.log, lock, started), name="dev-zookeeper", daemon=True
         )
         keeper.start()
         process = started.get()
@@ -281,9 +321,47 @@ def four_letter_word(host: str, port: int, word: str) -> str:
     return answer.decode(errors="replace")
 
 
+@contextlib.contextmanager
+def _sole_server(data_dir: Path) -> Iterator[int]:
+    """Make the folder, and hold it for one server; what is yielded is to be handed to the server.
+
+    It is held as long as this process, in here, or the server has it open: not longer than the
+    server lives, whoever of the two is killed.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / LOCK).open("ab")
+    except OSError as error:
+        raise LocalClusterError(
+            f"ZooKeeper cannot keep its data in {data_dir} ({error.strerror}): set"
+            " storm.local.dir to a folder that can be written"
+        ) from error
+    with lock:
+        deadline = time.monotonic() + LEAVING_SECS
+        while not _locked(lock.fileno()):
+            if time.monotonic() > deadline:
+                raise LocalClusterError(
+                    f"another ZooKeeper keeps its data in {data_dir}: stop it, or give each its"
+                    " own storm.local.dir"
+                )
+            time.sleep(POLL_SECS)
+        yield lock.fileno()
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file system without locks
+        _log.debug("the folder of ZooKeeper's data cannot be locked: %s", error)
+    return True
+
+
 def _keep(
     argv: list[str],
     log: Path,
+    lock: int,
     started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError],
 ) -> None:
     try:
@@ -295,6 +373,7 @@ def _keep(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
+                pass_fds=(lock,),
             )
     except OSError as error:
         started.put(error)

@@ -29,6 +29,9 @@ TAIL_LINES = 200
 #: Lines of a child's log that an error shows: enough for a Python traceback.
 ERROR_LINES = 25
 
+#: How long killed processes may take to be gone, in seconds.
+KILLED_SECS = 2.0
+
 #: How often a wait looks again at a child, in seconds.
 POLL_SECS = 0.05
 
@@ -198,15 +201,21 @@ class Child:
 def end_marked(run: str, *, settle_secs: float) -> int:
     """End every process that carries the mark of `run`, and say how many had to be ended.
 
-    Those that are on their way out already get `settle_secs` for it and do not count.
+    Those that are on their way out already get `settle_secs` for it and do not count. At the return
+    the others are gone too.
     """
     deadline = time.monotonic() + settle_secs
     while (left := marked(run)) and time.monotonic() < deadline:
         time.sleep(POLL_SECS)
-    for process in left:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    return len(left)
+    ended = len(left)
+    deadline = time.monotonic() + KILLED_SECS
+    while left and time.monotonic() < deadline:
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(POLL_SECS)
+        left = marked(run)
+    return ended
 
 
 def marked(run: str) -> list[psutil.Process]:

@@ -5,7 +5,9 @@ import time
 from pathlib import Path
 
 from stormkeeper.conf import Conf
-from stormkeeper.state import factory, paths
+from stormkeeper.state import fences
+from stormkeeper.state.storm import cluster
+from stormkeeper.state.storm.leader import leading
 from stormkeeper.thrift.records import (
     Assignment,
     NodeInfo,
@@ -13,21 +15,19 @@ from stormkeeper.thrift.records import (
     TopologyStatus,
     WorkerResources,
 )
-from stormkeeper.thrift.serialization import compression_for, serialize
 
 
 def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> None:
     """Write the topology's `StormBase` and its `Assignment` to `node` and `port`.
 
     Which executors run there is the worker's to say, in its heartbeats: the script is executed
-    by the worker alone.
+    by the worker alone. It is written as any leader writes, under a lock that is given up after.
 
     Raises
     ------
     StateError
         The records could not be written.
     """
-    compression = compression_for(conf["storm.meta.serialization.delegate"])
     now = int(time.time())
     base = StormBase(
         name=storm_id.rsplit("-", 2)[0],
@@ -44,9 +44,12 @@ def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> 
         worker_resources={NodeInfo(node=node, port={port}): WorkerResources()},
         owner=getpass.getuser(),
     )
-    state = factory.connect(conf)
+    storm = cluster.connect(conf)
     try:
-        state.set_data(paths.storm(storm_id), serialize(base, compression))
-        state.set_data(paths.assignment(storm_id), serialize(assignment, compression))
+        fence = fences.take(storm.state, b"storm local")
+        leader = leading(storm, fence)
+        leader.activate_storm(storm_id, base)
+        leader.set_assignment(storm_id, assignment)
+        fences.give_up(storm.state, fence)
     finally:
-        state.close()
+        storm.disconnect()

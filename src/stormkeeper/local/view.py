@@ -1,5 +1,7 @@
 """What a local cluster shows: one live picture in a terminal, plain lines elsewhere."""
 
+import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -11,10 +13,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.local.ledger import Counts, Snapshot
+from stormkeeper.local.ledger import Counts, Slot, Snapshot
 
 #: Time between two plain progress lines, in seconds.
 LINE_SECS = 5.0
+
+#: What shows the cursor again, and begins a line below the picture.
+_SHOW_CURSOR = b"\x1b[?25h\n"
 
 #: Lines of the topology's own output in the picture.
 OUTPUT_LINES = 6
@@ -47,6 +52,10 @@ class Picture:
     output: Sequence[str]
     output_count: int
 
+    def status(self, slot: Slot) -> str:
+        """Return what the liveness table says of the worker there; empty where it says nothing."""
+        return self.statuses.get((slot.topology, slot.node, slot.port), "")
+
 
 class View(Protocol):
     """Shows pictures until it is left."""
@@ -72,6 +81,10 @@ class View(Protocol):
         """Show the newest picture."""
         ...
 
+    def abandon(self) -> None:
+        """Leave the terminal as it was, from within a signal handler; nothing is shown after."""
+        ...
+
 
 def view_on(console: Console) -> View:
     """Return the view that fits the console: live in a terminal, lines in a pipe or a file."""
@@ -79,12 +92,13 @@ def view_on(console: Console) -> View:
 
 
 class LineView:
-    """Plain lines: every note, a line of progress now and then, the topology's own output."""
+    """Plain lines: notes, progress now and then, who turns dead, the topology's own output."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._next = 0.0
         self._shown = 0
+        self._statuses: dict[Slot, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -102,11 +116,20 @@ class LineView:
         self._print(line)
 
     def show(self, picture: Picture) -> None:
-        """Print what the topology said since, and at times a line on each worker."""
+        """Print what the topology and the liveness table say that is new, and at times progress."""
         unseen = picture.output_count - self._shown
         for line in picture.output[-unseen:] if unseen > 0 else ():
             self._print(f"  | {line}")
         self._shown = picture.output_count
+        for worker in picture.snapshot.workers:
+            slot = worker.slot
+            status = picture.status(slot)
+            if status != self._statuses.get(slot, ""):
+                self._statuses[slot] = status
+                self._print(
+                    f"{picture.up_secs:4.0f} s  {slot.topology} at {slot.port} "
+                    f"is {status or 'no more'} in the liveness table"
+                )
         if picture.now < self._next:
             return
         self._next = picture.now + LINE_SECS
@@ -119,6 +142,9 @@ class LineView:
                 f"pulse {worker.pulses}, {picture.now - worker.last_received:.1f} s ago "
                 f"at {worker.pacemaker}  {counts}"
             )
+
+    def abandon(self) -> None:
+        """Do nothing: lines change nothing in a terminal."""
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -150,6 +176,11 @@ class LiveView:
     def show(self, picture: Picture) -> None:
         """Redraw."""
         self._live.update(render(picture), refresh=True)
+
+    def abandon(self) -> None:
+        """Show the cursor, past the buffers, in which the handler may have interrupted a writer."""
+        with contextlib.suppress(OSError):
+            os.write(self._console.file.fileno(), _SHOW_CURSOR)
 
 
 def render(picture: Picture) -> RenderableType:
@@ -191,7 +222,7 @@ def workers_table(picture: Picture) -> Table:
     colours = {"alive": "green", "late": "yellow", "dead": "bold red"}
     for worker in picture.snapshot.workers:
         slot = worker.slot
-        status = picture.statuses.get((slot.topology, slot.node, slot.port), "")
+        status = picture.status(slot)
         table.add_row(
             slot.topology,
             f"{slot.node}:{slot.port}",

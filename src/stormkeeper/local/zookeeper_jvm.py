@@ -2,11 +2,14 @@
 
 import importlib.util
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stormkeeper.errors import LocalClusterError
 
+#: What runs a server that is alone, and one that is a member of an ensemble.
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+MEMBER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 #: What the server needs of PySpark's 280 jars, by name without version. With all of them it takes
 #: 30 MB more memory and starts more slowly; all of them are used where one of these is not found.
@@ -28,6 +31,10 @@ JARS = (
     "netty-handler",
     "netty-resolver",
     "netty-transport",
+    # Clients that come with TLS.
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
+    "netty-tcnative-classes",
 )
 
 #: The serial collector and the C1 compiler: a small, quick JVM. A larger heap than a development
@@ -79,16 +86,43 @@ def classpath() -> str:
     return str(folder / "*")
 
 
-def command(java: Path, classpath: str, settings: Path, logging: Path) -> list[str]:
-    """Return the command of a server, given the files of `server_settings`, `logging_settings`."""
+def command(
+    java: Path,
+    classpath: str,
+    settings: Path,
+    logging: Path,
+    *,
+    options: Sequence[str] = (),
+    main: str = MAIN_CLASS,
+) -> list[str]:
+    """Return the command of a server.
+
+    Parameters
+    ----------
+    java, classpath
+        What runs it, and out of what.
+    settings, logging
+        The files of `server_settings` and `logging_settings`.
+    options
+        Of the JVM; they prevail over `JVM_OPTIONS`.
+    main
+        `MAIN_CLASS` or `MEMBER_CLASS`.
+    """
     return [
-        *(str(java), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging.as_uri()}"),
-        *("-cp", classpath, MAIN_CLASS, str(settings)),
+        *(str(java), *JVM_OPTIONS, f"-Dlog4j2.configurationFile={logging.as_uri()}", *options),
+        *("-cp", classpath, main, str(settings)),
     ]
 
 
-def server_settings(data: Path, host: str, port: int) -> str:
-    """Return the text of a ``zoo.cfg``."""
+def main_class(settings: Mapping[str, str]) -> str:
+    """Return what runs a server with these settings: they name the members of an ensemble."""
+    return MEMBER_CLASS if any(key.startswith("server.") for key in settings) else MAIN_CLASS
+
+
+def server_settings(
+    data: Path, host: str, port: int, settings: Mapping[str, str] | None = None
+) -> str:
+    """Return the text of a ``zoo.cfg``; `settings` are added to ours, and prevail over them."""
     values = {
         "dataDir": str(data),
         "clientPortAddress": host,
@@ -100,6 +134,7 @@ def server_settings(data: Path, host: str, port: int) -> str:
         "4lw.commands.whitelist": "*",
         "autopurge.snapRetainCount": "3",
         "autopurge.purgeInterval": "1",
+        **(settings or {}),
     }
     return "".join(f"{key}={_java_property(value)}\n" for key, value in values.items())
 

@@ -175,7 +175,7 @@ def sole_writer(directory: Path) -> Iterator[None]:
 
 
 def current_path(directory: Path | str, name: str) -> Path | None:
-    """Return the Parquet file with the present rows of a table, None if it was never written.
+    """Return the Parquet file with the present rows of a table, None before the first batch.
 
     It stays readable for five minutes at least, however often the table is written meanwhile.
 
@@ -189,7 +189,8 @@ def current_path(directory: Path | str, name: str) -> Path | None:
     Examples
     --------
     >>> import pyarrow.parquet as pq
-    >>> pq.read_table(current_path("tables", "liveness"))  # doctest: +SKIP
+    >>> newest = current_path("tables", "liveness")
+    >>> workers = None if newest is None else pq.read_table(newest)
     """
     newest = _newest(Path(directory) / name)
     return None if newest is None else newest / _PART

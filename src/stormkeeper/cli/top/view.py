@@ -79,7 +79,7 @@ def _rows(picture: Picture, height: int | None) -> tuple[int, int]:
 def _title(picture: Picture, title: str) -> Text:
     serving = sum(row.state in (State.SERVING, State.FILLING) for row in picture.servers)
     text = Text(overflow="fold")
-    text.append(f"{picture.workers:,} workers", style="bold")
+    text.append(_count(picture.workers, "worker", "workers"), style="bold")
     text.append(f" of {_count(len(picture.topologies), 'topology', 'topologies')}")
     text.append(f" · {serving} of {_count(len(picture.servers), 'Pacemaker', 'Pacemakers')}")
     text.append(f" · {_rate(picture.pulses_per_s)} pulses/s · {_flow(picture.bytes_per_s)}")

@@ -1,0 +1,37 @@
+"""Commands that look into a local cluster from another shell."""
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from stormkeeper.conf import Address, Conf
+from stormkeeper.pacemaker.client.settings import access_of
+
+_ROOT = "storm.zookeeper.root"
+
+
+def commands(conf: Conf, zookeeper: Address, pacemakers: Sequence[str]) -> list[str]:
+    """Return the commands that show the heartbeats and the cluster state.
+
+    Parameters
+    ----------
+    conf
+        What the cluster runs with, but for its addresses.
+    zookeeper, pacemakers
+        Where it listens.
+    """
+    heartbeats = [f"pacemaker.servers=[{', '.join(pacemakers)}]"]
+    heartbeats += [f"{key}={value}" for key, value in access_of(conf).items()]
+    state = [f"storm.zookeeper.servers={zookeeper.host}", f"storm.zookeeper.port={zookeeper.port}"]
+    state += [f"{_ROOT}={conf[_ROOT]}"] if _ROOT in conf.changed() else []
+    return [
+        _command("heartbeats list /workerbeats", heartbeats),
+        _command("state tree", state),
+    ]
+
+
+def _command(name: str, settings: Iterable[str]) -> str:
+    storm = sys.argv[0] if Path(sys.argv[0]).name in {"storm", "stormkeeper"} else "storm"
+    options = " ".join(f"-c {shlex.quote(setting)}" for setting in settings)
+    return f"{storm} {name} {options}"

@@ -1,0 +1,147 @@
+"""`storm local` in a terminal, told to stop more than once: nothing of it is left."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.waiting import until
+
+STORM = Path(sys.executable).with_name("storm")
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+#: Keeps its worker from stopping, for some seconds or until it may end.
+SLOW = """
+import pathlib, time
+folder = pathlib.Path(__file__).parent
+(folder / "begun").touch()
+while not (folder / "may end").exists():
+    time.sleep(0.1)
+"""
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(200)]
+
+
+class Terminal:
+    """A `storm local` on a terminal of its own; `text` is all that it has written there."""
+
+    def __init__(self, folder):
+        (folder / "tmp").mkdir()
+        (folder / "slow.py").write_text(SLOW)
+        self.folder = folder
+        self.text = ""
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [STORM, "local", folder / "slow.py"],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            env=os.environ | {"TMPDIR": str(folder / "tmp"), "TERM": "xterm"},
+        )
+        os.close(theirs)
+        self._closing = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        # Nobody has the terminal open any more: EIO.
+        with contextlib.suppress(OSError):
+            while not self._closing.is_set():
+                if select.select([self._ours], [], [], 0.05)[0]:
+                    self.text += os.read(self._ours, 65536).decode(errors="replace")
+        os.close(self._ours)
+
+    def close(self):
+        """Close the window, as it were."""
+        self._closing.set()
+        self._reader.join(5)
+
+    def until_running(self):
+        """Wait until everything runs, and return its processes."""
+        until(lambda: self.ended() or (self.folder / "begun").exists(), 90)
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def ask_to_stop(self):
+        self.process.send_signal(signal.SIGINT)
+        until(lambda: "stopping" in self.text)
+
+    def ended(self):
+        return self.process.poll() is not None
+
+    def end(self):
+        (self.folder / "may end").touch()
+        code = self.process.wait(90)
+        self._reader.join(5)
+        return code
+
+    def left(self):
+        return list((self.folder / "tmp").iterdir())
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    terminal = Terminal(tmp_path)
+    yield terminal
+    if not terminal.ended():
+        terminal.process.kill()
+        terminal.end()
+
+
+def test_a_second_signal_within_a_second_counts_as_the_same(terminal):
+    processes = terminal.until_running()
+    terminal.ask_to_stop()
+    time.sleep(0.5)
+    assert not terminal.ended()
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 0, terminal.text
+    assert "stopped after" in terminal.text
+    assert terminal.text.rfind(SHOW) > terminal.text.rfind(HIDE) >= 0
+    assert terminal.left() == []
+    assert not any(process.is_running() for process in processes)
+
+
+def test_the_last_picture_is_of_what_has_stopped(terminal):
+    terminal.until_running()
+    until(lambda: " s ago" in terminal.text or terminal.ended(), 90)
+    terminal.ask_to_stop()
+    until(lambda: "Stopping: " in terminal.text)
+    assert terminal.end() == 0, terminal.text
+    last = terminal.text[terminal.text.rindex("stopped after") :]
+    # The worker's farewell came after it was asked to stop.
+    assert re.search(r" \d+\.\d s ago", last), last
+    assert "-0." not in terminal.text
+    assert "Everything has stopped" in last
+    assert "Ctrl-C" not in last
+
+
+def test_a_later_signal_ends_it_at_once_and_leaves_nothing(terminal):
+    processes = terminal.until_running()
+    terminal.ask_to_stop()
+    time.sleep(1.2)
+    terminal.process.send_signal(signal.SIGINT)
+    terminal.process.wait(30)
+    assert terminal.end() == 128 + signal.SIGINT, terminal.text
+    assert "stopped after" not in terminal.text
+    assert terminal.text.count("storm: ended at once by one more SIGINT") == 1
+    assert terminal.text.rfind(SHOW) > terminal.text.rfind(HIDE) >= 0
+    assert terminal.left() == []
+    until(lambda: not any(process.is_running() for process in processes))
+
+
+def test_a_terminal_that_is_closed_stops_it(terminal):
+    processes = terminal.until_running()
+    terminal.close()
+    terminal.process.send_signal(signal.SIGHUP)
+    assert terminal.process.wait(60) >= 0  # it has come to its end, and not the signal to it
+    assert terminal.left() == []
+    until(lambda: not any(process.is_running() for process in processes))
