@@ -50,7 +50,7 @@ def main():
     for name in compiling.PROGRAMS:
         compiling.compiled(name)
     kinds, missing = servers.available(
-        [kind for kind in servers.SERVERS if wanted(kind, options.servers)]
+        [kind for kind in servers.SERVERS + servers.MORE_SERVERS if wanted(kind, options.servers)]
     )
     for line in missing:
         say(f"without {line}")
@@ -79,13 +79,15 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="one short round of everything")
     parser.add_argument("--rounds", type=int, help="3 if it is not --quick")
     parser.add_argument("--cells", **words, help="labels, such as send-3072*,children (* is any)")
-    parser.add_argument("--servers", **words, help="names, such as stormkeeper,redis")
+    parser.add_argument(
+        "--servers", **words, help="names, such as stormkeeper,redis; echo-store only so"
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a bar fails")
     return parser.parse_args()
 
 
 def wanted(kind, names):
-    return not names or kind().name in names
+    return kind().name in names if names else kind in servers.SERVERS
 
 
 def measure(chosen, kinds, pace, expected):

@@ -393,6 +393,27 @@ static uint64_t count_unanswered(uint64_t now) {
     return count;
 }
 
+/* What there was when measuring began. */
+struct baseline {
+    uint64_t at;
+    uint64_t answered;
+    double server_cpu;
+    double generator_cpu;
+    int64_t written;
+};
+
+static struct baseline start_measuring(void) {
+    struct baseline found = {
+        .answered = answered,
+        .server_cpu = processes_cpu(),
+        .generator_cpu = own_cpu(),
+        .written = processes_written(),
+    };
+    is_measuring = true;
+    found.at = nanoseconds();
+    return found;
+}
+
 struct outcome carry(struct workload *shared_work, struct pace wanted) {
     struct outcome outcome = {0};
     work = shared_work;
@@ -401,24 +422,19 @@ struct outcome carry(struct workload *shared_work, struct pace wanted) {
     uint64_t began = nanoseconds();
     uint64_t measure_at = began + (uint64_t)(pace.warmup_seconds * 1e9);
     uint64_t end_at = measure_at + (uint64_t)(pace.seconds * 1e9);
-    uint64_t measured_from = 0;
-    uint64_t answered_before = 0;
     uint64_t made = 0;
-    double server_cpu = 0;
-    double generator_cpu = 0;
-    int64_t written = 0;
+    struct baseline before = {0};
+    if (measure_at == began) {
+        /* From the first request on, which may be answered before the last one is made. */
+        before = start_measuring();
+    }
     if (pace.rate == 0) {
         begin_closed_loop();
     }
     for (;;) {
         uint64_t now = nanoseconds();
         if (!is_measuring && now >= measure_at) {
-            is_measuring = true;
-            server_cpu = processes_cpu();
-            generator_cpu = own_cpu();
-            written = processes_written();
-            answered_before = answered;
-            measured_from = nanoseconds();
+            before = start_measuring();
         }
         bool is_over = pace.requests == UNLIMITED ? now >= end_at
                                                   : connections_done == work->connections;
@@ -436,11 +452,11 @@ struct outcome carry(struct workload *shared_work, struct pace wanted) {
     }
     uint64_t ended = nanoseconds();
     is_stopping = true;
-    outcome.answered = answered - answered_before;
-    outcome.seconds = (double)(ended - measured_from) / 1e9;
-    outcome.server_cpu_seconds = processes_cpu() - server_cpu;
-    outcome.generator_cpu_seconds = own_cpu() - generator_cpu;
-    outcome.server_written = processes_written() - written;
+    outcome.answered = answered - before.answered;
+    outcome.seconds = (double)(ended - before.at) / 1e9;
+    outcome.server_cpu_seconds = processes_cpu() - before.server_cpu;
+    outcome.generator_cpu_seconds = own_cpu() - before.generator_cpu;
+    outcome.server_written = processes_written() - before.written;
     outcome.unanswered = count_unanswered(ended);
     return outcome;
 }

@@ -3,9 +3,13 @@
  * right form, and stores nothing. Of a request it looks at the length, the type, and what it must
  * copy into the answer.
  *
- *     echo PORT
+ *     echo PORT [--store]
  *
  * GET_PULSE is answered with as many zeros as the last SEND_PULSE brought. There is one thread.
+ *
+ * With --store values are kept and sent back, in the simplest way that there could be: each has the
+ * place that a few bits of its key name, wherever another one may have it too. What that costs more
+ * is what the memory costs, of any server that stores.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,6 +28,9 @@
 #define EVENTS_AT_ONCE 1024
 #define BACKLOG 4096
 #define MOST_CONNECTIONS 65536
+/* Places for values, of a power of two; and what one may have. */
+#define PLACES 4096
+#define PLACE_BYTES (64 * 1024)
 
 #define SEND_PULSE 4
 #define GET_PULSE 10
@@ -57,6 +64,8 @@ static char reading[READ_BYTES];
 /* The answers to what was read at once. */
 static char *answers;
 static size_t answers_room;
+/* Where values are kept, if they are. */
+static char **places;
 /* Length of the last value that was sent. */
 static uint32_t value_length = 3072;
 
@@ -122,6 +131,21 @@ static void close_connection(struct connection *c) {
     free(c);
 }
 
+/* The place of a key, which begins with its length. */
+static char *place_of(const char *key) {
+    uint32_t length = read_u32(key);
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < length; i++) {
+        bits = bits * 31 + (uint8_t)key[4 + i];
+    }
+    char **place = &places[bits % PLACES];
+    if (*place == NULL) {
+        *place = grow(NULL, PLACE_BYTES);
+        memset(*place, 0, PLACE_BYTES);
+    }
+    return *place;
+}
+
 /* Writes the answer to a request; returns its length. */
 static size_t answer(const char *request, uint32_t length, char *out) {
     char type = request[TYPE_AT];
@@ -130,14 +154,22 @@ static size_t answer(const char *request, uint32_t length, char *out) {
     if (type == SEND_PULSE) {
         uint32_t key_length = read_u32(request + SEND_KEY_AT);
         value_length = read_u32(request + SEND_KEY_AT + 4 + key_length + 3);
+        if (places != NULL && value_length <= PLACE_BYTES) {
+            memcpy(place_of(request + SEND_KEY_AT), request + SEND_KEY_AT + 4 + key_length + 7,
+                   value_length);
+        }
     } else if (type == GET_PULSE) {
         uint32_t key_length = read_u32(request + GET_KEY_AT);
         to = append(to, "\x0c\0\2\x0c\0\2\x0b\0\1", 9);
         to = append(to, request + GET_KEY_AT, 4 + key_length);
         to = append(to, "\x0b\0\2", 3);
         to = append_u32(to, value_length);
-        memset(to, 0, value_length + 2);
-        to += value_length + 2;
+        if (places != NULL && value_length <= PLACE_BYTES) {
+            memcpy(to, place_of(request + GET_KEY_AT), value_length);
+        } else {
+            memset(to, 0, value_length);
+        }
+        to = append(to + value_length, "\0\0", 2);
     }
     to = append(to, request + length - TAIL_LENGTH, TAIL_LENGTH);
     append_u32(out, (uint32_t)(to - out - 4));
@@ -266,9 +298,15 @@ static void raise_file_limit(void) {
 
 int main(int count, char **arguments) {
     static struct epoll_event events[EVENTS_AT_ONCE];
-    if (count != 2) {
-        fputs("usage: echo PORT\n", stderr);
+    if (count < 2 || count > 3 || (count == 3 && strcmp(arguments[2], "--store") != 0)) {
+        fputs("usage: echo PORT [--store]\n", stderr);
         return 1;
+    }
+    if (count == 3) {
+        places = calloc(PLACES, sizeof *places);
+        if (places == NULL) {
+            fail("no memory");
+        }
     }
     raise_file_limit();
     poller = epoll_create1(0);

@@ -51,6 +51,8 @@ def load(server, *arguments, **options):
     """Run the generator against a server, and return what it found (see load.c)."""
     process = start_load(server, *arguments, **options)
     found = finish_load(process, float(options.get("seconds", 60)))
+    if not found["seconds"]:
+        raise MeasurementError("this machine stood still while it was to be measured: try again")
     made = (found["requests"] + found["unanswered"]) / found["seconds"]
     if made < RATE_KEPT * options.get("rate", 0):
         raise MeasurementError(f"the generator made {made:,.0f} requests/s only; who else is busy?")

@@ -195,6 +195,15 @@ class Echo(Server):
         return [compiled("echo"), str(self.port)]
 
 
+class StoringEcho(Echo):
+    """What it costs more to keep the values: for the cells where that is the question."""
+
+    name = "echo-store"
+
+    def command(self, folder):
+        return [*super().command(folder), "--store"]
+
+
 class Redis(Server):
     """One thread, nothing on disk, no limit on memory or clients."""
 
@@ -250,6 +259,8 @@ class Storm(Server):
 
 #: In the order of the columns.
 SERVERS = (Stormkeeper, StormkeeperInterpreted, Echo, Redis, Memcached, Storm)
+#: Those that are measured only if they are named.
+MORE_SERVERS = (StoringEcho,)
 
 
 def program(name):

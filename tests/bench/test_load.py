@@ -35,6 +35,14 @@ def test_a_closed_loop_measures_both_sides(echo):
     assert found["rss_mib"] > 0
 
 
+def test_an_echo_can_be_told_to_store(echo):
+    one = {"operation": "get", "connections": 1, "keys_per_connection": 1, "seconds": 0.3}
+    with servers.StoringEcho() as storing:
+        assert running.load(storing, **one)["requests"] > 0
+    with pytest.raises(running.MeasurementError, match="another value came back"):
+        running.load(echo, **one)
+
+
 def test_a_rate_is_kept(echo):
     found = running.load(echo, operation="send", rate=500, warmup=0.1, seconds=1)
     assert found["requests"] + found["unanswered"] == pytest.approx(500, rel=0.1)

@@ -1,0 +1,1 @@
+"""What `bench/state_bench.py` is made of."""
