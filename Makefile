@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 KERBEROS := $(VENV)/kerberos
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test lint bench bench-pacemaker bench-local bench-zookeeper soak faults fuzz format clean
+.PHONY: help setup run test lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -26,15 +26,16 @@ run: $(INSTALLED) ## a whole cluster on this machine, counting words (Ctrl-C end
 $(KERBEROS): $(INSTALLED)
 	@if scripts/setup $(VENV) kerberos; then touch $@; fi
 
+# Two at a time, as most of them wait for something (ARGS=-n0: one after another).
 test: $(KERBEROS) ## every test, against real ZooKeeper, Spark and daemons
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: bench-pacemaker bench-local ## measure Pacemakers, and a cluster; results in bench/results/
+bench: bench-pacemaker bench-local bench-state ## measure Pacemakers, a cluster, and its state; results in bench/results/
 
 bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--quick: two minutes)
 	@scripts/bench-setup
@@ -43,15 +44,21 @@ bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--q
 bench-local: $(INSTALLED) ## a cluster on this machine
 	@$(BIN)/python bench/local_run.py $(ARGS)
 
+bench-state: $(INSTALLED) ## the cluster state on ZooKeeper, beside kazoo's own calls (ARGS=--quick: one minute)
+	@$(BIN)/python bench/state_bench.py $(ARGS)
+
 bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and through a Pacemaker
 	@$(BIN)/python bench/zookeeper_bench.py $(ARGS)
 
 SECONDS := 3600
-faults: $(KERBEROS) ## every bad input in every mode, each judged alone (some minutes)
+faults: $(KERBEROS) ## every bad input in every mode, ensembles that fail for longer (some minutes)
 	@$(BIN)/pytest tests/faults -m 'faults or not faults' $(ARGS)
 
 fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
+
+simulate: $(INSTALLED) ## leaders that were stopped, under many schedules (SEEDS=10000)
+	@SIMULATION_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/simulation --timeout 3600 $(ARGS)
 
 soak: $(INSTALLED) ## Pacemakers under workers that come and go, until memory is flat (SECONDS=3600)
 	@$(BIN)/python bench/soak.py --seconds $(SECONDS)

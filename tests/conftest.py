@@ -1,11 +1,50 @@
 """What every room's tests may use: ``tests/support`` as ``support``, and servers they all share."""
 
+import logging
+import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 
+from support.ensemble import zookeeper_ensemble
 from support.kerberos import kerberos_realm
+from support.machine import its_turn
 from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
 
-__all__ = ["kerberos_realm", "zookeeper_root", "zookeeper_server", "zookeeper_settings"]
+__all__ = [
+    "its_turn",
+    "kerberos_realm",
+    "zookeeper_ensemble",
+    "zookeeper_root",
+    "zookeeper_server",
+    "zookeeper_settings",
+]
+
+
+def pytest_collection_modifyitems(items):
+    # So that at the end nobody waits for a file of minutes that was begun last.
+    long = {item.path for item in items if item.get_closest_marker("spark") is not None}
+    items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    try:
+        return (yield)
+    finally:
+        # A failing query has PySpark cut these off from the others, and pytest then gives them its
+        # handler, which PySpark has write JSON: in whatever test comes next, and from any logger.
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            # (Not `getLogger`: they are of PySpark's class only if PySpark makes them.)
+            logger = logging.Logger.manager.loggerDict.get(name)
+            if isinstance(logger, logging.Logger):
+                logger.propagate = True
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell leaves it for what it runs in the background: daemons under test inherit that, and
+    # would not be stopped by Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -47,6 +47,11 @@ class Abuse:
     act: Callable[[Attacker], Verdict | None]
     outcomes: frozenset[Verdict]
     modes: tuple[str, ...] = PLAIN
+    #: In which else of them it is tried at every change, as it meets other code of the server.
+    also: tuple[str, ...] = ()
+
+    def is_tried_at_every_change(self, mode: str) -> bool:
+        return mode in (self.modes[0], *self.also)
 
 
 @dataclass
@@ -64,14 +69,18 @@ class _Catalogue:
         self.entries.append(Abuse(name, lambda a: a.say(data), frozenset(outcomes)))
 
     def deed(
-        self, name: str, *outcomes: Verdict, modes: tuple[str, ...] = PLAIN
+        self,
+        name: str,
+        *outcomes: Verdict,
+        modes: tuple[str, ...] = PLAIN,
+        also: tuple[str, ...] = (),
     ) -> Callable[[Callable[[Attacker], Verdict | None]], Callable[[Attacker], Verdict | None]]:
         """Do more than send bytes: the decorated function takes an `Attacker`."""
 
         def add(
             act: Callable[[Attacker], Verdict | None],
         ) -> Callable[[Attacker], Verdict | None]:
-            self.entries.append(Abuse(name, act, frozenset(outcomes), modes))
+            self.entries.append(Abuse(name, act, frozenset(outcomes), modes, also))
             return act
 
         return add
@@ -256,7 +265,7 @@ for seed in range(4):
 
 
 # Time: what is begun and not finished.
-@catalogue.deed("a frame that comes byte by byte", CLOSED)
+@catalogue.deed("a frame that comes byte by byte", CLOSED, also=("TLS",))
 def _drip(attacker: Attacker) -> Verdict:
     with attacker.connect() as peer:
         with contextlib.suppress(OSError):
@@ -272,7 +281,7 @@ def _half_a_length(attacker: Attacker) -> Verdict:
     return attacker.say(b"\0\0")
 
 
-@catalogue.deed("a length, and nothing after it", CLOSED)
+@catalogue.deed("a length, and nothing after it", CLOSED, also=("TLS",))
 def _announced(attacker: Attacker) -> Verdict:
     return attacker.say(i32(10_485_760))
 
@@ -285,7 +294,7 @@ def _silent(attacker: Attacker) -> None:
         time.sleep(0.2)
 
 
-@catalogue.deed("a reset in the middle of a frame")
+@catalogue.deed("a reset in the middle of a frame", also=("TLS",))
 def _reset(attacker: Attacker) -> None:
     for _ in range(20):
         with attacker.connect() as peer:
@@ -293,7 +302,7 @@ def _reset(attacker: Attacker) -> None:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-@catalogue.deed("half-closed in the middle of a frame", CLOSED)
+@catalogue.deed("half-closed in the middle of a frame", CLOSED, also=("TLS",))
 def _half_closed(attacker: Attacker) -> Verdict:
     with attacker.connect() as peer:
         peer.sendall(whole(send(VICTIM))[:25])
@@ -302,7 +311,9 @@ def _half_closed(attacker: Attacker) -> Verdict:
 
 
 # Where reading is refused the answers are too small to be in anybody's way.
-@catalogue.deed("requests without reading the answers", CLOSED, modes=("NONE", "TLS"))
+@catalogue.deed(
+    "requests without reading the answers", CLOSED, modes=("NONE", "TLS"), also=("TLS",)
+)
 def _deaf(attacker: Attacker) -> Verdict:
     with attacker.connect() as peer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -315,7 +326,7 @@ def _deaf(attacker: Attacker) -> Verdict:
         return attacker.outcome(peer, keep_reading=True)
 
 
-@catalogue.deed("ten thousand requests at once")
+@catalogue.deed("ten thousand requests at once", also=("TLS",))
 def _burst(attacker: Attacker) -> None:
     with attacker.connect() as peer, contextlib.suppress(OSError):
         peer.sendall(whole(message(2, path(VICTIM))) * 10_000)

@@ -1,8 +1,10 @@
 """Every bad input that we know of, while a well-behaved client goes on beside it.
 
 During and after each: the well-behaved client is served as before, and nothing that is stored has
-changed. Here each is tried once, in the cheapest mode that it means something in, and the answers'
+changed. Here each is tried in the cheapest mode that it means something in, and the answers'
 times are judged over all of them; ``make faults`` tries each in every mode and judges each alone.
+One that seems to disturb is tried again, twice: what it does, it does again, and what else the
+machine did it does not.
 """
 
 import contextlib
@@ -37,6 +39,8 @@ KEPT: Final = {
 WINDOW_SECS, WINDOWS_SECS = 0.1, 3.0
 #: Times the undisturbed 99th percentile that the disturbed one may be.
 FACTOR: Final = 5
+#: How often one is tried again that seems to be above that.
+AGAIN: Final = 2
 
 
 @dataclass
@@ -117,7 +121,9 @@ def p99(requests: list[tuple[float, float]], windows: list[tuple[float, float]])
     return quantiles(times, n=100)[98]
 
 
-def run(mode: Mode, chosen: list[Abuse], secs: float, *, each_alone: bool) -> None:
+def run(
+    mode: Mode, chosen: list[Abuse], secs: float, *, each_alone: bool, again: int = AGAIN
+) -> None:
     with scene(mode) as place, Bystander(place.process.address, mode.client) as bystander:
         process_id = place.process.pid
         trials = [attempt(place, entry, secs) for entry in chosen]
@@ -137,10 +143,16 @@ def run(mode: Mode, chosen: list[Abuse], secs: float, *, each_alone: bool) -> No
     for secret in mode.secrets:
         assert secret not in log
     undisturbed = p99(requests, [trial.quiet for trial in trials])
-    if each_alone:
-        for trial in trials:
-            assert p99(requests, [trial.disturbed]) <= FACTOR * undisturbed, trial.abuse.name
-    assert p99(requests, [trial.disturbed for trial in trials]) <= FACTOR * undisturbed
+    if again == AGAIN:
+        assert p99(requests, [trial.disturbed for trial in trials]) <= FACTOR * undisturbed
+    if not each_alone:
+        return
+    disturbing = [
+        trial.abuse for trial in trials if p99(requests, [trial.disturbed]) > FACTOR * undisturbed
+    ]
+    assert again or not disturbing, [entry.name for entry in disturbing]
+    if disturbing:
+        run(mode, disturbing, secs, each_alone=True, again=again - 1)
 
 
 def mode(name: str, request: pytest.FixtureRequest, folder: Path) -> Mode:
@@ -162,7 +174,7 @@ def test_there_are_at_least_sixty() -> None:
 def test_no_abuse_disturbs_anybody(
     request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:
-    chosen = [entry for entry in abuses() if entry.modes[0] == name]
+    chosen = [entry for entry in abuses() if entry.is_tried_at_every_change(name)]
     secs = max(WINDOW_SECS, WINDOWS_SECS / len(chosen))
     run(mode(name, request, tmp_path), chosen, secs, each_alone=False)
 

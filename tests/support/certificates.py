@@ -27,13 +27,14 @@ class Certificate:
 
 
 class Certificates:
-    """Of one server and one client, from the same authority, and of a stranger's."""
+    """Of servers and one client, from the same authority, and of a stranger's."""
 
     def __init__(self, folder):
         ours = trustme.CA(key_type=trustme.KeyType.ECDSA)
         theirs = trustme.CA(key_type=trustme.KeyType.ECDSA)
         names = ("127.0.0.1", "localhost")
         self.server = Certificate(ours, folder / "server", *names)
+        self.elsewhere = Certificate(ours, folder / "elsewhere", "elsewhere.example")
         self.renewed = Certificate(ours, folder / "renewed", *names)
         self.client = Certificate(ours, folder / "client", "worker-1", common_name="worker-1")
         self.stranger = Certificate(theirs, folder / "stranger", *names)

@@ -1,7 +1,9 @@
 """Both engines of a Pacemaker, and a server of nothing but channels to try them with."""
 
 import asyncio
+import functools
 import socket
+from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -23,6 +25,16 @@ if find_spec("stormkeeper.pacemaker.server._compiled") is not None:
     ENGINES.append("compiled")
 
 _DEADLINE_SECS = 20.0
+
+
+def on_each(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine function as a test."""
+
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
 
 
 class OpenSession:

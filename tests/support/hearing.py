@@ -16,8 +16,9 @@ class Hearing:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._told: list[Told] = []
+        self._missed = 0
         self._more = threading.Condition()
-        state.register(lambda event, path: self._hear((event, path)))
+        state.register(self._hear_event)
         state.add_listener(self._hear)
 
     def everything(self) -> list[Told]:
@@ -37,10 +38,23 @@ class Hearing:
         """All events of nodes until now."""
         return [told for told in self.everything() if isinstance(told, tuple)]
 
+    @property
+    def missed(self) -> int:
+        """How often it was told that it may have missed events, until now; not in the lists."""
+        self.everything()
+        return self._missed
+
     def forget(self) -> None:
         """Forget what was told until now."""
         self.everything()
         self._told.clear()
+
+    def _hear_event(self, event: EventType, path: str) -> None:
+        if event is EventType.EVENTS_MISSED:
+            assert path == "/"
+            self._missed += 1
+        else:
+            self._hear((event, path))
 
     def _hear(self, told: Told) -> None:
         with self._more:

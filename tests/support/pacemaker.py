@@ -8,6 +8,7 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any, Self
 
 import pytest
 
+from stormkeeper.conf import Address
 from support.waiting import until
 
 _START_SECS = 30.0
@@ -162,6 +164,12 @@ class PacemakerProcess:
                     assert piece, f"the Pacemaker ended before it was ready; log: {self.log}"
                     line += piece
         return line.decode().strip()
+
+
+def nobody() -> Address:
+    """Return an address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return Address("127.0.0.1", listener.getsockname()[1])
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._flowing = threading.Event()
         self._flowing.set()
+        self._answering = threading.Event()
+        self._answering.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = Address("127.0.0.1", self._listener.getsockname()[1])
         self._is_cut = False
@@ -33,7 +35,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self.cut()
-        self._flowing.set()
+        self.flow()
 
     def cut(self) -> None:
         """Break every connection, and refuse new ones."""
@@ -56,9 +58,14 @@ class Proxy:
         """Keep connections open, and pass nothing on until `flow`."""
         self._flowing.clear()
 
+    def hold_answers(self) -> None:
+        """Pass on what clients send, and nothing that the server does, until `flow`."""
+        self._answering.clear()
+
     def flow(self) -> None:
         """Pass on what was held up, and all that comes."""
         self._flowing.set()
+        self._answering.set()
 
     def inject(self, data: bytes) -> None:
         """Send bytes to every client, as if the server had."""
@@ -82,13 +89,14 @@ class Proxy:
             with self._lock:
                 if not self._is_cut:
                     self._pairs.append((client, server))
-            for pair in ((client, server), (server, client)):
+            for pair in ((client, server, self._flowing), (server, client, self._answering)):
                 threading.Thread(target=self._pass, args=pair, name="proxy", daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         try:
             while data := source.recv(65536):
                 self._flowing.wait()
+                gate.wait()
                 sink.sendall(data)
         except OSError:
             pass

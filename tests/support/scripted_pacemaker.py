@@ -2,11 +2,11 @@
 
 ::
 
-    def hang(connection):
+    def cut(connection):
         connection.request()
-        connection.wait()
+        connection.reset()
 
-    with ScriptedPacemaker(hang, honest) as peer:
+    with ScriptedPacemaker(cut, honest) as peer:
         PacemakerClient(peer.address)
 
 The first connection gets the first script, and so on; the last script serves all further ones.
@@ -69,6 +69,12 @@ class ScriptedConnection:
 
 
 Script = Callable[[ScriptedConnection], None]
+
+
+def hang(connection: ScriptedConnection) -> None:
+    """Take a request, and answer nothing."""
+    connection.request()
+    connection.wait()
 
 
 def honest(connection: ScriptedConnection) -> None:

@@ -7,6 +7,8 @@ from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.session import Sessions
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode, encode
+from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
 
 ADDRESS = ("10.0.0.1", 4711)
 
@@ -61,3 +63,30 @@ def new_sessions(policy=None, index=None, **limits):
     store = PulseStore(PulseIndex() if index is None else index, "instance", clock)
     answerer = Answerer(store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits)
     return Sessions(answerer, policy or Policy(), Tallies(), clock), store, clock
+
+
+#: What a reader is after, and where it is.
+SECRET = b"what nobody may read"
+PATH = "/workerbeats/t/a-1"
+
+
+def ask(session, frame):
+    """Give a session a message, or a frame of one; return its answers."""
+    frame = encode(frame) if isinstance(frame, Message) else frame
+    return [decode(payload) for payload in FrameSplitter().feed(session.answer(frame[4:]))]
+
+
+def opened(policy=POLICY):
+    """Return the session of a new client, and the store, which has the secret."""
+    sessions, store, _ = new_sessions(policy)
+    store.put(PATH.encode(), SECRET)
+    return sessions.open(*ADDRESS), store
+
+
+def token(text):
+    """Return the frame of a SASL token."""
+    return token_frame(text.encode())
+
+
+HELLO = control_frame(Control.SASL_TOKEN_REQUEST)
+RIGHT = token("nimbus=open sesame")

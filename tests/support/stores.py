@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from stormkeeper.conf import Address
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.memory import MemoryEnsemble
+from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper import ZooKeeperState
-from stormkeeper.state.zookeeper_connection import Settings
+from stormkeeper.state.zookeeper_settings import Settings
 from support.zookeeper import expire_session
 
 

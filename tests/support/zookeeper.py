@@ -5,13 +5,14 @@
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.watches import Watched
 from stormkeeper.state.zookeeper import ZooKeeperState
 from support.waiting import until
@@ -56,6 +57,10 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = 30.0) -> None:
     """
     connection = state._connection
     former = connection.session_id
+    told = threading.Event()
+    registration = state.register(
+        lambda event, _path: told.set() if event is EventType.EVENTS_MISSED else None
+    )
     thief = KazooClient(hosts=connection.ensemble, client_id=connection._client.client_id)
     thief.start(timeout=deadline_secs)
     thief.stop()
@@ -64,6 +69,9 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = 30.0) -> None:
         lambda: connection.session_id != former and state.connection is ConnectionState.CONNECTED,
         deadline_secs,
     )
+    # The callback was registered last, so all others have been told by then.
+    assert told.wait(deadline_secs), "nobody was told that events may be missed"
+    state.unregister(registration)
     until(lambda: _is_restored(state), deadline_secs)
 
 

@@ -1,0 +1,47 @@
+"""Lets tests that judge times have the machine to themselves, when several run at once.
+
+With ``pytest -n``, every test holds a lock with all others of the run, and one that measures holds
+it alone.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+#: Folders of tests that measure.
+MEASURING = ("bench", "faults")
+
+
+@contextmanager
+def turn(folder: Path, *, alone: bool) -> Iterator[None]:
+    """Wait for a turn on the machine, and have it.
+
+    Parameters
+    ----------
+    folder
+        Where the processes of one run keep their locks.
+    alone
+        Whether nobody else may have a turn meanwhile.
+    """
+    with (folder / "machine.lock").open("w") as machine:
+        # Whoever waits lets nobody pass: else one who wants to be alone might never be.
+        with (folder / "queue.lock").open("w") as queue:
+            fcntl.flock(queue, fcntl.LOCK_EX)
+            fcntl.flock(machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def its_turn(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Wait for the turn of a test, if others run beside it."""
+    if not hasattr(request.config, "workerinput"):  # nobody else is there
+        yield
+        return
+    alone = not set(MEASURING).isdisjoint(request.path.parts)
+    with turn(tmp_path_factory.getbasetemp().parent, alone=alone):
+        yield

@@ -1,0 +1,19 @@
+"""Pools over real daemons: where they are, and how long something took."""
+
+import time
+
+from stormkeeper.conf import Address
+
+#: Seconds that a try of these pools takes.
+TRY = 0.5
+
+
+def address(server):
+    """Return where a daemon, a scripted peer or an address is."""
+    return Address.parse(str(getattr(server, "address", server)), 6699)
+
+
+def timed(work, *arguments):
+    """Do some work; return its result and the seconds that it took."""
+    started = time.monotonic()
+    return work(*arguments), time.monotonic() - started
