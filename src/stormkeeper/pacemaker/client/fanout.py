@@ -61,6 +61,10 @@ class Tries:
         self._counts[server] += 1
         return earlier
 
+    def of(self, server: Address) -> int:
+        """Return how often a server was tried."""
+        return self._counts[server]
+
 
 class _Talk(Generic[T]):
     """A conversation with one server, and where it stands."""

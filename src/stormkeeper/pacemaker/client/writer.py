@@ -103,7 +103,7 @@ class Writer:
         refused: dict[Address, NotAuthorizedError] = {}
         tries, tries_of_each = 0, Tries()
         while tries <= self._retries:
-            address = self._next(refused)
+            address = self._next(refused, tries_of_each)
             if address is None or (refused and address in failed):
                 break  # nobody is left who might take it
             client = self._clients[address]
@@ -137,16 +137,20 @@ class Writer:
             f" {self._clock() - started:.1f} s: {reasons}"
         )
 
-    def _next(self, refused: Mapping[Address, object]) -> Address | None:
-        """Choose the first, from the current one on, that may be tried now; else the soonest."""
+    def _next(self, refused: Mapping[Address, object], tries: Tries) -> Address | None:
+        """Choose who may be tried soonest; of several, who was tried least for this write.
+
+        Then the first from the current one on. A server that hangs costs a whole try each time, and
+        its back-off may be over before the next one is chosen: it comes after the others.
+        """
         with self._lock:
             order = self._placement.order()
-        waits = {
-            address: self._clients[address].retry_in()
+        ranks = {
+            address: (self._clients[address].retry_in(), tries.of(address))
             for address in order
             if address not in refused
         }
-        return min(waits, key=waits.__getitem__, default=None)
+        return min(ranks, key=ranks.__getitem__, default=None)
 
     def _stay_with(
         self, server: Address, begun_with: Address, errors: Mapping[Address, StormkeeperError]
