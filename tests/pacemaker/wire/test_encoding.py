@@ -13,6 +13,7 @@ from stormkeeper.pacemaker.wire.encoding import (
     SCAN_OVERHEAD,
     encode,
     encode_acknowledgement,
+    encode_exists_answer,
     encode_pulse_answer,
 )
 from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse, Scan
@@ -58,6 +59,9 @@ def test_the_short_ways_write_the_same(message_id, path, details):
     assert encode_pulse_answer(message_id, path.encode(), None) == full
     full = encode(Message(MessageType.SEND_PULSE_RESPONSE, message_id))
     assert encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, message_id) == full
+    for held in (True, False):
+        full = encode(Message(MessageType.EXISTS_RESPONSE, message_id, boolval=held))
+        assert encode_exists_answer(message_id, held) == full
 
 
 @given(st.lists(pulses.filter(lambda pulse: pulse.details is not None)), texts)

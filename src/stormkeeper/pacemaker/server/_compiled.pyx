@@ -54,6 +54,9 @@ cdef extern from "<sys/socket.h>" nogil:
         iovec *msg_iov
         size_t msg_iovlen
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:
         void *iov_base
@@ -439,6 +442,8 @@ cdef class EpollChannels:
     # The channels whose next request may be long; whether one of them has its turn.
     cdef object _queue
     cdef bint _may_be_long
+    # Whether a turn of the batch was over before its requests were answered.
+    cdef bint _is_cut
     # Whether anybody in the last batch had been served just before, as one who asks and asks is.
     cdef bint _is_hurried
     # The clock at the last sweep.
@@ -699,6 +704,9 @@ cdef class EpollChannels:
             if self._next >= self._batch:
                 self._serve_queue()
             self._rest_queue()
+        if self._is_cut or self._queue:
+            self._is_cut = False
+            sched_yield()
         requests = self._sends + self._gets + self._others - requests
         if requests:
             seconds = self._turn_begins - began
@@ -802,6 +810,8 @@ cdef class EpollChannels:
             rounds += 1
             if channel.is_queued or monotonic() > self._turn_ends:
                 break
+        if channel.has_unanswered and not channel.unsent_size:
+            self._is_cut = True
         return True
 
     cdef int _rest(self, _Channel channel) except -1:

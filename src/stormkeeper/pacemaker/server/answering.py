@@ -20,11 +20,14 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     decode_request,
-    encode,
 )
 from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
-from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement, encode_pulse_answer
+from stormkeeper.pacemaker.wire.encoding import (
+    encode_acknowledgement,
+    encode_exists_answer,
+    encode_pulse_answer,
+)
 from stormkeeper.pacemaker.wire.page_encoding import (
     encode_changes,
     encode_nodes,
@@ -213,7 +216,7 @@ class Answerer:
             details = self._describe().to_thrift() if path == _RESERVED else store.get(path)
             return encode_pulse_answer(message_id, path, details, max_size=_ANY_SIZE)
         if kind is MessageType.EXISTS:
-            return encode(Message(kind + 1, message_id, boolval=store.get(path) is not None))
+            return encode_exists_answer(message_id, store.get(path) is not None)
         if kind is MessageType.GET_ALL_NODES_FOR_PATH:
             return encode_nodes(message_id, store.children(path))
         if kind is MessageType.GET_ALL_PULSE_FOR_PATH:

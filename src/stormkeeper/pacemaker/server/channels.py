@@ -19,6 +19,9 @@ The rules that hold for both, to the byte:
   subtree. It waits until whatever else came with it has been served. Then the channels that wait
   so share `TURN_SECONDS`, in the order of their coming, and at least one of them has its turn:
   however many clients ask for much, a beat waits for one such answer and not for all.
+- When a turn was over before its requests were, and while long requests wait, the processor is
+  given up after each batch to whoever waits for it. A server that never waits would keep it, from
+  clients on the same machine, until the system looks: every 4 ms in many kernels.
 - A request may take several turns: its session returns no answer until it is done.
 - A channel that is given up, for a client that does not read or because the server must end, is
   reset: the system would go on to hold the megabytes that it took of the answers until they are
@@ -29,6 +32,7 @@ The rules that hold for both, to the byte:
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import struct
 from collections.abc import Callable
@@ -48,7 +52,7 @@ ANSWER_BYTES: Final = 262_144
 #: How often a turn may make that many, if the client takes them at once.
 TURN_ROUNDS: Final = 4
 #: Seconds after which a turn ends, at the next request that Python code answered.
-TURN_SECONDS: Final = 0.001
+TURN_SECONDS: Final = 0.00025
 #: Seconds of turns after which the event loop looks at its timers and at new connections, however
 #: many channels have something to do: dear requests of many clients may take long.
 BATCH_SECONDS: Final = 0.02
@@ -198,6 +202,11 @@ def reset_on_close(connection: socket.socket) -> None:
     """Have the system drop what it holds of a client's answers when its socket is closed."""
     with contextlib.suppress(OSError):  # reset by the client meanwhile
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+
+
+def let_others_run() -> None:
+    """Give up the processor, if anybody waits for it."""
+    os.sched_yield()
 
 
 def log_error_of_ours(session: Session) -> None:

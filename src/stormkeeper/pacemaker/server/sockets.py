@@ -34,6 +34,7 @@ from stormkeeper.pacemaker.server.channels import (
     TURN_SECONDS,
     OnClosed,
     Session,
+    let_others_run,
     log_error_of_ours,
     prepare,
     reset_on_close,
@@ -83,6 +84,8 @@ class AsyncioChannels:
         self._channels: set[_Channel] = set()
         #: When the loop's round has had enough turns; None before its first.
         self._round_ends: float | None = None
+        #: Whether a turn of the round was over before its requests were answered.
+        self.is_cut = False
         #: Those whose next request may be long.
         self._long: deque[_Channel] = deque()
 
@@ -179,6 +182,9 @@ class AsyncioChannels:
 
     def _begin_round(self) -> None:
         self._round_ends = None
+        if self.is_cut:
+            self.is_cut = False
+            let_others_run()
 
     def await_long_turn(self, channel: "_Channel") -> None:
         """Give a channel its turn for a long request, when all that is short has been served."""
@@ -194,6 +200,7 @@ class AsyncioChannels:
             if monotonic() > ends:
                 break
         if self._long:
+            let_others_run()
             asyncio.get_running_loop().call_soon(self._give_long_turns)
 
     def forget(self, channel: "_Channel") -> None:
@@ -395,7 +402,7 @@ class _Channel(asyncio.BufferedProtocol):
                 self._is_due_long = True
                 self._channels.await_long_turn(self)
             else:
-                self._is_due = True
+                self._is_due = self._channels.is_cut = True
                 asyncio.get_running_loop().call_soon(self._take_turn)
         elif self._channels.is_draining:
             transport.pause_reading()

@@ -74,14 +74,10 @@ def decode(payload: bytes) -> Message:
     exact = match_exact_shape(payload)
     if exact is None:
         return _read_message(payload, is_request=False)
-    kind, message_id, raw, details = exact
     try:
-        path = raw.decode()
+        return _message_of(exact, "strict")
     except UnicodeDecodeError:
         return _read_message(payload, is_request=False)  # which says what is wrong
-    if details is None:
-        return Message(kind, message_id, path)
-    return Message(kind, message_id, None, Pulse(path, details))
 
 
 def decode_request(payload: bytes) -> Message:
@@ -97,7 +93,11 @@ def decode_request(payload: bytes) -> Message:
         that of the type, a sent pulse without details, or the frame made of more than
         `MAX_REQUEST_VALUES` Thrift values.
     """
-    message = _read_message(payload, is_request=True)
+    exact = match_exact_shape(payload)
+    if exact is None:
+        message = _read_message(payload, is_request=True)
+    else:
+        message = _message_of(exact, "surrogateescape")
     check_request(message)
     return message
 
@@ -143,6 +143,14 @@ def match_exact_shape(payload: bytes) -> tuple[int, int, bytes, bytes | None] | 
                 message_id = _unpack_i32(payload, stop + 5)[0]
                 return kind, message_id, payload[20:end], payload[end + 7 : stop]
     return None
+
+
+def _message_of(exact: tuple[int, int, bytes, bytes | None], text_errors: str) -> Message:
+    kind, message_id, raw, details = exact
+    path = raw.decode(errors=text_errors)
+    if details is None:
+        return Message(kind, message_id, path)
+    return Message(kind, message_id, None, Pulse(path, details))
 
 
 def _read_message(payload: bytes, *, is_request: bool) -> Message:
