@@ -4,7 +4,13 @@ import re
 
 import pytest
 
-from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
+from stormkeeper.errors import (
+    AccessDeniedError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StateClosedError,
+    StateUnavailableError,
+)
 from stormkeeper.state import fences, paths
 from stormkeeper.state.fences import Fence
 from support.interposed import Interposed
@@ -94,6 +100,27 @@ def test_a_lock_without_an_epoch_does_not_keep_others_from_leading(session):
     with pytest.raises(StateUnavailableError, match="not now"):
         fences.take(Interposed(session, get_stat=get_stat))
     assert session.get_children(paths.LEADER_LOCK) == []
+
+
+def test_a_lock_that_is_neither_read_nor_deleted_is_not_one_that_was_never_made(ensemble, session):
+    def create_sequential(path, data):
+        made = session.create_sequential(path, data)
+        ensemble.suspend(session)
+        return made
+
+    with pytest.raises(OutcomeUnknownError, match="was made, and could be neither"):
+        fences.take(Interposed(session, create_sequential=create_sequential))
+    ensemble.resume(session)
+    assert len(session.get_children(paths.LEADER_LOCK)) == 1
+
+
+@pytest.mark.parametrize("error", [AccessDeniedError, StateClosedError])
+def test_what_else_keeps_a_lock_from_being_read_is_told(session, error):
+    def refuse(*_):
+        raise error("no")
+
+    with pytest.raises(error, match="no"):
+        fences.take(Interposed(session, get_stat=refuse, delete_node=refuse))
 
 
 def test_a_fence_is_a_value():

@@ -6,7 +6,6 @@ good, when its session is. What is written on the condition that it is there is 
 by whoever made it, in its reign, or not at all (see `stormkeeper.state.fenced`).
 """
 
-import contextlib
 import uuid
 from dataclasses import dataclass
 
@@ -48,9 +47,9 @@ def take(state: ClusterState, holder: bytes = b"") -> Fence:
     Raises
     ------
     OutcomeUnknownError
-        A lock may have been made, and was not found, or could not be looked for. If it was, it
-        ends with the session, and may be the first of all until then: look for locks of the
-        session's own, or end it, before another one is taken.
+        A lock may have been made, and was not found, or could not be looked for, or could not be
+        deleted again. If it was, it ends with the session, and may be the first of all until then:
+        look for locks of the session's own, or end it, before another one is taken.
     NotLeaderError
         The lock was made and is gone already, with its session.
     """
@@ -62,10 +61,17 @@ def take(state: ClusterState, holder: bytes = b"") -> Fence:
         path = _find(state, prefix, error)
     try:
         stat = state.get_stat(path)
-    except StateError:
+    except StateError as error:
         # Without its epoch it is no fence, and as a lock it would keep others from leading.
-        with contextlib.suppress(StateError):
+        try:
             state.delete_node(path)
+        except StateUnavailableError:
+            # What the read raised says that nothing was sent, and so that there is no lock.
+            raise OutcomeUnknownError(
+                f"the lock {path} was made, and could be neither read nor deleted: {error}"
+            ) from error
+        except StateError:
+            pass
         raise
     if stat is None:
         raise NotLeaderError(f"the lock {path} is gone already: its session ended; take another")
