@@ -6,6 +6,7 @@ import pytest
 
 from stormkeeper.errors import (
     AccessDeniedError,
+    NodeExistsError,
     OutcomeUnknownError,
     StateError,
     StateUnavailableError,
@@ -19,6 +20,9 @@ CREATE, DELETE, EXISTS, GET, LIST = 1, 2, 3, 4, 8
 OK, NO_NODE, NO_AUTH, EXISTS_ALREADY = 0, -101, -102, -110
 
 STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 3, 0, 0, 0, 0, 0, 9)
+
+#: That of another session's node.
+THEIRS = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 0, 0, 0, 0x99, 0, 0, 9)
 
 
 def text(value):
@@ -94,6 +98,16 @@ def test_one_that_may_not_be_read_is_told(tree):
     tree, connection = tree((GET, "/a", OK, text("x") + STAT), (GET, "/b", NO_AUTH, b""))
     with pytest.raises(AccessDeniedError, match="/b"):
         tree.read_many(["/a", "/b"], connection.deadline())
+
+
+@pytest.mark.parametrize(
+    "theirs", [(), ((CREATE, "/s", EXISTS_ALREADY, b""),)], ids=["before it is looked at", "after"]
+)
+def test_what_another_session_takes_meanwhile_is_left_with_it(tree, theirs):
+    absent = ((EXISTS, "/s", NO_NODE, b""),) if theirs else ()
+    tree, connection = tree(*absent, *theirs, (EXISTS, "/s", OK, THEIRS))
+    with pytest.raises(NodeExistsError, match="/s again: another session took it"):
+        tree.recreate_ephemeral("/s", b"mine", connection.deadline())
 
 
 class TestDirectories:

@@ -141,14 +141,10 @@ class Tree:
         NodeExistsError
             It is none of ours: another session has taken the path by now, and is left with it.
         """
-
-        def recreate() -> None:
-            stat = self._look_at(path, deadline)
-            if stat is not None and stat.ephemeralOwner not in self._connection.session_ids:
-                raise NodeExistsError(f"cannot create {path} again: another session took it")
-            self._put_ephemeral(path, data, deadline)
-
-        self._connection.repeated(recreate, deadline)
+        connection = self._connection
+        connection.repeated(
+            lambda: self._put_ephemeral(path, data, deadline, over_others=False), deadline
+        )
 
     def create_sequential(self, path: str, data: bytes, deadline: float) -> str:
         """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
@@ -194,9 +190,15 @@ class Tree:
         answers = self._gather("list", [GetChildren(node, None) for node in nodes], deadline)
         return [None if isinstance(names, NoNodeError) else sorted(names) for names in answers]
 
-    def _put_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
+    def _put_ephemeral(
+        self, path: str, data: bytes, deadline: float, *, over_others: bool = True
+    ) -> None:
+        ours = self._connection.session_ids
         for _ in range(ROUNDS):
             stat = self._look_at(path, deadline)
+            # At every look, as another session may take it between two.
+            if stat is not None and not over_others and stat.ephemeralOwner not in ours:
+                raise NodeExistsError(f"cannot create {path} again: another session took it")
             try:
                 if stat is None:
                     self._create(path, data, deadline, ephemeral=True)
