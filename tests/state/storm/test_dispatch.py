@@ -176,6 +176,30 @@ def test_a_read_that_fails_takes_nothing_from_one_before_it(
     assert told == ["told"]
 
 
+@pytest.mark.parametrize("fails_last", [True, False])
+def test_a_read_that_fails_takes_nothing_from_one_at_the_same_time(
+    memory, other, ensemble, tell, told, fails_last
+):
+    """Two threads may read the same with the same callback."""
+    dispatch, callback = Dispatch(memory), tell("told")
+    first = dispatch.once(Watched.NODE, "/storms/a", callback)
+    second = dispatch.once(Watched.NODE, "/storms/a", callback)
+    assert first.__enter__()
+    assert second.__enter__()
+    fails, reads = (first, second) if fails_last else (second, first)
+    memory.get_data("/storms/a", watch=True)
+    if fails_last:
+        reads.__exit__(None, None, None)
+    error = StateUnavailableError("not now")
+    assert not fails.__exit__(type(error), error, None)
+    if not fails_last:
+        reads.__exit__(None, None, None)
+    other.set_data("/storms/a", b"")
+    ensemble.deliver()
+    assert told == ["told"]
+    dispatch.close()
+
+
 def test_what_was_missed_while_cut_off_is_told(storm, memory, other, ensemble, tell, told):
     storm.assignment_version(ID, tell("missed"))
     ensemble.suspend(memory)
@@ -210,6 +234,20 @@ def test_one_that_raises_ends_nothing(storm, other, ensemble, tell, told, caplog
     ensemble.deliver()
     assert told == ["next"]
     assert f"a callback failed on /assignments/{ID} created" in caplog.text
+
+
+def test_one_that_would_end_the_process_keeps_nobody_from_being_told(
+    storm, other, ensemble, tell, told
+):
+    def broken():
+        raise SystemExit(3)
+
+    storm.assignment_version(ID, broken)
+    storm.assignment_version(ID, tell("next"))
+    other.set_data(paths.assignment(ID), b"")
+    with pytest.raises(SystemExit):
+        ensemble.deliver()
+    assert told == ["next"]
 
 
 def test_a_callback_may_read_and_wait_again(storm, other, ensemble, told):

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from stormkeeper.errors import StateClosedError
 from stormkeeper.state import paths
@@ -28,14 +29,19 @@ _TOLD = {
 }
 
 
+#: Stands for all reads that have left a watch.
+_DONE: Final = object()
+
+
 class Dispatch:
     """The callbacks that wait for events of one store. Safe for many threads."""
 
     def __init__(self, state: StateReader) -> None:
         self._state = state
         self._lock = threading.Lock()
-        # Ordered sets: callbacks are told in the order in which they came.
-        self._waiting: dict[Watch, dict[Callback, None]] = {}
+        # Callbacks are told in the order in which they came. Each waits for as long as one of its
+        # reads is under way or has left the watch: several threads may read with the same one.
+        self._waiting: dict[Watch, dict[Callback, set[object]]] = {}
         self._closed = False
         self._unknown_events = 0
         self._registration = state.register(self._tell)
@@ -74,13 +80,17 @@ class Dispatch:
             After `close`: the callback would wait for ever.
         """
         # Before the read: the event of a watch may come before the read has returned.
-        added = callback is not None and self._add(Watch(watched, path), callback)
+        watch, read = Watch(watched, path), object()
+        if callback is None:
+            yield False
+            return
+        self._add(watch, callback, read)
         try:
-            yield callback is not None
+            yield True
         except BaseException:
-            if added and callback is not None:
-                self.forget(watched, path, callback)
+            self._end(watch, callback, read, None)
             raise
+        self._end(watch, callback, read, _DONE)
 
     def forget(self, watched: Watched, path: str, callback: Callback) -> None:
         """Have `callback` not told of that watch; one that does not wait for it is fine."""
@@ -105,16 +115,28 @@ class Dispatch:
             self._closed = True
             self._waiting.clear()
 
-    def _add(self, watch: Watch, callback: Callback) -> bool:
+    def _add(self, watch: Watch, callback: Callback, read: object) -> None:
         with self._lock:
             if self._closed:
                 raise StateClosedError(
                     f"nobody can be told what becomes of {watch.path}: this was disconnected"
                 )
-            waiting = self._waiting.setdefault(watch, {})
-            added = callback not in waiting
-            waiting[callback] = None
-            return added
+            self._waiting.setdefault(watch, {}).setdefault(callback, set()).add(read)
+
+    def _end(self, watch: Watch, callback: Callback, read: object, result: object | None) -> None:
+        """Have `callback` wait for `result` of a read in place of the read, unless it was told."""
+        with self._lock:
+            waiting = self._waiting.get(watch, {})
+            reads = waiting.get(callback, set())
+            if read not in reads:
+                return
+            reads.remove(read)
+            if result is not None:
+                reads.add(result)
+            elif not reads:
+                del waiting[callback]
+                if not waiting:
+                    del self._waiting[watch]
 
     def _tell(self, event: EventType, path: str) -> None:
         """Take an event from the store."""
@@ -127,11 +149,17 @@ class Dispatch:
             return
         else:
             watches = [Watch(watched, path) for watched in _TOLD[event]]
+        ending: BaseException | None = None
         for callback in self._taken(watches):
             try:
                 callback()
             except Exception:
                 log.exception("a callback failed on %s %s", path, event.value)
+            except BaseException as error:
+                # None of them waits any more: the others are told before the store is.
+                ending = ending or error
+        if ending is not None:
+            raise ending
 
     def _taken(self, watches: list[Watch]) -> dict[Callback, None]:
         """Return those who wait for any of these, each once, and let them wait no more."""
