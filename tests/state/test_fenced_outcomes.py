@@ -121,6 +121,27 @@ class TestInMemory:
             leader.delete_node("/top")
         assert not isinstance(caught.value, OutcomeUnknownError)
 
+    def test_a_connection_that_goes_between_two_batches_leaves_a_deletion_unknown(
+        self, ensemble, session, leader
+    ):
+        begun = []
+
+        def transaction():
+            begun.append("one")
+            if len(begun) == 3:
+                ensemble.suspend(session)
+            return session.transaction()
+
+        for number in range(4):
+            session.set_data(f"/top/{number}", b"")
+        fenced = FencedClusterState(
+            Interposed(session, transaction=transaction), leader.fence, batch=2
+        )
+        with pytest.raises(OutcomeUnknownError, match="a part is deleted already"):
+            fenced.delete_node("/top")
+        ensemble.resume(session)
+        assert len(session.get_children("/top")) == 2
+
     @pytest.mark.parametrize(("pause", "last"), [(DELETE_SECS / 4, 75), (DELETE_SECS / 100, 12)])
     def test_answers_that_are_lost_for_ever_end_a_deletion(self, session, leader, pause, last):
         now = [0.0]

@@ -116,21 +116,30 @@ class FencedClusterState(WrappedReader):
         """See `StateWriter.delete_node`.
 
         What is below the node goes in batches, each one transaction. Where an answer was lost, the
-        rest is listed anew and deleted, for a minute; then that is `OutcomeUnknownError`.
+        rest is listed anew and deleted, for a minute; then that is `OutcomeUnknownError`. So is a
+        connection that is away when a part has been deleted.
         """
         if paths.check(path) == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
         deadline = self._clock() + DELETE_SECS
         unknown: OutcomeUnknownError | None = None
+        begun = False
         for _ in range(ROUNDS):
             try:
-                if self._delete_round(path):
+                if not isinstance(self._delete_all([path]), NotEmptyError):
                     return
+                for batch in _batches(self._below(path), self._batch):
+                    # Others who delete or add at the same time end the round early.
+                    if self._delete_all(batch) is not None:
+                        break
+                    begun = True
             except OutcomeUnknownError as error:
                 unknown = error
                 if self._clock() > deadline:
                     raise
             except StateUnavailableError as error:
+                if begun:
+                    raise OutcomeUnknownError(f"{error}; a part is deleted already") from error
                 # Of what could not be listed, a part may be deleted yet.
                 raise (unknown or error) from error
         raise unknown or _contended("delete", path)
@@ -187,19 +196,6 @@ class FencedClusterState(WrappedReader):
                 else:
                     return True
         raise _contended("create", path)
-
-    def _delete_round(self, path: str) -> bool:
-        """Delete a node if it has no children, else what is below it; returns whether it is gone.
-
-        Others who delete or add at the same time end the round early.
-        """
-        refusal = self._delete_all([path])
-        if not isinstance(refusal, NotEmptyError):
-            return True
-        for batch in _batches(self._below(path), self._batch):
-            if self._delete_all(batch) is not None:
-                break
-        return False
 
     def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
         """Delete nodes in one step; returns why not, where others were in the way."""
