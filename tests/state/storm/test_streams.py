@@ -3,13 +3,17 @@
 import functools
 import itertools
 import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state import fences, paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
-from stormkeeper.state.storm.cluster import StormClusterState, _watchable
+from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.storm.cluster import StormClusterState, StormReads, _watchable
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import leading
 from stormkeeper.state.zookeeper import ZooKeeperState
@@ -211,6 +215,37 @@ def test_one_that_is_made_after_the_end_fails(storm):
     storm.disconnect()
     with pytest.raises(StateClosedError):
         next(storm.watch(storm.assignments))
+
+
+@pytest.mark.parametrize("kind", ["streams", "handles"])
+def test_one_that_is_made_during_the_end_does_not_keep_the_session_open(storm, kind):
+    looked_at = threading.Event()
+
+    class Watched(weakref.WeakSet):
+        def __iter__(self):
+            for each in super().__iter__():
+                looked_at.set()
+                time.sleep(0.1)  # for the other thread, which adds
+                yield each
+
+    lock = fences.take(storm.state)
+    kept = [storm.watch(storm.assignments), leading(storm, lock)]
+    dependents = storm.handles if kind == "handles" else storm._streams
+    dependents._held = Watched(dependents._held)
+
+    def add():
+        assert looked_at.wait(SECS)
+        if kind == "streams":
+            kept.append(storm.watch(storm.assignments))
+        else:
+            kept.append(StormReads(storm.state, storm.codec))
+            storm.handles.add(kept[-1])
+
+    with ThreadPoolExecutor(1) as pool:
+        added = pool.submit(add)
+        storm.disconnect()
+        added.result(SECS)
+    assert storm.state.connection is ConnectionState.LOST
 
 
 def test_a_leaders_end_with_the_session(storm):

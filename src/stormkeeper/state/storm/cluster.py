@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 from stormkeeper.conf import Conf
 from stormkeeper.state import factory, paths
@@ -27,7 +28,26 @@ from stormkeeper.state.storm.tasks import TaskBeats, TaskReads
 from stormkeeper.state.storm.throttle import ErrorLimits, ErrorThrottles
 from stormkeeper.state.storm.topologies import TopologyReads
 
+T = TypeVar("T")
 Value = TypeVar("Value")
+
+
+class Dependents(Generic[T]):
+    """What ends with a session, for as long as somebody else holds it. Safe for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: weakref.WeakSet[T] = weakref.WeakSet()
+
+    def add(self, one: T) -> None:
+        """Add one, also while others are looked at."""
+        with self._lock:
+            self._held.add(one)
+
+    def __iter__(self) -> Iterator[T]:
+        """Look at those that there are now."""
+        with self._lock:
+            return iter(list(self._held))
 
 
 class StormReads(
@@ -65,7 +85,7 @@ class StormReads(
         self, state: StateReader, codec: Codec, *, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__(state, codec, clock=clock)
-        self._streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
+        self._streams: Dependents[Stream[Any]] = Dependents()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
         """Return the values of a read as they change; `disconnect` ends it.
@@ -89,7 +109,7 @@ class StormReads(
     def disconnect(self) -> None:
         """Tell no callback anything more, and end the streams; the store stays open."""
         self._dispatch.close()
-        for stream in list(self._streams):
+        for stream in self._streams:
             stream.close()
 
 
@@ -180,7 +200,7 @@ class StormClusterState(
         super().__init__(state, codec, clock=clock)
         self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
         #: Others that use the session, such as a leader, and are disconnected with it.
-        self.handles: weakref.WeakSet[StormReads] = weakref.WeakSet()
+        self.handles: Dependents[StormReads] = Dependents()
 
     @property
     def state(self) -> ClusterState:
@@ -195,7 +215,7 @@ class StormClusterState(
     def disconnect(self) -> None:
         """Tell no callback anything more, and end the session and all that it registered."""
         super().disconnect()
-        for handle in list(self.handles):
+        for handle in self.handles:
             handle.disconnect()
         self._state.close()
 
