@@ -1,5 +1,7 @@
 """Topologies put into the cluster state as a leader puts them there."""
 
+import getpass
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,16 @@ def test_a_topology_is_written_under_a_lock_that_is_given_up(conf, storm):
     assert list(assignment.worker_resources) == [NodeInfo("node", {6700})]
     assert base.leader_epoch == assignment.leader_epoch > 0
     assert storm.state.get_children(paths.LEADER_LOCK) == []
+
+
+def test_a_user_without_a_name_has_a_number(conf, storm, monkeypatch):
+    def unknown():
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr(getpass, "getuser", unknown)
+    submit(conf, ID, node="node", port=6700, script=Path("/code/wc.py"))
+    assert storm.storm_base(ID).owner == str(os.getuid())
+    assert storm.assignment_info(ID).owner == str(os.getuid())
 
 
 def test_without_its_lock_nothing_is_written(conf, storm, monkeypatch):

@@ -1,6 +1,7 @@
 """Puts a topology's records into the cluster state, where a cluster's Nimbus would."""
 
 import getpass
+import os
 import time
 from pathlib import Path
 
@@ -28,13 +29,13 @@ def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> 
     StateError
         The records could not be written.
     """
-    now = int(time.time())
+    now, owner = int(time.time()), _user()
     base = StormBase(
         name=storm_id.rsplit("-", 2)[0],
         status=TopologyStatus.ACTIVE,
         num_workers=1,
         launch_time_secs=now,
-        owner=getpass.getuser(),
+        owner=owner,
     )
     assignment = Assignment(
         master_code_dir=str(script.resolve().parent),
@@ -42,7 +43,7 @@ def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> 
         executor_node_port={},
         executor_start_time_secs={},
         worker_resources={NodeInfo(node=node, port={port}): WorkerResources()},
-        owner=getpass.getuser(),
+        owner=owner,
     )
     storm = cluster.connect(conf)
     try:
@@ -53,3 +54,11 @@ def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> 
         fences.give_up(storm.state, fence)
     finally:
         storm.disconnect()
+
+
+def _user() -> str:
+    """Return the user's name; the number where there is none, as in many a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
