@@ -26,7 +26,7 @@ def repair_of(stack):
         clients = {}
         for script in scripts:
             peer = stack.enter_context(ScriptedPacemaker(script))
-            client = stack.enter_context(PacemakerClient(peer.address, try_timeout=0.2))
+            client = stack.enter_context(PacemakerClient(peer.address))
             clients[client.address] = client
         repair = Repair(clients, name="the repair", first_secs=0.2)
         stack.callback(repair.close)

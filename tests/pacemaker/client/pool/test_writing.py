@@ -120,18 +120,18 @@ def test_with_the_patience_of_a_real_worker_a_pulse_is_elsewhere_within_two_seco
 class NoDelay(Random):
     """Draws the least of every range, so that a server that failed is left alone for no time."""
 
-    def uniform(self, a, b):
+    def uniform(self, a, b):  # noqa: ARG002
         return a
 
 
-def test_a_server_that_hangs_is_tried_once_while_another_is_left(own_daemons, pool_of):
+def test_a_server_that_hangs_is_tried_once_while_another_is_left(own_daemons, pool_of, caplog):
     first, second = own_daemons
     pool = pool_of(first, second, write_to=address(first), random=NoDelay(1))
     pool.send_pulse("/w", b"1")
     first.suspend()
-    _, took = timed(pool.send_pulse, "/w", b"2")
+    pool.send_pulse("/w", b"2")
     assert pool.write_server == address(second)
-    assert took < 2 * TRY
+    assert f"{first.address} did not answer SEND_PULSE /w (1 try in " in caplog.text
 
 
 def test_all_down_is_an_error_in_bounded_time_and_the_first_beat_after_a_return_succeeds(
