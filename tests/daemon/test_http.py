@@ -139,7 +139,7 @@ def test_slow_clients_keep_nobody_out(served):
 
 @pytest.mark.parametrize("sent", [b"", b"GET /fig", b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"])
 def test_a_connection_ends_at_its_deadline(served, monkeypatch, sent):
-    monkeypatch.setattr(endpoint_module, "DEADLINE", 0.2)
+    monkeypatch.setattr(endpoint_module, "DEADLINE", 1.0)
     with served.connect() as connection:
         connection.sendall(sent)
         until(lambda: served.connections == 1)

@@ -132,7 +132,8 @@ async def test_answers_that_only_the_system_holds_have_their_time_too(engine):
         client = rig.connect()
         # The system takes some whole answers of 30 KB, and then says that it takes no more.
         await client.send(get("/absent") * 40)
-        await asyncio.sleep(0.2)
+        for _ in range(100):  # turns of the loop, however long they take
+            await asyncio.sleep(0.002)
         rig.channels.sweep(rig.now)
         assert len(client.session.payloads) < 40
         rig.now += 50
@@ -178,10 +179,11 @@ async def test_dear_requests_of_many_clients_leave_the_loop_its_time(engine):
             client.socket.send(get("/x", 3) + get("/x", 4))
         late = rig.connect()
         late.socket.send(b"\xff" * 4)
-        began, rounds = time.monotonic(), [0.0]
-        while sum(len(client.session.payloads) for client in clients) < 200:
+        # As all take the same time, their number tells that of a round.
+        rounds = [0]
+        while rounds[-1] < 200:
             await asyncio.sleep(0.001)
-            rounds.append(time.monotonic() - began)
+            rounds.append(sum(len(client.session.payloads) for client in clients))
         longest = max(after - before for before, after in itertools.pairwise(rounds))
         assert longest < rounds[-1] / 5
         for client in clients:
@@ -253,5 +255,6 @@ async def test_a_large_frame_in_small_pieces_costs_its_length(engine):
             return time.process_time() - started
 
         small = min(await seconds(1_000_000), await seconds(1_000_000))
-        assert await seconds(8_000_000) < 8 * small * 2.5
+        large = min(await seconds(8_000_000), await seconds(8_000_000))
+        assert large < 8 * small * 2.5
         assert rig.index.get(b"/large") == bytes(8_000_000)

@@ -139,10 +139,10 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
     process = psutil.Process(server.pid)
     started, used = time.monotonic(), sum(process.cpu_times()[:2])
     answers = 0
-    while time.monotonic() < started + 1.5:
+    # The longer an answer takes, the longer the next one is waited for.
+    while answers <= 5 or time.monotonic() < started + 1.5:
         assert fetch(address, "/metrics")[0] == 200
         answers += 1
-    assert answers > 5
     share = (sum(process.cpu_times()[:2]) - used) / (time.monotonic() - started)
     assert share < 0.15  # about 0.05; unbounded, as much as the asker can make it
 

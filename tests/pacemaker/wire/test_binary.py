@@ -148,10 +148,10 @@ def test_nesting_has_a_limit(kind):
 def test_a_huge_count_costs_only_the_bytes_there_are(raw):
     tracemalloc.start()
     try:
-        started = time.perf_counter()
+        started = time.process_time()
         with pytest.raises(RemoteProtocolError, match="truncated"):
             BinaryReader(raw).skip(binary.LIST)
-        assert time.perf_counter() - started < 1
+        assert time.process_time() - started < 1
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()

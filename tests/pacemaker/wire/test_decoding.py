@@ -257,8 +257,8 @@ def test_what_a_server_meets_most_has_the_exact_shape():
     ids=["elements", "fields", "unions"],
 )
 def test_a_request_cannot_be_made_of_endless_trifles(filler):
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(RemoteProtocolError, match="more Thrift values"):
         decode_request(filler + type_field(2) + data_field(PATH) + b"\0")
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert MAX_REQUEST_VALUES >= 1000

@@ -90,10 +90,10 @@ def pieces(stream: bytes, size: int) -> list[bytes]:
 
 def seconds(chunks) -> float:
     splitter = FrameSplitter()
-    started = time.perf_counter()
+    started = time.process_time()
     for chunk in chunks:
         splitter.feed(chunk)
-    return time.perf_counter() - started
+    return time.process_time() - started
 
 
 def test_time_grows_with_the_bytes_alone():
