@@ -125,7 +125,7 @@ class TestAuthentication:
             ScriptedZooKeeper(broken) as server,
             pytest.raises(StateUnavailableError, match="hung up during SASL"),
         ):
-            connection_to(server.address, security=self.security(), call_timeout_secs=0.5)
+            connection_to(server.address, security=self.security(), call_timeout_secs=1.0)
 
     def test_a_digest_that_is_refused(self, connection_to):
         def script(peer):
@@ -179,7 +179,7 @@ class TestAuthentication:
         security = Security(mechanism=mechanism, identities=("sasl:nimbus",))
         with ScriptedZooKeeper(first, self.authenticate) as server:
             connection = connection_to(
-                server.address, security=security, call_timeout_secs=0.5, retry_ceiling_secs=0.2
+                server.address, security=security, call_timeout_secs=1.0, retry_ceiling_secs=0.2
             )
             drop.set()
             until(lambda: connection._refused is not None)

@@ -54,7 +54,7 @@ class TestManyRequests:
                 peer.next()
 
         with ScriptedZooKeeper(silent) as server:
-            connection = connection_to(server.address, call_timeout_secs=0.3)
+            connection = connection_to(server.address, call_timeout_secs=1.0)
             with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
                 connection.gather("read", reads(paths(10)), connection.deadline())
 
@@ -67,7 +67,7 @@ class TestManyRequests:
             peer.next()
 
         with ScriptedZooKeeper(short, refuse) as server:
-            connection = connection_to(server.address, call_timeout_secs=0.5)
+            connection = connection_to(server.address, call_timeout_secs=1.0)
             with pytest.raises(OutcomeUnknownError):
                 connection.gather("read", reads(["/a"]), connection.deadline())
             with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
@@ -182,7 +182,7 @@ def test_why_the_last_attempt_failed_is_said(connection_to):
             match=r"last attempt: the server hung up .*\(set storm\.zookeeper\.ssl\.enable\)",
         ),
     ):
-        connection_to(server.address, call_timeout_secs=0.5)
+        connection_to(server.address, call_timeout_secs=1.0)
 
 
 def test_with_tls_its_absence_is_not_why_a_server_hangs_up(connection_to):
@@ -195,7 +195,7 @@ def test_with_tls_its_absence_is_not_why_a_server_hangs_up(connection_to):
         pytest.raises(StateUnavailableError, match="last attempt: the server hung up") as failure,
     ):
         connection_to(
-            server.address, call_timeout_secs=0.5, security=Security(contexts=lambda: ours)
+            server.address, call_timeout_secs=1.0, security=Security(contexts=lambda: ours)
         )
     assert "ssl.enable" not in str(failure.value)
 
