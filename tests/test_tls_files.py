@@ -70,14 +70,25 @@ def test_what_is_wrong_at_first_is_told_and_later_only_logged(file, caplog):
         renewed([str(file)], make)
 
 
-def test_a_passphrase_is_asked_of_nobody(tmp_path):
-    client = certificates().client
-    key = tmp_path / "client.key"
-    key.write_bytes(
-        load_pem_private_key(client.key.read_bytes(), None).private_bytes(
+def locked(pair, path):
+    """Write the key of a pair with a passphrase."""
+    path.write_bytes(
+        load_pem_private_key(pair.key.read_bytes(), None).private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"long enough")
         )
     )
+    return path
+
+
+def test_another_key_is_not_another_passphrase(tmp_path):
+    key = locked(certificates().server, tmp_path / "server.key")
+    with pytest.raises(ssl.SSLError, match="key values mismatch"):
+        load_pair(plain(), certificates().client.file, key, "long enough")
+
+
+def test_a_passphrase_is_asked_of_nobody(tmp_path):
+    client = certificates().client
+    key = locked(client, tmp_path / "client.key")
     load_pair(plain(), client.file, key, "long enough")
     for passphrase in ("", "another"):
         with pytest.raises(PassphraseError):

@@ -77,7 +77,7 @@ def load_pair(
     try:
         context.load_cert_chain(certificate, key, password=answer)
     except (OSError, ValueError) as error:
-        if asked:
+        if asked and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH":
             raise PassphraseError(f"{key or certificate} has another passphrase") from error
         raise
 
