@@ -96,3 +96,9 @@ def test_a_token_that_nobody_takes_is_not_sent():
     assert len(token_frame(bytes(MAX_TOKEN))) > MAX_TOKEN
     with pytest.raises(LocalProtocolError):
         token_frame(bytes(MAX_TOKEN + 1))
+
+
+def test_a_token_is_not_in_the_repr_of_its_message():
+    message = message_of(token_frame(b"a proof"))
+    assert read_token(message) == b"a proof"
+    assert "proof" not in repr(message)

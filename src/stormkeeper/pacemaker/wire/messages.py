@@ -3,7 +3,7 @@
 Names, numbers and limits are Storm's (``storm.thrift``); from 100 up they are our own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -131,7 +131,8 @@ class Message:
     boolval: bool | None = None
     records: list[Pulse] | None = None
     nodes: list[str] | None = None
-    blob: bytes | None = None
+    #: What authenticating is done with: not in a `repr`, and so in no log.
+    blob: bytes | None = field(default=None, repr=False)
     changes_request: ChangesRequest | None = None
     changes: Changes | None = None
     scan_request: ScanRequest | None = None
