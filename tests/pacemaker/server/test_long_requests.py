@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import socket
 import time
 
 import pytest
@@ -217,3 +218,46 @@ async def test_waiting_for_a_turn_is_not_refusing_to_read(engine):
         for client in clients:
             assert await ids(client, 1) == [1]
         assert rig.told() == []
+
+
+@on_each
+async def test_what_hides_its_type_waits_too(engine):
+    # The message id first, which no client does, and the type after it.
+    fields = b"\x08\x00\x03\x00\x00\x00\x01", b"\x08\x00\x01\x00\x00\x00\x02"
+    hidden = b"".join((*fields, b"\x0c\x00\x02\x0b\x00\x01\x00\x00\x00\x02/h\x00\x00"))
+    rig = Rig(engine)
+    async with rig:
+        first, second = await connected(rig, 2)
+        served = []
+        for client in (first, second):
+            client.session.payloads = served
+        first.socket.send(len(hidden).to_bytes(4, "big") + hidden)
+        second.socket.send(exists("/w", 2))
+        assert await ids(first, 1) == [1]
+        assert await ids(second, 1) == [2]
+        assert served.index(hidden) == 1
+
+
+@on_each
+async def test_who_refuses_to_read_is_given_up_while_it_waits_for_a_turn(engine):
+    rig, _ = rig_of(engine)
+    async with rig:
+        rig.index.add(b"/a", bytes(200_000), 0.0, None)
+        pairs = [socket.socketpair() for _ in range(4)]
+        for ours, theirs in pairs:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+            rig.channels.adopt(theirs, rig._make_session(), rig.now)
+            ours.setblocking(False)
+        await asyncio.sleep(0.01)
+        # While one has its turn the others come to wait, with their sockets full.
+        pairs[0][0].send(bulk(1))
+        for ours, _ in pairs[1:]:
+            ours.send(get("/a", 1) + bulk(2))
+        await rig.until(lambda: rig.channels.counters()["gets"] == 3)
+        rig.channels.sweep(rig.now)
+        for _ in range(2):
+            rig.now += 61.0
+            rig.channels.sweep(rig.now)
+        assert [cause for cause, _ in rig.told()] == ["output-timeout"] * 3
+        for ours, _ in pairs:
+            ours.close()

@@ -639,6 +639,9 @@ cdef class EpollChannels:
                     overdue = rules.unfinished_frame(now - channel.frame_since)
                     self._end(channel, rules.FRAME_TIMEOUT, overdue)
                     self._rest(channel)
+        if self._queue:
+            # The sockets of all who wait there may be full, so that no event gives them a turn.
+            self._serve()
 
     cdef bint _is_overdue(self, _Channel channel) noexcept:
         """Whether a client has taken too long to read answers, or to complete a frame."""
@@ -1012,7 +1015,8 @@ cdef class EpollChannels:
 
     cdef bint _answer(self, _Channel channel, const char *frame, Py_ssize_t size) except -1:
         """Answer a request; False if it must wait, or needs another turn."""
-        cdef int kind = 0
+        # Of no type, as far as one can see: such a request may be long.
+        cdef int kind = -1
         if size >= 7 and memcmp(frame, TYPE, 6) == 0:
             kind = frame[6]
         if kind == SEND_PULSE:
