@@ -17,6 +17,7 @@ def get(path, message_id=1):
     return encode(Message(MessageType.GET_PULSE, message_id, path=path))
 
 
+DELETE, DELETE_ONE = MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID
 STREAM = b"".join(send(f"/{n % 3}", n) + get(f"/{n % 3}", n) for n in range(10))
 
 
@@ -79,3 +80,28 @@ def test_a_partial_frame_is_told_from_none():
     assert not exchange.receive(STREAM[7:9])
     assert exchange.receive(STREAM[9:])
     assert not exchange.has_partial
+
+
+def test_when_nobody_is_there_any_more_what_writes_is_done_and_what_reads_is_not():
+    class Session(OpenSession):
+        def answer(self, payload):
+            self.payloads.append(payload)
+            # A deletion that takes two turns.
+            is_begun = decode(payload).type == DELETE and self.payloads.count(payload) < 2
+            return None if is_begun else b""
+
+    def delete(kind):
+        return encode(Message(kind, 1, path="/a"))
+
+    session = Session(PulseIndex())
+    exchange = Exchange(session, 10_000_000)
+    frames = [get("/a"), send("/a"), delete(DELETE), get("/a"), delete(DELETE_ONE), send("/b")]
+    exchange.receive(b"".join(frames))
+    assert not exchange.take_last_writes()
+    assert exchange.has_unanswered
+    assert exchange.take_last_writes()
+    assert exchange.take_last_writes()
+    assert not exchange.has_unanswered
+    done = [frames[n][4:] for n in (1, 2, 2, 4, 5)]
+    assert session.payloads == done
+    assert (exchange.sends, exchange.gets, exchange.others) == (2, 0, 2)

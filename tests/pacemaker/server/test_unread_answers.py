@@ -9,7 +9,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server import tls
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES, OpenSession, Rig
 
@@ -35,9 +35,9 @@ class TcpPair:
         self.ours.close()
 
 
-async def adopt(rig, pair, *, over_tls):
+async def adopt(rig, pair, session=None, *, over_tls):
     """Serve a pair's other end; return ours."""
-    session = OpenSession(rig.index)
+    session = session or OpenSession(rig.index)
     if not over_tls:
         rig.channels.adopt(pair.theirs, session, rig.now)
         return pair.ours
@@ -129,3 +129,53 @@ async def test_who_reads_at_last_is_served_on(engine, over_tls):
             await asyncio.to_thread(ours.sendall, GET)
             await asyncio.to_thread(read, answer)
             assert not rig.ended
+
+
+def test_what_was_sent_over_tls_before_the_end_is_carried_out():
+    class Session(OpenSession):
+        def answer(self, payload):
+            kind = decode(payload).type
+            done.append(kind)
+            if kind == MessageType.DELETE_PATH and done.count(kind) < 3:
+                return None  # it takes three turns
+            return encode(Message(kind + 1, 1))
+
+    async def run():
+        with TcpPair() as pair:
+            async with Rig("interpreted") as rig:
+                ours = await adopt(rig, pair, Session(rig.index), over_tls=True)
+
+                # Requests and end come at once.
+                ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                ours.sendall(
+                    encode(Message(MessageType.DELETE_PATH, 1, path="/a"))
+                    + encode(Message(MessageType.SEND_PULSE, 1, pulse=Pulse("/a/b", b"v")))
+                )
+                ours.setblocking(False)
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    ours.unwrap()
+                await rig.until(lambda: len(rig.channels) == 0 and len(done) == 4)
+                assert rig.told() == [("", "closed by the client")]
+                counters = rig.channels.counters()
+                assert (counters["sends"], counters["others"]) == (1, 1)
+
+    done = []
+    asyncio.run(run())
+    assert done == [MessageType.DELETE_PATH] * 3 + [MessageType.SEND_PULSE]
+
+
+def test_a_connection_over_tls_that_has_just_ended_is_given_up_like_any_other():
+    async def run():
+        with TcpPair() as pair:
+            async with Rig("interpreted") as rig:
+                ours = await adopt(rig, pair, over_tls=True)
+                await asyncio.to_thread(ours.sendall, GET)
+                await rig.until(lambda: rig.channels.counters()["gets"])
+                [channel] = rig.channels._channels
+                # In the round in which TLS learns of its end, and before we are told.
+                channel._below.abort()
+                await asyncio.sleep(0)
+                rig.channels.abort()
+                assert [cause for cause, _ in rig.told()] == ["drain"]
+
+    asyncio.run(run())

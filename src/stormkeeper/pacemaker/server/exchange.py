@@ -25,10 +25,14 @@ from stormkeeper.pacemaker.server.channels import (
     SHORT_BYTES,
     Session,
 )
-from stormkeeper.pacemaker.wire import FrameSplitter
+from stormkeeper.pacemaker.wire import FrameSplitter, MessageType
 
 _SEND_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x04"
 _GET_PULSE: Final = b"\x08\x00\x01\x00\x00\x00\x0a"
+_WRITES: Final = tuple(
+    b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
+    for kind in (MessageType.SEND_PULSE, MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID)
+)
 
 
 class Exchange:
@@ -150,17 +154,27 @@ class Exchange:
             self._end(PROTOCOL, str(self._splitter.fault))
         return answers[0] if len(answers) == 1 else b"".join(answers)
 
-    def take_last_pulses(self) -> None:
-        """Store the pulses among the requests that wait, as nobody is there to read answers."""
-        session = self._session
-        for payload in self._payloads:
-            if payload.startswith(_SEND_PULSE) and self.ending is None:
-                self.sends += 1
+    def take_last_writes(self) -> bool:
+        """Carry out what waits and writes or deletes, as nobody is there to read answers.
+
+        Returns
+        -------
+        bool
+            Whether that is done; if not, this is to be called again.
+        """
+        payloads, session = self._payloads, self._session
+        while payloads:
+            payload = payloads[0]
+            if payload.startswith(_WRITES):
                 try:
-                    session.answer(payload)
+                    if session.answer(payload) is None:
+                        return False
                 except RemoteProtocolError:
+                    payloads.clear()
                     break
-        self._payloads.clear()
+                self._count(payload)
+            del payloads[0]
+        return True
 
     def _count(self, payload: bytes) -> None:
         if payload.startswith(_SEND_PULSE):

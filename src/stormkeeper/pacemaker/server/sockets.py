@@ -221,6 +221,8 @@ class _Channel(asyncio.BufferedProtocol):
 
     A client's end of stream is seen only when all that it sent is answered, as nothing is read
     while requests wait; so closing then, which asyncio does after the last answer, loses nothing.
+    Over TLS it may be seen before: what waits then and writes or deletes is carried out all the
+    same.
     """
 
     def __init__(self, channels: AsyncioChannels, session: Session) -> None:
@@ -336,12 +338,19 @@ class _Channel(asyncio.BufferedProtocol):
         if self._transport is None:
             self._told_early.append(self.eof_received)
             return
-        if self._exchange.has_unanswered:
+        if not self._is_over:
             # Over TLS more is read than was asked for, and the end with it.
-            self._exchange.take_last_pulses()
-            self._channels.count(self._exchange, 0.0)
+            self._take_last_writes()
         within = self._exchange.has_partial
         self._end(BY_CLIENT, CLOSED_WITHIN_A_MESSAGE if within else CLOSED_BY_CLIENT)
+
+    def _take_last_writes(self) -> None:
+        try:
+            if not self._exchange.take_last_writes():
+                asyncio.get_running_loop().call_soon(self._take_last_writes)
+        except Exception:
+            log_error_of_ours(self._session)
+        self._channels.count(self._exchange, 0.0)
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -460,8 +469,10 @@ class _Channel(asyncio.BufferedProtocol):
         """End the channel at once."""
         self._end(cause, reason)
         if self._transport is not None:
-            if cause != ERROR:
-                reset_on_close(self._transport.get_extra_info("socket"))
+            connection = self._transport.get_extra_info("socket")
+            # Over TLS there is none any more when it is closed and we are not told yet.
+            if cause != ERROR and connection is not None:
+                reset_on_close(connection)
             self._transport.abort()
         elif self.task is not None:
             self.task.cancel()
