@@ -42,21 +42,20 @@ class Stream:
     def __init__(self, query, batches):
         self.query = query
         self.batches = batches
+        self._seen = 0
 
-    def until(self, condition, deadline_secs=30.0):
-        """Wait for a batch, from now on, that fulfils the condition, and return its rows."""
-        seen = len(self.batches)
+    def until(self, condition):
+        """Wait for a batch, after those seen here, that fulfils the condition; return its rows."""
 
         def found():
-            nonlocal seen
             assert self.query.isActive, self.query.exception()
-            while seen < len(self.batches):
-                seen += 1
-                if condition(self.batches[seen - 1]):
-                    return self.batches[seen - 1]
+            while self._seen < len(self.batches):
+                self._seen += 1
+                if condition(self.batches[self._seen - 1]):
+                    return self.batches[self._seen - 1]
             return None
 
-        return until(found, deadline_secs)
+        return until(found)
 
 
 def _between_batches(query):
