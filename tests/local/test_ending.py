@@ -100,7 +100,7 @@ def terminal(tmp_path):
 def test_a_second_signal_within_a_second_counts_as_the_same(terminal):
     processes = terminal.until_running()
     terminal.ask_to_stop()
-    time.sleep(0.5)
+    time.sleep(0.1)
     assert not terminal.ended()
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 0, terminal.text
