@@ -94,6 +94,33 @@ def test_orphan_in_a_session_of_its_own_is_found_by_the_mark_and_ended(start):
     assert end_marked(child.run, settle_secs=0) == 0
 
 
+def test_orphan_in_its_session_is_ended_long_after_it_has_ended(start):
+    orphan = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', "
+        "'import time; time.sleep(60)']); print('ready at', p.pid)"
+    )
+    child = start(orphan)
+    pid = int(child.wait_ready(DEADLINE).group(1))
+    until(lambda: child.returncode is not None)
+    assert psutil.pid_exists(pid)
+    child.stop(DEADLINE)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+
+
+def test_whoever_has_its_process_id_after_it_is_left_alone(start):
+    child = start("")
+    until(lambda: child.returncode is not None)
+    former = child.pid
+    with subprocess.Popen(["sleep", "60"], process_group=0) as stranger:
+        child._process.pid = stranger.pid
+        assert child.memory_mib() == 0
+        child.stop(DEADLINE)
+        with pytest.raises(subprocess.TimeoutExpired):
+            stranger.wait(0.5)
+        stranger.kill()
+    child._process.pid = former
+
+
 def test_orphan_that_holds_the_output_open_disturbs_nobody(start, recwarn):
     orphan = (
         "import subprocess, sys; p = subprocess.Popen([sys.executable, '-u', '-c', "

@@ -145,6 +145,8 @@ class Child:
         Pages that several of them share (Spark forks its Python workers) count once.
         """
         total = 0
+        if self.returncode is not None:
+            return total
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             for member in (process, *process.children(recursive=True)):
@@ -170,8 +172,11 @@ class Child:
             self._process.wait(timeout=grace_secs)
         except subprocess.TimeoutExpired:
             by_itself = False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        # No process gets its id while another one of its session is left. One that has it now is a
+        # stranger's, of whom it may be the process group as well.
+        if not (by_itself and psutil.pid_exists(self.pid)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join(timeout=1.0)
         return by_itself
