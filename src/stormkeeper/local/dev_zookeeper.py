@@ -262,7 +262,7 @@ class DevZooKeeper:
                 main=zookeeper_jvm.main_class(self._settings),
             ),
         ]
-        started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
+        started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception] = queue.SimpleQueue()
         # Linux ends the child at the death of the thread that started it, so it gets one that
         # waits for its end.
         keeper = threading.Thread(
@@ -270,7 +270,7 @@ class DevZooKeeper:
         )
         keeper.start()
         process = started.get()
-        if isinstance(process, OSError):
+        if isinstance(process, Exception):
             raise LocalClusterError(f"ZooKeeper cannot be started with {java}: {process}")
         self._process, self._keeper = process, keeper
 
@@ -362,7 +362,7 @@ def _keep(
     argv: list[str],
     log: Path,
     lock: int,
-    started: queue.SimpleQueue[subprocess.Popen[bytes] | OSError],
+    started: queue.SimpleQueue[subprocess.Popen[bytes] | Exception],
 ) -> None:
     try:
         with log.open("ab") as output:
@@ -375,7 +375,8 @@ def _keep(
                 process_group=0,
                 pass_fds=(lock,),
             )
-    except OSError as error:
+    except Exception as error:
+        # Whatever it is, whoever waits has to be told.
         started.put(error)
         return
     started.put(process)
