@@ -312,6 +312,17 @@ def test_check_of_a_cluster_that_is_well_and_of_one_that_is_not(ask, kazoo, zook
     assert marked == ["wc-4"]
 
 
+def test_a_name_that_would_turn_the_line_around_is_escaped_in_notes_too(ask, kazoo, zookeeper_root):
+    closed = [make_digest_acl("storm", "secret", all=True)]
+    for path in ("", "/storms", "/storms/a\u202eb"):
+        kazoo.create(zookeeper_root + path, b"\x07")
+    kazoo.set_acls(f"{zookeeper_root}/storms/a\u202eb", closed)
+    for command in ("tree", "check"):
+        told = ask(command)
+        assert "storm: /storms/a\\u202eb was not looked at: " in told.stderr
+        assert "\u202e" not in told.stderr
+
+
 def test_what_may_not_be_read_is_named(ask, kazoo, zookeeper_root):
     closed = [make_digest_acl("storm", "secret", all=True)]
     for path in ("", "/storms", "/storms/wc-1"):

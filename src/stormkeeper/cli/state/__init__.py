@@ -141,7 +141,7 @@ def list_below(path: str, as_json: bool) -> None:
         for name in names:
             click.echo(printable(name))
         if not names:
-            _tell_notes([f"{printable(path)} has no children; see `storm state get`"])
+            _tell_notes([f"{path} has no children; see `storm state get`"])
 
 
 @state.command(
@@ -395,5 +395,9 @@ def _below_root(conf: "Conf", path: str) -> str:
 
 
 def _tell_notes(notes: list[str]) -> None:
+    if not notes:
+        return
+    from stormkeeper.state.decoding import printable
+
     for note in notes:
-        click.echo(f"storm: {note}", err=True)
+        click.echo(f"storm: {printable(note)}", err=True)
