@@ -17,7 +17,7 @@ from stormkeeper.state.zookeeper_tree import ROUNDS, Tree
 from support.scripted_zookeeper import ScriptedZooKeeper
 
 CREATE, DELETE, EXISTS, GET, LIST = 1, 2, 3, 4, 8
-OK, NO_NODE, NO_AUTH, EXISTS_ALREADY = 0, -101, -102, -110
+OK, NO_NODE, NO_AUTH, EXISTS_ALREADY, NOT_EMPTY = 0, -101, -102, -110, -111
 
 STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 3, 0, 0, 0, 0, 0, 9)
 
@@ -148,3 +148,25 @@ def test_a_deletion_that_stops_half_way_leaves_the_outcome_unknown(tree, monkeyp
     with pytest.raises(OutcomeUnknownError, match="it is away; a part may be deleted already"):
         tree.delete("/a", connection.deadline())
     assert waits == [("list", "/a"), ("list", "/a/b"), ("delete", "/a/b"), ("delete", "/a")]
+
+
+def test_a_deletion_that_stops_before_it_looks_again_leaves_the_outcome_unknown(tree, monkeypatch):
+    tree, connection = tree(
+        (LIST, "/a", OK, names("b")),
+        (LIST, "/a/b", OK, names()),
+        (DELETE, "/a/b", OK, b""),
+        (DELETE, "/a", NOT_EMPTY, b""),
+    )
+    lists = []
+    wait = connection._await_connection
+
+    def lose_it(what, path, deadline):
+        lists.extend([path] * (what == "list"))
+        if len(lists) == 3:
+            raise StateUnavailableError("it is away")
+        wait(what, path, deadline)
+
+    monkeypatch.setattr(connection, "_await_connection", lose_it)
+    with pytest.raises(OutcomeUnknownError, match="it is away; a part may be deleted already"):
+        tree.delete("/a", connection.deadline())
+    assert lists == ["/a", "/a/b", "/a"]

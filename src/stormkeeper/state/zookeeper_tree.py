@@ -158,9 +158,16 @@ class Tree:
     def delete(self, path: str, deadline: float) -> None:
         """Delete a node and all below it, and what others add meanwhile."""
         connection = self._connection
-        for _ in range(ROUNDS):
-            if connection.repeated(lambda: self._delete_what_is_there(path, deadline), deadline):
-                return
+        for earlier in range(ROUNDS):
+            try:
+                if connection.repeated(lambda: self._delete_round(path, deadline), deadline):
+                    return
+            except OutcomeUnknownError:
+                raise
+            except StateUnavailableError as error:
+                if not earlier:
+                    raise
+                raise _partly(error) from error
         raise _contended("delete", path)
 
     def _read_many(
@@ -268,7 +275,7 @@ class Tree:
         request = create_request(operation, self._acl)
         return self._connection.call("create", path, request, deadline, size=len(data))
 
-    def _delete_what_is_there(self, path: str, deadline: float) -> bool:
+    def _delete_round(self, path: str, deadline: float) -> bool:
         """Delete the nodes that are there now, the deepest first; returns whether it is gone."""
         levels = [[path]]
         while levels[-1]:
@@ -290,7 +297,7 @@ class Tree:
         except OutcomeUnknownError:
             raise
         except StateUnavailableError as error:
-            raise OutcomeUnknownError(f"{error}; a part may be deleted already") from error
+            raise _partly(error) from error
         return not isinstance(answers[0], NotEmptyError)
 
     def _gather(self, what: str, requests: Sequence[Any], deadline: float) -> list[Any]:
@@ -306,6 +313,10 @@ class Tree:
         return connection.repeated(
             lambda: connection.call(what, request.path, request, deadline), deadline
         )
+
+
+def _partly(error: StateUnavailableError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(f"{error}; a part may be deleted already")
 
 
 def _contended(what: str, path: str) -> StateError:
