@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar
 
 from stormkeeper.errors import (
     InvalidPathError,
-    NoNodeError,
     OutcomeUnknownError,
     StateClosedError,
     StateError,
@@ -25,6 +24,7 @@ from stormkeeper.errors import (
 from stormkeeper.state import memory_transactions, paths
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.memory_tree import Event, MemoryTree, Node
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import (
     DIRECTORY,
     ConnectionListener,
@@ -76,7 +76,7 @@ class Server(Protocol):
         ...
 
 
-class MemoryState:
+class MemoryState(NodeHeartbeats):
     """A `ClusterState` in memory: a session with a `MemoryEnsemble`, which makes it."""
 
     def __init__(self, server: Server, session_id: int, callbacks: Callbacks) -> None:
@@ -218,32 +218,6 @@ class MemoryState:
     def remove_listener(self, listener: ConnectionListener) -> None:
         """See `ClusterState.remove_listener`."""
         self._callbacks.remove_listener(listener)
-
-    def set_worker_hb(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_worker_hb`."""
-        self.set_data(path, data)
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """See `ClusterState.get_worker_hb`."""
-        return self.get_data(path)
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """See `ClusterState.get_worker_hb_children`."""
-        try:
-            return self.get_children(path)
-        except NoNodeError:
-            return []
-
-    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
-        """See `HeartbeatStore.get_worker_hbs`."""
-        try:
-            return {name: node.data for name, node in self.children_data(path).items()}
-        except NoNodeError:
-            return {}
-
-    def delete_worker_hb(self, path: str) -> None:
-        """See `ClusterState.delete_worker_hb`."""
-        self.delete_node(path)
 
     def close(self) -> None:
         """See `ClusterState.close`."""

@@ -10,6 +10,7 @@ from stormkeeper.errors import InvalidPathError, NoNodeError
 from stormkeeper.state import paths
 from stormkeeper.state.access import Role
 from stormkeeper.state.callbacks import Callbacks
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import (
     ConnectionListener,
     ConnectionState,
@@ -58,7 +59,7 @@ def connect(
     return ZooKeeperState(Settings.from_conf(conf, role, make_root=not read_only))
 
 
-class ZooKeeperState:
+class ZooKeeperState(NodeHeartbeats):
     """A `ClusterState` in a ZooKeeper ensemble; connects, and makes the root if it is absent.
 
     Raises
@@ -243,32 +244,6 @@ class ZooKeeperState:
     def remove_listener(self, listener: ConnectionListener) -> None:
         """See `ClusterState.remove_listener`."""
         self._callbacks.remove_listener(listener)
-
-    def set_worker_hb(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_worker_hb`."""
-        self.set_data(path, data)
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """See `ClusterState.get_worker_hb`."""
-        return self.get_data(path)
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """See `ClusterState.get_worker_hb_children`."""
-        try:
-            return self.get_children(path)
-        except NoNodeError:
-            return []
-
-    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
-        """See `ClusterState.get_worker_hbs`."""
-        try:
-            return {name: found.data for name, found in self.children_data(path).items()}
-        except NoNodeError:
-            return {}
-
-    def delete_worker_hb(self, path: str) -> None:
-        """See `ClusterState.delete_worker_hb`."""
-        self.delete_node(path)
 
     def close(self) -> None:
         """See `ClusterState.close`."""
