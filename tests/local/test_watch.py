@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 from stormkeeper.conf import Address
 from stormkeeper.local.watch import Watch, pulses
 from stormkeeper.pacemaker.client import PacemakerClient
@@ -34,3 +36,22 @@ def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
     seen = watch.finish()
     assert [worker.pulses for worker in seen.workers] == [21]
     assert [server.pulses_received for server in seen.pacemakers] == [21]
+
+
+def test_the_last_look_is_tried_again_where_it_was_not_answered_in_time(start_pacemaker):
+    server = start_pacemaker()
+    beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
+    # No look lies between the first and the last.
+    watch = Watch([Address(server.host, server.port)], period_secs=3600.0)
+    with PacemakerClient(server.address) as client:
+        client.send_pulse(path("wc-1-17"), beat)
+        until(lambda: watch.snapshot().pacemakers[0].reachable)
+        for _ in range(20):
+            client.send_pulse(path("wc-1-17"), beat)
+    server.suspend()
+    with ThreadPoolExecutor(1) as thread:
+        finished = thread.submit(watch.finish)
+        until(lambda: not watch.snapshot().pacemakers[0].reachable)
+        server.resume()
+        seen = finished.result(20)
+    assert [worker.pulses for worker in seen.workers] == [21]

@@ -24,6 +24,9 @@ _PLAIN = ClientSettings()
 #: How long a Pacemaker may take to answer before it counts as silent, in seconds.
 ANSWER_SECS = 0.5
 
+#: How often a Pacemaker is looked at after the stop is asked for, until it has answered once.
+LAST_LOOKS = 3
+
 
 class Watch:
     """Follows the changes on every Pacemaker and keeps them in a ledger.
@@ -79,7 +82,7 @@ class Watch:
         )
         instance, after = None, 0
         with client:
-            last = False
+            last_looks = 0
             while True:
                 try:
                     info = client.server_info()
@@ -104,10 +107,12 @@ class Watch:
                             keys=info.keys if info else 0,
                             pulses=pulses(seen, now, stored),
                         )
-                if last:
+                    if last_looks:
+                        return
+                if last_looks == LAST_LOOKS:
                     return
                 # One more look after the stop is asked for: the workers' last pulses count.
-                last = self._stop.wait(self._period)
+                last_looks += self._stop.wait(self._period)
 
 
 def pulses(changes: Sequence[Change], now: float, stored: int) -> list[Pulse]:
