@@ -267,6 +267,14 @@ def test_a_secured_pacemaker_is_read_with_the_options_that_its_refusal_names(
     assert "/nowhere/jaas.conf" in absent.stderr
 
 
+@pytest.mark.parametrize("path", ["/a" * 17, "/" + "a" * 1_100])
+def test_a_refused_path_is_not_put_down_to_authentication_alone(ask, path):
+    told = ask("get", path)
+    assert told.returncode == 1
+    assert "or the path or the answer exceeds a limit" in told.stderr
+    assert "the server's log has the reason" in told.stderr
+
+
 def test_a_pacemaker_with_tls_is_read_by_who_trusts_it(storm, start_pacemaker):
     pacemaker = start_pacemaker(conf=tls_conf())
     list_ = ("heartbeats", "list", "/", "-c", f"pacemaker.servers={pacemaker.address}")

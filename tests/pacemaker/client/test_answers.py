@@ -92,3 +92,16 @@ def test_a_refusal_says_who_what_and_the_remedy():
     assert "java.security.auth.login.config" in text
     assert "log" in str(refusal("p:1", MessageType.SEND_PULSE, "/a", None))
     assert type_name(10) == "GET_PULSE"
+
+
+def test_a_refused_read_has_both_causes_unless_one_is_known():
+    method, limit = "pacemaker.auth.method", "the path or the answer exceeds a limit"
+    for method_of_client, reads, named in [
+        (None, None, {method, limit}),
+        (None, True, {limit}),
+        (None, False, {method}),
+        ("DIGEST", None, {limit}),
+    ]:
+        text = str(refusal("p:1", MessageType.GET_PULSE, "/a", method_of_client, reads=reads))
+        assert {words for words in (method, limit) if words in text} == named
+        assert ("the server's log has the reason" in text) is (limit in named)

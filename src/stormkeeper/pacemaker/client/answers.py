@@ -62,28 +62,44 @@ def fault_of(kind: int, answer: Message) -> str | None:
     return None
 
 
-def refusal(peer: str, kind: int, path: str, method: str | None) -> NotAuthorizedError:
+def refusal(
+    peer: str, kind: int, path: str, method: str | None, *, reads: bool | None = None
+) -> NotAuthorizedError:
     """Make the error for a NOT_AUTHORIZED answer of the server `peer`.
 
     Parameters
     ----------
     method
         By which this client has authenticated; None if it has not.
+    reads
+        Whether the server has let this client read on the same connection, or refused to say even
+        who it is, which is no question of paths and sizes; None if it was not asked.
     """
     what = f"{peer} refused {type_name(kind)} {path}"
-    limit = "the path is reserved or a limit of the server is reached"
+    is_written = is_write(kind) or kind == MessageType.CREATE_PATH
+    limit = (
+        "the path is reserved or a limit of the server is reached"
+        if is_written
+        else "the path or the answer exceeds a limit of the server"
+    )
+    log = "the server's log has the reason"
     if method is not None:
         return NotAuthorizedError(
-            f"{what}, though this client has authenticated ({method}): {limit};"
-            " the server's log has the reason"
+            f"{what}, though this client has authenticated ({method}): {limit}; {log}"
         )
     remedy = (
         "set pacemaker.auth.method to the server's own (DIGEST, KERBEROS or SCRAM) and"
         " java.security.auth.login.config to the file that says who this client is"
     )
-    if is_write(kind) or kind == MessageType.CREATE_PATH:
+    if is_written:
         return NotAuthorizedError(
             f"{what}: {limit}, or it takes writes only from who has authenticated ({remedy},"
-            " and pacemaker.auth.writes to true); the server's log has the reason"
+            f" and pacemaker.auth.writes to true); {log}"
         )
+    if reads is None:
+        return NotAuthorizedError(
+            f"{what}: it wants readers to authenticate ({remedy}), or {limit}; {log}"
+        )
+    if reads:
+        return NotAuthorizedError(f"{what}: {limit}; {log}")
     return NotAuthorizedError(f"{what}: it wants readers to authenticate: {remedy}")

@@ -425,7 +425,9 @@ class Exchange:
 
     def _refusal(self, call: Call) -> NotAuthorizedError:
         method = self._identity.method if self._identity else None
-        return refusal(self._peer, call.kind, call.path, method)
+        asked_who = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
+        reads = False if asked_who else self._gate.may_read
+        return refusal(self._peer, call.kind, call.path, method, reads=reads)
 
     def _forget_connection(self) -> None:
         self._state = Link.DOWN

@@ -32,13 +32,15 @@ class Verdict(Enum):
 class ExtensionGate:
     """What one connection's server has, and the calls that wait to hear of it."""
 
-    __slots__ = ("_asking", "_held", "_told")
+    __slots__ = ("_asking", "_held", "_told", "may_read")
 
     def __init__(self) -> None:
         self._held: list[Call] = []
         #: Extensions that the server told of; None before it was asked.
         self._told: frozenset[str] | None = None
         self._asking = False
+        #: Whether the server answers this client when it is asked who it is; None before.
+        self.may_read: bool | None = None
 
     def verdict(self, call: Call) -> Verdict:
         """Decide on a call; one that is to wait is held from now on."""
@@ -62,10 +64,12 @@ class ExtensionGate:
             If it is not readable.
         """
         self._told = extensions_told(answer.pulse.details if answer.pulse else None)
+        self.may_read = True
 
     def refused(self) -> None:
         """Take note that the server does not say what it is; the next call asks again."""
         self._asking = False
+        self.may_read = False
 
     def release(self) -> list[Call]:
         """Return the calls that wait, oldest first, and hold them no longer."""

@@ -76,7 +76,28 @@ def test_a_refused_question_refuses_whoever_waited_for_it(connected):
     call = connected.changes("/a")
     (question,) = connected.requests
     connected.receive(Message(MessageType.NOT_AUTHORIZED, question.message_id))
-    assert "refused CHANGES /a" in connected.error(call, NotAuthorizedError)
+    error = connected.error(call, NotAuthorizedError)
+    assert "refused CHANGES /a" in error
+    assert "it wants readers to authenticate" in error
+    assert "limit" not in error
+
+
+def test_a_refusal_of_who_may_read_is_for_a_limit(connected):
+    call = connected.changes("/a")
+    told(connected, TOLD_CHANGES)
+    (request,) = connected.requests
+    connected.receive(Message(MessageType.NOT_AUTHORIZED, request.message_id))
+    error = connected.error(call, NotAuthorizedError)
+    assert "the path or the answer exceeds a limit of the server" in error
+    assert "authenticate" not in error
+
+
+def test_who_may_not_ask_who_the_server_is_has_to_authenticate(connected):
+    call = connected.ask(RESERVED_PATH)
+    connected.receive(Message(MessageType.NOT_AUTHORIZED, 1))
+    error = connected.error(call, NotAuthorizedError)
+    assert "it wants readers to authenticate" in error
+    assert "limit" not in error
 
 
 def test_a_held_call_keeps_its_deadline(connected):
