@@ -8,7 +8,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pacemaker.server.metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSALS, TURNED_AWAY
+from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSED, TURNED_AWAY
 from support.figures import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def test_the_table_has_every_metric(families):
 
 
 def test_the_table_has_every_cause():
-    for causes in (CLOSED, REFUSALS, TURNED_AWAY):
+    for causes in (CLOSED, {cause for cause, _ in REFUSED}, TURNED_AWAY):
         for cause in causes:
             assert f"`{cause}`" in OBSERVABILITY, cause
 
@@ -91,6 +91,14 @@ def test_every_alert_has_its_remedy():
         assert rule["expr"]
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"]
+
+
+def test_a_refused_read_is_no_refused_pulse():
+    [group] = yaml.safe_load(RULES)["groups"]
+    [rule] = [rule for rule in group["rules"] if rule["alert"] == "PacemakerRefusesPulses"]
+    [(name, matchers)] = selectors(rule["expr"])
+    assert name == f"{PREFIX}requests_refused_total"
+    assert ("kind", "=", "write") in matchers
 
 
 def test_the_settings_of_the_unit_are_the_ones_explained():

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pacemaker.server.metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSALS, TURNED_AWAY, Tallies
+from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSED, TURNED_AWAY, Tallies
 from support.figures import FIGURES
 
 
@@ -78,16 +78,19 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
     for name, causes in (
         ("connections_refused_total", TURNED_AWAY),
         ("connections_ended_total", CLOSED),
-        ("requests_refused_total", REFUSALS),
     ):
         assert [samples[name, cause] for cause in causes] == [0] * len(causes)
+    for cause, kind in REFUSED:
+        assert samples["requests_refused_total", cause, kind] == 0
     assert [samples["authentications_total", "DIGEST", outcome] for outcome in OUTCOMES] == [0] * 3
     open_to_all, _ = scrape(dataclasses.replace(FIGURES, auth_method="NONE"))
     assert not [key for key in open_to_all if key[0] == "authentications_total"]
     tallies = Tallies()
     tallies.accepted, tallies.expired = 9, 4
-    tallies.refusals["store-full"] += 2
-    tallies.refusals["new"] += 1
+    tallies.refusals["store-full", "write"] += 2
+    tallies.refusals["path", "read"] += 7
+    tallies.refusals["path", "write"] += 1
+    tallies.refusals["new", "read"] += 1
     tallies.turned_away["address"] += 3
     tallies.closed["protocol"] += 5
     tallies.authentications["DIGEST", "ok"] += 6
@@ -96,9 +99,11 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
     expected = {
         ("connections_accepted_total",): 9,
         ("pulses_expired_total",): 4,
-        ("requests_refused_total", "store-full"): 2,
-        ("requests_refused_total", "new"): 1,
-        ("requests_refused_total", "path"): 0,
+        ("requests_refused_total", "store-full", "write"): 2,
+        ("requests_refused_total", "new", "read"): 1,
+        ("requests_refused_total", "path", "read"): 7,
+        ("requests_refused_total", "path", "write"): 1,
+        ("requests_refused_total", "reserved", "write"): 0,
         ("connections_refused_total", "address"): 3,
         ("connections_ended_total", "protocol"): 5,
         ("authentications_total", "DIGEST", "ok"): 6,

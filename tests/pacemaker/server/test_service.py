@@ -77,17 +77,21 @@ def test_what_clients_do_is_in_the_metrics(server):
         client.children("/workerbeats/t")
         with pytest.raises(NotAuthorizedError):
             client.send_pulse("/a/b/c/d/e/f", b"x")
+        for _ in range(2):
+            with pytest.raises(NotAuthorizedError):
+                client.get_pulse("/a/b/c/d/e/f")
         client.delete_pulse("/workerbeats/t/node-1")
         during = samples(address)
     increased = {key: during[key] - before.get(key, 0) for key in during}
     assert increased["requests_total", "send_pulse"] == 14
     # One more, in which the client asks who the server is, may be among them.
-    assert increased["requests_total", "get_pulse"] in (2, 3)
+    assert increased["requests_total", "get_pulse"] in (4, 5)
     assert increased["requests_total", "get_all_nodes_for_path"] == 1
     assert increased["requests_total", "delete_pulse_id"] == 1
     assert increased["requests_total", "other"] == 0
     assert increased["pulses_received_total",] == 13
-    assert increased["requests_refused_total", "path"] == 1
+    assert increased["requests_refused_total", "path", "write"] == 1
+    assert increased["requests_refused_total", "path", "read"] == 2
     assert increased["connections_accepted_total",] == 1
     requests = sum(count for (name, *_), count in increased.items() if name == "requests_total")
     assert increased["request_duration_seconds_count",] == requests

@@ -250,9 +250,20 @@ def test_the_first_refusal_is_logged_and_the_others_are_counted(caplog):
         sessions.ended(session, "", "closed by the client")
     assert "EXISTS" in record.getMessage()
     assert "pacemaker.auth.method: SCRAM" in record.getMessage()
-    assert sessions.tallies.refusals == {"unauthenticated": len(READS) - 1}
+    assert sessions.tallies.refusals == {("unauthenticated", "read"): len(READS) - 1}
     assert caplog.records[1].getMessage().endswith("7 requests were refused in all")
     assert len(sessions) == 0
+
+
+def test_refused_writes_are_counted_apart_from_refused_reads():
+    sessions, _, _ = new_sessions(replace(POLICY, authenticates_writers=True))
+    session = sessions.open(*ADDRESS)
+    for request in (*WRITES.values(), READS["EXISTS"]):
+        assert ask(session, request) == REFUSED
+    assert sessions.tallies.refusals == {
+        ("unauthenticated", "write"): len(WRITES),
+        ("unauthenticated", "read"): 1,
+    }
 
 
 def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
@@ -281,7 +292,7 @@ def test_who_asks_and_leaves_leaves_a_trace(caplog, times):
         *("INFO", "10.0.0.1:4711"),
         "unauthenticated",
     )
-    assert sessions.tallies.refusals == {"unauthenticated": 1}
+    assert sessions.tallies.refusals == {("unauthenticated", "read"): 1}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +325,7 @@ def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):
             ask(session, ASK)
             sessions.ended(session, "", "closed by the client")
     assert len(caplog.records) == 50
-    assert sessions.tallies.refusals == {"unauthenticated": 100}
+    assert sessions.tallies.refusals == {("unauthenticated", "read"): 100}
 
 
 def test_of_a_user_the_address_and_the_name_are_fields_of_their_own(caplog):
@@ -358,7 +369,7 @@ def test_many_refusals_on_many_connections_are_a_bounded_number_of_lines(caplog)
             ask(session, READS["EXISTS"])
             sessions.ended(session, "", "closed by the client")
     assert len(caplog.records) == 50
-    assert sessions.tallies.refusals == {"unauthenticated": 200}
+    assert sessions.tallies.refusals == {("unauthenticated", "read"): 200}
 
 
 def test_a_handshake_has_a_deadline_once_it_is_begun():

@@ -12,6 +12,7 @@ from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.server.limits import LimitError
 from stormkeeper.pacemaker.server.pulse_index import Entry
 from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.server.tallies import READ, WRITE
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     PULSE_OVERHEAD,
@@ -62,12 +63,14 @@ _PAGES: Final = (MessageType.CHANGES, MessageType.SCAN)
 class RequestRefusedError(NotAuthorizedError):
     """A request that is not carried out; `answer` is the frame that tells the client so.
 
-    `cause` is one of `tallies.REFUSALS`.
+    `cause` and `wanted`, which is `tallies.READ` or `tallies.WRITE`, are a pair of
+    `tallies.REFUSED`.
     """
 
-    def __init__(self, cause: str, reason: str, answer: bytes) -> None:
+    def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:
         super().__init__(reason)
         self.cause = cause
+        self.wanted = wanted
         self.answer = answer
 
 
@@ -183,6 +186,7 @@ class Answerer:
         except LimitError as error:
             raise RequestRefusedError(
                 error.cause,
+                WRITE if kind in _WRITING else READ,
                 f"{kind.name}: {error}",
                 encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id),
             ) from error

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.process_metrics import ProcessMetrics
 from stormkeeper.pacemaker.server.figures import MAX_SILENCE, Figures
-from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSALS, TURNED_AWAY
+from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSED, TURNED_AWAY
 
 #: What all names begin with.
 PREFIX: Final = "stormkeeper_pacemaker_"
@@ -142,12 +142,14 @@ def _store(figures: Figures) -> Iterator[Metric]:
 
 def _requests(figures: Figures) -> Iterator[Metric]:
     yield _counters("requests", "Requests, by verb.", "verb", figures.requests)
-    yield _counters(
-        "requests_refused",
-        "Requests answered with NOT_AUTHORIZED, by cause.",
-        "cause",
-        _with(REFUSALS, figures.tallies.refusals),
+    refused = CounterMetricFamily(
+        f"{PREFIX}requests_refused",
+        "Requests answered with NOT_AUTHORIZED, by cause and kind (read, or write).",
+        labels=["cause", "kind"],
     )
+    for labels, count in sorted({**dict.fromkeys(REFUSED, 0), **figures.tallies.refusals}.items()):
+        refused.add_metric(labels, count)
+    yield refused
     yield _counter("received_bytes", "Bytes of requests.", figures.bytes_in)
     yield _counter("sent_bytes", "Bytes of answers.", figures.bytes_out)
     bounds = [*(str(float(bound)) for bound in figures.latency_bounds), "+Inf"]

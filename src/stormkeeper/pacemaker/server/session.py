@@ -25,7 +25,7 @@ from stormkeeper.pacemaker.server.admission import network_of
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
 from stormkeeper.pacemaker.server.authentication import AUTHENTICATING, Authentication
 from stormkeeper.pacemaker.server.line_budget import LineBudget
-from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.server.tallies import READ, WRITE, Tallies
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, decode_request
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
@@ -133,7 +133,7 @@ class Session:
                     return answer
             return self._sessions.answerer.answer(payload)
         except RequestRefusedError as refusal:
-            self._refuse(refusal.cause, str(refusal))
+            self._refuse(refusal.cause, refusal.wanted, str(refusal))
             return refusal.answer
         except AuthenticationError as error:
             self.fault, self.cause = f"{self._method}: {error}", "authentication"
@@ -212,7 +212,7 @@ class Session:
         """Take note that the client has closed the connection; return what the log is to say."""
         if not self._has_asked or self._has_done_more:
             return None
-        self._sessions.tallies.refusals["unauthenticated"] += 1
+        self._sessions.tallies.refusals["unauthenticated", READ] += 1
         return (
             f"{self.peer} asked who this server is, was told to authenticate ({self._method}), and"
             " left"
@@ -251,6 +251,7 @@ class Session:
         else:
             self._refuse(
                 "unauthenticated",
+                WRITE if kind in _WRITES else READ,
                 f"{MessageType(kind).name} without having authenticated; set"
                 f" pacemaker.auth.method: {self._method} for this client too",
             )
@@ -286,9 +287,9 @@ class Session:
         self.user, self.peer = shown, f"{self.origin} ({user})"
         self._has_done_more = True
 
-    def _refuse(self, cause: str, reason: str) -> None:
+    def _refuse(self, cause: str, wanted: str, reason: str) -> None:
         sessions = self._sessions
-        sessions.tallies.refusals[cause] += 1
+        sessions.tallies.refusals[cause, wanted] += 1
         self._refusals += 1
         self._has_done_more = True
         if self._refusals == 1:

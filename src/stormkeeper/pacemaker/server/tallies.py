@@ -15,8 +15,14 @@ CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
     *("memory", "output-timeout", "protocol", "revoked", "tls"),
 )
-#: Why a request is answered with NOT_AUTHORIZED.
-REFUSALS: Final = ("path", "reserved", "store-full", "too-large", "unauthenticated")
+#: What a refused request asked for: to write or delete, or only to read.
+READ: Final = "read"
+WRITE: Final = "write"
+#: Why a request is answered with NOT_AUTHORIZED, and what can be refused for that.
+REFUSED: Final = (
+    *(("path", READ), ("path", WRITE), ("reserved", WRITE), ("store-full", WRITE)),
+    *(("too-large", READ), ("unauthenticated", READ), ("unauthenticated", WRITE)),
+)
 #: How an attempt to authenticate ends.
 OUTCOMES: Final = ("failed", "ok", "timeout")
 
@@ -27,7 +33,7 @@ class Tallies:
     Examples
     --------
     >>> tallies = Tallies()
-    >>> tallies.refusals["store-full"] += 1
+    >>> tallies.refusals["store-full", WRITE] += 1
     >>> tallies.authentications["DIGEST", "ok"] += 1
     """
 
@@ -47,9 +53,9 @@ class Tallies:
         self.turned_away: Counter[str] = Counter()
         #: Connections that were served and then ended by this server, by cause.
         self.closed: Counter[str] = Counter()
-        #: Requests that were answered with NOT_AUTHORIZED, by cause.
-        self.refusals: Counter[str] = Counter()
-        #: Attempts to authenticate, by method and outcome: ``ok``, or the cause of the failure.
+        #: Requests that were answered with NOT_AUTHORIZED, by cause and by `READ` or `WRITE`.
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        #: Attempts to authenticate, by method and outcome.
         self.authentications: Counter[tuple[str, str]] = Counter()
         #: Pulses dropped because of their age.
         self.expired = 0
