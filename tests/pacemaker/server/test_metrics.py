@@ -83,8 +83,10 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
     for cause, kind in REFUSED:
         assert samples["requests_refused_total", cause, kind] == 0
     assert [samples["authentications_total", "DIGEST", outcome] for outcome in OUTCOMES] == [0] * 3
-    open_to_all, _ = scrape(dataclasses.replace(FIGURES, auth_method="NONE"))
+    open_to_all, families = scrape(dataclasses.replace(FIGURES, auth_method="NONE"))
     assert not [key for key in open_to_all if key[0] == "authentications_total"]
+    told = families[f"{PREFIX}authentications"].documentation
+    assert told.endswith(f"({', '.join(OUTCOMES)}).")
     tallies = Tallies()
     tallies.accepted, tallies.expired = 9, 4
     tallies.refusals["store-full", "write"] += 2

@@ -184,7 +184,7 @@ def _connections(figures: Figures) -> Iterator[Metric]:
     )
     authentications = CounterMetricFamily(
         f"{PREFIX}authentications",
-        "Attempts to authenticate, by method and outcome (ok, or the cause of the failure).",
+        f"Attempts to authenticate, by method and outcome ({', '.join(OUTCOMES)}).",
         labels=["method", "outcome"],
     )
     known = {} if figures.auth_method == "NONE" else _none_yet(figures.auth_method)
