@@ -101,6 +101,18 @@ def test_a_refused_read_is_no_refused_pulse():
     assert ("kind", "=", "write") in matchers
 
 
+def test_nothing_is_installed_by_a_name_that_anybody_may_have_taken():
+    told = re.compile(r"pip install[^`\n]*")
+    commands = {
+        command
+        for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+        for command in told.findall(page.read_text())
+    }
+    assert {"pip install .", 'pip install ".[kerberos]"'} <= commands
+    for command in commands:
+        assert "stormkeeper" not in command, command
+
+
 def test_the_settings_of_the_unit_are_the_ones_explained():
     service = (ROOT / "deploy" / "stormkeeper-pacemaker.service").read_text().splitlines()
     for setting in (

@@ -18,8 +18,9 @@ try:
     import gssapi
 except ImportError as error:
     raise ConfigError(
-        "pacemaker.auth.method KERBEROS needs MIT Kerberos and the extra kerberos: pip install"
-        ' "stormkeeper[kerberos]" (Debian: apt-get install libkrb5-dev gcc first)'
+        "pacemaker.auth.method KERBEROS needs MIT Kerberos and the extra kerberos: in a checkout of"
+        ' Stormkeeper, PIP_CONSTRAINT=constraints.txt pip install ".[kerberos]" (Debian: apt-get'
+        " install libkrb5-dev gcc first)"
     ) from error
 
 NAME = "GSSAPI"
