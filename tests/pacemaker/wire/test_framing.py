@@ -62,6 +62,11 @@ def test_who_speaks_http_is_told_where(verb):
         FrameSplitter().feed(verb)
 
 
+def test_a_client_that_asks_a_web_server_is_told_so():
+    with pytest.raises(RemoteProtocolError, match=r"this is HTTP: .*pacemaker\.metrics\.port.*"):
+        FrameSplitter().feed(b"HTTP/1.0 400 Bad Request\r\n")
+
+
 def test_frames_before_a_bad_length_are_given_and_the_fault_stays():
     for cut in range(8):
         splitter = FrameSplitter()

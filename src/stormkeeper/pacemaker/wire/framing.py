@@ -9,8 +9,10 @@ from stormkeeper.pacemaker.wire.messages import DEFAULT_MAX_SIZE
 _HEADER: Final = 4
 #: A TLS record of the handshake, of whichever version.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
-#: How requests to a web server begin, as somebody sends them who looks for the metrics.
+#: How requests to a web server begin, as somebody sends them who looks for the metrics; and how its
+#: answers do, as they come to a client that was told the metrics' port.
 _HTTP: Final = (b"GET ", b"HEAD", b"POST")
+_HTTP_ANSWER: Final = b"HTTP"
 _unpack_length: Final = Struct(">i").unpack_from
 
 
@@ -123,6 +125,11 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
         hint = "; this is how TLS begins: set pacemaker.tls.enable alike at both ends"
     elif raw.startswith(_HTTP):
         hint = "; this is HTTP, which is answered on pacemaker.metrics.port, where that is set"
+    elif raw.startswith(_HTTP_ANSWER):
+        hint = (
+            "; this is HTTP: no Pacemaker's port, but perhaps its pacemaker.metrics.port; see the"
+            " ports in pacemaker.servers"
+        )
     return RemoteProtocolError(
         f"frame of {length} bytes announced (by the bytes {raw!r}); a length is 0 to"
         f" {max_size}, pacemaker.thrift.message.size.max{hint}"
