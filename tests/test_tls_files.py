@@ -2,8 +2,10 @@
 
 import os
 import ssl
+from datetime import UTC, datetime
 
 import pytest
+import trustme
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -12,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from stormkeeper.errors import ConfigError
-from stormkeeper.tls_files import PassphraseError, load_pair, renewed
+from stormkeeper.tls_files import PassphraseError, expiry, load_pair, renewed
 from support.certificates import certificates
 
 
@@ -97,3 +99,23 @@ def test_a_passphrase_is_asked_of_nobody(tmp_path):
         load_pair(plain(), client.file, client.file)
     with pytest.raises(FileNotFoundError):
         load_pair(plain(), tmp_path / "none.pem")
+
+
+@pytest.mark.parametrize("year", [2020, 2049, 2050, 2123])
+@pytest.mark.parametrize("key_type", trustme.KeyType)
+def test_when_a_certificate_expires(file, year, key_type):
+    """RFC 5280 has two ways to write a time: one until 2049, one from 2050 on."""
+    end = datetime(year, 2, 28, 23, 59, 58, tzinfo=UTC)
+    leaf = trustme.CA(key_type=key_type).issue_cert("a.example", not_after=end, key_type=key_type)
+    file.write_bytes(b"of mine:\n" + b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    assert expiry(file) == end
+
+
+def test_what_is_no_certificate_has_no_expiry(file):
+    certificate = certificates().server.file.read_text()
+    lines = certificate.splitlines()
+    for text in ("1", "", certificate[:200], "\n".join([*lines[:2], lines[-1]])):
+        file.write_text(text)
+        assert expiry(file) is None
+    file.unlink()
+    assert expiry(file) is None

@@ -8,7 +8,9 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from stormkeeper.errors import ConfigError
 
@@ -18,6 +20,13 @@ log = logging.getLogger(__name__)
 Contexts = Callable[[], ssl.SSLContext]
 
 _Mark = tuple[int, int, int] | None
+
+_PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_PEM_END: Final = "-----END CERTIFICATE-----"
+
+#: Tags of DER: a certificate's version, and the older of the two ways to write a time.
+_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
 
 
 class PassphraseError(ValueError):
@@ -80,6 +89,41 @@ def load_pair(
         if asked and getattr(error, "reason", None) != "KEY_VALUES_MISMATCH":
             raise PassphraseError(f"{key or certificate} has another passphrase") from error
         raise
+
+
+def expiry(certificate: Path) -> datetime | None:
+    """Return when the first certificate in a file in PEM expires; None if that cannot be read.
+
+    Python's ssl tells it of a peer's certificate alone.
+    """
+    try:
+        text = certificate.read_text("ascii", "replace")
+        begin, end = text.index(_PEM_BEGIN), text.index(_PEM_END) + len(_PEM_END)
+        # RFC 5280 §4.1: Certificate, tbsCertificate, and in that version (which may be left out),
+        # serialNumber, signature, issuer, validity; notBefore, notAfter.
+        fields = _der(_der(_der(ssl.PEM_cert_to_DER_cert(text[begin:end]))[0][1])[0][1])
+        validity = fields[4 if fields[0][0] == _VERSION else 3][1]
+        kind, time = _der(validity)[1]
+        shape = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
+        return datetime.strptime(time.decode("ascii"), shape).replace(tzinfo=UTC)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _der(data: bytes) -> list[tuple[int, bytes]]:
+    """Return the tags and contents of the values that stand one after the other in `data`."""
+    values: list[tuple[int, bytes]] = []
+    pos = 0
+    while pos < len(data):
+        tag, length = data[pos], data[pos + 1]
+        pos += 2
+        if length & 0x80:
+            octets = length & 0x7F
+            length = int.from_bytes(data[pos : pos + octets], "big")
+            pos += octets
+        values.append((tag, data[pos : pos + length]))
+        pos += length
+    return values
 
 
 class _Renewed:

@@ -72,7 +72,7 @@ def test_messages_before_a_fault_are_not_lost(pair):
 
 
 @pytest.mark.parametrize("heard", [False, True])
-def test_an_end_before_any_answer_may_mean_tls(pair, heard):
+def test_an_end_before_any_answer_may_mean_tls_or_a_limit(pair, heard):
     channel, theirs = pair
     if heard:
         theirs.sendall(b"\x00")
@@ -80,7 +80,8 @@ def test_an_end_before_any_answer_may_mean_tls(pair, heard):
     theirs.close()
     with pytest.raises(PacemakerUnavailableError, match="closed the connection") as failure:
         channel.receive()
-    assert ("pacemaker.tls.enable" in str(failure.value)) is not heard
+    for words in ("pacemaker.tls.enable", "pacemaker.max.connections", "its log has the reason"):
+        assert (words in str(failure.value)) is not heard
     with pytest.raises(PacemakerUnavailableError, match="closed"):
         channel.send(b"x")
 

@@ -2,6 +2,7 @@
 
 import ssl
 import time
+from datetime import UTC, datetime
 
 import pytest
 import trustme
@@ -9,14 +10,17 @@ import trustme
 from stormkeeper import conf as configuration
 from stormkeeper.errors import (
     ConfigError,
+    PacemakerError,
     PacemakerUnavailableError,
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.tls import client_context, client_contexts
 from stormkeeper.pacemaker.wire import Message, MessageType
+from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
 from support.mechanisms import Digest, identity
+from support.pacemaker import PacemakerProcess
 from support.scripted_pacemaker import JavaPacemaker, ScriptedConnection, ScriptedPacemaker, honest
 
 
@@ -55,6 +59,13 @@ def place(tmp_path_factory):
     ours = authority.issue_cert("client@example.org")
     ours.private_key_pem.write_to_path(path / "client.key")
     ours.cert_chain_pems[0].write_to_path(path / "client.pem")
+    past = datetime(2020, 5, 6, 7, 8, tzinfo=UTC)
+    for name, leaf in (
+        ("expired", authority.issue_cert("client@example.org", not_after=past)),
+        ("strange", other.issue_cert("client@example.org")),
+    ):
+        leaf.private_key_pem.write_to_path(path / f"{name}.key")
+        leaf.cert_chain_pems[0].write_to_path(path / f"{name}.pem")
     (path / "empty.pem").write_text("nothing\n")
     return Place(path, authority)
 
@@ -111,20 +122,47 @@ def cut_at_the_request(connection):
 
 
 @pytest.mark.parametrize("cut", [cut_at_once, cut_at_the_request])
-def test_a_cut_before_any_answer_may_mean_that_a_certificate_is_missing(place, cut):
+def test_a_cut_before_any_answer_may_be_for_the_certificate_that_is_missing_or_wrong(place, cut):
     pair = {"client_certificate_file": "client.pem", "client_key_file": "client.key"}
-    words = (
+    expired = {"client_certificate_file": "expired.pem", "client_key_file": "expired.key"}
+    missing = (
         "before it answered; perhaps it wants a client certificate:"
         " pacemaker.tls.client.certificate.file and pacemaker.tls.client.key.file"
     )
+    wrong = (
+        "before it answered; perhaps it does not accept this client's certificate"
+        " (pacemaker.tls.client.certificate.file); its log has the reason"
+    )
+    old = (
+        "before it answered; this client's certificate has expired on 2020-05-06 07:08 UTC: renew"
+        " pacemaker.tls.client.certificate.file"
+    )
     with ScriptedPacemaker(cut, tls=place.server()) as peer:
-        for options, is_hinted in (({}, True), (pair, False)):
+        for options, words in (({}, missing), (pair, wrong), (expired, old)):
             with (
                 PacemakerClient(peer.address, tls=place.client(**options), retries=0) as client,
                 pytest.raises(PacemakerUnavailableError, match=r"the server c") as failure,
             ):
                 client.children("/")
-            assert (words in str(failure.value)) is is_hinted
+            assert words in str(failure.value)
+
+
+@pytest.mark.parametrize("maximum", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_server_that_does_not_accept_the_clients_certificate(place, maximum):
+    """Ours closes without the alert that says it, as asyncio does."""
+    pair = {"client_certificate_file": "strange.pem", "client_key_file": "strange.key"}
+    conf = tls_conf(
+        pacemaker_tls_client_auth="optional",
+        pacemaker_tls_ca_file=str(certificates().server.authority),
+    )
+    contexts = place.client(ca_file=str(certificates().server.authority), **pair)
+    contexts().maximum_version = maximum
+    with (
+        PacemakerProcess(conf=conf) as server,
+        PacemakerClient(server.address, tls=contexts, retries=0) as client,
+        pytest.raises(PacemakerError, match=r"pacemaker\.tls\.client\.certificate\.file"),
+    ):
+        client.children("/")
 
 
 def test_a_server_whose_signer_is_not_trusted(place):

@@ -14,7 +14,7 @@ import socket
 from typing import Final
 
 from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError, UntrustedServerError
-from stormkeeper.pacemaker.client.secure_stream import SecureStream, says_tls
+from stormkeeper.pacemaker.client.secure_stream import NO_ROOM, SecureStream, says_tls
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode
 
 #: Bytes read at once: many small answers, and small enough that malloc asks no system call for it.
@@ -172,4 +172,7 @@ class Channel:
             return self._stream.ended(reason)
         if self._has_heard:
             return reason
-        return f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true"
+        return (
+            f"{reason} before it answered; if it speaks TLS, set pacemaker.tls.enable to true; or"
+            f" it {NO_ROOM}"
+        )

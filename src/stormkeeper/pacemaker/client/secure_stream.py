@@ -7,6 +7,7 @@ call also sends it.
 """
 
 import ssl
+from datetime import UTC, datetime
 from typing import Final
 
 from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError, UntrustedServerError
@@ -22,12 +23,21 @@ _WANTS_CERTIFICATE: Final = (
     "perhaps it wants a client certificate: pacemaker.tls.client.certificate.file and"
     " pacemaker.tls.client.key.file"
 )
+_NOT_ACCEPTED: Final = (
+    "perhaps it does not accept this client's certificate"
+    " (pacemaker.tls.client.certificate.file); its log has the reason"
+)
 _UNKNOWN_CA: Final = (
     "its certificate is signed by nobody whom this client trusts: name who signed it with"
     " pacemaker.tls.ca.file"
 )
 _NO_VERSION: Final = (
     "the two have no version of TLS in common: see pacemaker.tls.minimum.version at both"
+)
+#: What else it may mean that a server ends a connection before it has said anything.
+NO_ROOM: Final = (
+    "takes no more connections (pacemaker.max.connections, pacemaker.max.connections.per.address):"
+    " its log has the reason"
 )
 _NOT_TLS: Final = "it does not speak TLS: set pacemaker.tls.enable to true there, or to false here"
 _NOT_TRUSTED: Final = f"it does not trust our certificate: {_CLIENT_CERTIFICATE}"
@@ -82,6 +92,7 @@ class SecureStream:
     """
 
     __slots__ = (
+        "_expires",
         "_has_certificate",
         "_has_read",
         "_incoming",
@@ -99,7 +110,9 @@ class SecureStream:
         #: Whether the handshake is over: `sealed` may be used.
         self.is_up = False
         self._has_read = False
-        self._has_certificate = isinstance(context, ClientContext) and context.has_certificate
+        ours = isinstance(context, ClientContext)
+        self._has_certificate = ours and context.has_certificate
+        self._expires = context.expires if ours else None
 
     def begin(self) -> bytes:
         """Return what is sent first."""
@@ -145,12 +158,26 @@ class SecureStream:
     def ended(self, how: str) -> str:
         """Say what it may mean that the peer ended the connection as `how` says."""
         if not self.is_up:
-            return f"{how} in the TLS handshake; perhaps {_NOT_TLS}"
+            doubts = [f"perhaps {_NOT_TLS}", f"or it {NO_ROOM}"]
+            # With TLS 1.2 it looks at our certificate within the handshake.
+            if self._has_certificate:
+                doubts.append(self._doubt())
+            return f"{how} in the TLS handshake; {'; '.join(doubts)}"
         if self._has_read:
             return how
         # With TLS 1.3 it looks at our certificate when the handshake is over for us.
-        hint = "" if self._has_certificate else f"; {_WANTS_CERTIFICATE}"
-        return f"{how} before it answered{hint}"
+        return f"{how} before it answered; {self._doubt()}"
+
+    def _doubt(self) -> str:
+        """Say what may be wrong with our certificate."""
+        if not self._has_certificate:
+            return _WANTS_CERTIFICATE
+        if self._expires is not None and self._expires <= datetime.now(UTC):
+            return (
+                f"this client's certificate has expired on {self._expires:%Y-%m-%d %H:%M} UTC:"
+                " renew pacemaker.tls.client.certificate.file"
+            )
+        return _NOT_ACCEPTED
 
     def _shake_hands(self) -> None:
         try:

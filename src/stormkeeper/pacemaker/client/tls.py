@@ -1,12 +1,13 @@
 """How a client speaks TLS with Pacemakers, out of configuration (``pacemaker.tls.*``)."""
 
 import ssl
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.tls_files import Contexts, PassphraseError, load_pair, renewed
+from stormkeeper.tls_files import Contexts, PassphraseError, expiry, load_pair, renewed
 
 _ENABLE: Final = "pacemaker.tls.enable"
 _AUTHORITIES: Final = "pacemaker.tls.ca.file"
@@ -24,8 +25,9 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 class ClientContext(ssl.SSLContext):
     """How a client speaks TLS."""
 
-    #: Whether it has a certificate of its own to show.
+    #: Whether it has a certificate of its own to show, and when that expires, if it can be read.
     has_certificate = False
+    expires: datetime | None = None
 
 
 def client_contexts(conf: Conf) -> Contexts | None:
@@ -90,6 +92,7 @@ def _load_pair(context: ClientContext, conf: Conf) -> None:
             " PEM, or not of one another"
         ) from error
     context.has_certificate = True
+    context.expires = expiry(certificate)
 
 
 def _readable(conf: Conf, key: str) -> Path:
