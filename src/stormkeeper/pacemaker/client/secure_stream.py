@@ -110,9 +110,10 @@ class SecureStream:
         #: Whether the handshake is over: `sealed` may be used.
         self.is_up = False
         self._has_read = False
-        ours = isinstance(context, ClientContext)
-        self._has_certificate = ours and context.has_certificate
-        self._expires = context.expires if ours else None
+        ours = context if isinstance(context, ClientContext) else None
+        self._has_certificate = ours is not None and ours.has_certificate
+        #: When our certificate expires, where that is known.
+        self._expires = None if ours is None else ours.expires
 
     def begin(self) -> bytes:
         """Return what is sent first."""
