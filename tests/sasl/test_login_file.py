@@ -2,9 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.conf import defaults
+from stormkeeper.conf import defaults, load
 from stormkeeper.errors import ConfigError
-from stormkeeper.sasl.login_file import ignored_childopts, login, login_file
+from stormkeeper.sasl.login_file import (
+    CHILDOPTS,
+    KEY,
+    LoginFile,
+    ignored_childopts,
+    in_one_layer,
+    login,
+    login_file,
+)
 
 
 def conf(**values):
@@ -30,12 +38,57 @@ def conf(**values):
             },
             "/2",
         ),
-        ({"file": "/a", "childopts": "-Djava.security.auth.login.config=/b"}, "/a"),
+        ({"file": "/a", "childopts": "-Djava.security.auth.login.config=/b"}, "/b"),
+        ({"file": "/a", "childopts": "-Djava.security.auth.login.config="}, "/a"),
+        ({"file": "/a", "childopts": "-Xmx1g"}, "/a"),
         ({"childopts": "-Djava.security.auth.login.config="}, None),
     ],
 )
 def test_where_the_file_is_named(values, path):
-    assert login_file(conf(**values)) == (None if path is None else Path(path))
+    found = login_file(conf(**values))
+    assert (None if found is None else found.path) == (None if path is None else Path(path))
+
+
+FILE_KEY = f"{KEY}: /key"
+FILE_OPTION = f"{CHILDOPTS}: -Xmx1g '-D{KEY}=/opt ion'"
+FILE = {"key": [FILE_KEY], "option": [FILE_OPTION], "both": [FILE_KEY, FILE_OPTION], "": []}
+COMMANDED_KEY = f"{KEY}=/c"
+COMMANDED_OPTION = f"{CHILDOPTS}=-D{KEY}=/d"
+
+
+@pytest.mark.parametrize(
+    ("file", "overrides", "path", "named_by"),
+    [
+        ("key", [], "/key", KEY),
+        ("option", [], "/opt ion", CHILDOPTS),
+        ("both", [], "/opt ion", CHILDOPTS),
+        ("both", [COMMANDED_KEY], "/c", KEY),
+        ("option", [COMMANDED_KEY], "/c", KEY),
+        ("both", [f"{KEY}=/key"], "/key", KEY),
+        ("key", [COMMANDED_OPTION], "/d", CHILDOPTS),
+        ("both", [COMMANDED_OPTION], "/d", CHILDOPTS),
+        ("", [COMMANDED_OPTION, COMMANDED_KEY], "/c", KEY),
+        ("", [COMMANDED_KEY, COMMANDED_OPTION], "/c", KEY),
+        ("both", [f"{KEY}="], "/opt ion", CHILDOPTS),
+        ("both", [f"{CHILDOPTS}=-Xmx1g"], "/key", KEY),
+    ],
+)
+def test_the_command_line_wins_then_the_jvms_option_then_the_key(
+    tmp_path, file, overrides, path, named_by
+):
+    storm_yaml = tmp_path / "storm.yaml"
+    storm_yaml.write_text("\n".join(FILE[file]))
+    given = load(files=[storm_yaml], overrides=overrides)
+    found = LoginFile(Path(path), named_by)
+    assert login_file(given) == found
+    assert str(found) == f"{path} ({named_by})"
+    # As it is changed by the way, and in a file for another process.
+    for derived in given.with_values({"ui.port": 1}), given.without_unknown([KEY, CHILDOPTS]):
+        assert login_file(derived) == found
+    in_one_layer(given).write(storm_yaml)
+    again = load(files=[storm_yaml])
+    assert login_file(again) == found
+    assert ignored_childopts(again) == ignored_childopts(given)
 
 
 def test_the_options_without_effect():
@@ -48,6 +101,20 @@ def test_the_options_without_effect():
 def test_an_open_quote_in_the_options():
     with pytest.raises(ConfigError, match=r"pacemaker\.childopts has a quote"):
         login_file(conf(childopts="-Da='b"))
+
+
+@pytest.mark.parametrize("named_by", [KEY, CHILDOPTS])
+def test_an_error_says_which_key_names_the_file(tmp_path, named_by):
+    path = tmp_path / "jaas.conf"
+    values = {"file": str(path)} if named_by == KEY else {"childopts": f"-D{KEY}={path}"}
+    other = {KEY: CHILDOPTS, CHILDOPTS: KEY}[named_by]
+    for text, words in (None, "cannot be read"), ("A { x=1; };", "has no section B"):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(ConfigError, match=words) as caught:
+            login(conf(**values), "B")
+        assert named_by in str(caught.value)
+        assert other not in str(caught.value)
 
 
 def test_the_first_section_that_is_there(tmp_path):

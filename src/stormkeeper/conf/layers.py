@@ -44,10 +44,11 @@ class Conf(Mapping[str, Any]):
     handed out as a copy. Values of keys that may hold a password are not in its ``repr``.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_overrides", "_values")
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], overrides: Collection[str] = ()) -> None:
         self._values = dict(values)
+        self._overrides = frozenset(overrides)
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
@@ -62,8 +63,12 @@ class Conf(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<Conf with {', '.join(sorted(self.changed())) or 'the defaults'}>"
 
+    def is_override(self, key: str) -> bool:
+        """Return whether `key` was given with ``-c``."""
+        return key in self._overrides
+
     def with_values(self, values: Mapping[str, Any]) -> "Conf":
-        """Return a copy in which `values` win.
+        """Return a copy in which `values` win; what was given with ``-c`` still counts as that.
 
         Raises
         ------
@@ -72,12 +77,13 @@ class Conf(Mapping[str, Any]):
         """
         merged = dict(self._values)
         _merge(merged, _checked(values, ""))
-        return Conf(merged)
+        return Conf(merged, self._overrides)
 
     def without_unknown(self, names: Collection[str]) -> "Conf":
         """Return a copy without those of the keys `names` that nobody knows."""
         known = {n for n in names if n in SCHEMA or is_known(n)}
-        return Conf({k: v for k, v in self.items() if k in known or k not in names})
+        kept = {k: v for k, v in self.items() if k in known or k not in names}
+        return Conf(kept, self._overrides & kept.keys())
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
         """Return where the Pacemakers listen; empty where none is configured.
@@ -185,12 +191,13 @@ def load(
     if files is None:
         files = _find(environ, warn)
     layers = [(str(path), _read_file(path)) for path in files]
-    layers.append(("-c", _read_overrides(overrides)))
+    commanded = _read_overrides(overrides)
+    layers.append(("-c", commanded))
     merged = dict(defaults()._values)
     for source, values in layers:
         _check_names(values, source, "error" if strict else unknown, also_known, warn)
         _merge(merged, _checked(values, source))
-    return Conf(merged)
+    return Conf(merged, commanded)
 
 
 def _find(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[Path]:

@@ -176,7 +176,7 @@ _KEYS = (
         "pacemaker.childopts",
         Text | list[Text] | None,
         "text, a list of texts, or null",
-        "Storm's JVM options; only -Djava.security.auth.login.config= counts here",
+        "Storm's JVM options; only -Djava.security.auth.login.config=, which wins over that key",
     ),
     switch("pacemaker.tls.enable", "whether the Pacemaker's port speaks TLS, at both ends"),
     text_or_null(

@@ -105,8 +105,15 @@ class Login:
         return value == "true"
 
 
-def read(path: Path) -> dict[str, Login]:
+def read(path: Path, named_by: str = "java.security.auth.login.config") -> dict[str, Login]:
     """Return the sections of a JAAS file, which is UTF-8, by name.
+
+    Parameters
+    ----------
+    path
+        Where it is.
+    named_by
+        The key of the configuration that says so, for messages.
 
     Raises
     ------
@@ -118,8 +125,7 @@ def read(path: Path) -> dict[str, Login]:
             data = file.read(MAX_FILE_SIZE + 1)
     except OSError as error:
         raise ConfigError(
-            f"the JAAS file {path} cannot be read: {error.strerror}; it is the value of"
-            " java.security.auth.login.config"
+            f"the JAAS file {path} cannot be read: {error.strerror}; it is named by {named_by}"
         ) from error
     if len(data) > MAX_FILE_SIZE:
         raise ConfigError(f"{path} is longer than {MAX_FILE_SIZE} bytes: it is no JAAS file")

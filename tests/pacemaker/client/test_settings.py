@@ -93,6 +93,20 @@ def test_another_process_gets_the_names_of_files_and_no_secret(jaas):
 def test_the_file_of_storms_jvm_options_is_handed_on_too(jaas):
     given = secured(None, pacemaker__childopts=f"-Djava.security.auth.login.config={jaas}")
     assert access_of(given)["java.security.auth.login.config"] == str(jaas)
+    assert f"of {jaas} (pacemaker.childopts)" in ClientSettings.of(given).identify("a").remedy
+
+
+def test_the_file_that_is_handed_on_is_the_one_that_counts(jaas, tmp_path):
+    key = "java.security.auth.login.config"
+    storm_yaml = tmp_path / "storm.yaml"
+    storm_yaml.write_text(f"{key}: /absent\npacemaker.childopts: -D{key}={jaas}\n")
+    for overrides in [], [f"{key}={jaas}", f"pacemaker.childopts=-D{key}=/absent"]:
+        given = configuration.load(
+            files=[storm_yaml], overrides=["pacemaker.auth.method=DIGEST", *overrides]
+        )
+        access = access_of(given)
+        assert access[key] == str(jaas)
+        assert str(jaas) in of_texts(access).identify("localhost").remedy
 
 
 def test_a_value_that_its_key_may_not_have_is_told():

@@ -101,17 +101,17 @@ class ClientSettings:
 def access_of(conf: Conf) -> dict[str, str]:
     """Return what leads another process to the same settings: values of `KEYS`, as texts.
 
-    Only what is not as in the defaults. ``java.security.auth.login.config`` is there too where
-    ``pacemaker.childopts`` says it.
+    Only what is not as in the defaults. ``java.security.auth.login.config`` has the file that
+    counts, also where ``pacemaker.childopts`` names it; given with ``-c``, it counts there too.
     """
     from stormkeeper.sasl.login_file import login_file  # noqa: PLC0415 - with NONE not needed
 
     changed = conf.changed()
     access: dict[str, str] = {key: _text(changed[key]) for key in KEYS if key in changed}
     if conf[_METHOD] != "NONE":
-        path = login_file(conf)
-        if path is not None:
-            access[_LOGIN_FILE] = str(path)
+        file = login_file(conf)
+        if file is not None:
+            access[_LOGIN_FILE] = str(file.path)
     return access
 
 
@@ -136,7 +136,7 @@ def _text(value: Any) -> str:
 def _identity(conf: Conf, host: str) -> Identity:
     # Most processes authenticate to nobody and need none of this.
     from stormkeeper.sasl import methods  # noqa: PLC0415
-    from stormkeeper.sasl.login_file import login  # noqa: PLC0415
+    from stormkeeper.sasl.login_file import login, login_file  # noqa: PLC0415
 
     method = conf[_METHOD]
     sections = _SECTIONS.get(method)
@@ -151,7 +151,9 @@ def _identity(conf: Conf, host: str) -> Identity:
         return make()
 
     section = login(conf, *sections)
-    place = f"section {section.section} of {section.source} ({_LOGIN_FILE})"
+    file = login_file(conf)
+    assert file is not None
+    place = f"section {section.section} of {file}"
     return Identity(method, mechanism, _REMEDIES[method].format(place=place))
 
 

@@ -98,9 +98,10 @@ class Policy:
 
 def _fingerprint(conf: Conf) -> bytes:
     """Tell one content of the JAAS file from another; warn if others can read passwords in it."""
-    path, method = methods.login_file(conf), conf["pacemaker.auth.method"]
-    if path is None or method == "NONE":
+    file, method = methods.login_file(conf), conf["pacemaker.auth.method"]
+    if file is None or method == "NONE":
         return b""
+    path = file.path
     try:
         if method in _WITH_PASSWORDS and path.stat().st_mode & 0o077:
             _log.warning(
