@@ -39,6 +39,7 @@ PacemakerDigest {{
     username="nimbus" password="{PASSWORD}";
 }};
 """
+KEY = "java.security.auth.login.config"
 PATH = "/workerbeats/t/a-1"
 REFUSED = Message(MessageType.NOT_AUTHORIZED, 1)
 
@@ -458,9 +459,31 @@ def test_a_login_file_among_the_jvms_options_counts_and_others_are_named(start_p
     server = start_pacemaker(conf=conf | {"pacemaker.childopts": options})
     with Client(server) as client:
         assert client.authenticate(Independent())
-    [line] = [line for line in server.log.splitlines() if "childopts" in line]
+    [line] = [line for line in server.log.splitlines() if "no JVM here" in line]
     assert "-Xmx2g" in line
+    assert f"the JAAS file is {jaas} (pacemaker.childopts)" in server.log
     assert "hush" not in server.log
+
+
+def test_the_log_says_which_login_file_is_used_and_which_is_used_from_a_reload_on(
+    start_pacemaker, jaas, tmp_path
+):
+    storm_yaml = tmp_path / "storm.yaml"
+    key, option = (f"{KEY}: {jaas}\n", f"pacemaker.childopts: -D{KEY}={tmp_path / 'other.conf'}\n")
+    (tmp_path / "other.conf").write_text(JAAS)
+    storm_yaml.write_text(key)
+    method = ("-c", "pacemaker.auth.method=DIGEST")
+    server = start_pacemaker(options=["--config", str(storm_yaml), *method])
+    assert f"the JAAS file is {jaas} ({KEY})" in server.log
+    storm_yaml.write_text(key + option)
+    server.reload()
+    of_option = f"the JAAS file is {tmp_path / 'other.conf'} (pacemaker.childopts)"
+    assert re.search(f"reloaded: .*{re.escape(of_option)}", server.log)
+    server.reload()
+    assert server.log.count("the JAAS file is") == 2
+    # Without a method there is nothing to read it for.
+    idle = start_pacemaker(options=["--config", str(storm_yaml)])
+    assert "the JAAS file is" not in idle.log
 
 
 def test_a_worker_that_waits_costs_little_over_tls():

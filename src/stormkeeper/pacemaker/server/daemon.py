@@ -62,6 +62,9 @@ def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:
     die_with_parent()
     raise_file_limit()
     server = PacemakerServer(conf)
+    file = None if conf["pacemaker.auth.method"] == "NONE" else methods.login_file(conf)
+    if file is not None:
+        _log.info("the JAAS file is %s", file)
     ignored = methods.ignored_childopts(conf)
     if ignored:
         _log.info("pacemaker.childopts: there is no JVM here for %s", ", ".join(ignored))

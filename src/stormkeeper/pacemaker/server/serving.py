@@ -27,6 +27,7 @@ from stormkeeper.pacemaker.server.session import Session, Sessions
 from stormkeeper.pacemaker.server.sockets import AsyncioChannels
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.sasl import methods
 
 #: In the log it speaks as the daemon that it is the heart of.
 _log = logging.getLogger("stormkeeper.pacemaker.server.daemon")
@@ -150,6 +151,9 @@ class PacemakerServer:
         context = tls.server_context(conf)
         tls_files = reload.fingerprint(conf, tls.FILES)
         limits = Limits.of(conf)
+        file = methods.login_file(conf)
+        if policy.method != "NONE" and file != methods.login_file(self.conf):
+            changes.append(f"the JAAS file is {file}")
         # From here on nothing fails.
         if policy.fingerprint != self.sessions.policy.fingerprint:
             changes.append("users and passwords")
