@@ -135,6 +135,65 @@ def test_named_files_replace_both(write, home):
     assert load(files=[write("", "empty")], environ=environ) == conf.defaults()
 
 
+# --- read anew -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["etc/storm.yaml", "home/.storm/storm.yaml", "home/.storm"])
+def test_a_file_that_was_read_before_and_is_gone_is_an_error(write, home, tmp_path, name):
+    environ = {"HOME": str(home)}
+    if name == "etc/storm.yaml":
+        environ["STORM_CONF_DIR"] = str(tmp_path / "etc")
+    path = write("ui.port: 1", name)
+    before = load(environ=environ)
+    assert load(environ=environ, instead_of=before) == before
+    path.unlink()
+    gone = f"{path}: is gone, and was read before: put it back and reload again, or restart to"
+    assert fault(files=None, environ=environ, instead_of=before).startswith(gone)
+    kept = before.with_values({"ui.port": 2}).without_unknown(["input"])
+    assert fault(files=None, environ=environ, instead_of=kept).startswith(gone)
+    assert load(environ=environ, warn=lambda _: None)["ui.port"] == 8080
+
+
+def test_no_other_file_takes_the_place_of_one_that_is_gone(write, home, tmp_path):
+    write("ui.port: 1", "home/.storm/storm.yaml")
+    path = write("ui.port: 2", "etc/storm.yaml")
+    environ = {"HOME": str(home), "STORM_CONF_DIR": str(tmp_path / "etc")}
+    before = load(environ=environ)
+    path.unlink()
+    told: list[str] = []
+    with pytest.raises(ConfigError, match=rf"^{path}: is gone"):
+        load(environ=environ, instead_of=before, warn=told.append)
+    assert told == []
+
+
+def test_a_file_that_appears_is_read(write, home, tmp_path):
+    environ = {"HOME": str(home), "STORM_CONF_DIR": str(tmp_path / "etc")}
+    nothing = load(environ=environ, warn=lambda _: None)
+    own = write("ui.port: 1", "home/.storm/storm.yaml")
+    second = load(environ=environ, instead_of=nothing, warn=lambda _: None)
+    assert (second["ui.port"], list(second.files)) == (1, [own])
+    first = write("ui.port: 2", "etc/storm.yaml")
+    third = load(environ=environ, instead_of=second)
+    assert (third["ui.port"], list(third.files)) == (2, [first])
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_file_that_has_become_empty_is_an_error(write, home, is_named):
+    path = write("ui.port: 1", "home/.storm/storm.yaml")
+    found = {"files": [path]} if is_named else {"environ": {"HOME": str(home)}}
+    before = load(**found)
+    path.write_text("")
+    says = f"{path}: is empty and was not before, as if it were being written: write it and reload"
+    assert fault(**{"files": None, **found}, instead_of=before).startswith(says)
+    path.write_text("# nothing\n")
+    remark = load(**found, instead_of=before)
+    assert remark == conf.defaults()
+    path.write_text("")
+    assert says in fault(**{"files": None, **found}, instead_of=remark)
+    empty = load(**found)
+    assert load(**found, instead_of=empty) == conf.defaults()
+
+
 # --- what is wrong ---------------------------------------------------------------------------
 
 

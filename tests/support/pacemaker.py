@@ -38,6 +38,8 @@ class PacemakerProcess:
         Further configuration.
     options
         Further options of the command line.
+    environ
+        Further variables of its environment.
     """
 
     #: What Python runs, up to the command's name.
@@ -48,10 +50,12 @@ class PacemakerProcess:
         port: int = 0,
         conf: Mapping[str, Any] | None = None,
         options: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.host = "127.0.0.1"
         self.port = port
         self._options = list(options)
+        self._environ = {"HOME": "/nonexistent", **(environ or {})}
         self._conf = dict(conf or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the controller
@@ -98,7 +102,7 @@ class PacemakerProcess:
             stdout=subprocess.PIPE,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
-            env={**environment, "HOME": "/nonexistent", "STORMKEEPER_DIE_WITH_PARENT": "1"},
+            env={**environment, **self._environ, "STORMKEEPER_DIE_WITH_PARENT": "1"},
         )
         try:
             line = self._first_line()

@@ -32,7 +32,7 @@ def pacemaker() -> None:
     from stormkeeper.pacemaker.server import daemon
 
     with faults():
-        code = daemon.serve(conf, lambda: read_conf(warn=log_warning))
+        code = daemon.serve(conf, lambda held: read_conf(warn=log_warning, instead_of=held))
     exit_with(code)
 
 

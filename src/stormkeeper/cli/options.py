@@ -168,7 +168,11 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
         return read_conf(unknown)
 
 
-def read_conf(unknown: "Unknown" = "warn", warn: Callable[[str], None] | None = None) -> "Conf":
+def read_conf(
+    unknown: "Unknown" = "warn",
+    warn: Callable[[str], None] | None = None,
+    instead_of: "Conf | None" = None,
+) -> "Conf":
     """Do what `load_conf` does for a daemon that goes on if the configuration is wrong.
 
     Parameters
@@ -177,6 +181,8 @@ def read_conf(unknown: "Unknown" = "warn", warn: Callable[[str], None] | None = 
         As for `load_conf`.
     warn
         Takes each warning; None: as the command's own line on stderr.
+    instead_of
+        What holds, where it is read anew (`stormkeeper.conf.load`).
 
     Raises
     ------
@@ -191,6 +197,7 @@ def read_conf(unknown: "Unknown" = "warn", warn: Callable[[str], None] | None = 
         overrides=given.overrides,
         unknown="error" if given.strict and unknown == "warn" else unknown,
         warn=_warn if warn is None else warn,
+        instead_of=instead_of,
     )
 
 

@@ -44,11 +44,12 @@ class Conf(Mapping[str, Any]):
     handed out as a copy. Values of keys that may hold a password are not in its ``repr``.
     """
 
-    __slots__ = ("_overrides", "_values")
+    __slots__ = ("_values", "files")
 
-    def __init__(self, values: Mapping[str, Any], overrides: Collection[str] = ()) -> None:
+    def __init__(self, values: Mapping[str, Any], files: Mapping[Path, bool] | None = None) -> None:
+        #: The files that were read for it: by path, whether there was anything in it.
+        self.files: Mapping[Path, bool] = dict(files or {})
         self._values = dict(values)
-        self._overrides = frozenset(overrides)
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
@@ -63,12 +64,8 @@ class Conf(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<Conf with {', '.join(sorted(self.changed())) or 'the defaults'}>"
 
-    def is_override(self, key: str) -> bool:
-        """Return whether `key` was given with ``-c``."""
-        return key in self._overrides
-
     def with_values(self, values: Mapping[str, Any]) -> "Conf":
-        """Return a copy in which `values` win; what was given with ``-c`` still counts as that.
+        """Return a copy in which `values` win.
 
         Raises
         ------
@@ -77,13 +74,13 @@ class Conf(Mapping[str, Any]):
         """
         merged = dict(self._values)
         _merge(merged, _checked(values, ""))
-        return Conf(merged, self._overrides)
+        return Conf(merged, self.files)
 
     def without_unknown(self, names: Collection[str]) -> "Conf":
         """Return a copy without those of the keys `names` that nobody knows."""
         known = {n for n in names if n in SCHEMA or is_known(n)}
         kept = {k: v for k, v in self.items() if k in known or k not in names}
-        return Conf(kept, self._overrides & kept.keys())
+        return Conf(kept, self.files)
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
         """Return where the Pacemakers listen; empty where none is configured.
@@ -148,7 +145,7 @@ class Conf(Mapping[str, Any]):
 def defaults() -> Conf:
     """Return the configuration that holds where nothing is said."""
     path = Path(__file__).with_name("defaults.yaml")
-    return Conf(_checked(_read_file(path), path.name))
+    return Conf(_checked(_read_file(path)[0], path.name))
 
 
 def load(
@@ -160,6 +157,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     also_known: Collection[str] = (),
     warn: Callable[[str], None] = log.warning,
+    instead_of: Conf | None = None,
 ) -> Conf:
     """Read the configuration.
 
@@ -181,6 +179,9 @@ def load(
         Further keys that are accepted.
     warn
         Takes each warning, a line of text.
+    instead_of
+        What was read before and holds. A file of its that is gone or has lost all that was in it is
+        then an error: it is more likely being replaced than meant to reset everything.
 
     Raises
     ------
@@ -188,30 +189,48 @@ def load(
         When a file cannot be read or is no mapping in YAML, an override is not ``key=value``, a
         value is not what its key may be, or a key is unknown and that is an error. One line.
     """
+    before = {} if instead_of is None else instead_of.files
     if files is None:
-        files = _find(environ, warn)
-    layers = [(str(path), _read_file(path)) for path in files]
-    commanded = _read_overrides(overrides)
-    layers.append(("-c", commanded))
+        files = _find(environ, warn, before)
+    layers = []
+    had_text = {}
+    for path in files:
+        values, had_text[path] = _read_file(path)
+        if before.get(path, False) and not had_text[path]:
+            raise ConfigError(
+                f"{path}: is empty and was not before, as if it were being written: write it and"
+                " reload again, or restart to run with the defaults"
+            )
+        layers.append((str(path), values))
+    layers.append(("-c", _read_overrides(overrides)))
     merged = dict(defaults()._values)
     for source, values in layers:
         _check_names(values, source, "error" if strict else unknown, also_known, warn)
         _merge(merged, _checked(values, source))
-    return Conf(merged, commanded)
+    return Conf(merged, had_text)
 
 
-def _find(environ: Mapping[str, str], warn: Callable[[str], None]) -> list[Path]:
+def _find(
+    environ: Mapping[str, str], warn: Callable[[str], None], before: Collection[Path]
+) -> list[Path]:
     home = environ.get("HOME")
     dot_storm = (Path(home) if home else Path.home()) / ".storm"
     # Storm's is a directory; a file of that name can only be meant as the configuration itself.
     own = dot_storm / "storm.yaml" if dot_storm.is_dir() else dot_storm
+    directory = environ.get("STORM_CONF_DIR")
+    first = Path(directory) / "storm.yaml" if directory else own
+    if _is_there(first):
+        return [first]
     found = [own] if _is_there(own) else []
-    if directory := environ.get("STORM_CONF_DIR"):
-        path = Path(directory) / "storm.yaml"
-        if _is_there(path):
-            return [path]
+    for path in before:
+        if path not in found:
+            raise ConfigError(
+                f"{path}: is gone, and was read before: put it back and reload again, or restart to"
+                " run without it"
+            )
+    if directory:
         instead = str(own) if found else "the defaults"
-        warn(f"STORM_CONF_DIR is {directory}, but there is no {path}; using {instead}")
+        warn(f"STORM_CONF_DIR is {directory}, but there is no {first}; using {instead}")
     return found
 
 
@@ -222,22 +241,24 @@ def _is_there(path: Path) -> bool:
         return True  # which reading it then says
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path) -> tuple[dict[str, Any], bool]:
+    """Return what a file says, and whether there is anything in it, be it only a remark."""
     try:
-        document = read_yaml(path.read_bytes())
+        content = path.read_bytes()
+        document = read_yaml(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     if document is None:
-        return {}
+        return {}, bool(content)
     if not isinstance(document, dict):
         kind = "a list" if isinstance(document, list) else "a single value"
         raise ConfigError(f"{path}: must hold `key: value` lines, but holds {kind}")
     for key in document:
         if not isinstance(key, str):
             raise ConfigError(f"{path}: the key {key!r} is not text; quote it")
-    return document
+    return document, True
 
 
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:

@@ -289,6 +289,43 @@ def test_a_broken_file_keeps_the_old_settings(start_pacemaker, settings):
         server.reload()
 
 
+def test_a_file_that_is_gone_or_emptied_keeps_the_old_settings(start_pacemaker, settings):
+    conf = {
+        "pacemaker_auth_method": "DIGEST",
+        "pacemaker_auth_writes": True,
+        "java_security_auth_login_config": str(settings.jaas),
+    }
+    settings.write(**conf)
+    settings.jaas.write_text(JAAS.format("first"))
+    server = start_pacemaker(environ={"STORM_CONF_DIR": str(settings.folder)})
+    with Client(server) as client:
+        aside = settings.file.rename(settings.folder / "aside")
+        for says in ("is gone, and was read before", "is empty and was not before"):
+            server.reload()
+            line = server.log.splitlines()[-1]
+            assert f"not reloaded, all stays as it was: {settings.file}: {says}" in line
+            assert " ERROR " in line
+            answer = client.ask(MessageType.SEND_PULSE, pulse=Pulse("/a", b"x"))
+            assert answer == Message(MessageType.NOT_AUTHORIZED, 1)
+            settings.file.touch()
+        aside.rename(settings.file)
+        server.reload()
+        assert server.log.endswith("reloaded: nothing has changed\n")
+        settings.write(**conf, pacemaker_max_connections=7)
+        server.reload()
+        assert server.log.endswith("reloaded: pacemaker.max.connections = 7 (was 0)\n")
+
+
+def test_a_file_that_appears_holds_from_the_reload_on(start_pacemaker, settings):
+    server = start_pacemaker(environ={"STORM_CONF_DIR": str(settings.folder)})
+    settings.write(pacemaker_max_connections=7)
+    server.reload()
+    assert server.log.endswith("reloaded: pacemaker.max.connections = 7 (was 0)\n")
+    settings.file.unlink()
+    server.reload()
+    assert f"not reloaded, all stays as it was: {settings.file}: is gone" in server.log
+
+
 def serial(client):
     return client.socket.getpeercert()["serialNumber"]
 

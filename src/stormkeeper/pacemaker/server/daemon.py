@@ -40,7 +40,7 @@ from stormkeeper.sasl import methods
 _log = logging.getLogger(__name__)
 
 
-def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:
+def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
     """Run a Pacemaker until SIGTERM or SIGINT; return the exit code (0, or 1 if it cannot start).
 
     Prints ``pacemaker listening on HOST:PORT`` on stdout when clients can connect.
@@ -50,8 +50,8 @@ def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:
     conf
         Its configuration.
     read_again
-        Reads that anew, for SIGHUP; raises `ConfigError`. None: only the files that `conf` names
-        are read anew.
+        Reads that anew, for SIGHUP, given the one that holds; raises `ConfigError`. None: only the
+        files that `conf` names are read anew.
 
     Raises
     ------
@@ -68,10 +68,10 @@ def serve(conf: Conf, read_again: Callable[[], Conf] | None = None) -> int:
     ignored = methods.ignored_childopts(conf)
     if ignored:
         _log.info("pacemaker.childopts: there is no JVM here for %s", ", ".join(ignored))
-    return asyncio.run(_serve(server, read_again or (lambda: conf)))
+    return asyncio.run(_serve(server, read_again or (lambda held: held)))
 
 
-async def _serve(server: PacemakerServer, read_again: Callable[[], Conf]) -> int:
+async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) -> int:
     loop = asyncio.get_running_loop()
     stop = stop_requested(loop)
     manager = ServiceManager()
@@ -120,11 +120,11 @@ def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
 
 
 def _reload(
-    server: PacemakerServer, read_again: Callable[[], Conf], observation: Observation
+    server: PacemakerServer, read_again: Callable[[Conf], Conf], observation: Observation
 ) -> None:
     observation.reloading()
     try:
-        change = server.reload(read_again())
+        change = server.reload(read_again(server.conf))
     except ConfigError as error:
         _log.error("not reloaded, all stays as it was: %s", error)
     else:
