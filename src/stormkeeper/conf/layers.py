@@ -44,12 +44,18 @@ class Conf(Mapping[str, Any]):
     handed out as a copy. Values of keys that may hold a password are not in its ``repr``.
     """
 
-    __slots__ = ("_values", "files")
+    __slots__ = ("_overrides", "_values", "files")
 
-    def __init__(self, values: Mapping[str, Any], files: Mapping[Path, bool] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        overrides: Collection[str] = (),
+        files: Mapping[Path, bool] | None = None,
+    ) -> None:
         #: The files that were read for it: by path, whether there was anything in it.
         self.files: Mapping[Path, bool] = dict(files or {})
         self._values = dict(values)
+        self._overrides = frozenset(overrides)
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
@@ -64,8 +70,12 @@ class Conf(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<Conf with {', '.join(sorted(self.changed())) or 'the defaults'}>"
 
+    def is_override(self, key: str) -> bool:
+        """Return whether `key` was given with ``-c``."""
+        return key in self._overrides
+
     def with_values(self, values: Mapping[str, Any]) -> "Conf":
-        """Return a copy in which `values` win.
+        """Return a copy in which `values` win; what was given with ``-c`` still counts as that.
 
         Raises
         ------
@@ -74,13 +84,13 @@ class Conf(Mapping[str, Any]):
         """
         merged = dict(self._values)
         _merge(merged, _checked(values, ""))
-        return Conf(merged, self.files)
+        return Conf(merged, self._overrides, self.files)
 
     def without_unknown(self, names: Collection[str]) -> "Conf":
         """Return a copy without those of the keys `names` that nobody knows."""
         known = {n for n in names if n in SCHEMA or is_known(n)}
         kept = {k: v for k, v in self.items() if k in known or k not in names}
-        return Conf(kept, self.files)
+        return Conf(kept, self._overrides & kept.keys(), self.files)
 
     def pacemaker_servers(self) -> tuple[Address, ...]:
         """Return where the Pacemakers listen; empty where none is configured.
@@ -202,12 +212,13 @@ def load(
                 " reload again, or restart to run with the defaults"
             )
         layers.append((str(path), values))
-    layers.append(("-c", _read_overrides(overrides)))
+    commanded = _read_overrides(overrides)
+    layers.append(("-c", commanded))
     merged = dict(defaults()._values)
     for source, values in layers:
         _check_names(values, source, "error" if strict else unknown, also_known, warn)
         _merge(merged, _checked(values, source))
-    return Conf(merged, had_text)
+    return Conf(merged, commanded, had_text)
 
 
 def _find(
