@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stormkeeper.cli import storm as command
+from stormkeeper.cli.commands import storm as command
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import cluster
 

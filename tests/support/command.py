@@ -16,7 +16,7 @@ def imported_by(arguments: Sequence[str], environ: Mapping[str, str]) -> set[str
     """Return the top-level modules that a command line has imported when it ends."""
     program = (
         "import sys\n"
-        "from stormkeeper.cli import storm\n"
+        "from stormkeeper.cli.commands import storm\n"
         "try:\n"
         f"    storm.main({list(arguments)!r}, prog_name='storm')\n"
         "except SystemExit:\n"

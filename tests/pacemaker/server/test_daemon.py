@@ -341,6 +341,19 @@ def test_a_port_that_is_taken_is_one_line_and_exit_code_1(server):
     assert "Address already in use: another Pacemaker may run there; stop it" in line
 
 
+#: Runs a command that gets a SIGHUP when its first import that takes time begins.
+HUNG_UP = """
+import os, signal, sys
+class Hangup:
+    def find_spec(name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Hangup)
+from stormkeeper.cli import main
+main()
+"""
+
+
 class FaultyPacemaker(PacemakerProcess):
     """A daemon with an error of ours in one verb."""
 
@@ -350,6 +363,28 @@ class FaultyPacemaker(PacemakerProcess):
         "PulseStore.children = lambda self, path: 1 / 0\n"
         "from stormkeeper.cli import main; main()",
     )
+
+
+class HungUpPacemaker(PacemakerProcess):
+    """A daemon that gets a SIGHUP when its first import that takes time begins."""
+
+    program = ("-c", HUNG_UP)
+
+
+def test_a_hangup_while_it_starts_is_a_reload_once_it_is_up():
+    with HungUpPacemaker() as server, Client(server) as client:
+        until(lambda: "reloaded: nothing has changed" in server.log)
+        client.send("/a")
+        os.kill(server.pid, signal.SIGHUP)
+        until(lambda: server.log.count("reloaded: nothing has changed") == 2)
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["heartbeats", "list"], ["dev-zookeeper"]])
+def test_a_hangup_ends_every_other_command(arguments):
+    command = [sys.executable, "-c", HUNG_UP, *arguments]
+    ended = subprocess.run(command, capture_output=True, timeout=DEADLINE_SECS, check=False)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGHUP, b"")
 
 
 def test_the_log_says_which_engine_runs(request, server):

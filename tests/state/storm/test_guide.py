@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from stormkeeper import conf as configuration
-from stormkeeper.cli import storm as command
+from stormkeeper.cli.commands import storm as command
 from stormkeeper.state import fenced, paths
 from stormkeeper.state.storm import cluster, errors
 from stormkeeper.state.storm.cluster import StormClusterState

@@ -5,6 +5,7 @@ The rules that hold here:
 - All files that the configuration names are read before the port is bound; what is wrong with them
   ends the command with exit code 2.
 - SIGHUP reads configuration and files again. What is wrong then changes nothing.
+  One that comes while the daemon starts is held back by the command until it is up.
 - SIGTERM and SIGINT drain: no new connections, what has come is answered, and the process ends
   within `serving.DRAIN` seconds and a little. One more, a second or more later, ends it at once.
 
@@ -87,6 +88,7 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     loop.add_signal_handler(
         signal.SIGHUP, functools.partial(_reload, server, read_again, observation)
     )
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     _log.info("%s", server.describe())
     announce(f"pacemaker listening on {address}")
     await stop

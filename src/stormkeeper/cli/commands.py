@@ -1,0 +1,58 @@
+"""The group of all commands.
+
+Each command's module is loaded when the command is asked for, and what a command needs is imported
+when it runs: ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes: 0 done, 1 not
+found, refused or failed, 2 wrong usage or configuration; what else there is says the command.
+"""
+
+import signal
+
+import click
+
+import stormkeeper
+from stormkeeper.cli.lazy import LazyGroup
+from stormkeeper.cli.options import conf_options, examples
+
+_COMMANDS = {
+    "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
+    "heartbeats": "stormkeeper.cli.heartbeats:heartbeats",
+    "local": "stormkeeper.cli.local:local",
+    "localconfvalue": "stormkeeper.cli.inspect:localconfvalue",
+    "pacemaker": "stormkeeper.cli.daemons:pacemaker",
+    "pipeline": "stormkeeper.cli.daemons:pipeline",
+    "state": "stormkeeper.cli.state:state",
+    "version": "stormkeeper.cli.inspect:version",
+}
+
+#: The commands that hold a hangup back until they can heed it, and then let it through themselves.
+_HEEDS_HANGUPS = frozenset({"pacemaker"})
+
+
+class _Commands(LazyGroup):
+    """Lets the hangup that `stormkeeper.cli.main` holds back through to all other commands."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _HEEDS_HANGUPS:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(
+    cls=_Commands,
+    commands_at=_COMMANDS,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "storm pacemaker -c pacemaker.port=7000",
+        "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:7000",
+        "storm local examples/word_count.py --seconds 60",
+    ),
+)
+@click.version_option(
+    stormkeeper.__version__, message="Stormkeeper %(version)s", help="Print the version, and exit."
+)
+@conf_options
+def storm() -> None:
+    """Run and inspect a Storm cluster's coordination plane.
+
+    The options below may stand before or after a command's name.
+    """
