@@ -13,6 +13,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server import reload
+from stormkeeper.pacemaker.server.figures import figures_of
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from stormkeeper.sasl import methods
@@ -72,9 +73,20 @@ def test_every_key_of_a_pacemaker_is_of_one_kind():
     }
     without_effect = {"pacemaker.max.threads"}
     keys = {key for key in SCHEMA if key.startswith("pacemaker.")} - clients - without_effect
-    others = {"java.security.auth.login.config", "nimbus.daemon.user"}
+    others = {
+        "java.security.auth.login.config",
+        "nimbus.daemon.user",
+        "task.heartbeat.frequency.secs",
+    }
     assert keys | others == reload.RELOADED | reload.AT_START
     assert not reload.RELOADED & reload.AT_START
+
+
+def test_another_heartbeat_period_is_told_and_shown():
+    server = PacemakerServer(defaults())
+    change = server.reload(defaults().with_values({"task.heartbeat.frequency.secs": 5}))
+    assert change.describe() == "task.heartbeat.frequency.secs = 5 (was 3)"
+    assert figures_of(server).heartbeat_period == 5
 
 
 def test_a_fingerprint_tells_contents_apart(tmp_path):

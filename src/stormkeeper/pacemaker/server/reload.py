@@ -31,6 +31,7 @@ RELOADED: Final = frozenset(
         "pacemaker.tls.client.auth",
         "pacemaker.tls.key.file",
         "pacemaker.tls.minimum.version",
+        "task.heartbeat.frequency.secs",
     }
 )
 #: Keys of a Pacemaker's that are read once, at its start.
