@@ -186,6 +186,24 @@ def test_wrong_usage(storm, arguments):
 
 
 @pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/a\nb", r"'/a\nb'"),
+        ("/a\x1b[31m", r"'/a\x1b[31m'"),
+        ("/a\x9b31m", r"'/a\x9b31m'"),
+        (b"/a\xff", r"b'/a\xff'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["list", "get"])
+def test_what_is_no_path_is_wrong_usage(storm, closed_port, command, path, shown):
+    told = storm("heartbeats", command, path, "-c", f"pacemaker.servers=127.0.0.1:{closed_port}")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("storm: PATH ")
+    assert told.stderr.endswith(f": {shown}\n")
+    assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
     ("given", "path"),
     [
         ("/", "/"),

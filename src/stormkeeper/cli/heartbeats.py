@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,23 @@ _REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.s
 _HEX_WIDTH = 32
 
 
+class _BadPath(Fault):
+    """Ends the command: what was given is no path."""
+
+    exit_code = 2
+
+
+def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
+    """Return a path as Pacemaker writes it, if it can be one."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise _BadPath(f"PATH is not UTF-8: {os.fsencode(path)!r}") from None
+    if any(unicodedata.category(char) == "Cc" for char in path):
+        raise _BadPath(f"PATH has a control character, as no path may: {path!a}")
+    return normal(path)
+
+
 @click.group(
     epilog=examples(
         "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:6699",
@@ -57,7 +76,7 @@ def heartbeats() -> None:
         "storm heartbeats list /workerbeats/word-count-1-1700000000 --json",
     ),
 )
-@click.argument("path")
+@click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list (a heartbeat: an object).")
 @conf_options
 def list_below(path: str, as_json: bool) -> None:
@@ -68,7 +87,6 @@ def list_below(path: str, as_json: bool) -> None:
     PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
     left out. Exit code 1: nothing is there, or no Pacemaker answered.
     """
-    path = normal(path)
     with _asking() as pool:
         names = sorted(pool.children(path))
         data = None if names else pool.get_pulse(path)
@@ -87,7 +105,7 @@ def list_below(path: str, as_json: bool) -> None:
         "storm heartbeats get /.stormkeeper",
     ),
 )
-@click.argument("path")
+@click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @conf_options
 def get(path: str, as_json: bool) -> None:
@@ -99,7 +117,6 @@ def get(path: str, as_json: bool) -> None:
     PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out. Exit code 1: no
     heartbeat is there, or no Pacemaker answered.
     """
-    path = normal(path)
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
         return
