@@ -18,6 +18,7 @@ from stormkeeper.thrift.records import (
 from stormkeeper.thrift.serialization import Compression, serialize
 from support.certificates import certificates, tls_conf
 from support.command import HEAVY, STORM, imported_by
+from support.scripted_pacemaker import ScriptedConnection, ScriptedPacemaker
 
 PATH = "/workerbeats/word-count-1-1700000000/node-6700"
 
@@ -169,6 +170,22 @@ def test_no_pacemaker_answers(storm, closed_port, path):
     assert f"127.0.0.1:{closed_port}" in told.stderr
     assert "start one with `storm pacemaker`" in told.stderr
     assert len(told.stderr.splitlines()) == 1
+
+
+def test_the_remedy_fits_the_failure(storm, closed_port):
+    start = "start one with `storm pacemaker`"
+    hangs, name = "it hangs, or what is between does", "how the host is written"
+    with ScriptedPacemaker(ScriptedConnection.wait) as peer:
+        for servers, remedies in [
+            (f"127.0.0.1:{closed_port}", {start}),
+            (str(peer.address), {hangs}),
+            ("no-such-host.invalid", {name}),
+            (f"[127.0.0.1:{closed_port}, no-such-host.invalid]", {start, name}),
+        ]:
+            told = storm("heartbeats", "list", "/", "-c", f"pacemaker.servers={servers}")
+            assert told.returncode == 1
+            assert {words for words in (start, hangs, name) if words in told.stderr} == remedies
+            assert told.stderr.endswith("or name another with -c pacemaker.servers=HOST:PORT\n")
 
 
 def test_no_pacemaker_is_configured(storm):

@@ -27,7 +27,16 @@ _RETRIES = 2
 
 _NO_SERVER = "no Pacemaker is configured; name one with -c pacemaker.servers=HOST:PORT"
 _KEYS_GO = "keys are set with -c KEY=VALUE or in storm.yaml"
-_REMEDY = "start one with `storm pacemaker`, or name another with -c pacemaker.servers=HOST:PORT"
+_ANOTHER = "or name another with -c pacemaker.servers=HOST:PORT"
+
+#: What may help, by what the error says.
+_REMEDIES = {
+    r"nothing listens there": "start one with `storm pacemaker`",
+    r"could not be looked up": "see how the host is written in pacemaker.servers",
+    r"no (answer|connection) within|did not answer (before|within)": "it hangs, or what is between"
+    " does: see its machine and its log",
+}
+_SEE_LOG = "see its machine and its log"
 
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
@@ -195,7 +204,7 @@ def _asking() -> Iterator["PacemakerPool"]:
 
 @contextmanager
 def _pointing_elsewhere() -> Iterator[None]:
-    """Add to the error that no Pacemaker answers where one may come from.
+    """Add to the error that no Pacemaker answers what may help.
 
     Where a Pacemaker is there and the error names what to set for it: how that is done here.
     """
@@ -207,7 +216,9 @@ def _pointing_elsewhere() -> Iterator[None]:
         if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
             raise type(error)(f"{error}; {_KEYS_GO}") from error
         if isinstance(error, PacemakerUnavailableError):
-            raise PacemakerUnavailableError(f"{error}; {_REMEDY}") from error
+            remedies = [text for said, text in _REMEDIES.items() if re.search(said, str(error))]
+            told = "; ".join(remedies or [_SEE_LOG])
+            raise PacemakerUnavailableError(f"{error}; {told}; {_ANOTHER}") from error
         raise
 
 

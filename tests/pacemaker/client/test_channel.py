@@ -9,7 +9,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UntrustedServerError,
 )
-from stormkeeper.pacemaker.client.channel import Channel
+from stormkeeper.pacemaker.client.channel import Channel, in_words
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 
 
@@ -91,3 +91,10 @@ def test_an_alert_of_tls_is_known(pair):
     theirs.sendall(b"\x15\x03\x03\x00\x02\x02\x46")
     with pytest.raises(UntrustedServerError, match=r"p:1 speaks TLS"):
         channel.receive()
+
+
+def test_a_name_that_cannot_be_looked_up_is_said_to_be_one():
+    for number in (socket.EAI_NONAME, socket.EAI_AGAIN):
+        told = in_words(socket.gaierror(number, "so it is"))
+        assert told == "the host's name could not be looked up: so it is"
+    assert in_words(ConnectionRefusedError(111, "x")).startswith("connection refused")

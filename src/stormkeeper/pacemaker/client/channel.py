@@ -38,6 +38,8 @@ _BY_PEER: Final = (errno.ECONNRESET, errno.EPIPE)
 
 def in_words(error: OSError) -> str:
     """Say what a socket's error means."""
+    if isinstance(error, socket.gaierror):  # whose numbers are others
+        return f"the host's name could not be looked up: {error.strerror}"
     if error.errno in _IN_WORDS:
         return _IN_WORDS[error.errno]
     return error.strerror or str(error)
