@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.sasl import directives
 from stormkeeper.sasl.credentials import UserPassword, client_name, printable
+from stormkeeper.sasl.mechanism import SAME_METHOD
 
 #: RFC 2831 §2.1.1, §2.1.2.
 MAX_CHALLENGE = 2048
@@ -247,10 +248,7 @@ class DigestClient:
 
     def _respond(self, token: bytes) -> bytes:
         if token.startswith(_SCRAM):
-            raise AuthenticationError(
-                "the server does not speak DIGEST-MD5; is pacemaker.auth.method the same at both"
-                " ends?"
-            )
+            raise AuthenticationError(f"the server does not speak DIGEST-MD5; {SAME_METHOD}")
         parsed = directives.parse(token, MAX_CHALLENGE)
         # There may be several realms, of which each is a directive of its own.
         offered = [value for name, value in parsed if name == "realm"]

@@ -1,6 +1,9 @@
 """What every mechanism's two halves look like: tokens in, tokens out (RFC 4422)."""
 
-from typing import Protocol
+from typing import Final, Protocol
+
+#: What a message asks at its end where the other side speaks another mechanism.
+SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 
 
 class Mechanism(Protocol):

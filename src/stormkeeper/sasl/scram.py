@@ -14,6 +14,7 @@ from scramp.utils import ServerError, saslprep
 
 from stormkeeper.errors import AuthenticationError, ConfigError
 from stormkeeper.sasl.credentials import UserPassword, printable
+from stormkeeper.sasl.mechanism import SAME_METHOD
 
 NAME = "SCRAM-SHA-256"
 
@@ -220,9 +221,7 @@ class ScramClient:
 
     def _greet(self, token: bytes) -> bytes:
         if token != GREETING:
-            raise AuthenticationError(
-                f"the server does not speak {NAME}; is pacemaker.auth.method the same at both ends?"
-            )
+            raise AuthenticationError(f"the server does not speak {NAME}; {SAME_METHOD}")
         return str(self._client.get_client_first()).encode()
 
     def _prove(self, token: bytes) -> bytes:

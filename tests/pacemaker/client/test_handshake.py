@@ -13,6 +13,7 @@ from stormkeeper.pacemaker.wire.handshake import (
     read_token,
     token_frame,
 )
+from stormkeeper.sasl.mechanism import SAME_METHOD
 from support.mechanisms import REMEDY, Fake, identity
 
 REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)
@@ -162,6 +163,21 @@ def test_an_end_before_the_first_token_raises_doubts_about_the_method():
     # It knows the method, so the password is wrong.
     assert talk.handshake.overdue(1.0) == waiting
     assert "first token" not in str(talk.handshake.ended("the server closed the connection"))
+
+
+def test_who_has_said_nothing_of_a_password_is_not_told_to_check_it():
+    reason = f"the server does not speak DIGEST-MD5; {SAME_METHOD}"
+    talk = Talk()
+    talk.hear(REFUSED)
+    for error in talk.handshake.refusal(reason), talk.handshake.ended("the server left"):
+        assert str(error).endswith(f"{SAME_METHOD})")
+    assert REMEDY in str(talk.handshake.refusal("the server refused"))
+    # A ticket was sent, and may be what is wrong.
+    talk = Talk(identity(lambda: Fake(b"AP-REQ"), "KERBEROS"))
+    talk.hear(REFUSED)
+    text = str(talk.handshake.ended("the server left"))
+    assert SAME_METHOD in text
+    assert REMEDY in text
 
 
 def test_a_step_of_our_own_has_its_own_patience():

@@ -35,6 +35,7 @@ from stormkeeper.pacemaker.wire.handshake import (
     token_frame,
 )
 from stormkeeper.sasl import Mechanism
+from stormkeeper.sasl.mechanism import SAME_METHOD
 
 #: Tokens that are taken from a server: the longest mechanism, Kerberos with its layers, has two.
 _MAX_TOKENS: Final = 8
@@ -42,8 +43,6 @@ _MAX_TOKENS: Final = 8
 #: Seconds that a step of an authentication may take on our side: Kerberos asks one after another of
 #: its servers, a second each.
 STEP_TIMEOUT: Final = 5.0
-
-_SAME_METHOD: Final = "is pacemaker.auth.method the same at both ends?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,7 @@ class Handshake:
     """
 
     __slots__ = (
+        "_has_said",
         "_identity",
         "_is_asked",
         "_mechanism",
@@ -96,6 +96,8 @@ class Handshake:
         #: Whether the server has said that it wants authentication.
         self._is_asked = False
         self._tokens = 0
+        #: Whether anything has left that has to do with who we are: a token.
+        self._has_said = False
         #: Messages that came while a step was being computed.
         self._unread: deque[Message] = deque()
         #: The step that is being computed.
@@ -128,6 +130,7 @@ class Handshake:
         answer: list[Send | Compute] = []
         self.has_begun = True
         if token is not None:
+            self._has_said = True
             answer.append(Send(token_frame(token)))
         elif self._tokens == 0:
             answer.append(Send(control_frame(Control.SASL_TOKEN_REQUEST)))
@@ -136,9 +139,12 @@ class Handshake:
     def refusal(self, reason: str) -> NotAuthorizedError:
         """Make the error that says that the authentication failed, and what to check."""
         identity = self._identity
+        # Keys and passwords cannot be wrong of which nothing was said.
+        is_of_method = reason.endswith(SAME_METHOD) and not self._has_said
+        remedy = "" if is_of_method else f"; {identity.remedy}"
         return NotAuthorizedError(
             f"{self._peer} and this client did not authenticate each other ({identity.method}:"
-            f" {reason}); {identity.remedy}"
+            f" {reason}){remedy}"
         )
 
     def ended(self, reason: str) -> NotAuthorizedError:
@@ -171,7 +177,7 @@ class Handshake:
         """Ask, in a message, about the method if the server has gone into nothing so far."""
         if not self.has_begun or self._tokens:
             return ""
-        return f" before its first token; {_SAME_METHOD}"
+        return f" before its first token; {SAME_METHOD}"
 
     def _go_on(self) -> list[Send | Compute]:
         todo: list[Send | Compute] = []
