@@ -1,6 +1,7 @@
 """Clients as the configuration makes them, against real daemons that ask who they are."""
 
 import os
+import re
 import signal
 import time
 
@@ -97,6 +98,7 @@ def test_another_method_is_told(passworded, folder):
     text = refused(daemon, by(other, jaas(folder)))
     mechanism = {"DIGEST": "DIGEST-MD5", "SCRAM": "SCRAM-SHA-256"}[other]
     assert f"the server does not speak {mechanism}; is pacemaker.auth.method the same" in text
+    assert "username and password" not in text
 
 
 def test_a_server_that_asks_nobody(folder):
@@ -202,6 +204,9 @@ def test_with_kerberos(kerberos_realm, tmp_path):
         for method in ("DIGEST", "SCRAM"):
             text = refused(daemon, by(method, jaas(tmp_path, "passwords.conf")))
             assert "before its first token; is pacemaker.auth.method the same" in text
+            assert "username and password" not in text
+        told = "KERBEROS: the client asked for a SASL token.*; is pacemaker.auth.method the same"
+        assert re.search(told, daemon.log)
 
 
 def test_a_kdc_that_is_gone_costs_a_reader_no_more_than_its_deadline(kerberos_realm, tmp_path):

@@ -10,7 +10,7 @@ from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire import Message, encode
 from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
 from stormkeeper.sasl.digest_md5 import DigestServer
-from support.sessions import HELLO, POLICY, RIGHT, Password, opened
+from support.sessions import ADDRESS, HELLO, POLICY, RIGHT, Password, new_sessions, opened
 from support.vectors import load
 
 KERBEROS = replace(POLICY, mechanism=partial(Password, greeting=None, farewell=None))
@@ -64,7 +64,6 @@ def test_the_frames_of_digest_are_storms(run):
 
 
 OUT_OF_ORDER = {
-    "a token first": (POLICY, [RIGHT]),
     "asked twice": (POLICY, [HELLO, HELLO]),
     "asked again": (POLICY, [HELLO, RIGHT, HELLO]),
     "a token too many": (POLICY, [HELLO, RIGHT, RIGHT]),
@@ -73,7 +72,6 @@ OUT_OF_ORDER = {
     "OK": (POLICY, [control_frame(Control.OK)]),
     "CLOSE": (POLICY, [HELLO, control_frame(Control.CLOSE)]),
     "FAILURE": (POLICY, [control_frame(Control.FAILURE)]),
-    "asked with KERBEROS": (KERBEROS, [HELLO]),
     "a token too many with KERBEROS": (KERBEROS, [RIGHT, RIGHT]),
     "unknown code": (POLICY, [encode(Message(16, blob=b"\0\0"))]),
     "no code": (POLICY, [encode(Message(16, blob=b""))]),
@@ -99,6 +97,31 @@ def test_out_of_order_the_connection_ends(case):
     assert session.fault == str(raised.value)
     assert session.cause == "protocol"
     assert "sesame" not in session.fault
+
+
+@pytest.mark.parametrize(
+    ("policy", "frame", "words"),
+    [
+        (
+            replace(KERBEROS, method="KERBEROS"),
+            HELLO,
+            "KERBEROS: the client asked for a SASL token",
+        ),
+        (POLICY, RIGHT, "SCRAM: a SASL token came before it was asked for, as with KERBEROS"),
+    ],
+    ids=["of the server's", "of its own"],
+)
+def test_a_client_of_another_method_fails_and_the_log_asks_about_it(policy, frame, words):
+    sessions, _, _ = new_sessions(policy)
+    session = sessions.open(*ADDRESS)
+    with pytest.raises(RemoteProtocolError) as raised:
+        session.answer(frame[4:])
+    assert session.fault == str(raised.value)
+    assert session.fault.startswith(words)
+    assert session.fault.endswith("is pacemaker.auth.method the same at both ends?")
+    assert "sesame" not in session.fault
+    assert (session.cause, session.may_read) == ("authentication", False)
+    assert sessions.tallies.authentications == {(policy.method, "failed"): 1}
 
 
 def test_a_client_that_wants_to_authenticate_to_none_is_told_the_remedy():

@@ -13,7 +13,7 @@ The conversation (Storm's; SCRAM, which is ours, goes like DIGEST)::
 
 from typing import Final
 
-from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.errors import AuthenticationError, RemoteProtocolError
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.wire import Message, MessageType
 from stormkeeper.pacemaker.wire.handshake import (
@@ -24,6 +24,7 @@ from stormkeeper.pacemaker.wire.handshake import (
     token_frame,
 )
 from stormkeeper.sasl import Mechanism, credentials
+from stormkeeper.sasl.mechanism import SAME_METHOD
 
 #: The types of the messages that clients authenticate with.
 AUTHENTICATING: Final = (int(MessageType.CONTROL_MESSAGE), int(MessageType.SASL_MESSAGE_TOKEN))
@@ -57,11 +58,11 @@ class Authentication:
         Raises
         ------
         AuthenticationError
-            If the client failed to authenticate.
+            If the client failed to authenticate, or is set to another method.
         RemoteProtocolError
             If the message is malformed or out of order.
         """
-        method, mechanism = self._policy.method, self._mechanism
+        mechanism = self._mechanism
         if message.type == MessageType.CONTROL_MESSAGE:
             code = read_control(message)
             if code is not Control.SASL_TOKEN_REQUEST:
@@ -70,7 +71,9 @@ class Authentication:
                 raise RemoteProtocolError("asked to authenticate for a second time")
             token = self._begin().start()
             if token is None:
-                raise RemoteProtocolError(f"{method} begins with the client's token")
+                raise AuthenticationError(
+                    f"the client asked for a SASL token and is to send the first; {SAME_METHOD}"
+                )
             return token_frame(token)
         token = read_token(message)
         if self.authorization_id is not None:
@@ -78,7 +81,9 @@ class Authentication:
         if mechanism is None:
             mechanism = self._begin()
             if mechanism.start() is not None:
-                raise RemoteProtocolError(f"SASL token before it was asked for ({method})")
+                raise AuthenticationError(
+                    f"a SASL token came before it was asked for, as with KERBEROS; {SAME_METHOD}"
+                )
         answer = mechanism.step(token)
         frames = b"" if answer is None else token_frame(answer)
         if not mechanism.complete:
