@@ -14,7 +14,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from stormkeeper.errors import ConfigError
-from stormkeeper.tls_files import PassphraseError, expiry, load_pair, renewed
+from stormkeeper.tls_files import (
+    Certificate,
+    PassphraseError,
+    expiry,
+    load_pair,
+    read_certificate,
+    renewed,
+)
 from support.certificates import certificates
 
 
@@ -109,6 +116,27 @@ def test_when_a_certificate_expires(file, year, key_type):
     leaf = trustme.CA(key_type=key_type).issue_cert("a.example", not_after=end, key_type=key_type)
     file.write_bytes(b"of mine:\n" + b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
     assert expiry(file) == end
+
+
+@pytest.mark.parametrize(
+    ("common_name", "subject"),
+    [
+        (None, "O=Wächter, OU=Sturm"),
+        ("a.example", "O=Wächter, OU=Sturm, CN=a.example"),
+    ],
+)
+def test_whose_a_certificate_is_and_from_when_on(file, common_name, subject):
+    begin, end = datetime(1999, 12, 31, tzinfo=UTC), datetime(2050, 1, 1, tzinfo=UTC)
+    leaf = trustme.CA().issue_cert(
+        "b.example",
+        common_name=common_name,
+        organization_name="Wächter",
+        organization_unit_name="Sturm",
+        not_before=begin,
+        not_after=end,
+    )
+    leaf.private_key_and_cert_chain_pem.write_to_path(file)
+    assert read_certificate(file) == Certificate(subject, begin, end)
 
 
 def test_what_is_no_certificate_has_no_expiry(file):

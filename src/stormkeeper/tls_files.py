@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from stormkeeper.errors import ConfigError
 
@@ -24,9 +24,27 @@ _Mark = tuple[int, int, int] | None
 _PEM_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _PEM_END: Final = "-----END CERTIFICATE-----"
 
-#: Tags of DER: a certificate's version, and the older of the two ways to write a time.
+#: Tags of DER: a certificate's version, the older of the two ways to write a time, and one of the
+#: ways to write text.
 _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
+_BMP_STRING: Final = 0x1E
+
+#: The attributes that say whose a certificate is, by their object identifiers in DER (2.5.4.x).
+_ATTRIBUTES: Final = {
+    b"\x55\x04\x03": "CN",
+    b"\x55\x04\x06": "C",
+    b"\x55\x04\x0a": "O",
+    b"\x55\x04\x0b": "OU",
+}
+
+
+class Certificate(NamedTuple):
+    """Whose a certificate is, as ``O=Example, CN=a.example`` or empty; and when it holds."""
+
+    subject: str
+    begins: datetime
+    ends: datetime
 
 
 class PassphraseError(ValueError):
@@ -92,22 +110,45 @@ def load_pair(
 
 
 def expiry(certificate: Path) -> datetime | None:
-    """Return when the first certificate in a file in PEM expires; None if that cannot be read.
+    """Return when the first certificate in a file in PEM expires; None if that cannot be read."""
+    found = read_certificate(certificate)
+    return None if found is None else found.ends
 
-    Python's ssl tells it of a peer's certificate alone.
+
+def read_certificate(file: Path) -> Certificate | None:
+    """Return the first certificate in a file in PEM; None if that cannot be read.
+
+    Python's ssl tells this of a peer's certificate alone.
     """
     try:
-        text = certificate.read_text("ascii", "replace")
-        begin, end = text.index(_PEM_BEGIN), text.index(_PEM_END) + len(_PEM_END)
+        text = file.read_text("ascii", "replace")
+        begin = text.index(_PEM_BEGIN)
+        end = text.index(_PEM_END, begin) + len(_PEM_END)
         # RFC 5280 §4.1: Certificate, tbsCertificate, and in that version (which may be left out),
-        # serialNumber, signature, issuer, validity; notBefore, notAfter.
+        # serialNumber, signature, issuer, validity, subject.
         fields = _der(_der(_der(ssl.PEM_cert_to_DER_cert(text[begin:end]))[0][1])[0][1])
-        validity = fields[4 if fields[0][0] == _VERSION else 3][1]
-        kind, time = _der(validity)[1]
-        shape = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
-        return datetime.strptime(time.decode("ascii"), shape).replace(tzinfo=UTC)
+        validity, subject = fields[4:6] if fields[0][0] == _VERSION else fields[3:5]
+        begins, ends = (_time(*value) for value in _der(validity[1]))
+        return Certificate(_name(subject[1]), begins, ends)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _time(kind: int, value: bytes) -> datetime:
+    shape = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(value.decode("ascii"), shape).replace(tzinfo=UTC)
+
+
+def _name(value: bytes) -> str:
+    """Return the text of a Name: a sequence of sets of pairs of an attribute and its value."""
+    parts = []
+    for _, attributes in _der(value):
+        for _, attribute in _der(attributes):
+            (_, identifier), (kind, raw) = _der(attribute)
+            if identifier in _ATTRIBUTES:
+                text = raw.decode("utf-16-be" if kind == _BMP_STRING else "utf-8", "replace")
+                parts.append(f"{_ATTRIBUTES[identifier]}={text}")
+    return ", ".join(parts)
 
 
 def _der(data: bytes) -> list[tuple[int, bytes]]:

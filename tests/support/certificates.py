@@ -2,6 +2,7 @@
 
 import functools
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import trustme
@@ -13,9 +14,9 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="certificates-")
 class Certificate:
     """A certificate with its key, and that of its authority, as PEM files."""
 
-    def __init__(self, authority, folder, *names, common_name=None):
+    def __init__(self, authority, folder, *names, **settings):
         folder.mkdir()
-        leaf = authority.issue_cert(*names, common_name=common_name, key_type=trustme.KeyType.ECDSA)
+        leaf = authority.issue_cert(*names, key_type=trustme.KeyType.ECDSA, **settings)
         self.file, self.key, self.authority = (
             folder / name for name in ("certificate.pem", "key.pem", "authority.pem")
         )
@@ -36,6 +37,9 @@ class Certificates:
         self.server = Certificate(ours, folder / "server", *names)
         self.elsewhere = Certificate(ours, folder / "elsewhere", "elsewhere.example")
         self.renewed = Certificate(ours, folder / "renewed", *names)
+        self.expired = Certificate(
+            ours, folder / "expired", *names, not_after=datetime(2020, 2, 28, 1, 2, 3, tzinfo=UTC)
+        )
         self.client = Certificate(ours, folder / "client", "worker-1", common_name="worker-1")
         self.stranger = Certificate(theirs, folder / "stranger", *names)
 

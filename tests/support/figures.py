@@ -29,4 +29,5 @@ FIGURES = Figures(
     latency_sum=0.75,
     connections=5,
     max_connections=100,
+    certificate_ends=1_800_000_000.0,
 )

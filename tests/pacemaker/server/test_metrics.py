@@ -60,6 +60,7 @@ def test_figures_are_samples(accept):
         ("request_duration_seconds_sum",): 0.75,
         ("connections",): 5,
         ("connections_limit",): 100,
+        ("certificate_expiry_timestamp_seconds",): 1_800_000_000,
     }
     assert {key: samples.get(key) for key in expected} == expected
     info = families["stormkeeper_pacemaker" + ("" if "open" in accept else "_info")].samples[0]
@@ -123,12 +124,14 @@ def test_what_is_unlimited_is_infinite_and_what_is_not_there_is_left_out():
             pulse_ttl=0,
             keys=0,
             oldest_pulse=None,
+            certificate_ends=None,
             recent_sizes=[],
         )
     )
     for limit in ("store_limit_bytes", "connections_limit", "pulse_ttl_seconds"):
         assert samples[(limit,)] == float("inf")
     assert ("oldest_pulse_age_seconds",) not in samples
+    assert ("certificate_expiry_timestamp_seconds",) not in samples
     assert ("recent_pulse_size_bytes", "0.5") not in samples
 
 

@@ -5,9 +5,12 @@ import re
 import signal
 import ssl
 import sys
+import time
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+from cryptography import x509
 
 from stormkeeper.conf import defaults
 from stormkeeper.conf.schema import SCHEMA
@@ -358,18 +361,43 @@ def test_a_renewed_certificate_is_shown_to_whoever_comes_next(tmp_path):
     }
     context = ssl.create_default_context(cafile=files.server.authority)
     with PacemakerProcess(conf=conf) as server, Client(server, context) as old:
+        assert f"or newer, certificate until {ends(files.server)}, client cert" in server.log
         paths["key"].write_text("half of a key")
         server.reload()
         assert "not reloaded" in server.log
         install(files.renewed)
         server.reload()
-        assert "reloaded: certificates and keys" in server.log
+        until_when = ends(files.renewed)
+        assert f"reloaded: certificates and keys, certificate until {until_when}\n" in server.log
         with Client(server, context) as new:
             new.send("/a")
             assert serial(new) != serial(old)
         assert old.get("/a") == b"pulse"
         server.reload()
         assert "reloaded: nothing has changed" in server.log
+        assert " WARNING " not in server.log
+        install(files.expired)
+        server.reload()
+        assert f"certificates and keys, certificate until {ends(files.expired)}\n" in server.log
+        [line] = [line for line in server.log.splitlines() if " WARNING " in line]
+        assert str(paths["file"]) in line
+        assert "expired at 2020-02-28T01:02:03Z" in line
+
+
+def ends(certificate):
+    found = x509.load_pem_x509_certificate(certificate.file.read_bytes())
+    return f"{found.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_a_certificates_end_is_among_the_figures():
+    server = PacemakerServer(defaults().with_values(tls_conf(certificates().expired)))
+    assert (
+        figures_of(server).certificate_ends
+        == datetime(*(2020, 2, 28, 1, 2, 3), tzinfo=UTC).timestamp()
+    )
+    server.reload(defaults().with_values(tls_conf(certificates().renewed)))
+    assert figures_of(server).certificate_ends > time.time()
+    assert figures_of(PacemakerServer(defaults())).certificate_ends is None
 
 
 def test_a_hangup_does_not_end_it(pacemaker):

@@ -2,6 +2,7 @@
 
 import logging
 import ssl
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -9,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server import tls
+from stormkeeper.tls_files import Certificate
 from support.certificates import certificates, tls_conf
 
 
@@ -168,6 +170,44 @@ def test_a_file_that_does_not_do_is_named_with_its_key(files, key, which, said):
     assert message.startswith(f"{key}: ")
     assert said in message
     assert which is None or str(files[which]) in message
+
+
+def test_a_certificate_that_has_expired_gets_a_warning(caplog):
+    expired = certificates().expired
+    with caplog.at_level(logging.WARNING):
+        made = tls.server_context(defaults().with_values(tls_conf(expired)))
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    told = record.getMessage()
+    assert told.startswith(f"pacemaker.tls.certificate.file: {expired.file}: the certificate of ")
+    assert told.endswith(" expired at 2020-02-28T01:02:03Z: clients do not accept it")
+    assert made.certificate.subject in told
+    assert "O=" in made.certificate.subject
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "said"),
+    [
+        (-1, 15, ""),
+        (-1, 14, ""),
+        (-1, 13.99, "ends at 2026-01-14T23:45:36Z, in less than 14 days"),
+        (-1, 0, "expired at 2026-01-01T00:00:00Z"),
+        (-2, -1, "expired at 2025-12-31T00:00:00Z"),
+        (0, 15, ""),
+        (0.5, 9, "is not valid before 2026-01-01T12:00:00Z (until 2026-01-10T00:00:00Z)"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_said(begins, ends, said):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    days = [now + timedelta(days=number) for number in (begins, ends)]
+    told = tls.what_is_wrong(Certificate("CN=a.example", *days), now)
+    assert said in told
+    assert bool(told) == bool(said)
+    assert not said or "'CN=a.example'" in told
+
+
+def test_a_certificate_whose_end_cannot_be_read_is_told():
+    assert "cannot be read" in tls.what_is_wrong(None, datetime.now(UTC))
 
 
 def test_a_key_that_others_can_read_gets_a_warning(tmp_path, caplog):

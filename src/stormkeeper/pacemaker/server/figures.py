@@ -64,6 +64,8 @@ class Figures:
         each (one more than bounds: those above them all), and the sum of the times.
     connections, max_connections
         Open, and allowed (0: no limit).
+    certificate_ends
+        When the certificate that clients are shown ends, in seconds since 1970; None without TLS.
     tallies
         What is counted by cause.
     """
@@ -94,6 +96,7 @@ class Figures:
     latency_sum: float
     connections: int
     max_connections: int
+    certificate_ends: float | None = None
     tallies: Tallies = field(default_factory=Tallies)
 
     @property
@@ -113,6 +116,7 @@ def figures_of(server: PacemakerServer) -> Figures:
     index, conf, now = server.store.index, server.conf, clock()
     uptime = now - server.started
     counts = server.channels.counters()
+    certificate = server.certificate
     bounds, latency_counts, latency_sum = server.channels.latency()
     return Figures(
         instance=server.store.instance,
@@ -141,6 +145,7 @@ def figures_of(server: PacemakerServer) -> Figures:
         latency_sum=latency_sum,
         connections=len(server.sessions),
         max_connections=server.admission.most,
+        certificate_ends=None if certificate is None else certificate.ends.timestamp(),
         tallies=server.tallies,
     )
 

@@ -169,6 +169,12 @@ def _connections(figures: Figures) -> Iterator[Metric]:
         "Connections that may be open (pacemaker.max.connections).",
         figures.max_connections or float("inf"),
     )
+    if figures.certificate_ends is not None:
+        yield _gauge(
+            "certificate_expiry_timestamp_seconds",
+            "Time since 1970 at which the certificate of pacemaker.tls.certificate.file ends.",
+            figures.certificate_ends,
+        )
     yield _counter("connections_accepted", "Connections that were served.", tallies.accepted)
     yield _counters(
         "connections_refused",

@@ -28,6 +28,7 @@ from stormkeeper.pacemaker.server.sockets import AsyncioChannels
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import Tallies
 from stormkeeper.sasl import methods
+from stormkeeper.tls_files import Certificate
 
 #: In the log it speaks as the daemon that it is the heart of.
 _log = logging.getLogger("stormkeeper.pacemaker.server.daemon")
@@ -121,6 +122,11 @@ class PacemakerServer:
         self.channels.detach(self._loop)
         return deaf
 
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate that clients are shown; None without TLS, or if it cannot be read."""
+        return None if self._tls is None else self._tls.certificate
+
     def describe(self) -> str:
         """Return in a line what this server runs on and whom it serves."""
         policy, conf = self.sessions.policy, self.conf
@@ -129,8 +135,8 @@ class PacemakerServer:
         encryption = "no TLS"
         if self._tls is not None:
             encryption = (
-                f"{conf['pacemaker.tls.minimum.version']} or newer, client certificates"
-                f" {conf['pacemaker.tls.client.auth']}"
+                f"{conf['pacemaker.tls.minimum.version']} or newer{_ending(self.certificate)},"
+                f" client certificates {conf['pacemaker.tls.client.auth']}"
             )
         return (
             f"engine: {self.engine.description}; {reads}, {writes}; {encryption};"
@@ -160,7 +166,8 @@ class PacemakerServer:
         if policy.keytab != self.sessions.policy.keytab:
             changes.append("the keytab")
         if tls_files != self._tls_files:
-            changes.append("certificates and keys")
+            certificate = None if context is None else context.certificate
+            changes.append(f"certificates and keys{_ending(certificate)}")
         losers = self.sessions.replace_policy(policy)
         if losers:
             changes.append(f"{counted(losers, 'connection')} to begin anew")
@@ -251,6 +258,11 @@ class PacemakerServer:
             pulses_received=self.store.pulses_received,
             connections=len(self.sessions),
         )
+
+
+def _ending(certificate: Certificate | None) -> str:
+    """Say when a certificate ends, to be put behind other words; nothing if there is none."""
+    return "" if certificate is None else f", certificate until {tls.shown(certificate.ends)}"
 
 
 def _admitted(conf: Conf) -> tuple[int, int]:

@@ -7,12 +7,13 @@ of who may have signed them: what the system trusts signs for anybody.
 import logging
 import ssl
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.tls_files import PassphraseError, load_pair
+from stormkeeper.tls_files import Certificate, PassphraseError, load_pair, read_certificate
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ _MINIMUM: Final = "pacemaker.tls.minimum.version"
 
 #: The keys that name files, whose contents may change while their names stay.
 FILES: Final = (_CERTIFICATE, _KEY, _AUTHORITIES)
+
+#: How long before a certificate ends that is told: time to notice, and to have another one made.
+_SOON: Final = timedelta(days=14)
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_CERTIFICATES: Final = {
@@ -51,8 +55,17 @@ _FAULTS: Final = {
 }
 
 
-def server_context(conf: Conf) -> ssl.SSLContext | None:
+class ServerContext(ssl.SSLContext):
+    """What a server speaks TLS with; knows the certificate that it shows."""
+
+    #: None if it cannot be read.
+    certificate: Certificate | None = None
+
+
+def server_context(conf: Conf) -> ServerContext | None:
     """Return what a Pacemaker's port speaks TLS with; None without TLS.
+
+    A certificate that clients do not accept, or soon will not, is warned of.
 
     Raises
     ------
@@ -62,11 +75,15 @@ def server_context(conf: Conf) -> ssl.SSLContext | None:
     if not conf[_ENABLE]:
         return None
     certificate, key = _named(conf, _CERTIFICATE), _named(conf, _KEY)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[conf[_MINIMUM]]
     # A client could have the server compute without end by renegotiating.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load_pair(context, certificate, key)
+    context.certificate = read_certificate(certificate)
+    wrong = what_is_wrong(context.certificate, datetime.now(UTC))
+    if wrong:
+        _log.warning("%s: %s: %s", _CERTIFICATE, certificate, wrong)
     wanted = conf[_CLIENT_AUTH]
     context.verify_mode = _CLIENT_CERTIFICATES[wanted]
     if wanted == "none":
@@ -78,6 +95,26 @@ def server_context(conf: Conf) -> ssl.SSLContext | None:
         )
     _load_authorities(context, _named(conf, _AUTHORITIES))
     return context
+
+
+def what_is_wrong(certificate: Certificate | None, now: datetime) -> str:
+    """Say why clients do not accept a server's certificate, or soon will not; empty if they do."""
+    if certificate is None:
+        return "when the certificate ends cannot be read"
+    whose = f"the certificate of {certificate.subject!r}"
+    begins, ends = shown(certificate.begins), shown(certificate.ends)
+    if certificate.ends <= now:
+        return f"{whose} expired at {ends}: clients do not accept it"
+    if certificate.begins > now:
+        return f"{whose} is not valid before {begins} (until {ends}): clients do not accept it yet"
+    if certificate.ends - now < _SOON:
+        return f"{whose} ends at {ends}, in less than {_SOON.days} days: renew it, and reload"
+    return ""
+
+
+def shown(moment: datetime) -> str:
+    """Return a moment for the log."""
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _named(conf: Conf, key: str) -> Path:
