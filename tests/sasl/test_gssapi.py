@@ -367,6 +367,17 @@ def test_a_keytab_without_the_principal(kerberos_realm, login_of):
         Keytab(login_of(options, "PacemakerServer"))
 
 
+def test_a_clients_keytab_without_the_principal(kerberos_realm, login_of, tmp_path):
+    options = {"keyTab": kerberos_realm.keytab("nimbus"), "serviceName": "pacemaker"}
+    told = r"F:1: no key for the principal ui/host: No key table entry .*ui/host.*; make the keytab"
+    with pytest.raises(ConfigError, match=told):
+        GssapiClient(login_of(options | {"principal": "ui/host"}), "localhost")
+    (tmp_path / "not.keytab").write_text("no keytab")
+    options["keyTab"] = tmp_path / "not.keytab"
+    with pytest.raises(ConfigError, match=r"F:1: no key for the principal .*; make the keytab"):
+        GssapiClient(login_of(options), "localhost")
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -60,19 +60,7 @@ class Keytab:
                 f"{login.place}: a server needs a keytab; add useKeyTab=true and keyTab to"
                 f" {login.section}"
             )
-        principal = login.options.get("principal", "*")
-        try:
-            self.credentials = gssapi.Credentials(
-                name=None if principal == "*" else _principal(principal),
-                mechs=[_KRB5],
-                usage="accept",
-                store=_keytab(login, "keytab"),
-            )
-        except gssapi.exceptions.GSSError as error:
-            raise ConfigError(
-                f"{login.place}: no key for the principal {principal}: {_reason(error)}; make the"
-                " keytab with kadmin's ktadd, readable for this user"
-            ) from error
+        self.credentials = _keys(login)
 
 
 class GssapiServer:
@@ -182,7 +170,8 @@ class GssapiClient:
     Raises
     ------
     ConfigError
-        When the section does not say what it must.
+        When the section does not say what it must, or the keytab that it names cannot be read or
+        has no key for the principal.
     """
 
     name = NAME
@@ -313,6 +302,23 @@ def _keytab(login: Login, key: str) -> dict[str, str]:
     return {key: path}
 
 
+def _keys(login: Login) -> Any:
+    """Return credentials of the keytab's keys for a section's principal, if that has any."""
+    principal = login.options.get("principal", "*")
+    try:
+        return gssapi.Credentials(
+            name=None if principal == "*" else _principal(principal),
+            mechs=[_KRB5],
+            usage="accept",
+            store=_keytab(login, "keytab"),
+        )
+    except gssapi.exceptions.GSSError as error:
+        raise ConfigError(
+            f"{login.place}: no key for the principal {principal}: {_reason(error)}; make the"
+            " keytab with kadmin's ktadd, readable for this user"
+        ) from error
+
+
 def _client_store(login: Login) -> dict[str, str]:
     if login.switch("useTicketCache"):
         cache = login.options.get("ticketCache")
@@ -326,7 +332,11 @@ def _client_store(login: Login) -> dict[str, str]:
     # ones; the library renews them when they are near their end.
     identity = "\0".join(login.options.get(name, "") for name in ("principal", "keyTab"))
     cache = "MEMORY:stormkeeper-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return _keytab(login, "client_keytab") | {"ccache": cache}
+    keytab = _keytab(login, "client_keytab")
+    if keytab:
+        # Else the library is silent about the keytab, and misses a cache of tickets.
+        _keys(login)
+    return keytab | {"ccache": cache}
 
 
 def _reason(error: Any) -> str:
