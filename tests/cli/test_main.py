@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -5,7 +6,10 @@ from pathlib import Path
 import pytest
 
 import stormkeeper
-from support.command import HEAVY, imported_by
+from stormkeeper.cli import main
+from stormkeeper.cli.commands import storm
+from stormkeeper.pacemaker.client import PacemakerClient
+from support.command import HEAVY, STORM, imported_by
 
 COMMANDS = {
     *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats", "state"),
@@ -76,3 +80,67 @@ def test_wrong_usage_is_exit_code_2(storm, arguments):
     assert told.returncode == 2
     assert told.stdout == ""
     assert "Usage: storm" in told.stderr
+
+
+@pytest.fixture
+def unwritable(environ, tmp_path):
+    """Runs a command line of the shell, in which {storm} is the command; nothing is captured."""
+
+    def run(line, **env):
+        return subprocess.run(
+            line.format(storm=STORM),
+            shell=True,
+            env=environ | env,
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("env", [{}, {"PYTHONUNBUFFERED": "1"}])
+@pytest.mark.parametrize(
+    "command", ["--help", "version", "localconfvalue pacemaker.port", "pacemaker"]
+)
+def test_an_output_that_cannot_be_written_ends_a_command_with_one_line(unwritable, command, env):
+    options = "-c pacemaker.port=0 -c pacemaker.bind.host=127.0.0.1"
+    told = unwritable(f"exec {{storm}} {options} {command} >/dev/full", **env)
+    assert told.returncode == 1
+    assert "Traceback" not in told.stderr
+    last = told.stderr.splitlines()[-1]
+    assert last == "storm: cannot write to standard output: No space left on device"
+
+
+@pytest.mark.parametrize(
+    "command", ["list /", "get /.stormkeeper", "top --once", "top --once --json"]
+)
+def test_heartbeats_that_cannot_be_written_end_with_one_line(unwritable, pacemaker, command):
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse("/w/x", b"1")
+    servers = f"-c pacemaker.servers={pacemaker.address}"
+    told = unwritable(f"exec {{storm}} heartbeats {command} {servers} >/dev/full")
+    assert told.returncode == 1
+    assert told.stderr == "storm: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["version", "pacemaker"])
+def test_an_output_that_is_closed_ends_a_command_with_one_line(unwritable, command):
+    told = unwritable(f"exec {{storm}} {command} >&-")
+    assert told.returncode == 1
+    assert told.stderr == (
+        "storm: standard output is closed; where nobody is to read it, use >/dev/null\n"
+    )
+
+
+def test_an_error_of_another_file_is_not_put_down_to_the_output(monkeypatch, capsys):
+    def fail(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storm, "main", fail)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())  # not of the tests' process
+    with pytest.raises(OSError, match="No space left"):
+        main()
+    assert capsys.readouterr().err == ""
