@@ -336,6 +336,69 @@ nimbus.impersonation.acl: {user: {hosts: [h], groups: [g]}}
     assert load(files=[path])["nimbus.impersonation.acl"]["user"]["hosts"] == ["h"]
 
 
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("nimbus.seeds=[]", ["localhost"]),
+        ("nimbus.seeds=", ["localhost"]),
+        ("supervisor.slots.ports=", [6700, 6701, 6702, 6703]),
+        ("pacemaker.servers=", []),
+        ("pacemaker.kerberos.users=", []),
+        ("java.security.auth.login.config=''", None),
+        ("nimbus.daemon.user=''", None),
+        ("pacemaker.host=''", None),
+        ("storm.local.hostname=''", None),
+        ("storm.zookeeper.auth.payload=''", None),
+    ],
+)
+def test_what_storm_takes_for_not_set_is_not_set(override, expected, write):
+    key, _, value = override.partition("=")
+    path = write(f"{key}: {value}")
+    lower = write("nimbus.seeds: [a]\nsupervisor.slots.ports: [1]\nnimbus.daemon.user: a", "a")
+    for c in (load(files=[path]), load(files=[lower], overrides=[override])):
+        assert c[key] == expected
+        assert key not in c.changed()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "storm.zookeeper.servers=[]",
+        "storm.zookeeper.servers=",
+        "pacemaker.servers=['']",
+        "pacemaker.tls.ca.file=''",
+        "supervisor.slots.ports=''",
+        "nimbus.seeds={}",
+        "nimbus.daemon.user=false",
+        "storm.cluster.state.store=",
+        "storm.cluster.state.store=''",
+        "storm.cluster.state.store=zookeeper",
+        "storm.cluster.state.store=com..Store",
+        "storm.cluster.state.store=[com.my.Store]",
+        "storm.meta.serialization.delegate=com.my.Delegate (old)",
+    ],
+)
+def test_what_storm_cannot_use_either_is_wrong(override):
+    key = override.partition("=")[0]
+    assert fault(overrides=[override]).startswith(f"-c: {key}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("storm.cluster.state.store", "com.my.Store"),
+        (
+            "storm.meta.serialization.delegate",
+            "org.apache.storm.serialization.DefaultSerializationDelegate",
+        ),
+    ],
+)
+def test_a_class_that_only_storm_has_is_kept(key, name, write):
+    c = load(files=[write(f"{key}: {name}")], strict=True)
+    assert c[key] == name
+    assert c.to_overrides() == [f"{key}={name}"]
+
+
 # --- Pacemakers ------------------------------------------------------------------------------
 
 

@@ -4,9 +4,11 @@ Ranges are Java's where Storm's daemons read the same file; where Storm wants wh
 fractions are taken too.
 """
 
+import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +18,9 @@ from stormkeeper.errors import ConfigError
 
 #: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
 JAVA_INT_MAX = 2**31 - 1
+
+#: A Java class with its package, whose names may be in any script.
+_CLASS: Final = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
 #: Text that is not empty.
 Text = Annotated[str, Meta(min_length=1)]
@@ -39,6 +44,11 @@ class Key:
         Whether a single value stands for a list of one.
     check
         Raises `ConfigError` for what a type cannot express.
+    unset
+        Values with which Storm takes the key for one that is not set, as the default then holds.
+    is_class
+        Whether it names a Java class. One that is not among `type` is kept, as Storm may have it
+        where nothing here is asked for it; whoever needs the class refuses it.
     """
 
     name: str
@@ -47,6 +57,16 @@ class Key:
     meaning: str
     is_list: bool = False
     check: Callable[[Any], object] | None = None
+    unset: tuple[Any, ...] = ()
+    is_class: bool = False
+
+    def is_unset(self, value: Any) -> bool:
+        """Return whether `value` is as good as none."""
+        return any(type(value) is type(none) and value == none for none in self.unset)
+
+    def is_elsewhere(self, value: Any) -> bool:
+        """Return whether `value` names a class that may be there in Storm, if not here."""
+        return self.is_class and isinstance(value, str) and _CLASS.fullmatch(value) is not None
 
     def convert(self, value: Any) -> Any:
         """Return `value` as this key's type.
@@ -131,21 +151,32 @@ def text_or_null(name: str, meaning: str) -> Key:
     return Key(name, Text | None, "text that is not empty, or null", meaning)
 
 
+def storms_text_or_null(name: str, meaning: str) -> Key:
+    """Return a key as of `text_or_null` of Storm's, to which an empty text is none."""
+    key = text_or_null(name, meaning)
+    return dataclasses.replace(key, unset=("",))
+
+
+def class_of(name: str, kind: Any, meaning: str) -> Key:
+    """Return a key as of `one_of` that names a Java class, of which Storm may have others."""
+    return dataclasses.replace(one_of(name, kind, meaning), is_class=True)
+
+
 def one_of(name: str, kind: Any, meaning: str) -> Key:
     """Return a key whose value is one of those of `kind`, a ``Literal``."""
     return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
 
 
-def servers(name: str, meaning: str, *, least: int = 0) -> Key:
-    """Return a key whose value is a list of addresses, of `least` or more."""
+def servers(name: str, meaning: str, *, least: int = 0, unset: tuple[Any, ...] = ()) -> Key:
+    """Return a key whose value is a list of addresses, of `least` or more; `unset` as of `Key`."""
     kind = Annotated[list[Text], Meta(min_length=least)]
     allowed = "a list of host or host:port" + (", not empty" if least else "")
-    return Key(name, kind, allowed, meaning, is_list=True, check=check_addresses)
+    return Key(name, kind, allowed, meaning, is_list=True, check=check_addresses, unset=unset)
 
 
 def texts(name: str, meaning: str) -> Key:
-    """Return a key whose value is a list of texts."""
-    return Key(name, list[Text], "a list of texts", meaning, is_list=True)
+    """Return a key whose value is a list of texts; Storm takes null for one without any."""
+    return Key(name, list[Text], "a list of texts", meaning, is_list=True, unset=(None,))
 
 
 def check_addresses(value: list[str]) -> None:

@@ -315,8 +315,11 @@ def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for name, value in values.items():
         key = SCHEMA.get(name)
-        if key is None:
+        if key is None or key.is_elsewhere(value):
             checked[name] = copy.deepcopy(value)
+            continue
+        if key.is_unset(value):
+            checked[name] = defaults()._values[name]
             continue
         try:
             checked[name] = key.convert(value)

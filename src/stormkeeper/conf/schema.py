@@ -16,6 +16,7 @@ from stormkeeper.conf.kinds import (
     bytes_or_null,
     check_addresses,
     check_distinct,
+    class_of,
     one_of,
     port,
     port_or_null,
@@ -23,6 +24,7 @@ from stormkeeper.conf.kinds import (
     seconds_from,
     seconds_or_null,
     servers,
+    storms_text_or_null,
     switch,
     text,
     text_or_null,
@@ -72,15 +74,15 @@ _ZNODE = r"^/([^/\s]+(/[^/\s]+)*)?$"
 _KEYS = (
     # Storm
     text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
-    text_or_null(
+    storms_text_or_null(
         "storm.local.hostname", "name of this machine in the cluster; null: what the system says"
     ),
-    one_of(
+    class_of(
         "storm.cluster.state.store",
         StateStore,
         "where the cluster's state is: all in ZooKeeper, or heartbeats in Pacemaker (two names)",
     ),
-    one_of(
+    class_of(
         "storm.meta.serialization.delegate",
         SerializationDelegate,
         "how records are written: plain, gzip or zstd; all are read",
@@ -107,22 +109,22 @@ _KEYS = (
         "longest wait between two retries, ms",
         least=0,
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.auth.scheme", "how daemons authenticate to ZooKeeper (digest); null: not"
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.auth.payload",
         "what daemons authenticate to ZooKeeper with (user:password)",
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.topology.auth.scheme",
         "how a topology's workers authenticate to ZooKeeper (digest); null: not",
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.topology.auth.payload",
         "what a topology's workers authenticate to it with (user:password)",
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.superACL",
         "who may do everything with what workers make, as scheme:id (sasl:nimbus): the daemons",
     ),
@@ -131,26 +133,27 @@ _KEYS = (
         "storm.zookeeper.ssl.hostnameVerification",
         "whether the name that is connected to must stand in the server's certificate",
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.ssl.keystore.path",
         "key and certificates to show to ZooKeeper, in one file, as PEM",
     ),
-    text_or_null("storm.zookeeper.ssl.keystore.password", "the passphrase of that key"),
-    text_or_null(
+    storms_text_or_null("storm.zookeeper.ssl.keystore.password", "the passphrase of that key"),
+    storms_text_or_null(
         "storm.zookeeper.ssl.truststore.path",
         "certificates of who signs ZooKeeper's, as PEM; null: those that the system trusts",
     ),
-    text_or_null(
+    storms_text_or_null(
         "storm.zookeeper.ssl.truststore.password", "Storm's; without effect, as PEM has none"
     ),
     # Pacemaker
-    servers("pacemaker.servers", "Pacemakers to write to and read from"),
+    servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
     Key(
         "pacemaker.host",
         Text | None,
         "host or host:port, or null",
         "the one Pacemaker, as Storm 1.x names it; pacemaker.servers comes first",
         check=lambda value: check_addresses([value]),
+        unset=("",),
     ),
     port(
         "pacemaker.port",
@@ -167,8 +170,8 @@ _KEYS = (
     ),
     switch("pacemaker.auth.writes", "whether writers and deleters must authenticate too"),
     texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
-    text_or_null("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
-    text_or_null(
+    storms_text_or_null("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
+    storms_text_or_null(
         "java.security.auth.login.config", "JAAS file with the passwords or keytabs of a daemon"
     ),
     whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
@@ -235,7 +238,10 @@ _KEYS = (
     ),
     # Nimbus
     servers(
-        "nimbus.seeds", "where a Nimbus runs; nimbus.thrift.port where no port is given", least=1
+        "nimbus.seeds",
+        "where a Nimbus runs; nimbus.thrift.port where no port is given",
+        least=1,
+        unset=(None, []),
     ),
     port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
     seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
@@ -251,6 +257,7 @@ _KEYS = (
         "slots of a machine: a worker each, named by port",
         is_list=True,
         check=check_distinct,
+        unset=(None,),
     ),
     seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
     seconds(
@@ -265,7 +272,7 @@ _KEYS = (
         "task.heartbeat.frequency.secs", "time between a worker's heartbeats to the cluster state"
     ),
     # Topology
-    text_or_null(
+    storms_text_or_null(
         "topology.name", "name of a topology, by which its workers' clients call themselves"
     ),
     whole("topology.workers", "most workers that a topology may have", least=1),
