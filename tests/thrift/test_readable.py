@@ -207,3 +207,9 @@ def test_every_record_can_be_shown(record):
 def test_only_records_are_rendered():
     with pytest.raises(TypeError, match="dict is not a record"):
         render({})
+
+
+def test_what_else_is_known_of_a_heartbeat_stands_with_its_times():
+    lines = render(beat({}), [("age-secs", "2.5"), ("server", "a:6699")]).splitlines()
+    assert lines[:-2] == render(beat({})).splitlines()
+    assert lines[-2:] == ["age-secs     2.5", "server       a:6699"]

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stormkeeper.cli.options import ConfigFault, Fault, conf_options, examples, faults, load_conf
+from stormkeeper.cli.options import (
+    ConfigFault,
+    Fault,
+    conf_options,
+    examples,
+    faults,
+    load_conf,
+)
 from stormkeeper.errors import (
     ConfigError,
     PacemakerUnavailableError,
@@ -21,6 +28,7 @@ from stormkeeper.errors import (
 
 if TYPE_CHECKING:
     from stormkeeper.pacemaker.client.pool import PacemakerPool
+    from stormkeeper.pacemaker.client.readings import Reading
 
 #: Tries after the first: a person waits, and can ask again.
 _RETRIES = 2
@@ -94,15 +102,17 @@ def list_below(path: str, as_json: bool) -> None:
     Where nothing lies below and PATH is itself a heartbeat, it is printed as `get` does.
 
     PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
-    left out. Exit code 1: nothing is there, or no Pacemaker answered.
+    left out.
+
+    Exit code 1: nothing is there, or no Pacemaker answered.
     """
     with _asking() as pool:
         names = sorted(pool.children(path))
-        data = None if names else pool.get_pulse(path)
+        reading = None if names else pool.reading(path)
     if names:
         click.echo(json.dumps(names) if as_json else "\n".join(names))
-    elif data is not None:
-        click.echo(_shown(data, as_json=as_json))
+    elif reading is not None:
+        click.echo(_shown(reading, as_json=as_json))
     else:
         raise Fault(f"nothing at {path}")
 
@@ -120,22 +130,25 @@ def list_below(path: str, as_json: bool) -> None:
 def get(path: str, as_json: bool) -> None:
     """Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
 
-    A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each Pacemaker
-    is and can do.
+    server says which Pacemaker has it, and age-secs how long ago it came there, by the
+    Pacemaker's clock, unless that is Storm's own, which does not tell; time-secs is the worker's
+    clock. A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each
+    Pacemaker is and can do.
 
-    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out. Exit code 1: no
-    heartbeat is there, or no Pacemaker answered.
+    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out.
+
+    Exit code 1: no heartbeat is there, or no Pacemaker answered.
     """
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
         return
     with _asking() as pool:
-        data = pool.get_pulse(path)
-        below = data is None and bool(pool.children(path))
-    if data is None:
+        reading = pool.reading(path)
+        below = reading is None and bool(pool.children(path))
+    if reading is None:
         hint = f"; see `storm heartbeats list {path}`" if below else ""
         raise Fault(f"no heartbeat at {path}{hint}")
-    click.echo(_shown(data, as_json=as_json))
+    click.echo(_shown(reading, as_json=as_json))
 
 
 @heartbeats.command(
@@ -255,17 +268,27 @@ def _print_servers(*, as_json: bool) -> None:
             click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
 
 
-def _shown(data: bytes, *, as_json: bool) -> str:
+def _shown(reading: "Reading", *, as_json: bool) -> str:
     from stormkeeper.thrift import readable
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat
     from stormkeeper.thrift.serialization import deserialize
 
+    data, age = reading.details, reading.age_secs
+    where: dict[str, Any] = {} if age is None else {"age_secs": round(age, 3)}
+    where["server"] = str(reading.server)
     try:
         record = deserialize(ClusterWorkerHeartbeat, data)
     except SerializationError as error:
-        click.echo(f"storm: not a heartbeat ({error}); shown in hexadecimal", err=True)
+        old = "" if age is None else f"{age:.1f} s old, "
+        click.echo(
+            f"storm: not a heartbeat ({error}), {old}on {reading.server}; shown in hexadecimal",
+            err=True,
+        )
         if as_json:
-            return json.dumps({"hex": data.hex()})
+            return json.dumps({"hex": data.hex(), **where})
         lines = (data[i : i + _HEX_WIDTH].hex() for i in range(0, len(data), _HEX_WIDTH))
         return "\n".join(lines)
-    return json.dumps(readable.to_builtins(record)) if as_json else readable.render(record)
+    if as_json:
+        return json.dumps({**readable.to_builtins(record), **where})
+    also = [] if age is None else [("age-secs", f"{age:.1f}")]
+    return readable.render(record, [*also, ("server", str(reading.server))])

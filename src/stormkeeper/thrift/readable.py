@@ -86,16 +86,23 @@ def key_text(key: object) -> str:
     return str(key)
 
 
-def render(record: object) -> str:
+def render(record: object, also: Iterable[tuple[str, str]] = ()) -> str:
     """Return a record as text of several lines, without a newline at its end.
 
     A `ClusterWorkerHeartbeat` becomes what ``storm heartbeats get`` shows: the topology and the
     times, then for every executor a table of its statistics, one column for each window. Other
     records become their fields, one to a line. The same record always gives the same text, and
     characters that are not printable (heartbeats come from anywhere) are escaped.
+
+    Parameters
+    ----------
+    record : object
+        A record.
+    also : iterable of (name, text)
+        What else is known of a heartbeat, such as its age; shown with the times.
     """
     if isinstance(record, ClusterWorkerHeartbeat):
-        lines = _heartbeat(record)
+        lines = _heartbeat(record, also)
     elif isinstance(record, TPayload):
         lines = _fields([(_label(name), value) for name, value in _set_fields(record)])
     else:
@@ -173,11 +180,13 @@ def _scalar(value: object) -> str:
 # ---- heartbeats ----------------------------------------------------------------------------------
 
 
-def _heartbeat(beat: ClusterWorkerHeartbeat) -> Iterator[str]:
+def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield f"storm-id     {_printable(beat.storm_id)}"
     yield f"time-secs    {beat.time_secs}{_date(beat.time_secs)}"
     yield f"uptime-secs  {beat.uptime_secs}{_duration(beat.uptime_secs)}"
     yield f"executors    {len(beat.executor_stats)}"
+    for name, text in also:
+        yield f"{name:<11}  {text}"
     for executor, stats in _in_order(beat.executor_stats):
         yield ""
         yield from _executor(executor, stats)

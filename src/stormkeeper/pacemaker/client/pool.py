@@ -31,7 +31,7 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.conversations import Conversation, copies_below, copy_of, single
 from stormkeeper.pacemaker.client.fanout import Outcomes, Tries, ask_all
 from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
-from stormkeeper.pacemaker.client.readings import Reading, newest, newest_of_each
+from stormkeeper.pacemaker.client.readings import Copy, Reading, newest, newest_of_each
 from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.settings import ClientSettings, Role
 from stormkeeper.pacemaker.client.silence import Silence
@@ -153,6 +153,11 @@ class PacemakerPool:
         """The server that writes go to at present."""
         return self._writer.server
 
+    @property
+    def silent(self) -> frozenset[Address]:
+        """The servers that the last read missed, as they did not answer or refused."""
+        return self._silence.silent
+
     def __enter__(self) -> Self:
         return self
 
@@ -191,23 +196,52 @@ class PacemakerPool:
 
         Only where several servers have one are they asked for its age.
         """
-        question = Message(MessageType.GET_PULSE, path=path)
-        answers = self._ask_all(lambda _: single(question))
-        held = {
-            address: answer.pulse.details
-            for address, answer in answers.items()
-            if answer.pulse is not None and answer.pulse.details is not None
-        }
+        held, missed = self._held(path)
         if len(held) < 2:
             return next(iter(held.values()), None)
+        best = newest(self._copies(path, held, missed), time_secs_of)
+        return None if best is None else best.details
+
+    def reading(self, path: str) -> Reading | None:
+        """Return what `get_pulse` does, with its age and where it is; None if none has one."""
+        held, missed = self._held(path)
+        if not held:
+            return None
+        try:
+            copies = self._copies(path, held, missed)
+        except PacemakerClosedError:
+            raise
+        except PacemakerUnavailableError:  # those that have it are gone since; no age, then
+            copies = [Copy(server, details, None) for server, details in held.items()]
+        best = newest(copies, time_secs_of)
+        if best is None or best.details is None:
+            return None
+        age = None if best.received is None else max(0.0, time.monotonic() - best.received)
+        return Reading(best.details, age, best.server)
+
+    def _held(self, path: str) -> tuple[dict[Address, bytes], dict[Address, StormkeeperError]]:
+        """Return the pulses of exactly `path` by their servers, and the servers that failed."""
+        question = Message(MessageType.GET_PULSE, path=path)
+        outcomes = self._outcomes_of_all(lambda _: single(question))
+        held = {
+            address: answer.pulse.details
+            for address, answer in outcomes.answered.items()
+            if answer.pulse is not None and answer.pulse.details is not None
+        }
+        return held, outcomes.failed
+
+    def _copies(
+        self, path: str, servers: Iterable[Address], missed: Mapping[Address, StormkeeperError]
+    ) -> list[Copy]:
+        """Return what some servers hold for exactly `path`, with its age."""
         outcomes = self._talk_to_all(
             lambda client: copy_of(path, client.address, time.monotonic),
-            [self._clients[address] for address in held],
+            [self._clients[address] for address in servers],
         )
         self._check(outcomes)
-        copies = [copy for copy in outcomes.answered.values() if copy is not None]
-        best = newest(copies, time_secs_of)
-        return None if best is None else best.details
+        if outcomes.failed:
+            self._silence.note({**missed, **outcomes.failed})
+        return [copy for copy in outcomes.answered.values() if copy is not None]
 
     def exists(self, path: str) -> bool:
         """Whether any server has a pulse of exactly `path`."""
@@ -292,10 +326,15 @@ class PacemakerPool:
 
     def _ask_all(self, converse: Callable[[PacemakerClient], Conversation[T]]) -> dict[Address, T]:
         """Return the answers of those servers that answer, at least one."""
+        return self._outcomes_of_all(converse).answered
+
+    def _outcomes_of_all(
+        self, converse: Callable[[PacemakerClient], Conversation[T]]
+    ) -> Outcomes[T]:
         outcomes = self._talk_to_all(converse, self._clients.values())
         self._check(outcomes)
         self._silence.note(outcomes.failed)
-        return outcomes.answered
+        return outcomes
 
     def _talk_to_all(
         self,

@@ -35,6 +35,11 @@ class Silence:
         self._silent: frozenset[Address] = frozenset()
         self._logged = 0.0
 
+    @property
+    def silent(self) -> frozenset[Address]:
+        """The servers that the last read missed."""
+        return self._silent
+
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
         """Take note of the servers that a read missed, and why."""
         silent = frozenset(failed)

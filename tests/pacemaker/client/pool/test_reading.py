@@ -8,11 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
+from stormkeeper.pacemaker.wire import Message, Pulse
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from support.pacemaker import nobody
 from support.pools import TRY, address, timed
-from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
+from support.scripted_pacemaker import (
+    JavaPacemaker,
+    ScriptedConnection,
+    ScriptedPacemaker,
+    refusing,
+)
 from support.waiting import until
 
 #: Between pulses whose order matters: two servers' ages are told by answers that may come late.
@@ -66,6 +72,43 @@ def test_a_copy_that_is_older_than_its_deletion_elsewhere_does_not_count(daemons
     one.send_pulse("/w/alive", b"newest")
     readings = pool_of(*daemons).readings("/w")
     assert {path: reading.details for path, reading in readings.items()} == {"/w/alive": b"newest"}
+
+
+def test_the_reading_of_one_path_has_its_age_and_its_server(daemons, pool_of, direct):
+    one, other = map(direct, daemons)
+    pool = pool_of(*daemons)
+    assert pool.reading("/w/x") is None
+    one.send_pulse("/w/x", b"older")
+    time.sleep(APART_SECS)
+    reading = pool.reading("/w/x")
+    assert (reading.details, reading.server) == (b"older", one.address)
+    assert APART_SECS * 0.9 <= reading.age_secs < 10.0
+    other.send_pulse("/w/x", b"newer")
+    reading = pool.reading("/w/x")
+    assert (reading.details, reading.server) == (b"newer", other.address)
+    assert reading.age_secs < 10.0
+    assert pool.silent == frozenset()
+
+
+def test_a_reading_whose_server_tells_no_age_any_more_is_one_without(stack, pool_of):
+    def once(connection):
+        request = connection.request()
+        connection.answer(Message(11, request.message_id, pulse=Pulse("/w/x", b"1")))
+
+    java = stack.enter_context(ScriptedPacemaker(once, ScriptedConnection.reset))
+    pool = pool_of(java, retries=1)
+    reading = pool.reading("/w/x")
+    assert (reading.details, reading.age_secs, str(reading.server)) == (b"1", None, java.address)
+
+
+def test_the_servers_that_a_read_missed_are_told(own_daemons, pool_of, direct):
+    direct(own_daemons[0]).send_pulse("/w/x", b"1")
+    pool = pool_of(*own_daemons, retries=0)
+    own_daemons[1].kill()
+    assert pool.children("/w") == ["x"]
+    assert pool.silent == {address(own_daemons[1])}
+    own_daemons[1].start()
+    assert until(lambda: pool.reading("/w/x") and not pool.silent)
 
 
 def test_java_pacemakers_are_ranked_by_the_time_in_the_pulse(stack, pool_of):
