@@ -92,6 +92,10 @@ class KerberosRealm:
                 self._realm.extract_keytab(principal, str(path))
         return path
 
+    def renew_key(self, principal: str) -> None:
+        """Give a principal a new key, which is in none of its keytabs."""
+        self._realm.change_password(principal)
+
     def kinit(self, principal: str) -> Path:
         """Return a ticket cache of its own with a ticket for a principal."""
         cache = self.folder / f"{principal.replace('/', '_')}.ccache"

@@ -38,6 +38,10 @@ _REASON = 300
 
 _KRB5 = gssapi.MechType.kerberos
 
+#: What a keytab without the key of a ticket's version gives: KRB_AP_ERR_BADKEYVER, 44 (RFC 4120
+#: §7.5.9), above MIT Kerberos's base for such errors, as the unsigned number that GSSAPI has.
+_BAD_KEY_VERSION = (-1765328384 + 44) % 2**32
+
 
 class Keytab:
     """The server's key for its service, out of a keytab.
@@ -107,7 +111,7 @@ class GssapiServer:
         try:
             return step(token)
         except gssapi.exceptions.GSSError as error:
-            raise AuthenticationError(f"Kerberos: {_reason(error)}") from error
+            raise AuthenticationError(_reason(error) + _remedy(error)) from error
 
     def _accept(self, token: bytes) -> bytes:
         answer: bytes | None = self._context.step(token)
@@ -236,7 +240,7 @@ class GssapiClient:
         try:
             return step(token)
         except gssapi.exceptions.GSSError as error:
-            raise AuthenticationError(f"Kerberos: {_reason(error)}") from error
+            raise AuthenticationError(_reason(error)) from error
 
     def _negotiate(self, token: bytes) -> bytes:
         if self._context is None:
@@ -339,7 +343,19 @@ def _client_store(login: Login) -> dict[str, str]:
     return keytab | {"ccache": cache}
 
 
+def _remedy(error: Any) -> str:
+    """Return what is to be done about an error at a server, if that is known."""
+    if error.min_code != _BAD_KEY_VERSION:
+        return ""
+    return (
+        "; the ticket is for another version of the service's key: add the newest one to the keytab"
+        " with kadmin's ktadd, then reload the daemon"
+    )
+
+
 def _reason(error: Any) -> str:
     """Return what the mechanism says, or the GSSAPI itself where that is silent."""
     texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
+    # A token that is none, or was changed on its way, has no code of the mechanism's own.
+    texts = [text for text in texts if text != "Success"]
     return printable("; ".join(texts or error.get_all_statuses(error.maj_code, True)), _REASON)
