@@ -37,13 +37,22 @@ def test_a_user_without_a_password():
 
 
 def test_several_users():
-    users = credentials.user_passwords(login('username=a password=x user_b="y" user_a="z"'))
+    users = credentials.user_passwords(login('username=a password=x user_b="y" user_a="x"'))
     assert users == {"a": UserPassword("a", "x"), "b": UserPassword("b", "y")}
     assert list(credentials.user_passwords(login("user_b=y"))) == ["b"]
     with pytest.raises(ConfigError, match="has no username"):
         credentials.user_passwords(login("x=y"))
     with pytest.raises(ConfigError, match="has no user_b"):
         credentials.user_passwords(login('user_b=""'))
+
+
+@pytest.mark.parametrize("of", [credentials.user_password, credentials.user_passwords])
+def test_a_user_with_two_passwords(of):
+    told = "F:1: section S has two passwords for the user 'a', as password and as user_a; keep one"
+    with pytest.raises(ConfigError) as caught:
+        of(login('username=a password="HUSH" user_b="HUSH" user_a="QUIET"'))
+    assert str(caught.value) == told
+    of(login('username=a password="HUSH" user_b="QUIET" user_a="HUSH"'))
 
 
 def test_no_repr_shows_a_password():

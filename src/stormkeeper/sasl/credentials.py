@@ -5,6 +5,7 @@ import binascii
 import hashlib
 from dataclasses import dataclass, field
 
+from stormkeeper.errors import ConfigError
 from stormkeeper.sasl.jaas import Login
 from stormkeeper.sasl.mechanism import Mechanism
 
@@ -33,9 +34,16 @@ def user_password(login: Login) -> UserPassword:
     Raises
     ------
     ConfigError
-        When either is missing.
+        When either is missing, or a ``user_NAME`` gives the same user another password.
     """
-    return UserPassword(login.option("username"), login.option("password"))
+    user = UserPassword(login.option("username"), login.option("password"))
+    other = f"{_USER_OPTION}{user.username}"
+    if login.options.get(other, user.password) != user.password:
+        raise ConfigError(
+            f"{login.place}: section {login.section} has two passwords for the user"
+            f" {printable(user.username)!r}, as password and as {printable(other)}; keep one"
+        )
+    return user
 
 
 def user_passwords(login: Login) -> dict[str, UserPassword]:
@@ -44,7 +52,7 @@ def user_passwords(login: Login) -> dict[str, UserPassword]:
     Raises
     ------
     ConfigError
-        When there is none, or one has no password.
+        When there is none, one has no password, or one has two that differ.
     """
     users = {
         option.removeprefix(_USER_OPTION): UserPassword(
