@@ -137,6 +137,39 @@ def test_the_newest_of_several_pacemakers_is_shown(storm, start_pacemaker, heart
     assert json.loads(told.stdout)["server"] == servers[0].address
 
 
+def test_what_some_pacemakers_do_not_say_has_an_exit_code(storm, start_pacemaker, heartbeat):
+    servers = [start_pacemaker(), start_pacemaker()]
+    with PacemakerClient(servers[0].address) as client:
+        client.send_pulse(PATH, serialize(heartbeat))
+    both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
+    servers[1].kill()
+    for command, path, shown in [
+        ("list", "/workerbeats", '["word-count-1-1700000000"]\n'),
+        ("list", PATH, '{"storm_id"'),
+        ("get", PATH, '{"storm_id"'),
+        ("get", "/.stormkeeper", f'{{"{servers[0].address}"'),
+        ("list", "/nowhere", ""),
+        ("get", "/workerbeats", ""),
+    ]:
+        told = storm("heartbeats", command, path, "--json", "-c", both)
+        assert (told.returncode, told.stdout[: len(shown)]) == (3, shown)
+        warning, *rest = told.stderr.splitlines()
+        assert warning.startswith("storm: warning: ")
+        assert servers[1].address in warning
+        assert len(rest) == (0 if shown else 1)
+        if not shown:
+            assert told.stdout == ""
+            assert f" at {path} on the Pacemakers that answered" in rest[0]
+    told = storm("heartbeats", "get", "/.stormkeeper", "--json", "-c", both)
+    one, other = (json.loads(told.stdout)[server.address] for server in servers)
+    assert "instance" in one
+    assert "did not answer" in other.pop("error")
+    assert other == {}
+    told = storm("heartbeats", "get", "/.stormkeeper", "-c", both)
+    assert told.returncode == 3
+    assert servers[1].address not in told.stdout
+
+
 def test_a_java_pacemaker_tells_no_age(storm, heartbeat):
     java = JavaPacemaker()
     java.store[PATH] = serialize(heartbeat)
@@ -331,6 +364,22 @@ def test_a_refused_path_is_not_put_down_to_authentication_alone(ask, path):
     assert told.returncode == 1
     assert "or the path or the answer exceeds a limit" in told.stderr
     assert "the server's log has the reason" in told.stderr
+
+
+def test_pacemakers_with_other_methods_are_missing_in_what_is_read(storm, start_pacemaker, jaas):
+    key, _, file = jaas("jaas.conf", "pw-of-the-reader").partition("=")
+    asking = start_pacemaker(conf={"pacemaker.auth.method": "DIGEST", key: file})
+    open_to_all = start_pacemaker()
+    servers = f"pacemaker.servers=['{asking.address}', '{open_to_all.address}']"
+    list_ = ("heartbeats", "list", "/workerbeats", "-c", servers)
+    digest = ("-c", "pacemaker.auth.method=DIGEST", "-c", f"{key}={file}")
+    for options, missing in ((digest, open_to_all), ((), asking)):
+        told = storm(*list_, *options)
+        assert (told.returncode, told.stdout) == (3, "")
+        warning, nothing = told.stderr.splitlines()
+        assert warning.startswith("storm: warning: 1 of 2 Pacemakers are missing")
+        assert missing.address in warning
+        assert nothing == "storm: nothing at /workerbeats on the Pacemakers that answered"
 
 
 def test_a_pacemaker_with_tls_is_read_by_who_trusts_it(storm, start_pacemaker):

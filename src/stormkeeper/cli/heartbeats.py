@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from stormkeeper.cli.options import (
     Fault,
     conf_options,
     examples,
+    exit_with,
     faults,
     load_conf,
 )
@@ -27,6 +28,7 @@ from stormkeeper.errors import (
 )
 
 if TYPE_CHECKING:
+    from stormkeeper.conf import Address
     from stormkeeper.pacemaker.client.pool import PacemakerPool
     from stormkeeper.pacemaker.client.readings import Reading
 
@@ -46,6 +48,9 @@ _REMEDIES = {
 }
 _SEE_LOG = "see its machine and its log"
 
+#: Exit code of `list` and `get` where some Pacemakers did not answer, and others did.
+_PARTIAL = 3
+
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
 
@@ -54,6 +59,12 @@ class _BadPath(Fault):
     """Ends the command: what was given is no path."""
 
     exit_code = 2
+
+
+class _NotAllSaid(Fault):
+    """Ends the command: nothing was found where some Pacemakers did not answer."""
+
+    exit_code = _PARTIAL
 
 
 def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
@@ -104,17 +115,22 @@ def list_below(path: str, as_json: bool) -> None:
     PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
     left out.
 
-    Exit code 1: nothing is there, or no Pacemaker answered.
+    Exit code 1: nothing is there, or no Pacemaker answered. 3: some Pacemakers did not answer, or
+    refused, and others did: what the former hold, which may be all, is not printed; stderr names
+    them.
     """
     with _asking() as pool:
         names = sorted(pool.children(path))
+        silent = pool.silent
         reading = None if names else pool.reading(path)
+        silent |= pool.silent
     if names:
         click.echo(json.dumps(names) if as_json else "\n".join(names))
     elif reading is not None:
         click.echo(_shown(reading, as_json=as_json))
     else:
-        raise Fault(f"nothing at {path}")
+        raise _nothing(f"nothing at {path}", silent)
+    exit_with(_PARTIAL if silent else 0)
 
 
 @heartbeats.command(
@@ -137,18 +153,22 @@ def get(path: str, as_json: bool) -> None:
 
     PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out.
 
-    Exit code 1: no heartbeat is there, or no Pacemaker answered.
+    Exit code 1: no heartbeat is there, or no Pacemaker answered. 3: some Pacemakers did not answer,
+    or refused, and others did: a newer heartbeat may be there, or the only one; stderr names them.
     """
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
         return
     with _asking() as pool:
         reading = pool.reading(path)
+        silent = pool.silent
         below = reading is None and bool(pool.children(path))
+        silent |= pool.silent
     if reading is None:
         hint = f"; see `storm heartbeats list {path}`" if below else ""
-        raise Fault(f"no heartbeat at {path}{hint}")
+        raise _nothing(f"no heartbeat at {path}", silent, hint)
     click.echo(_shown(reading, as_json=as_json))
+    exit_with(_PARTIAL if silent else 0)
 
 
 @heartbeats.command(
@@ -192,6 +212,13 @@ def top(once: bool, as_json: bool, interval: float) -> None:
             command.run(conf, interval=interval, once=once, as_json=as_json)
     except KeyboardInterrupt:
         return
+
+
+def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
+    """Make the end of a command that found nothing at those that answered."""
+    if not silent:
+        return Fault(f"{what}{hint}")
+    return _NotAllSaid(f"{what} on the Pacemakers that answered{hint}")
 
 
 def normal(path: str) -> str:
@@ -253,19 +280,22 @@ def _print_servers(*, as_json: bool) -> None:
     from stormkeeper.thrift import readable
 
     for failure in failures:
-        click.echo(f"storm: {failure}", err=True)
-    told: dict[str, dict[str, Any] | None] = {
-        str(server): None if answer is None else readable.to_builtins(answer)
-        for server, answer in answers.items()
-        if not isinstance(answer, StormkeeperError)
-    }
+        click.echo(f"storm: warning: {failure}", err=True)
+    told: dict[str, dict[str, Any] | None] = {}
+    for server, answer in answers.items():
+        if isinstance(answer, StormkeeperError):
+            if as_json:
+                told[str(server)] = {"error": str(answer)}
+        else:
+            told[str(server)] = None if answer is None else readable.to_builtins(answer)
     if as_json:
         click.echo(json.dumps(told))
-        return
-    for server, info in told.items():
-        click.echo(f"{server}:" if info else f"{server}: a Pacemaker without extensions")
+        exit_with(_PARTIAL if failures else 0)
+    for address, info in told.items():
+        click.echo(f"{address}:" if info else f"{address}: a Pacemaker without extensions")
         for name, value in (info or {}).items():
             click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
+    exit_with(_PARTIAL if failures else 0)
 
 
 def _shown(reading: "Reading", *, as_json: bool) -> str:
