@@ -90,6 +90,7 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     )
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     _log.info("%s", server.describe())
+    _warn_of_shortage(server)
     announce(f"pacemaker listening on {address}")
     await stop
     observation.stopping()
@@ -121,6 +122,12 @@ def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
     )
 
 
+def _warn_of_shortage(server: PacemakerServer) -> None:
+    shortage = server.shortage()
+    if shortage is not None:
+        _log.warning("%s", shortage)
+
+
 def _reload(
     server: PacemakerServer, read_again: Callable[[Conf], Conf], observation: Observation
 ) -> None:
@@ -132,4 +139,6 @@ def _reload(
     else:
         level = logging.WARNING if change.later else logging.INFO
         _log.log(level, "reloaded: %s", change.describe())
+        if any(text.startswith("pacemaker.max.connections = ") for text in change.changes):
+            _warn_of_shortage(server)
     observation.ready()

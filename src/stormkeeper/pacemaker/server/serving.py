@@ -44,6 +44,8 @@ DRAIN: Final = 2.0
 _BUFFERED_SHARE: Final = 8
 #: Descriptors that are kept from clients: our own, and a file that is read at a reload.
 _OWN_DESCRIPTORS: Final = 64
+#: Fewer open files than these are not meant for a daemon that serves a cluster.
+_FEW_DESCRIPTORS: Final = 1_000
 #: One line about connections that are turned away, for each cause, in so many seconds.
 _TURNED_AWAY_SECONDS: Final = 10.0
 
@@ -141,6 +143,24 @@ class PacemakerServer:
         return (
             f"engine: {self.engine.description}; {reads}, {writes}; {encryption};"
             f" at most {counted(self.admission.most, 'connection')}"
+        )
+
+    def shortage(self) -> str | None:
+        """Say whether open files limit the connections to fewer than are configured or usual."""
+        allowed = _descriptors()
+        wanted = self.conf["pacemaker.max.connections"]
+        if wanted:
+            if wanted <= self.admission.most:
+                return None
+            beside = f", and not the {wanted} of pacemaker.max.connections"
+        elif allowed >= _FEW_DESCRIPTORS:
+            return None
+        else:
+            beside = ""
+        return (
+            f"at most {counted(self.admission.most, 'connection')} at a time{beside}: this process"
+            f" may have {allowed} open files, of which {_OWN_DESCRIPTORS} are kept; raise"
+            " LimitNOFILE= in the unit, or the hard limit of open files (ulimit -Hn)"
         )
 
     def reload(self, new: Conf) -> reload.Reload:
@@ -265,8 +285,13 @@ def _ending(certificate: Certificate | None) -> str:
     return "" if certificate is None else f", certificate until {tls.shown(certificate.ends)}"
 
 
+def _descriptors() -> int:
+    """Return how many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 def _admitted(conf: Conf) -> tuple[int, int]:
     """Return the connections that are let in, in all and from one address."""
-    possible = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS)
+    possible = max(1, _descriptors() - _OWN_DESCRIPTORS)
     most = conf["pacemaker.max.connections"] or possible
     return min(most, possible), conf["pacemaker.max.connections.per.address"]
