@@ -7,7 +7,16 @@ import socket
 from stormkeeper.errors import ListenError
 
 
-def listen(host: str, port: int, *, keys: str, backlog: int, if_taken: str = "") -> socket.socket:
+def listen(
+    host: str,
+    port: int,
+    *,
+    keys: str,
+    backlog: int,
+    if_taken: str = "",
+    if_elsewhere: str = "",
+    if_forbidden: str = "",
+) -> socket.socket:
     """Return a non-blocking TCP socket that listens; IPv6 wildcards take IPv4 clients too.
 
     Parameters
@@ -20,6 +29,10 @@ def listen(host: str, port: int, *, keys: str, backlog: int, if_taken: str = "")
         Connections that may wait to be accepted.
     if_taken
         What to do if something else listens there, for the error.
+    if_elsewhere
+        The same if the address is not one of this machine's, or its name is not known.
+    if_forbidden
+        The same if this user may not listen there.
 
     Raises
     ------
@@ -39,8 +52,14 @@ def listen(host: str, port: int, *, keys: str, backlog: int, if_taken: str = "")
     except OSError as error:
         is_lookup = isinstance(error, socket.gaierror)
         reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
-        remedy = f": {if_taken}" if if_taken and error.errno == errno.EADDRINUSE else ""
-        raise ListenError(f"cannot listen on {host}:{port} ({keys}): {reason}{remedy}") from error
+        remedies = {
+            errno.EADDRINUSE: if_taken,
+            errno.EADDRNOTAVAIL: if_elsewhere,
+            errno.EACCES: if_forbidden,
+        }
+        remedy = if_elsewhere if is_lookup else remedies.get(error.errno or 0, "")
+        then = f": {remedy}" if remedy else ""
+        raise ListenError(f"cannot listen on {host}:{port} ({keys}): {reason}{then}") from error
     listener.setblocking(False)
     return listener
 

@@ -1,9 +1,15 @@
 """What a Pacemaker takes at its start, and what its log then says."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import stormkeeper
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
 from stormkeeper.state import factory
@@ -61,6 +67,51 @@ def test_open_files_that_suffice_are_no_warning(tmp_path):
         server.reload()
         [line] = until(lambda: shortages(server))
         assert "and not the 40 of pacemaker.max.connections" in line
+
+
+def test_the_log_says_what_runs_with_which_files_and_who_ended_it(start_pacemaker, tmp_path):
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.touch()
+    options = [part for file in files for part in ("--config", str(file))]
+    for given, told in ((options, f"{files[0]}, {files[1]}"), ([], "no file")):
+        server = start_pacemaker(options=given)
+        assert server.stop() == 0
+        version = re.escape(stormkeeper.__version__)
+        line = rf" INFO \S+ version {version}; configuration read from {told}\n"
+        assert re.search(line, server.log)
+        assert re.search(r" stopping: 0 connections, 0 pulses held; asked by SIGTERM\n", server.log)
+
+
+def cannot_listen(key, value, *launcher):
+    conf = {"pacemaker.bind.host": "127.0.0.1", "pacemaker.port": 0, key: value}
+    options = [part for pair in conf.items() for part in ("-c", "{}={}".format(*pair))]
+    command = [*launcher, sys.executable, "-m", "stormkeeper", "pacemaker", *options]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stdout) == (1, "")
+    [line] = told.stderr.splitlines()
+    assert "cannot listen on " in line
+    return line
+
+
+@pytest.mark.parametrize("value", ["nosuch.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_this_machines_is_told_with_what_to_set(value):
+    line = cannot_listen("pacemaker.bind.host", value)
+    assert line.endswith(
+        ": set pacemaker.bind.host to an address of this machine (`ip address` lists them), or to"
+        " 0.0.0.0 for all of them"
+    )
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv, to do without privileges")
+@pytest.mark.parametrize("key", ["pacemaker.port", "pacemaker.metrics.port"])
+def test_a_port_that_takes_a_privilege_is_told_with_what_to_set(key):
+    first = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if int(first.read_text()) <= 1:
+        pytest.skip("every port is for everybody here")
+    dropped = ["setpriv", "--bounding-set=-net_bind_service"] if os.geteuid() == 0 else []
+    line = cannot_listen(key, 1, *dropped)
+    assert f"Permission denied: set {key} to 1024 or more, or have systemd open it" in line
 
 
 def test_a_store_that_is_none_of_ours_is_refused_by_who_connects_to_it():

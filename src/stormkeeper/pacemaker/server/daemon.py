@@ -20,6 +20,7 @@ import signal
 import socket
 from collections.abc import Callable
 
+import stormkeeper
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import (
     announce,
@@ -34,7 +35,7 @@ from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
 from stormkeeper.pacemaker.server.accepting import BACKLOG
 from stormkeeper.pacemaker.server.figures import figures_of
-from stormkeeper.pacemaker.server.observation import Observation
+from stormkeeper.pacemaker.server.observation import AN_ADDRESS, PRIVILEGE, Observation
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.sasl import methods
 
@@ -89,18 +90,25 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
         signal.SIGHUP, functools.partial(_reload, server, read_again, observation)
     )
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    _log.info("%s", _version_and_files(server.conf))
     _log.info("%s", server.describe())
     _warn_of_shortage(server)
     announce(f"pacemaker listening on {address}")
-    await stop
+    asked_by = signal.Signals(await stop).name
     observation.stopping()
     connections = counted(len(server.sessions), "connection")
-    _log.info("stopping: %s, %s held", connections, counted(server.store.keys, "pulse"))
+    held = counted(server.store.keys, "pulse")
+    _log.info("stopping: %s, %s held; asked by %s", connections, held, asked_by)
     deaf = await server.stop()
     _log.info("stopped: %s had been open, answers not taken by %d", connections, deaf)
     observation.close()
     end_of_signals()
     return 0
+
+
+def _version_and_files(conf: Conf) -> str:
+    files = ", ".join(map(str, conf.files))
+    return f"version {stormkeeper.__version__}; configuration read from {files or 'no file'}"
 
 
 def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
@@ -118,6 +126,8 @@ def _listener(conf: Conf, manager: ServiceManager) -> socket.socket:
         conf["pacemaker.port"],
         keys="pacemaker.bind.host, pacemaker.port",
         if_taken="another Pacemaker may run there; stop it, or set pacemaker.port to another port",
+        if_elsewhere=f"set pacemaker.bind.host to {AN_ADDRESS}",
+        if_forbidden=f"set pacemaker.port to 1024 or more, or {PRIVILEGE}",
         backlog=BACKLOG,
     )
 

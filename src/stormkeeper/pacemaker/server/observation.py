@@ -17,6 +17,13 @@ _log = logging.getLogger(__name__)
 #: The name under which systemd passes the socket of the metrics.
 METRICS_SOCKET: Final = "metrics"
 
+#: What to set where an address cannot be had, for errors.
+AN_ADDRESS: Final = (
+    "an address of this machine (`ip address` lists them), or to 0.0.0.0 for all of them"
+)
+#: What else to do where a port takes a privilege.
+PRIVILEGE: Final = "have systemd open it (ListenStream= of a socket unit)"
+
 _BACKLOG: Final = 16
 #: Seconds between two lines of status for systemd.
 _STATUS_SECS: Final = 10.0
@@ -116,6 +123,8 @@ class Observation:
                 keys="pacemaker.metrics.bind.host, pacemaker.metrics.port",
                 backlog=_BACKLOG,
                 if_taken=f"{by_whom}; set pacemaker.metrics.port to another port",
+                if_elsewhere=f"set pacemaker.metrics.bind.host to {AN_ADDRESS}",
+                if_forbidden=f"set pacemaker.metrics.port to 1024 or more, or {PRIVILEGE}",
             )
         # 0.3 s and 5 MB, which a daemon without metrics needs not.
         from stormkeeper.pacemaker.server.metrics import pages  # noqa: PLC0415
