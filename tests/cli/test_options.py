@@ -1,4 +1,8 @@
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -68,6 +72,28 @@ def test_wrong_configuration_is_one_line_and_exit_code_2(storm, tmp_path, argume
         assert told.stdout == ""
         assert told.stderr.startswith(f"storm: {line}")
         assert len(told.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not shutil.which("setpriv"),
+    reason="root may read everything, and needs setpriv to do without",
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_file_that_may_not_be_read_is_one_line_as_well(tmp_path, as_json):
+    path = tmp_path / "forbidden.yaml"
+    path.touch(0)
+    powers = "--bounding-set=-dac_override,-dac_read_search"
+    command = ["setpriv", powers] if os.geteuid() == 0 else []
+    command += [sys.executable, "-m", "stormkeeper", "pacemaker", "--config", str(path)]
+    command += ["--log-json"] if as_json else []
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (told.returncode, told.stdout) == (2, "")
+    [line] = told.stderr.splitlines()
+    says = f"{path}: cannot be read: Permission denied"
+    if as_json:
+        assert (json.loads(line)["level"], json.loads(line)["message"]) == ("ERROR", says)
+    else:
+        assert line == f"storm: {says}"
 
 
 @pytest.mark.parametrize(

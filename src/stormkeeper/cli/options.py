@@ -104,7 +104,8 @@ def conf_options(command: F) -> F:
         click.option(
             "--config",
             metavar="FILE",
-            type=click.Path(path_type=Path),
+            # Whether it can be read is for who reads it to say, in a line as of any other fault.
+            type=click.Path(path_type=Path, readable=False),
             multiple=True,
             expose_value=False,
             callback=add_files,
