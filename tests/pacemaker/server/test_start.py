@@ -12,6 +12,7 @@ import pytest
 import stormkeeper
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
+from stormkeeper.pacemaker.server.daemon import without_effect
 from stormkeeper.state import factory
 from stormkeeper.state.storm.codec import Codec
 from support.pacemaker import PacemakerProcess
@@ -112,6 +113,44 @@ def test_a_port_that_takes_a_privilege_is_told_with_what_to_set(key):
     dropped = ["setpriv", "--bounding-set=-net_bind_service"] if os.geteuid() == 0 else []
     line = cannot_listen(key, 1, *dropped)
     assert f"Permission denied: set {key} to 1024 or more, or have systemd open it" in line
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        (
+            {"pacemaker.kerberos.users": ["ui"]},
+            [
+                "pacemaker.kerberos.users has no effect: it counts where pacemaker.auth.method is"
+                " KERBEROS, and that is NONE"
+            ],
+        ),
+        (
+            {"pacemaker.tls.key.file": "/k", "pacemaker.tls.certificate.file": "/c"},
+            [
+                "pacemaker.tls.certificate.file, pacemaker.tls.key.file have no effect, and the"
+                " port speaks no TLS: set pacemaker.tls.enable to true to switch it on"
+            ],
+        ),
+        (
+            {"pacemaker.tls.client.auth": "required"},
+            [
+                "pacemaker.tls.client.auth has no effect, and the port speaks no TLS: set"
+                " pacemaker.tls.enable to true to switch it on"
+            ],
+        ),
+        ({"pacemaker.kerberos.users": ["ui"], "pacemaker.auth.method": "KERBEROS"}, []),
+        ({"pacemaker.tls.key.file": "/k", "pacemaker.tls.enable": True}, []),
+        ({}, []),
+    ],
+)
+def test_a_setting_that_nothing_switches_on_is_told(conf, says):
+    assert without_effect(defaults().with_values(conf)) == says
+
+
+def test_what_has_no_effect_is_a_warning_at_the_start(start_pacemaker):
+    server = start_pacemaker(conf={"pacemaker.tls.ca.file": "/ca.pem"})
+    assert re.search(r" WARNING \S+ pacemaker\.tls\.ca\.file has no effect, ", server.log)
 
 
 def test_a_store_that_is_none_of_ours_is_refused_by_who_connects_to_it():

@@ -19,6 +19,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from typing import Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
@@ -33,6 +34,7 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging, counted
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
+from stormkeeper.pacemaker.server import tls
 from stormkeeper.pacemaker.server.accepting import BACKLOG
 from stormkeeper.pacemaker.server.figures import figures_of
 from stormkeeper.pacemaker.server.observation import AN_ADDRESS, PRIVILEGE, Observation
@@ -40,6 +42,9 @@ from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.sasl import methods
 
 _log = logging.getLogger(__name__)
+
+#: Keys of a Pacemaker's that count only with TLS.
+_OF_TLS: Final = (*tls.FILES, "pacemaker.tls.client.auth", "pacemaker.tls.minimum.version")
 
 
 def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
@@ -70,7 +75,29 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
     ignored = methods.ignored_childopts(conf)
     if ignored:
         _log.info("pacemaker.childopts: there is no JVM here for %s", ", ".join(ignored))
+    for line in without_effect(conf):
+        _log.warning("%s", line)
     return asyncio.run(_serve(server, read_again or (lambda held: held)))
+
+
+def without_effect(conf: Conf) -> list[str]:
+    """Tell of what is configured and counts only with something that is not; a line for each."""
+    lines = []
+    method = conf["pacemaker.auth.method"]
+    if conf["pacemaker.kerberos.users"] and method != "KERBEROS":
+        lines.append(
+            "pacemaker.kerberos.users has no effect: it counts where pacemaker.auth.method is"
+            f" KERBEROS, and that is {method}"
+        )
+    given = conf.changed()
+    of_tls = [key for key in _OF_TLS if key in given]
+    if of_tls and not conf["pacemaker.tls.enable"]:
+        have = "has" if len(of_tls) == 1 else "have"
+        lines.append(
+            f"{', '.join(of_tls)} {have} no effect, and the port speaks no TLS: set"
+            " pacemaker.tls.enable to true to switch it on"
+        )
+    return lines
 
 
 async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) -> int:
