@@ -31,8 +31,7 @@ from stormkeeper.local.processes import RUN_MARK, Child, end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.watch import Watch
-from stormkeeper.pacemaker.client.settings import ClientSettings
-from stormkeeper.sasl.login_file import in_one_layer
+from stormkeeper.pacemaker.client.settings import ClientSettings, for_a_file
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +190,7 @@ class Cluster:
         (self._directory / "tmp").mkdir()
         # What only the topology knows goes to the worker as the user gave it, and to nobody else.
         given = [override.partition("=")[0].strip() for override in self._request.overrides]
-        servers_conf = in_one_layer(self._conf.without_unknown(given)).with_values(
+        servers_conf = for_a_file(self._conf.without_unknown(given)).with_values(
             {
                 "storm.local.dir": str(self._directory),
                 "storm.zookeeper.port": 0,

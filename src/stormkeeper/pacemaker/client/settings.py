@@ -115,6 +115,21 @@ def access_of(conf: Conf) -> dict[str, str]:
     return access
 
 
+def for_a_file(conf: Conf) -> Conf:
+    """Return a configuration that leads to the same settings when another process reads it.
+
+    From a file that it was written to, in which nothing is given with ``-c`` any more.
+
+    Raises
+    ------
+    ConfigError
+        When ``pacemaker.childopts`` has a quote without its second one.
+    """
+    from stormkeeper.sasl.login_file import in_one_layer  # noqa: PLC0415 - as above
+
+    return in_one_layer(conf)
+
+
 def of_texts(given: Mapping[str, str]) -> ClientSettings:
     """Return the settings of a reader that values of `KEYS`, as texts, describe.
 
