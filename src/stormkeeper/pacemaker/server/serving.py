@@ -23,10 +23,11 @@ from stormkeeper.pacemaker.server.engine import Engine, load
 from stormkeeper.pacemaker.server.horizon import Horizon, clock
 from stormkeeper.pacemaker.server.limits import Limits, memory_allowed
 from stormkeeper.pacemaker.server.line_budget import LineBudget
-from stormkeeper.pacemaker.server.session import Session, Sessions
+from stormkeeper.pacemaker.server.session import Session, Sessions, origin_of
 from stormkeeper.pacemaker.server.sockets import AsyncioChannels
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.server.unread import unacknowledged
 from stormkeeper.sasl import methods
 from stormkeeper.tls_files import Certificate
 
@@ -96,6 +97,7 @@ class PacemakerServer:
     def start(self, listener: socket.socket) -> None:
         """Serve the clients of a socket that listens; in a running loop, and once."""
         self._loop = asyncio.get_running_loop()
+        self._port = listener.getsockname()[1]
         at_once = AT_ONCE if self._tls is None else AT_ONCE_OVER_TLS
         self._acceptor = Acceptor(listener, self._welcome, self._on_shortage, at_once)
         self.channels.attach(self._loop)
@@ -109,7 +111,8 @@ class PacemakerServer:
         Returns
         -------
         int
-            The clients that had not taken their answers in time.
+            The clients that had not taken their answers in time: of some, answers are left with us,
+            and of others with the system.
         """
         self.is_serving = False
         self._acceptor.stop()
@@ -117,8 +120,9 @@ class PacemakerServer:
         deadline = self._loop.time() + DRAIN
         while len(self.channels) and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
-        # A session is over when its last answer is handed to the system.
-        deaf = len(self.sessions)
+        # A session is over when its last answer is handed to the system, which may hold it still.
+        left = {origin_of(*client) for client in unacknowledged(self._port)}
+        deaf = len(self.sessions) + len(left - self.sessions.origins())
         self.channels.abort()
         await asyncio.sleep(0)
         self.channels.detach(self._loop)

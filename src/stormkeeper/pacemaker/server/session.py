@@ -47,6 +47,11 @@ _LINES: Final = 50
 _LINES_SECONDS: Final = 10.0
 
 
+def origin_of(address: str, port: int) -> str:
+    """Return where a client comes from, in a word."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 class Session:
     """One client's standing; made by `Sessions.open`.
 
@@ -82,7 +87,7 @@ class Session:
     def __init__(self, sessions: "Sessions", address: str, port: int) -> None:
         self.address = address
         #: Where it comes from, with the port.
-        self.origin = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        self.origin = origin_of(address, port)
         #: The client's name in the log: where it comes from and, when that is known, who it is.
         self.peer = self.origin
         #: Who it is, for the log; empty until it has authenticated.
@@ -334,6 +339,10 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def origins(self) -> set[str]:
+        """Return where the clients come from whose sessions are not over."""
+        return {session.origin for session in self._open}
 
     def open(self, address: str, port: int) -> Session:
         """Begin the session of a new connection; it lasts until it is `ended`."""
