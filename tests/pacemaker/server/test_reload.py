@@ -287,6 +287,25 @@ def test_limits_change_under_the_clients(start_pacemaker, settings):
         assert "pacemaker.frame.timeout.secs" in server.log
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_over_a_lowered_limit_pulses_are_renewed_that_do_not_grow(
+    start_pacemaker, settings, engine
+):
+    settings.write(pacemaker_engine=engine)
+    server = start_pacemaker(options=settings.options)
+    with Client(server) as client:
+        client.send("/a", bytes(1_000))
+        client.send("/b", bytes(1_000))
+        settings.write(pacemaker_engine=engine, pacemaker_store_max_bytes=500)
+        server.reload()
+        client.send("/a", b"x" * 1_000)
+        for path, length in (("/a", 1_001), ("/c", 0)):
+            answer = client.ask(MessageType.SEND_PULSE, pulse=Pulse(path, bytes(length)))
+            assert answer == Message(MessageType.NOT_AUTHORIZED, 1)
+        assert client.get("/a") == b"x" * 1_000
+        client.send("/a", bytes(999))
+
+
 def test_a_broken_file_keeps_the_old_settings(start_pacemaker, settings):
     settings.write()
     server = start_pacemaker(options=settings.options)
