@@ -231,16 +231,24 @@ def test_no_pacemaker_answers(storm, closed_port, path):
 def test_the_remedy_fits_the_failure(storm, closed_port):
     start = "start one with `storm pacemaker`"
     hangs, name = "it hangs, or what is between does", "how the host is written"
-    with ScriptedPacemaker(ScriptedConnection.wait) as peer:
+    port = "give its pacemaker.port"
+
+    def web(connection):
+        connection.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.wait_for_end()
+
+    with ScriptedPacemaker(ScriptedConnection.wait) as peer, ScriptedPacemaker(web) as website:
         for servers, remedies in [
             (f"127.0.0.1:{closed_port}", {start}),
             (str(peer.address), {hangs}),
+            (website.address, {port}),
             ("no-such-host.invalid", {name}),
             (f"[127.0.0.1:{closed_port}, no-such-host.invalid]", {start, name}),
         ]:
             told = storm("heartbeats", "list", "/", "-c", f"pacemaker.servers={servers}")
             assert told.returncode == 1
-            assert {words for words in (start, hangs, name) if words in told.stderr} == remedies
+            known = (start, hangs, name, port)
+            assert {words for words in known if words in told.stderr} == remedies
             assert told.stderr.endswith("or name another with -c pacemaker.servers=HOST:PORT\n")
 
 

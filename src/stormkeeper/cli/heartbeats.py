@@ -43,6 +43,7 @@ _ANOTHER = "or name another with -c pacemaker.servers=HOST:PORT"
 _REMEDIES = {
     r"nothing listens there": "start one with `storm pacemaker`",
     r"could not be looked up": "see how the host is written in pacemaker.servers",
+    r"this is HTTP": "give its pacemaker.port",
     r"no (answer|connection) within|did not answer (before|within)": "it hangs, or what is between"
     " does: see its machine and its log",
 }

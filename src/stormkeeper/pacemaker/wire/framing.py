@@ -126,10 +126,7 @@ def bad_length(length: int, max_size: int) -> RemoteProtocolError:
     elif raw.startswith(_HTTP):
         hint = "; this is HTTP, which is answered on pacemaker.metrics.port, where that is set"
     elif raw.startswith(_HTTP_ANSWER):
-        hint = (
-            "; this is HTTP: no Pacemaker's port, but perhaps its pacemaker.metrics.port; see the"
-            " ports in pacemaker.servers"
-        )
+        hint = "; this is HTTP: no port for heartbeats, but perhaps a pacemaker.metrics.port"
     return RemoteProtocolError(
         f"frame of {length} bytes announced (by the bytes {raw!r}); a length is 0 to"
         f" {max_size}, pacemaker.thrift.message.size.max{hint}"
