@@ -19,7 +19,7 @@ PREFIX = state.__name__
 FLOORS = (
     ("paths", "access", "transactions"),
     ("storage",),
-    ("callbacks", "watches", "wrapped"),
+    ("callbacks", "watches", "wrapped", "node_heartbeats"),
     ("memory*", "zookeeper*", "pacemaker"),
     ("factory",),
     ("fences",),

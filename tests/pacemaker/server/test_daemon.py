@@ -349,6 +349,7 @@ class Hangup:
         if name == "click":
             os.kill(os.getpid(), signal.SIGHUP)
 sys.meta_path.insert(0, Hangup)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it may be ignored for the whole run, by nohup
 from stormkeeper.cli import main
 main()
 """
