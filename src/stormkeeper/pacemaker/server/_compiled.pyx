@@ -12,6 +12,8 @@ same bytes, the same store. The rules of channels are in `channels`; those that 
   own only while it holds the beginning of a frame, requests whose turn has not come, or answers
   that its client did not take.
 - A large value that is sent leaves from where it is stored, without being copied to the answers.
+- One that comes is read to where it stays if its client's last one was as large, as a worker's are:
+  the numbers in a heartbeat have fixed widths.
 - A channel waits for its socket to be readable, or, while it has something to send or requests
   left to answer, to be writable: never for both.
 - An event is for a descriptor's generation, so that one left over in a batch for a channel that
@@ -43,6 +45,7 @@ from stormkeeper.pacemaker.wire.framing import bad_length
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_NOSIGNAL, SHUT_WR, SOL_SOCKET, SO_LINGER
     ssize_t recv(int fd, void *buffer, size_t size, int flags)
+    ssize_t recvmsg(int fd, msghdr *message, int flags)
     ssize_t send(int fd, const void *buffer, size_t size, int flags)
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
     int shutdown(int fd, int how)
@@ -103,12 +106,17 @@ cdef enum:
     # Bytes of a value from which on it is not copied to be sent, and such values sent together.
     LARGE = 8192
     VALUES = 16
+    # Bytes of a value from which on it is not copied to be stored, if it is foreseen.
+    LARGE_STORED = 16384
     # What the answers' buffer may keep for itself after a large answer.
     SPARE_BYTES = 1048576
     # Types of messages, and how many there may be of those that are known to be short.
     SEND_PULSE = 4
     GET_PULSE = 10
     KINDS = 128
+    # Bytes of a pulse's whole frame before its value, without its path, and after its value.
+    BEFORE_VALUE = 31
+    AFTER_VALUE = 10
 
 cdef int BOUNDS = len(rules.LATENCY_BOUNDS)
 cdef double[BUCKETS] BOUND
@@ -211,10 +219,7 @@ cdef class PulseIndex:
 
     def replace(self, bytes path not None, bytes details not None, double now):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
-        if found is NULL or not self._has_room(<Entry> found, PyBytes_GET_SIZE(details)):
-            return False
-        self._renew(<Entry> found, details, now)
-        return True
+        return found is not NULL and self.overwrite(<Entry> found, details, now)
 
     def add(self, bytes path not None, bytes details not None, double now, home):
         cdef PyObject *found = PyDict_GetItem(self._entries, path)
@@ -282,13 +287,19 @@ cdef class PulseIndex:
     def after(self, Entry entry not None):
         return None if entry.newer is NULL else <Entry> entry.newer
 
-    cdef bint overwrite(
-        self, Entry entry, const char *details, Py_ssize_t size, double now
-    ) except -1:
-        """Do as `replace`, with an entry that was found and bytes in a buffer."""
-        if not self._has_room(entry, size):
+    cdef bint overwrite(self, Entry entry, bytes details, double now) noexcept:
+        """Do as `replace`, with an entry that was found."""
+        cdef Py_ssize_t more
+        if entry.details is None:
             return False
-        self._renew(entry, PyBytes_FromStringAndSize(details, size), now)
+        more = PyBytes_GET_SIZE(details) - PyBytes_GET_SIZE(entry.details)
+        if more > 0 and self.max_bytes and self.bytes_held + more > self.max_bytes:
+            return False
+        self.bytes_held += more
+        self.pulses_received += 1
+        entry.details = details
+        entry.changed = now
+        self._to_newest(entry)
         return True
 
     cdef Entry find(self, const char *path, Py_ssize_t size):
@@ -296,20 +307,6 @@ cdef class PulseIndex:
         cdef bytes key = PyBytes_FromStringAndSize(path, size)
         cdef PyObject *found = PyDict_GetItem(self._entries, key)
         return None if found is NULL else <Entry> found
-
-    cdef bint _has_room(self, Entry entry, Py_ssize_t size) noexcept:
-        """Whether the pulse that an entry holds may be replaced by one of `size` bytes."""
-        if entry.details is None:
-            return False
-        cdef Py_ssize_t more = size - PyBytes_GET_SIZE(entry.details)
-        return more <= 0 or not self.max_bytes or self.bytes_held + more <= self.max_bytes
-
-    cdef void _renew(self, Entry entry, bytes details, double now) noexcept:
-        self.bytes_held += PyBytes_GET_SIZE(details) - PyBytes_GET_SIZE(entry.details)
-        self.pulses_received += 1
-        entry.details = details
-        entry.changed = now
-        self._to_newest(entry)
 
     cdef void _to_newest(self, Entry entry) noexcept:
         cdef PyObject *at = <PyObject *> entry
@@ -381,6 +378,9 @@ cdef class _Channel:
     cdef double served_at
     # The entry of its last request: a worker's next one is for the same.
     cdef Entry last
+    # Bytes of the large value that its next frame is likely to bring, 0 if none, and before it.
+    cdef Py_ssize_t value_size
+    cdef Py_ssize_t value_at
 
     def __dealloc__(self):
         free(self.kept)
@@ -453,6 +453,10 @@ cdef class EpollChannels:
     cdef char *_answers
     cdef Py_ssize_t _answers_size
     cdef Py_ssize_t _answers_capacity
+    # Where a value is read to that is foreseen, and whether that was done: then its place in the
+    # input is empty. Nobody else has it until it is stored, and it is stored only if it is whole.
+    cdef bytes _foreseen
+    cdef bint _is_apart
     # Large values among the answers: references, before which byte of the buffer, their sizes' sum.
     cdef PyObject *_values[VALUES]
     cdef Py_ssize_t[VALUES] _value_at
@@ -885,8 +889,12 @@ cdef class EpollChannels:
     cdef Py_ssize_t _read(self, _Channel channel) except -2:
         """Read; return the number of bytes, -1 if there are none now, 0 if none will come."""
         cdef ssize_t size
+        self._is_apart = channel.value_size and not channel.kept_size and not channel.is_over
         while True:
-            size = recv(channel.fd, self._input, READ_BYTES, 0)
+            if self._is_apart:
+                size = self._read_apart(channel)
+            else:
+                size = recv(channel.fd, self._input, READ_BYTES, 0)
             if size > 0:
                 self._bytes_in += size
                 return size
@@ -903,9 +911,59 @@ cdef class EpollChannels:
                 self._end(channel, rules.BY_CLIENT, rules.RESET_BY_CLIENT)
                 return 0
 
+    cdef ssize_t _read_apart(self, _Channel channel) except -2:
+        """Read as `recv` does, with the value that is foreseen to memory of its own."""
+        cdef iovec[3] pieces
+        cdef msghdr message
+        cdef Py_ssize_t ends = channel.value_at + channel.value_size
+        if self._foreseen is None or PyBytes_GET_SIZE(self._foreseen) != channel.value_size:
+            self._foreseen = PyBytes_FromStringAndSize(NULL, channel.value_size)
+        pieces[0].iov_base = self._input
+        pieces[0].iov_len = channel.value_at
+        pieces[1].iov_base = PyBytes_AS_STRING(self._foreseen)
+        pieces[1].iov_len = channel.value_size
+        pieces[2].iov_base = self._input + ends
+        pieces[2].iov_len = READ_BYTES - ends
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = pieces
+        message.msg_iovlen = 3
+        return recvmsg(channel.fd, &message, 0)
+
+    cdef Py_ssize_t _store_apart(self, _Channel channel, Py_ssize_t size) except -1:
+        """Store the value that was read apart, if it came; return the bytes of its frame.
+
+        What came instead is put in its place in the input, and 0 is returned.
+        """
+        cdef Py_ssize_t begins = channel.value_at
+        cdef Py_ssize_t value_size = channel.value_size
+        cdef Py_ssize_t frame_size = begins + value_size + AFTER_VALUE
+        cdef char *frame = self._input + 4
+        if (
+            size >= frame_size
+            and read_i32(self._input) == frame_size - 4
+            and frame_size - 4 <= self.max_size
+            and memcmp(frame, TYPE, 6) == 0
+            and frame[6] == SEND_PULSE
+            and read_i32(frame + 16) == begins - BEFORE_VALUE
+            and channel.may_write
+            and self._store_exact_shape(channel, frame, frame_size - 4, self._foreseen)
+        ):
+            self._foreseen = None
+            self._sends += 1
+            return frame_size
+        if size > begins:
+            memcpy(
+                self._input + begins,
+                PyBytes_AS_STRING(self._foreseen),
+                min(size - begins, value_size),
+            )
+        return 0
+
     cdef int _receive(self, _Channel channel, const char *data, Py_ssize_t size) except -1:
         """Answer the frames that these bytes complete, and keep the rest."""
         cdef Py_ssize_t pos = 0
+        if self._is_apart:
+            pos = self._store_apart(channel, size)
         if channel.kept_size:
             pos = self._complete_kept(channel, data, size)
         if pos < size and not channel.is_over:
@@ -913,6 +971,8 @@ cdef class EpollChannels:
             if pos < size and not channel.is_over:
                 channel.keep(data + pos, size - pos)
                 channel.frame_since = self._now
+        if size != channel.value_at + channel.value_size + AFTER_VALUE:
+            channel.value_size = 0  # of a client that sends several at a time, or one in pieces
         return 0
 
     cdef Py_ssize_t _complete_kept(
@@ -1020,7 +1080,7 @@ cdef class EpollChannels:
         if size >= 7 and memcmp(frame, TYPE, 6) == 0:
             kind = frame[6]
         if kind == SEND_PULSE:
-            if channel.may_write and self._store_exact_shape(channel, frame, size):
+            if channel.may_write and self._store_exact_shape(channel, frame, size, None):
                 self._sends += 1
                 return True
         elif kind == GET_PULSE:
@@ -1056,10 +1116,13 @@ cdef class EpollChannels:
         return entry
 
     cdef bint _store_exact_shape(
-        self, _Channel channel, const char *frame, Py_ssize_t size
+        self, _Channel channel, const char *frame, Py_ssize_t size, bytes apart
     ) except -1:
-        """Store a pulse to a path that has one; return whether this was such a request."""
-        cdef Py_ssize_t path_size, details_size
+        """Store a pulse to a path that has one; return whether this was such a request.
+
+        Its value is in the frame, or, if it was read apart, in memory of its own.
+        """
+        cdef Py_ssize_t path_size, details_size, size_before
         cdef const char *after_path
         cdef char *answer
         cdef Entry entry
@@ -1080,10 +1143,21 @@ cdef class EpollChannels:
             return False
         answer = self._room(19)
         entry = self._entry_of(channel, frame + 20, path_size)
-        if entry is None or not self._index.overwrite(
-            entry, after_path + 7, details_size, self._now
-        ):
+        if entry is None:
             return False
+        size_before = PyBytes_GET_SIZE(entry.details)
+        if apart is None:
+            apart = PyBytes_FromStringAndSize(after_path + 7, details_size)
+        if not self._index.overwrite(entry, apart, self._now):
+            return False
+        channel.value_at = BEFORE_VALUE + path_size
+        channel.value_size = 0
+        if (
+            details_size >= LARGE_STORED
+            and details_size == size_before
+            and channel.value_at + details_size + AFTER_VALUE <= READ_BYTES
+        ):
+            channel.value_size = details_size
         memcpy(answer, ACKNOWLEDGEMENT, 11)
         memcpy(answer + 11, frame + size - 8, 8)  # the message id, and the end
         self._answers_size += 19

@@ -1,0 +1,237 @@
+"""A client whose last value was large, and what comes next: as much, or anything else."""
+
+import asyncio
+import logging
+import socket
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
+from support.engines import ENGINES, Rig, on_each
+from support.pulse_frames import get, send
+
+SIZE = 20_000
+#: Bytes of a frame of `send("/v", ..., bytes(SIZE))` before its value, and after it.
+BEFORE, AFTER = 33, 10
+
+
+def value(n, size=SIZE):
+    return bytes([n % 256]) * size
+
+
+async def foresee(rig, client):
+    """Let a client send values of one size until the next one is foreseen."""
+    for n in range(3):
+        await client.send(send("/v", n, value(n)))
+        await client.answer()
+    assert rig.index.get(b"/v") == value(2)
+
+
+async def send_piece(rig, client, piece):
+    """Send, and wait until the server has read it, or has ended the connection."""
+    read = rig.channels.counters()["bytes_in"] + len(piece)
+    await client.send(piece)
+    await rig.until(lambda: rig.channels.counters()["bytes_in"] >= read or rig.ended)
+
+
+def entries(rig):
+    return {entry.path: entry.details for entry in rig.index.since(0, 100)}
+
+
+def test_the_parts_of_a_frame_are_so_long():
+    frame = send("/v", 1, value(7))
+    assert frame.index(value(7)) == BEFORE
+    assert len(frame) == BEFORE + SIZE + AFTER
+
+
+@on_each
+async def test_what_was_foreseen_is_stored_and_what_was_there_stays_with_its_readers(engine):
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        seen = []
+        for n in range(3, 40):
+            seen.append(rig.index.get(b"/v"))
+            await client.send(send("/v", n, value(n)))
+            assert (await client.answer()).message_id == n
+            assert rig.index.get(b"/v") == value(n)
+        assert seen == [value(n) for n in range(2, 39)]
+        assert rig.channels.counters()["sends"] == 40
+        assert rig.index.bytes_held == len(b"/v") + SIZE
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        send("/v", 9, value(9, SIZE - 1)),
+        send("/v", 9, value(9, SIZE + 1)),
+        send("/v", 9, value(9, 3)),
+        send("/v", 9, value(9, 300_000)),
+        send("/w", 9, value(9)),
+        send("/a/longer/path", 9, value(9)),
+        send("/a/longer/path", 9, value(9, SIZE - 12)),
+        get("/v", 9),
+        get("/" + "w" * 30_000, 9),
+        encode(Message(MessageType.EXISTS, 9, path="/v")),
+        encode(Message(MessageType.SEND_PULSE, None, pulse=Pulse("/v", value(9, SIZE + 7)))),
+    ],
+    ids=range(11),
+)
+@on_each
+async def test_something_else_is_what_it_is(engine, frame):
+    request = decode(frame[4:])
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        await client.send(frame)
+        answer = await client.answer()
+        assert (answer.type, answer.message_id) == (request.type + 1, request.message_id)
+        expected = {b"/v": value(2)}
+        if request.pulse:
+            expected[request.pulse.id.encode()] = request.pulse.details
+        assert entries(rig) == expected
+
+
+@on_each
+async def test_what_another_client_left_in_the_input_is_nobodys_value(engine):
+    long = "/a/longer/path"
+    size = SIZE - len(long) + len("/v")
+    async with Rig(engine) as rig:
+        client, other = rig.connect(), rig.connect()
+        await foresee(rig, client)
+        for n in (9, 10):  # as long as the foreseen frame, which ends elsewhere
+            await other.send(send(long, n, value(n, size)))
+            await other.answer()
+        await client.send(send(long, 11, value(11, size)))
+        await client.answer()
+        assert entries(rig) == {b"/v": value(2), long.encode(): value(11, size)}
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [1, 4, 5, BEFORE - 1, BEFORE, BEFORE + 1, BEFORE + SIZE - 1, BEFORE + SIZE, -AFTER + 1, -1],
+)
+@on_each
+async def test_a_value_that_comes_in_pieces_is_stored_when_it_is_whole(engine, cut):
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        for n in (9, 10):
+            frame = send("/v", n, value(n))
+            before = rig.index.get(b"/v")
+            await send_piece(rig, client, frame[:cut])
+            assert rig.index.get(b"/v") == before
+            await client.send(frame[cut:])
+            assert (await client.answer()).message_id == n
+            assert rig.index.get(b"/v") == value(n)
+            await foresee(rig, client)
+
+
+@on_each
+async def test_a_client_that_leaves_within_its_value_stores_nothing(engine):
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        await client.send(send("/v", 9, value(9))[:-1])
+        client.socket.close()
+        await rig.until(lambda: len(rig.channels) == 0)
+        assert entries(rig) == {b"/v": value(2)}
+
+
+@on_each
+async def test_nobody_writes_who_may_not_any_more(engine):
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        client.session.may_write = False
+        client.session.answer = lambda payload: encode(
+            Message(MessageType.NOT_AUTHORIZED, decode(payload).message_id)
+        )
+        rig.channels.sweep(rig.now)
+        await client.send(send("/v", 9, value(9)))
+        assert (await client.answer()).type == MessageType.NOT_AUTHORIZED
+        assert rig.index.get(b"/v") == value(2)
+
+
+@on_each
+async def test_a_path_that_was_deleted_meanwhile_is_new(engine):
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        rig.index.bury(rig.index.entry(b"/v"), 1.0)
+        await client.send(send("/v", 9, value(9)))
+        assert (await client.answer()).message_id == 9
+        assert entries(rig) == {b"/v": value(9)}
+        assert rig.index.keys == 1
+
+
+#: What a client sends: (path, size); a get if there is no size.
+requests = st.tuples(
+    st.sampled_from(["/v", "/v", "/v", "/w", "/longer"]),
+    st.sampled_from([None, 5, SIZE - 1, SIZE, SIZE, SIZE, SIZE, SIZE + 1, 30_000]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    asked=st.lists(requests, min_size=1, max_size=12),
+    sizes=st.lists(
+        st.sampled_from([1, 30, BEFORE, BEFORE + SIZE, SIZE, BEFORE + SIZE + AFTER, 50_000]),
+        max_size=20,
+    ),
+)
+@example(asked=[("/v", SIZE)] * 6, sizes=[BEFORE + SIZE + AFTER] * 6)
+@pytest.mark.parametrize("name", ENGINES)
+def test_values_in_any_order_and_any_pieces(name, asked, sizes):
+    frames, expected, held = [], [], {}
+    for n, (path, size) in enumerate(asked):
+        if size is None:
+            frames.append(get(path, n))
+            pulse = Pulse(path, held.get(path.encode()))
+            expected.append(Message(MessageType.GET_PULSE_RESPONSE, n, pulse=pulse))
+        else:
+            held[path.encode()] = value(n, size)
+            frames.append(send(path, n, value(n, size)))
+            expected.append(Message(MessageType.SEND_PULSE_RESPONSE, n))
+
+    async def run():
+        stream = b"".join(frames)
+        async with Rig(name) as rig:
+            client = rig.connect()
+            answering = asyncio.create_task(client.receive(sum(map(len, map(encode, expected)))))
+            for size in [*sizes, len(stream)]:
+                piece, stream = stream[:size], stream[size:]
+                await send_piece(rig, client, piece)
+            assert await answering == b"".join(map(encode, expected))
+            assert entries(rig) == held
+
+    asyncio.run(run())
+
+
+async def after_what_was_foreseen(name, frame):
+    """Return what can be seen from outside of a frame that comes instead of the foreseen one."""
+    async with Rig(name) as rig:
+        client = rig.connect()
+        await foresee(rig, client)
+        await client.send(frame + get("/v"))
+        client.socket.shutdown(socket.SHUT_WR)
+        return await client.receive_all(), entries(rig), rig.told()
+
+
+@pytest.mark.skipif(len(ENGINES) < 2, reason="no compiled engine was built here")
+def test_every_byte_around_a_foreseen_value_counts():
+    frame = send("/v", 9, value(9))
+    seen = set()
+    logging.disable(logging.CRITICAL)
+    try:
+        for place in (*range(BEFORE), *range(BEFORE + SIZE, len(frame))):
+            for byte in {0, 1, 127, 255, frame[place] ^ 1}:
+                bent = frame[:place] + bytes([byte]) + frame[place + 1 :]
+                one, other = (asyncio.run(after_what_was_foreseen(name, bent)) for name in ENGINES)
+                assert one == other, (place, byte)
+                seen.add(one[0])
+    finally:
+        logging.disable(logging.NOTSET)
+    assert len(seen) > 10
