@@ -17,7 +17,7 @@ from pacemaker import cells, report
 
 RESULTS = Path(__file__).resolve().parent / "results" / "pacemaker.json"
 SERVER = "stormkeeper"
-MEASURED = ("cpu_secs_per_pulse", "memory_per_payload", "changes_per_sec")
+MEASURED = ("cpu_secs_per_pulse", "memory_per_payload", "memory_empty_mib", "changes_per_sec")
 
 
 def main():
@@ -55,10 +55,12 @@ def measured():
             + ", ".join("--" + name.replace("_", "-") for name in MEASURED)
         )
     payload_mib = cells.MEMORY_KEYS * 3_072 / 2**20
-    grown = found["memory-overwritten"]["rss_mib"] - found["memory-empty"]["rss_mib"]
+    empty_mib = found["memory-empty"]["rss_mib"]
+    grown = found["memory-overwritten"]["rss_mib"] - empty_mib
     return {
         "cpu_secs_per_pulse": found[paced]["cpu_us"] / 1e6,
         "memory_per_payload": grown / payload_mib,
+        "memory_empty_mib": empty_mib,
         "changes_per_sec": found["read-72000-changes"]["requests_per_s"],
     }
 
@@ -80,7 +82,7 @@ def sizes_table(sizes):
         ["... for the sake of", *(s.limited_by for s in sizes)],
         ["Nimbus reads all in, s", *(f"{s.nimbus_secs:,.1f}" for s in sizes)],
         ["... of its period", *(f"{s.nimbus_share:,.0%}" for s in sizes)],
-        ["Spark reads: cores", *(f"{s.spark_read_share:,.1f}" for s in sizes)],
+        ["Spark reads: cores", *(f"{s.spark_read_cores:,.1f}" for s in sizes)],
         ["Spark decodes: cores", *(f"{s.spark_decode_cores:,.1f}" for s in sizes)],
     ]
     return report.table(["nodes x 24 workers", *(f"{s.nodes:,}" for s in sizes)], lines)

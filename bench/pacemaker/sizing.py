@@ -11,7 +11,9 @@ class Assumptions:
     """What the calculation stands on; times in seconds, sizes in bytes.
 
     Measured
-        cpu_secs_per_pulse, memory_per_payload, changes_per_sec
+        cpu_secs_per_pulse, memory_per_payload, memory_empty_mib, changes_per_sec
+    Measured with the pipeline, by hand
+        spark_reads_per_sec, decoded_per_sec
     Chosen
         everything else
     """
@@ -20,8 +22,14 @@ class Assumptions:
     cpu_secs_per_pulse: float
     #: Resident memory for each byte of values stored, after overwrites.
     memory_per_payload: float
-    #: Pulses that one reading process takes in, by the change scan, from any number of servers.
+    #: Resident memory of a Pacemaker that holds nothing.
+    memory_empty_mib: float
+    #: Pulses that one process with the plain client, such as Nimbus, takes in by the change scan,
+    #: from any number of servers.
     changes_per_sec: float
+    #: Pulses that Spark reads, on one core: half of the least that it did with two
+    #: (docs/heartbeat-pipeline.md).
+    spark_reads_per_sec: float = 30_000.0
     #: Heartbeats that Spark decodes and folds, on one core (docs/heartbeat-pipeline.md).
     decoded_per_sec: float = 1_900.0
     workers_per_node: int = 24
@@ -63,7 +71,7 @@ class Size:
     limited_by: str
     nimbus_secs: float
     nimbus_share: float
-    spark_read_share: float
+    spark_read_cores: float
     spark_decode_cores: float
 
 
@@ -90,6 +98,7 @@ def size(nodes, assumed):
     # One more than needed, and never fewer than two: any one may die.
     count = needed[limited_by] + 1
     nimbus_secs = workers / assumed.changes_per_sec
+    values_mib = workers * assumed.pulse_bytes * assumed.memory_per_payload / MIB
     return Size(
         nodes=nodes,
         workers=workers,
@@ -97,12 +106,12 @@ def size(nodes, assumed):
         bits_in_per_sec=bits_in,
         bits_out_per_sec=bits_out,
         cores=cores,
-        memory_mib=workers * assumed.pulse_bytes * assumed.memory_per_payload / MIB,
+        memory_mib=count * assumed.memory_empty_mib + values_mib,
         pacemakers=count,
         limited_by=limited_by if needed[limited_by] > 1 else "being two",
         nimbus_secs=nimbus_secs,
         nimbus_share=nimbus_secs / assumed.nimbus_read_secs,
-        spark_read_share=workers / assumed.changes_per_sec / assumed.trigger_secs,
+        spark_read_cores=workers / assumed.trigger_secs / assumed.spark_reads_per_sec,
         spark_decode_cores=workers / assumed.trigger_secs / assumed.decoded_per_sec,
     )
 

@@ -3,7 +3,12 @@ import dataclasses
 import pytest
 from pacemaker.sizing import Assumptions, size
 
-ASSUMED = Assumptions(cpu_secs_per_pulse=20e-6, memory_per_payload=1.25, changes_per_sec=100_000.0)
+ASSUMED = Assumptions(
+    cpu_secs_per_pulse=20e-6,
+    memory_per_payload=1.25,
+    memory_empty_mib=30.0,
+    changes_per_sec=100_000.0,
+)
 
 
 def with_(**changes):
@@ -15,7 +20,15 @@ def test_a_cluster_of_3000_nodes_beats_24000_times_a_second():
     assert found.workers == 72_000
     assert found.pulses_per_sec == 24_000
     assert found.cores == pytest.approx(0.48)
-    assert found.memory_mib == pytest.approx(72_000 * 3_072 * 1.25 / 2**20)
+
+
+def test_memory_is_that_of_the_values_and_of_every_pacemaker_itself():
+    values = 72_000 * 3_072 * 1.25 / 2**20
+    assert size(3_000, ASSUMED).pacemakers == 2
+    assert size(3_000, ASSUMED).memory_mib == pytest.approx(values + 2 * 30)
+    more = size(3_000, with_(connections_each=10_000))
+    assert more.pacemakers == 9
+    assert more.memory_mib == pytest.approx(values + 9 * 30)
 
 
 def test_a_pulse_is_three_segments_on_the_wire_and_its_answer_one():
@@ -43,5 +56,5 @@ def test_readers_take_the_newest_pulse_of_every_worker():
     found = size(3_000, ASSUMED)
     assert found.nimbus_secs == pytest.approx(0.72)
     assert found.nimbus_share == pytest.approx(0.072)
-    assert found.spark_read_share == pytest.approx(0.144)
+    assert found.spark_read_cores == pytest.approx(72_000 / 5 / 30_000)
     assert found.spark_decode_cores == pytest.approx(72_000 / 5 / 1_900)
