@@ -74,9 +74,20 @@ def test_the_table_has_every_metric(families):
 
 
 def test_the_table_has_every_cause():
-    for causes in (CLOSED, {cause for cause, _ in REFUSED}, TURNED_AWAY):
+    for name, causes in {
+        "connections_ended_total": CLOSED,
+        "requests_refused_total": {cause for cause, _ in REFUSED},
+        "connections_refused_total": TURNED_AWAY,
+    }.items():
+        [row] = re.findall(rf"^\| `{name}` .*", OBSERVABILITY, re.MULTILINE)
         for cause in causes:
-            assert f"`{cause}`" in OBSERVABILITY, cause
+            assert f"`{cause}`" in row, (name, cause)
+
+
+def test_every_cause_of_turning_away_has_its_remedy():
+    [row] = re.findall(r"^\| `PacemakerRefusesConnections` .*", OPERATIONS, re.MULTILINE)
+    for cause in TURNED_AWAY:
+        assert f"`{cause}`:" in row, cause
 
 
 def test_every_alert_has_its_remedy():

@@ -178,7 +178,7 @@ def _connections(figures: Figures) -> Iterator[Metric]:
     yield _counter("connections_accepted", "Connections that were served.", tallies.accepted)
     yield _counters(
         "connections_refused",
-        "Connections closed before they were served, by cause.",
+        "Connections closed before they were served, by cause; descriptors: rests of a second.",
         "cause",
         _with(TURNED_AWAY, tallies.turned_away),
     )

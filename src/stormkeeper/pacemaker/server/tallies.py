@@ -8,8 +8,8 @@ that a client sent: every word becomes a label of a metric, and these must stay 
 from collections import Counter
 from typing import Final
 
-#: Why a connection is closed before it is served.
-TURNED_AWAY: Final = ("address", "connections")
+#: Why a connection is closed before it is served; "descriptors": why none is accepted for a moment.
+TURNED_AWAY: Final = ("address", "connections", "descriptors")
 #: Why one that was served is ended by this server.
 CLOSED: Final = (
     *("authentication", "drain", "error", "frame-timeout", "handshake-timeout"),
@@ -49,7 +49,8 @@ class Tallies:
     def __init__(self) -> None:
         #: Connections that were served.
         self.accepted = 0
-        #: Connections that were closed before they were served, by cause.
+        #: Connections that were closed before they were served, by cause; of "descriptors" the
+        #: times that accepting rested, as nobody counts who waits then.
         self.turned_away: Counter[str] = Counter()
         #: Connections that were served and then ended by this server, by cause.
         self.closed: Counter[str] = Counter()
