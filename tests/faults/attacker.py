@@ -38,8 +38,8 @@ class Attacker:
     tls
         What to wrap a connection in, for a server with TLS.
     mechanism
-        Makes the client half of the server's authentication, with the password given or, for
-        None, with the right one.
+        Makes the client half of the server's authentication, with the password or, with Kerberos,
+        as the principal given; for None, with the right one.
     """
 
     def __init__(
@@ -146,14 +146,17 @@ class Attacker:
 
     # --- authentication --------------------------------------------------------------------------
 
-    def authenticate(self, password: str | None = None) -> Verdict:
+    def authenticate(self, who: str | None = None) -> Verdict:
         """Go through the server's authentication; CLOSED if it ends the connection."""
+        client = self._client(who)
+        first = client.start()
         with self.connect() as peer:
-            return self._converse(peer, self._client(password).step)
+            return self._converse(peer, first, client.step)
 
     def replay(self) -> Verdict:
         """Authenticate, and then again on another connection with the same answers."""
         client = self._client(None)
+        first = client.start()
         said: list[bytes] = []
 
         def honestly(token: bytes) -> bytes | None:
@@ -163,10 +166,10 @@ class Attacker:
             return answer
 
         with self.connect() as peer:
-            assert self._converse(peer, honestly) is Verdict.ANSWERED
+            assert self._converse(peer, first, honestly) is Verdict.ANSWERED
         script = iter(said)
         with self.connect() as peer:
-            return self._converse(peer, lambda _: next(script, None))
+            return self._converse(peer, first, lambda _: next(script, None))
 
     def old_tls(self) -> Verdict:
         """Try TLS 1.1."""
@@ -182,12 +185,20 @@ class Attacker:
                 return Verdict.CLOSED
         return Verdict.ANSWERED
 
-    def _client(self, password: str | None):  # type: ignore[no-untyped-def]
+    def _client(self, who: str | None):  # type: ignore[no-untyped-def]
         assert self._mechanism is not None
-        return self._mechanism(password)
+        return self._mechanism(who)
 
-    def _converse(self, peer: socket.socket, step: Callable[[bytes], bytes | None]) -> Verdict:
-        """Ask to authenticate and answer each token with `step`; ANSWERED if it is accepted."""
+    def _converse(
+        self, peer: socket.socket, first: bytes | None, step: Callable[[bytes], bytes | None]
+    ) -> Verdict:
+        """Send the first token, or ask for it, and answer each with `step`.
+
+        Returns
+        -------
+        Verdict
+            ANSWERED if the server accepts that.
+        """
         # Here, as most of this module needs no more of the wire than bytes.
         from stormkeeper.errors import AuthenticationError  # noqa: PLC0415
         from stormkeeper.pacemaker.wire.handshake import (  # noqa: PLC0415
@@ -201,7 +212,9 @@ class Attacker:
         splitter = FrameSplitter()
         peer.settimeout(PATIENCE)
         try:
-            peer.sendall(control_frame(Control.SASL_TOKEN_REQUEST))
+            peer.sendall(
+                control_frame(Control.SASL_TOKEN_REQUEST) if first is None else token_frame(first)
+            )
             while True:
                 received = peer.recv(1 << 16)
                 if not received:

@@ -442,10 +442,15 @@ def _unfinished(attacker: Attacker) -> Verdict:
 
 @catalogue.deed("a wrong password", CLOSED, modes=_TOKENS)
 def _wrong_password(attacker: Attacker) -> Verdict:
-    return attacker.authenticate(password="not the password")
+    return attacker.authenticate("not the password")
 
 
-@catalogue.deed("an answer that was given before", CLOSED, modes=_TOKENS)
+@catalogue.deed("a ticket of somebody who may not read", CLOSED, modes=("KERBEROS",))
+def _stranger(attacker: Attacker) -> Verdict:
+    return attacker.authenticate("a-stranger")
+
+
+@catalogue.deed("an answer that was given before", CLOSED, modes=_SASL, also=("KERBEROS",))
 def _replayed(attacker: Attacker) -> Verdict:
     return attacker.replay()
 

@@ -24,7 +24,8 @@ class Mode:
     server: Mapping[str, Any] = field(default_factory=dict)
     client: Mapping[str, Any] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
-    #: Makes a client's half of the authentication, with a password or, for None, the right one.
+    #: Makes a client's half of the authentication, with a password, or with Kerberos as a
+    #: principal; for None, with the right one.
     mechanism: Callable[[str | None], Mechanism] | None = None
     #: What must never be seen in a log.
     secrets: tuple[str, ...] = ()
@@ -78,10 +79,22 @@ def tls(folder: Path) -> Mode:
 
 def kerberos(realm: KerberosRealm, folder: Path) -> Mode:
     """Return the mode in which clients have tickets of `realm`."""
-    folder.mkdir()
-    both = {
-        "pacemaker.auth.method": "KERBEROS",
-        "nimbus.daemon.user": "nimbus",
-        _KEY: str(realm.jaas(folder, service="pacemaker/127.0.0.1")),
-    }
-    return Mode(both, both)
+
+    def conf(principal: str) -> dict[str, Any]:
+        place = folder / principal
+        place.mkdir(parents=True, exist_ok=True)
+        return {
+            "pacemaker.auth.method": "KERBEROS",
+            "nimbus.daemon.user": "nimbus",
+            _KEY: str(realm.jaas(place, client=principal, service="pacemaker/127.0.0.1")),
+        }
+
+    right = conf("nimbus")
+
+    def mechanism(principal: str | None) -> Mechanism:
+        chosen = right if principal is None else conf(principal)
+        make = client_mechanism(defaults().with_values(chosen), "127.0.0.1")
+        assert make is not None
+        return make()
+
+    return Mode(right, right, mechanism=mechanism)
