@@ -1,8 +1,9 @@
-"""A client whose last value was large, and what comes next: as much, or anything else."""
+"""A client whose last value was large, and what comes next: about as much, or anything else."""
 
 import asyncio
 import logging
 import socket
+import sys
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,6 +14,8 @@ from support.engines import ENGINES, Rig, on_each
 from support.pulse_frames import get, send
 
 SIZE = 20_000
+#: How much longer or shorter a value may be that is foreseen.
+SPARE = SIZE // 32
 #: Bytes of a frame of `send("/v", ..., bytes(SIZE))` before its value, and after it.
 BEFORE, AFTER = 33, 10
 
@@ -62,11 +65,67 @@ async def test_what_was_foreseen_is_stored_and_what_was_there_stays_with_its_rea
         assert rig.index.bytes_held == len(b"/v") + SIZE
 
 
+@on_each
+async def test_sizes_that_grow_and_shrink(engine):
+    sizes = [16_384, 16_384, 16_383, 16_384, 16_400, 250_000, 250_001, 261_900, 262_000, 262_144]
+    sizes += [SIZE + step for step in (0, 1, SPARE, -SPARE, 2 * SPARE, 0, -1, SPARE + 5, SPARE)]
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        # So that the largest go at once too.
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        for n, size in enumerate(sizes + sizes[::-1]):
+            sending = asyncio.create_task(client.send(send("/v", n, value(n, size))))
+            assert (await client.answer()).message_id == n
+            await sending
+            held = rig.index.get(b"/v")
+            assert held == value(n, size)
+            assert len(held) == rig.index.bytes_held - len(b"/v") == size
+
+
+@on_each
+async def test_nobody_else_holds_what_is_stored(engine):
+    async with Rig(engine) as rig:
+        client = rig.connect()
+        await client.send(send("/v", 0, value(0)))
+        await client.answer()
+        held = [sys.getrefcount(rig.index.get(b"/v"))]
+        for n in range(1, 9):
+            await client.send(send("/v", n, value(n, SIZE + n)))
+            await client.answer()
+            held.append(sys.getrefcount(rig.index.get(b"/v")))
+        assert len(set(held)) == 1
+
+
+@on_each
+async def test_a_value_for_which_there_is_no_room_any_more_is_refused_whole(engine):
+    async with Rig(engine) as rig:
+        client, other = rig.connect(), rig.connect()
+        await foresee(rig, client)
+        await other.send(send("/v", 8, b"short"))
+        await other.answer()
+        rig.index.max_bytes = SIZE
+        asked = []
+        client.session.answer = lambda payload: asked.append(payload) or encode(
+            Message(MessageType.NOT_AUTHORIZED, 9)
+        )
+        frame = send("/v", 9, bytes(range(250)) * (SIZE // 250))
+        await client.send(frame)
+        assert (await client.answer()).type == MessageType.NOT_AUTHORIZED
+        assert entries(rig) == {b"/v": b"short"}
+        assert asked == [frame[4:]]
+
+
 @pytest.mark.parametrize(
     "frame",
     [
         send("/v", 9, value(9, SIZE - 1)),
         send("/v", 9, value(9, SIZE + 1)),
+        send("/v", 9, value(9, SIZE + SPARE)),
+        send("/v", 9, value(9, SIZE + SPARE + 1)),
+        send("/v", 9, value(9, SIZE + SPARE + AFTER)),
+        send("/v", 9, value(9, SIZE + SPARE + AFTER + 1)),
+        send("/v", 9, value(9, 16_384)),
+        send("/v", 9, value(9, 16_383)),
         send("/v", 9, value(9, 3)),
         send("/v", 9, value(9, 300_000)),
         send("/w", 9, value(9)),
@@ -77,7 +136,7 @@ async def test_what_was_foreseen_is_stored_and_what_was_there_stays_with_its_rea
         encode(Message(MessageType.EXISTS, 9, path="/v")),
         encode(Message(MessageType.SEND_PULSE, None, pulse=Pulse("/v", value(9, SIZE + 7)))),
     ],
-    ids=range(11),
+    ids=range(17),
 )
 @on_each
 async def test_something_else_is_what_it_is(engine, frame):
@@ -170,7 +229,7 @@ async def test_a_path_that_was_deleted_meanwhile_is_new(engine):
 #: What a client sends: (path, size); a get if there is no size.
 requests = st.tuples(
     st.sampled_from(["/v", "/v", "/v", "/w", "/longer"]),
-    st.sampled_from([None, 5, SIZE - 1, SIZE, SIZE, SIZE, SIZE, SIZE + 1, 30_000]),
+    st.sampled_from([None, 5, SIZE - 1, SIZE, SIZE, SIZE, SIZE + 1, SIZE + SPARE, 30_000]),
 )
 
 
@@ -210,12 +269,12 @@ def test_values_in_any_order_and_any_pieces(name, asked, sizes):
     asyncio.run(run())
 
 
-async def after_what_was_foreseen(name, frame):
-    """Return what can be seen from outside of a frame that comes instead of the foreseen one."""
+async def after_what_was_foreseen(name, data):
+    """Return what can be seen from outside of bytes that come instead of the foreseen ones."""
     async with Rig(name) as rig:
         client = rig.connect()
         await foresee(rig, client)
-        await client.send(frame + get("/v"))
+        await client.send(data)
         client.socket.shutdown(socket.SHUT_WR)
         return await client.receive_all(), entries(rig), rig.told()
 
@@ -229,9 +288,12 @@ def test_every_byte_around_a_foreseen_value_counts():
         for place in (*range(BEFORE), *range(BEFORE + SIZE, len(frame))):
             for byte in {0, 1, 127, 255, frame[place] ^ 1}:
                 bent = frame[:place] + bytes([byte]) + frame[place + 1 :]
-                one, other = (asyncio.run(after_what_was_foreseen(name, bent)) for name in ENGINES)
-                assert one == other, (place, byte)
-                seen.add(one[0])
+                for data in (bent, bent + get("/v")):
+                    one, two = (
+                        asyncio.run(after_what_was_foreseen(name, data)) for name in ENGINES
+                    )
+                    assert one == two, (place, byte, len(data))
+                    seen.add(one[0])
     finally:
         logging.disable(logging.NOTSET)
     assert len(seen) > 10

@@ -12,8 +12,8 @@ same bytes, the same store. The rules of channels are in `channels`; those that 
   own only while it holds the beginning of a frame, requests whose turn has not come, or answers
   that its client did not take.
 - A large value that is sent leaves from where it is stored, without being copied to the answers.
-- One that comes is read to where it stays if its client's last one was as large, as a worker's are:
-  the numbers in a heartbeat have fixed widths.
+- One that comes is read to where it stays if its client's last one was about as large, as a
+  worker's is: its heartbeats differ by what their counters have become.
 - A channel waits for its socket to be readable, or, while it has something to send or requests
   left to answer, to be writable: never for both.
 - An event is for a descriptor's generation, so that one left over in a batch for a channel that
@@ -23,7 +23,12 @@ same bytes, the same store. The rules of channels are in `channels`; those that 
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+    _PyBytes_Resize,
+)
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
@@ -106,8 +111,10 @@ cdef enum:
     # Bytes of a value from which on it is not copied to be sent, and such values sent together.
     LARGE = 8192
     VALUES = 16
-    # Bytes of a value from which on it is not copied to be stored, if it is foreseen.
+    # Bytes of a value from which on it is not copied to be stored, if it is foreseen: if the one
+    # before differed from it by up to such a part of it.
     LARGE_STORED = 16384
+    FORESEEN_PART = 32
     # What the answers' buffer may keep for itself after a large answer.
     SPARE_BYTES = 1048576
     # Types of messages, and how many there may be of those that are known to be short.
@@ -378,8 +385,9 @@ cdef class _Channel:
     cdef double served_at
     # The entry of its last request: a worker's next one is for the same.
     cdef Entry last
-    # Bytes of the large value that its next frame is likely to bring, 0 if none, and before it.
-    cdef Py_ssize_t value_size
+    # How many bytes its next frame is likely to bring at most from the begin of its large value on,
+    # 0 if none is foreseen, and how many before it.
+    cdef Py_ssize_t foreseen
     cdef Py_ssize_t value_at
 
     def __dealloc__(self):
@@ -453,9 +461,9 @@ cdef class EpollChannels:
     cdef char *_answers
     cdef Py_ssize_t _answers_size
     cdef Py_ssize_t _answers_capacity
-    # Where a value is read to that is foreseen, and whether that was done: then its place in the
-    # input is empty. Nobody else has it until it is stored, and it is stored only if it is whole.
-    cdef bytes _foreseen
+    # Where a value is read to that is foreseen, with what comes after it; NULL, or the only
+    # reference to it. And whether that was done: then its place in the input is empty.
+    cdef PyObject *_apart
     cdef bint _is_apart
     # Large values among the answers: references, before which byte of the buffer, their sizes' sum.
     cdef PyObject *_values[VALUES]
@@ -503,6 +511,7 @@ cdef class EpollChannels:
 
     def __dealloc__(self):
         self._drop_values()
+        Py_XDECREF(self._apart)
         free(self._input)
         free(self._answers)
         if self._poller > 0:
@@ -889,7 +898,7 @@ cdef class EpollChannels:
     cdef Py_ssize_t _read(self, _Channel channel) except -2:
         """Read; return the number of bytes, -1 if there are none now, 0 if none will come."""
         cdef ssize_t size
-        self._is_apart = channel.value_size and not channel.kept_size and not channel.is_over
+        self._is_apart = channel.foreseen and not channel.kept_size and not channel.is_over
         while True:
             if self._is_apart:
                 size = self._read_apart(channel)
@@ -915,13 +924,17 @@ cdef class EpollChannels:
         """Read as `recv` does, with the value that is foreseen to memory of its own."""
         cdef iovec[3] pieces
         cdef msghdr message
-        cdef Py_ssize_t ends = channel.value_at + channel.value_size
-        if self._foreseen is None or PyBytes_GET_SIZE(self._foreseen) != channel.value_size:
-            self._foreseen = PyBytes_FromStringAndSize(NULL, channel.value_size)
+        cdef Py_ssize_t ends = channel.value_at + channel.foreseen
+        cdef bytes memory
+        if self._apart is NULL or PyBytes_GET_SIZE(<bytes> self._apart) != channel.foreseen:
+            memory = PyBytes_FromStringAndSize(NULL, channel.foreseen)
+            Py_XDECREF(self._apart)
+            Py_INCREF(memory)
+            self._apart = <PyObject *> memory
         pieces[0].iov_base = self._input
         pieces[0].iov_len = channel.value_at
-        pieces[1].iov_base = PyBytes_AS_STRING(self._foreseen)
-        pieces[1].iov_len = channel.value_size
+        pieces[1].iov_base = PyBytes_AS_STRING(<bytes> self._apart)
+        pieces[1].iov_len = channel.foreseen
         pieces[2].iov_base = self._input + ends
         pieces[2].iov_len = READ_BYTES - ends
         memset(&message, 0, sizeof(message))
@@ -929,41 +942,48 @@ cdef class EpollChannels:
         message.msg_iovlen = 3
         return recvmsg(channel.fd, &message, 0)
 
-    cdef Py_ssize_t _store_apart(self, _Channel channel, Py_ssize_t size) except -1:
-        """Store the value that was read apart, if it came; return the bytes of its frame.
+    cdef Py_ssize_t _take_apart(self, _Channel channel, Py_ssize_t size) except -1:
+        """Store the value that was read apart, if it came alone; return the bytes of its frame.
 
         What came instead is put in its place in the input, and 0 is returned.
         """
-        cdef Py_ssize_t begins = channel.value_at
-        cdef Py_ssize_t value_size = channel.value_size
-        cdef Py_ssize_t frame_size = begins + value_size + AFTER_VALUE
         cdef char *frame = self._input + 4
+        cdef Py_ssize_t begins = channel.value_at
+        cdef Py_ssize_t value_size = size - begins - AFTER_VALUE
+        cdef Py_ssize_t apart = min(size - begins, channel.foreseen)
+        cdef bytes value
         if (
-            size >= frame_size
-            and read_i32(self._input) == frame_size - 4
-            and frame_size - 4 <= self.max_size
+            LARGE_STORED <= value_size <= channel.foreseen - AFTER_VALUE
+            and read_i32(self._input) == size - 4
             and memcmp(frame, TYPE, 6) == 0
             and frame[6] == SEND_PULSE
             and read_i32(frame + 16) == begins - BEFORE_VALUE
+            and size - 4 <= self.max_size
             and channel.may_write
-            and self._store_exact_shape(channel, frame, frame_size - 4, self._foreseen)
         ):
-            self._foreseen = None
-            self._sends += 1
-            return frame_size
-        if size > begins:
+            # As if all but the value had been read to the input.
             memcpy(
-                self._input + begins,
-                PyBytes_AS_STRING(self._foreseen),
-                min(size - begins, value_size),
+                self._input + begins + value_size,
+                PyBytes_AS_STRING(<bytes> self._apart) + value_size,
+                AFTER_VALUE,
             )
+            _PyBytes_Resize(&self._apart, value_size)
+            value = <bytes> self._apart
+            Py_XDECREF(self._apart)
+            self._apart = NULL
+            if self._store_exact_shape(channel, frame, size - 4, value):
+                self._sends += 1
+                return size
+            memcpy(self._input + begins, PyBytes_AS_STRING(value), value_size)
+        elif apart > 0:
+            memcpy(self._input + begins, PyBytes_AS_STRING(<bytes> self._apart), apart)
         return 0
 
     cdef int _receive(self, _Channel channel, const char *data, Py_ssize_t size) except -1:
         """Answer the frames that these bytes complete, and keep the rest."""
         cdef Py_ssize_t pos = 0
         if self._is_apart:
-            pos = self._store_apart(channel, size)
+            pos = self._take_apart(channel, size)
         if channel.kept_size:
             pos = self._complete_kept(channel, data, size)
         if pos < size and not channel.is_over:
@@ -971,8 +991,8 @@ cdef class EpollChannels:
             if pos < size and not channel.is_over:
                 channel.keep(data + pos, size - pos)
                 channel.frame_since = self._now
-        if size != channel.value_at + channel.value_size + AFTER_VALUE:
-            channel.value_size = 0  # of a client that sends several at a time, or one in pieces
+        if channel.foreseen and read_i32(data) != size - 4:
+            channel.foreseen = 0  # of a client that sends several at a time, or one in pieces
         return 0
 
     cdef Py_ssize_t _complete_kept(
@@ -1122,7 +1142,7 @@ cdef class EpollChannels:
 
         Its value is in the frame, or, if it was read apart, in memory of its own.
         """
-        cdef Py_ssize_t path_size, details_size, size_before
+        cdef Py_ssize_t path_size, details_size, more, spare
         cdef const char *after_path
         cdef char *answer
         cdef Entry entry
@@ -1145,19 +1165,20 @@ cdef class EpollChannels:
         entry = self._entry_of(channel, frame + 20, path_size)
         if entry is None:
             return False
-        size_before = PyBytes_GET_SIZE(entry.details)
+        more = details_size - PyBytes_GET_SIZE(entry.details)
         if apart is None:
             apart = PyBytes_FromStringAndSize(after_path + 7, details_size)
         if not self._index.overwrite(entry, apart, self._now):
             return False
-        channel.value_at = BEFORE_VALUE + path_size
-        channel.value_size = 0
-        if (
-            details_size >= LARGE_STORED
-            and details_size == size_before
-            and channel.value_at + details_size + AFTER_VALUE <= READ_BYTES
-        ):
-            channel.value_size = details_size
+        channel.foreseen = 0
+        if details_size >= LARGE_STORED:
+            spare = details_size // FORESEEN_PART
+            channel.value_at = BEFORE_VALUE + path_size
+            if (
+                -spare <= more <= spare
+                and channel.value_at + details_size + spare + AFTER_VALUE < READ_BYTES
+            ):
+                channel.foreseen = details_size + spare + AFTER_VALUE
         memcpy(answer, ACKNOWLEDGEMENT, 11)
         memcpy(answer + 11, frame + size - 8, 8)  # the message id, and the end
         self._answers_size += 19
