@@ -105,8 +105,8 @@ async def test_a_value_for_which_there_is_no_room_any_more_is_refused_whole(engi
         await other.answer()
         rig.index.max_bytes = SIZE
         asked = []
-        client.session.answer = lambda payload: asked.append(payload) or encode(
-            Message(MessageType.NOT_AUTHORIZED, 9)
+        client.session.answer = lambda payload: (
+            asked.append(payload) or encode(Message(MessageType.NOT_AUTHORIZED, 9))
         )
         frame = send("/v", 9, bytes(range(250)) * (SIZE // 250))
         await client.send(frame)
