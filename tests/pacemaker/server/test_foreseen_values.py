@@ -1,4 +1,4 @@
-"""A client whose last value was large, and what comes next: about as much, or anything else."""
+"""A client whose last value was large, and what comes next: as much, or anything else."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from support.engines import ENGINES, Rig, on_each
 from support.pulse_frames import get, send
 
 SIZE = 20_000
-#: How much longer or shorter a value may be that is foreseen.
+#: A little more or less than is foreseen.
 SPARE = SIZE // 32
 #: Bytes of a frame of `send("/v", ..., bytes(SIZE))` before its value, and after it.
 BEFORE, AFTER = 33, 10

@@ -261,3 +261,25 @@ async def test_who_refuses_to_read_is_given_up_while_it_waits_for_a_turn(engine)
         assert [cause for cause, _ in rig.told()] == ["output-timeout"] * 3
         for ours, _ in pairs:
             ours.close()
+
+
+@on_each
+async def test_the_wait_for_a_turn_counts(engine):
+    rig, _ = rig_of(engine, turns=10)
+    async with rig:
+        clients = [rig.connect() for _ in range(10)]
+        for client in clients:
+            await client.send(bulk())
+        for client in clients:
+            await client.answer()
+        await rig.until(lambda: sum(rig.channels.latency()[1]) == len(clients))
+        bounds, counts, total = rig.channels.latency()
+        slow = sum(counts[bounds.index(0.1) + 1 :])
+        # Each has ten turns of its own, and between them those of all who asked before it.
+        assert slow >= 5
+        assert total > 5 * 0.1
+        await clients[0].send(exists("/a"))
+        await clients[0].answer()
+        await rig.until(lambda: sum(rig.channels.latency()[1]) == len(clients) + 1)
+        counts = rig.channels.latency()[1]
+        assert sum(counts[bounds.index(0.1) + 1 :]) == slow

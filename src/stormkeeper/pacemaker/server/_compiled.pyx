@@ -12,8 +12,8 @@ same bytes, the same store. The rules of channels are in `channels`; those that 
   own only while it holds the beginning of a frame, requests whose turn has not come, or answers
   that its client did not take.
 - A large value that is sent leaves from where it is stored, without being copied to the answers.
-- One that comes is read to where it stays if its client's last one was about as large, as a
-  worker's is: its heartbeats differ by what their counters have become.
+- One that comes is read to where it stays if its client's last one was just as large, as heartbeats
+  are that are not compressed: their numbers have fixed widths.
 - A channel waits for its socket to be readable, or, while it has something to send or requests
   left to answer, to be writable: never for both.
 - An event is for a descriptor's generation, so that one left over in a batch for a channel that
@@ -23,12 +23,7 @@ same bytes, the same store. The rules of channels are in `channels`; those that 
 """
 
 cimport cython
-from cpython.bytes cimport (
-    PyBytes_AS_STRING,
-    PyBytes_FromStringAndSize,
-    PyBytes_GET_SIZE,
-    _PyBytes_Resize,
-)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
@@ -111,10 +106,8 @@ cdef enum:
     # Bytes of a value from which on it is not copied to be sent, and such values sent together.
     LARGE = 8192
     VALUES = 16
-    # Bytes of a value from which on it is not copied to be stored, if it is foreseen: if the one
-    # before differed from it by up to such a part of it.
+    # Bytes of a value from which on it is not copied to be stored, if it is foreseen.
     LARGE_STORED = 16384
-    FORESEEN_PART = 32
     # What the answers' buffer may keep for itself after a large answer.
     SPARE_BYTES = 1048576
     # Types of messages, and how many there may be of those that are known to be short.
@@ -383,11 +376,12 @@ cdef class _Channel:
     cdef Py_ssize_t counted
     # The clock when it last had a turn.
     cdef double served_at
+    # The monotonic time since when requests wait for another turn, 0 if none do.
+    cdef double waits_since
     # The entry of its last request: a worker's next one is for the same.
     cdef Entry last
-    # How many bytes its next frame is likely to bring at most from the begin of its large value on,
-    # 0 if none is foreseen, and how many before it.
-    cdef Py_ssize_t foreseen
+    # Bytes of the large value that its next frame is likely to bring, 0 if none, and before it.
+    cdef Py_ssize_t value_size
     cdef Py_ssize_t value_at
 
     def __dealloc__(self):
@@ -461,9 +455,9 @@ cdef class EpollChannels:
     cdef char *_answers
     cdef Py_ssize_t _answers_size
     cdef Py_ssize_t _answers_capacity
-    # Where a value is read to that is foreseen, with what comes after it; NULL, or the only
-    # reference to it. And whether that was done: then its place in the input is empty.
-    cdef PyObject *_apart
+    # Where a value is read to that is foreseen, and whether that was done: then its place in the
+    # input is empty. Nobody else has it until it is stored, and it is stored only if it is whole.
+    cdef bytes _foreseen
     cdef bint _is_apart
     # Large values among the answers: references, before which byte of the buffer, their sizes' sum.
     cdef PyObject *_values[VALUES]
@@ -481,6 +475,8 @@ cdef class EpollChannels:
     cdef int64_t _bytes_out
     cdef int64_t[BUCKETS] _buckets
     cdef double _seconds
+    # Requests of the batch that had waited for a turn, and are in the histogram already.
+    cdef int64_t _waited
 
     def __cinit__(
         self,
@@ -511,7 +507,6 @@ cdef class EpollChannels:
 
     def __dealloc__(self):
         self._drop_values()
-        Py_XDECREF(self._apart)
         free(self._input)
         free(self._answers)
         if self._poller > 0:
@@ -579,7 +574,7 @@ cdef class EpollChannels:
 
         The workers of a large cluster beat one by one, thousands a second, and none of them waits
         for anything but its own answer, once in seconds: these are let gather for
-        `GATHER_SECONDS`. Whoever asks again as soon as it is answered is never kept waiting.
+        `GATHER_SECONDS`, but not with one among them who asks again as soon as it is answered.
         """
         cdef double ends = monotonic() + RUN_SECONDS
         cdef double began
@@ -691,15 +686,15 @@ cdef class EpollChannels:
 
         Those for which `BATCH_SECONDS` are too short are left for the next call.
         """
-        cdef int n, fd
+        cdef int fd
         cdef int64_t requests = self._sends + self._gets + self._others
         cdef uint64_t key
         cdef _Channel channel
         cdef double began = monotonic()
-        cdef double seconds
         self._now = self._clock()
         self._turn_begins = began
         self._is_hurried = False
+        self._waited = 0
         while self._next < self._batch:
             key = self._events[self._next].data.u64
             self._next += 1
@@ -724,13 +719,7 @@ cdef class EpollChannels:
             self._is_cut = False
             sched_yield()
         requests = self._sends + self._gets + self._others - requests
-        if requests:
-            seconds = self._turn_begins - began
-            n = 0
-            while n < BOUNDS and seconds > BOUND[n]:
-                n += 1
-            self._buckets[n] += requests
-            self._seconds += requests * seconds
+        self._count_latency(requests - self._waited, self._turn_begins - began)
         if self._answers_capacity > SPARE_BYTES:
             free(self._answers)
             self._answers_capacity = ANSWER_BYTES
@@ -738,6 +727,14 @@ cdef class EpollChannels:
             if self._answers is NULL:
                 self._answers_capacity = 0
         return 0
+
+    cdef void _count_latency(self, int64_t requests, double seconds) noexcept:
+        cdef int n = 0
+        if requests:
+            while n < BOUNDS and seconds > BOUND[n]:
+                n += 1
+            self._buckets[n] += requests
+            self._seconds += requests * seconds
 
     cdef int _serve_queue(self) except -1:
         """Let channels whose next request may be long go on for a moment, at least one of them."""
@@ -767,8 +764,23 @@ cdef class EpollChannels:
 
     cdef int _turn(self, _Channel channel) except -1:
         """Move one channel on: send, answer, read; then let it wait for what it needs next."""
+        cdef int64_t requests
+        cdef bint lives
         try:
-            if self._advance(channel):
+            if channel.waits_since:
+                requests = self._sends + self._gets + self._others
+                lives = self._advance(channel)
+                requests = self._sends + self._gets + self._others - requests
+                self._count_latency(requests, monotonic() - channel.waits_since)
+                self._waited += requests
+            else:
+                lives = self._advance(channel)
+            if not channel.has_unanswered or channel.unsent_size:
+                # A client that does not read waits for itself.
+                channel.waits_since = 0
+            elif not channel.waits_since:
+                channel.waits_since = self._turn_begins
+            if lives:
                 self._count_held(channel)
                 if (
                     channel.counted > READ_BYTES
@@ -898,7 +910,7 @@ cdef class EpollChannels:
     cdef Py_ssize_t _read(self, _Channel channel) except -2:
         """Read; return the number of bytes, -1 if there are none now, 0 if none will come."""
         cdef ssize_t size
-        self._is_apart = channel.foreseen and not channel.kept_size and not channel.is_over
+        self._is_apart = channel.value_size and not channel.kept_size and not channel.is_over
         while True:
             if self._is_apart:
                 size = self._read_apart(channel)
@@ -924,17 +936,13 @@ cdef class EpollChannels:
         """Read as `recv` does, with the value that is foreseen to memory of its own."""
         cdef iovec[3] pieces
         cdef msghdr message
-        cdef Py_ssize_t ends = channel.value_at + channel.foreseen
-        cdef bytes memory
-        if self._apart is NULL or PyBytes_GET_SIZE(<bytes> self._apart) != channel.foreseen:
-            memory = PyBytes_FromStringAndSize(NULL, channel.foreseen)
-            Py_XDECREF(self._apart)
-            Py_INCREF(memory)
-            self._apart = <PyObject *> memory
+        cdef Py_ssize_t ends = channel.value_at + channel.value_size
+        if self._foreseen is None or PyBytes_GET_SIZE(self._foreseen) != channel.value_size:
+            self._foreseen = PyBytes_FromStringAndSize(NULL, channel.value_size)
         pieces[0].iov_base = self._input
         pieces[0].iov_len = channel.value_at
-        pieces[1].iov_base = PyBytes_AS_STRING(<bytes> self._apart)
-        pieces[1].iov_len = channel.foreseen
+        pieces[1].iov_base = PyBytes_AS_STRING(self._foreseen)
+        pieces[1].iov_len = channel.value_size
         pieces[2].iov_base = self._input + ends
         pieces[2].iov_len = READ_BYTES - ends
         memset(&message, 0, sizeof(message))
@@ -942,48 +950,41 @@ cdef class EpollChannels:
         message.msg_iovlen = 3
         return recvmsg(channel.fd, &message, 0)
 
-    cdef Py_ssize_t _take_apart(self, _Channel channel, Py_ssize_t size) except -1:
-        """Store the value that was read apart, if it came alone; return the bytes of its frame.
+    cdef Py_ssize_t _store_apart(self, _Channel channel, Py_ssize_t size) except -1:
+        """Store the value that was read apart, if it came; return the bytes of its frame.
 
         What came instead is put in its place in the input, and 0 is returned.
         """
-        cdef char *frame = self._input + 4
         cdef Py_ssize_t begins = channel.value_at
-        cdef Py_ssize_t value_size = size - begins - AFTER_VALUE
-        cdef Py_ssize_t apart = min(size - begins, channel.foreseen)
-        cdef bytes value
+        cdef Py_ssize_t value_size = channel.value_size
+        cdef Py_ssize_t frame_size = begins + value_size + AFTER_VALUE
+        cdef char *frame = self._input + 4
         if (
-            LARGE_STORED <= value_size <= channel.foreseen - AFTER_VALUE
-            and read_i32(self._input) == size - 4
+            size >= frame_size
+            and read_i32(self._input) == frame_size - 4
+            and frame_size - 4 <= self.max_size
             and memcmp(frame, TYPE, 6) == 0
             and frame[6] == SEND_PULSE
             and read_i32(frame + 16) == begins - BEFORE_VALUE
-            and size - 4 <= self.max_size
             and channel.may_write
+            and self._store_exact_shape(channel, frame, frame_size - 4, self._foreseen)
         ):
-            # As if all but the value had been read to the input.
+            self._foreseen = None
+            self._sends += 1
+            return frame_size
+        if size > begins:
             memcpy(
-                self._input + begins + value_size,
-                PyBytes_AS_STRING(<bytes> self._apart) + value_size,
-                AFTER_VALUE,
+                self._input + begins,
+                PyBytes_AS_STRING(self._foreseen),
+                min(size - begins, value_size),
             )
-            _PyBytes_Resize(&self._apart, value_size)
-            value = <bytes> self._apart
-            Py_XDECREF(self._apart)
-            self._apart = NULL
-            if self._store_exact_shape(channel, frame, size - 4, value):
-                self._sends += 1
-                return size
-            memcpy(self._input + begins, PyBytes_AS_STRING(value), value_size)
-        elif apart > 0:
-            memcpy(self._input + begins, PyBytes_AS_STRING(<bytes> self._apart), apart)
         return 0
 
     cdef int _receive(self, _Channel channel, const char *data, Py_ssize_t size) except -1:
         """Answer the frames that these bytes complete, and keep the rest."""
         cdef Py_ssize_t pos = 0
         if self._is_apart:
-            pos = self._take_apart(channel, size)
+            pos = self._store_apart(channel, size)
         if channel.kept_size:
             pos = self._complete_kept(channel, data, size)
         if pos < size and not channel.is_over:
@@ -991,8 +992,8 @@ cdef class EpollChannels:
             if pos < size and not channel.is_over:
                 channel.keep(data + pos, size - pos)
                 channel.frame_since = self._now
-        if channel.foreseen and read_i32(data) != size - 4:
-            channel.foreseen = 0  # of a client that sends several at a time, or one in pieces
+        if size != channel.value_at + channel.value_size + AFTER_VALUE:
+            channel.value_size = 0  # of a client that sends several at a time, or one in pieces
         return 0
 
     cdef Py_ssize_t _complete_kept(
@@ -1142,7 +1143,7 @@ cdef class EpollChannels:
 
         Its value is in the frame, or, if it was read apart, in memory of its own.
         """
-        cdef Py_ssize_t path_size, details_size, more, spare
+        cdef Py_ssize_t path_size, details_size, size_before
         cdef const char *after_path
         cdef char *answer
         cdef Entry entry
@@ -1165,20 +1166,19 @@ cdef class EpollChannels:
         entry = self._entry_of(channel, frame + 20, path_size)
         if entry is None:
             return False
-        more = details_size - PyBytes_GET_SIZE(entry.details)
+        size_before = PyBytes_GET_SIZE(entry.details)
         if apart is None:
             apart = PyBytes_FromStringAndSize(after_path + 7, details_size)
         if not self._index.overwrite(entry, apart, self._now):
             return False
-        channel.foreseen = 0
-        if details_size >= LARGE_STORED:
-            spare = details_size // FORESEEN_PART
-            channel.value_at = BEFORE_VALUE + path_size
-            if (
-                -spare <= more <= spare
-                and channel.value_at + details_size + spare + AFTER_VALUE < READ_BYTES
-            ):
-                channel.foreseen = details_size + spare + AFTER_VALUE
+        channel.value_at = BEFORE_VALUE + path_size
+        channel.value_size = 0
+        if (
+            details_size >= LARGE_STORED
+            and details_size == size_before
+            and channel.value_at + details_size + AFTER_VALUE <= READ_BYTES
+        ):
+            channel.value_size = details_size
         memcpy(answer, ACKNOWLEDGEMENT, 11)
         memcpy(answer + 11, frame + size - 8, 8)  # the message id, and the end
         self._answers_size += 19

@@ -175,7 +175,8 @@ class Channels(Protocol):
         """Return `LATENCY_BOUNDS`, the requests in each bucket, and the sum of their times (s).
 
         A request's time is that from when its batch was found readable until all answers of the
-        batch were given to the system or laid by for a client that does not read.
+        batch were given to the system or laid by for a client that does not read; that of a request
+        which waited for another turn, from when its connection's first turn began.
         """
 
 

@@ -242,6 +242,8 @@ class _Channel(asyncio.BufferedProtocol):
         #: Whether a turn is due though nothing happens; and whether it is one for a long request.
         self._is_due = False
         self._is_due_long = False
+        #: The monotonic time since when requests wait for another turn, if they do.
+        self._waits_since: float | None = None
         # Clock seconds: since when a frame is unfinished and answers are unread, if they are.
         self._frame_since: float | None = None
         self._unsent_since: float | None = None
@@ -387,7 +389,12 @@ class _Channel(asyncio.BufferedProtocol):
                 if exchange.has_long or not exchange.has_unanswered:
                     break
                 rounds = TURN_ROUNDS if monotonic() > ends else rounds + 1
-            self._channels.count(exchange, monotonic() - began)
+            self._channels.count(exchange, monotonic() - (self._waits_since or began))
+            if not exchange.has_unanswered or self._is_full:
+                # A client that does not read waits for itself.
+                self._waits_since = None
+            elif self._waits_since is None:
+                self._waits_since = began
             held = self._unsent_bytes() + exchange.partial_bytes
             self._hold(held)
             if held > READ_BYTES and 0 < self._channels.max_buffered < self._channels.buffered:
