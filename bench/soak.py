@@ -3,11 +3,11 @@
     python bench/soak.py [--seconds 600]
 
 Two real daemons, one with each engine, with a TTL of 20 s. On each, four crews of 500 workers beat
-with 3 KiB (more or less by up to 512 bytes) every two seconds over 250 connections; every 7.5 s the
-oldest crew ends its connections without a word and another comes, with names of its own. What half
-of the crews leave is deleted, as when a topology is killed; the rest expires. Meanwhile a reader
-follows the changes, and every second three visitors misbehave: one leaves at once, one sends
-nonsense, one breaks off in the middle of a frame.
+every two seconds over 250 connections: one crew in four with 20,000 bytes, the others with 3 KiB,
+more or less by up to 512 bytes. Every 7.5 s the oldest crew ends its connections without a word and
+another comes, with names of its own. What half of the crews leave is deleted, as when a topology is
+killed; the rest expires. Meanwhile a reader follows the changes, and every second three visitors
+misbehave: one leaves at once, one sends nonsense, one breaks off in the middle of a frame.
 
 Before the measurement as many paths are deleted as the server remembers deletions of, so that this
 is at its bound from the start. Resident memory, open descriptors and stored keys are sampled every
@@ -143,12 +143,13 @@ class Soak:
         due = not self._crews or now - self._crews[-1][0] >= CREW_SECS / CREWS
         if due and len(self._crews) < CREWS:
             first = next(self._firsts)
+            is_large = first // CREW_WORKERS % CREWS == 0
             process = running.start_load(
                 self.server,
                 operation="send",
                 rate=CREW_WORKERS / BEAT_SECS,
-                bytes=3_072,
-                jitter=512,
+                bytes=20_000 if is_large else 3_072,
+                jitter=0 if is_large else 512,
                 connections=CREW_CONNECTIONS,
                 keys_per_connection=CREW_WORKERS // CREW_CONNECTIONS,
                 workers_per_topology=CREW_WORKERS,
