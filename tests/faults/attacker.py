@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final
 
 from stormkeeper.pacemaker.wire import FrameSplitter, MessageType, decode
+from stormkeeper.sasl import Mechanism
 
 #: Longest that a server may take to end a connection that is owed an end, in seconds. Its own
 #: time-outs are set below that, see `SERVER_TIMEOUT_SECS`.
@@ -48,7 +49,7 @@ class Attacker:
         port: int,
         *,
         tls: ssl.SSLContext | None = None,
-        mechanism: Callable[[str | None], object] | None = None,
+        mechanism: Callable[[str | None], Mechanism] | None = None,
         secret_path: str,
         connections_per_address: int,
         store_bytes: int,
@@ -185,7 +186,7 @@ class Attacker:
                 return Verdict.CLOSED
         return Verdict.ANSWERED
 
-    def _client(self, who: str | None):  # type: ignore[no-untyped-def]
+    def _client(self, who: str | None) -> Mechanism:
         assert self._mechanism is not None
         return self._mechanism(who)
 
