@@ -40,6 +40,7 @@ OURS = {
     "pipeline.late.secs",
     "pipeline.tables.dir",
     "pipeline.trigger.secs",
+    "storm.meta.serialization.release",
     "topology.checkpoint.dir",
 }
 
@@ -55,6 +56,7 @@ ACCEPTED = {
     "pacemaker.childopts": ["-Xmx1g", ["-Xmx1g", "-ea"], None],
     "pacemaker.pulse.ttl.secs": [0, 0.5, 3600],
     "storm.cluster.state.store": [ZOOKEEPER_STATE_STORE, *PACEMAKER_STATE_STORES],
+    "storm.meta.serialization.release": [None, 2, 3],
     "storm.zookeeper.root": ["/", "/storm", "/a/b"],
     "storm.zookeeper.servers": [["zk1", "zk2:2182"]],
     "storm.zookeeper.retry.times": [0, 2**31 - 1],
@@ -77,6 +79,7 @@ REFUSED = {
     "pacemaker.pulse.ttl.secs": [-1, "0", float("nan"), float("inf"), True],
     "storm.cluster.state.store": ["", "zookeeper", None],
     "storm.meta.serialization.delegate": ["org.apache.storm.serialization.Zip", None],
+    "storm.meta.serialization.release": [1, 4, "3", 3.0, 2.8, True],
     "storm.zookeeper.root": ["", "storm", "/storm/", "//", "/a b"],
     "storm.zookeeper.servers": [[], ["a:x"], None],
     "nimbus.seeds": [[], [1]],

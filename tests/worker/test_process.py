@@ -12,9 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
-from stormkeeper.thrift.serialization import deserialize
+from stormkeeper.thrift.serialization import Release, deserialize, serialize
+from stormkeeper.worker.process import Worker
 from support.pacemaker import PacemakerProcess
 from support.waiting import until
 from support.worker import START_SECS, WorkerProcess, all_gone
@@ -381,3 +383,21 @@ def test_script_without_anything_to_run(start, script):
     assert "ran" in worker.lines
     assert "there is nothing to run" in "\n".join(worker.errors)
     assert not psutil.pid_exists(worker._process.pid)
+
+
+@pytest.mark.parametrize(("configured", "release"), [(None, 2), (3, 3)])
+def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, release):
+    conf = {**defaults(), "storm.meta.serialization.release": configured}
+    worker = Worker(
+        conf,
+        script=script(""),
+        storm_id="wc-1-1",
+        node="node",
+        port=6700,
+        settle=lambda _topology: conf,
+        stopping=lambda: False,
+    )
+    data = worker._heartbeat()
+    beat = deserialize(ClusterWorkerHeartbeat, data)
+    assert data == serialize(beat, release=Release(release))
+    assert data != serialize(beat, release=Release(5 - release))

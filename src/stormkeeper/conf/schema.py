@@ -87,6 +87,13 @@ _KEYS = (
         SerializationDelegate,
         "how records are written: plain, gzip or zstd; all are read",
     ),
+    Key(
+        "storm.meta.serialization.release",
+        Literal[2, 3] | None,
+        "2 or 3, or null",
+        "which Storm the cluster's daemons are, as heartbeats of 2 and 3 differ; null: 3 where"
+        " storm.meta.serialization.delegate is one for zstd, else 2",
+    ),
     servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
     port(
         "storm.zookeeper.port",

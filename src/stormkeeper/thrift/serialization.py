@@ -29,6 +29,7 @@ __all__ = [
     "Release",
     "compression_for",
     "deserialize",
+    "release_for",
     "serialize",
 ]
 
@@ -54,9 +55,9 @@ def serialize(
         What `compression_for` says of the configured delegate; Storm 2's default, gzip, if left
         out.
     release : Release, optional
-        Which Storm is to read it; if left out, Storm 3 where the compression is zstd, which only
-        that reads, else Storm 2. It matters to `ClusterWorkerHeartbeat` alone, whose ``time_secs``
-        Storm 2 wants as i32 and Storm 3 as i64; everything of ours reads both.
+        Which Storm is to read it, by `release_for` if left out. It matters to
+        `ClusterWorkerHeartbeat` alone, whose ``time_secs`` Storm 2 wants as i32 and Storm 3 as
+        i64, however it is compressed; everything of ours reads both.
 
     Raises
     ------
@@ -64,9 +65,16 @@ def serialize(
         If the record does not fit its schema: a required field that is None, a value of a wrong
         type or out of range, a union without exactly one member.
     """
-    if release is None:
-        release = Release.STORM_3 if compression is Compression.ZSTD else Release.STORM_2
-    return compress(encode(record, release), compression)
+    return compress(encode(record, release or release_for(compression)), compression)
+
+
+def release_for(compression: Compression) -> Release:
+    """Return which Storm reads records that are so compressed, as far as that tells.
+
+    Only Storm 3 reads zstd. Gzip and plain records it reads as well, but they are what Storm 2
+    writes: a cluster of Storm 3 that is set to them must say so.
+    """
+    return Release.STORM_3 if compression is Compression.ZSTD else Release.STORM_2
 
 
 def deserialize(

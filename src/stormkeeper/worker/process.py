@@ -26,7 +26,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.errors import ConfigError, StormkeeperError, TopologyError, WorkerError
 from stormkeeper.state import factory, paths
-from stormkeeper.thrift.serialization import compression_for, serialize
+from stormkeeper.state.storm.codec import Codec
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
@@ -156,7 +156,7 @@ class Worker:
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
         self._finished = False
-        self._compression = compression_for(conf["storm.meta.serialization.delegate"])
+        self._codec = Codec.from_conf(conf)
         self._beater = Beater(
             lambda: factory.connect_heartbeats(conf),
             paths.workerbeat(storm_id, node, port),
@@ -345,7 +345,7 @@ class Worker:
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
         )
-        return serialize(beat, self._compression)
+        return self._codec.write(beat)
 
     def _finish(self) -> None:
         with self._finishing:

@@ -15,6 +15,7 @@ from stormkeeper.thrift.serialization import Compression, Release, deserialize, 
 ID = "wc-1-1700000000"
 BASE = StormBase("wc", TopologyStatus.ACTIVE, 2, {"split": 3})
 DELEGATE = "storm.meta.serialization.delegate"
+RELEASE = "storm.meta.serialization.release"
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -36,13 +37,26 @@ def test_the_form_is_the_configured_one():
         Codec.from_conf({**conf, DELEGATE: "no.such.Delegate"})
 
 
-@pytest.mark.parametrize(("delegate", "release"), [("Gzip", 2), ("", 2), ("Zstd", 3)])
-def test_a_heartbeat_is_for_the_storm_that_reads_it(delegate, release):
+@pytest.mark.parametrize(
+    ("delegate", "configured", "release"),
+    [
+        ("Gzip", None, 2),
+        ("", None, 2),
+        ("Zstd", None, 3),
+        ("Gzip", 3, 3),
+        ("", 3, 3),
+        ("Zstd", 2, 2),
+    ],
+)
+def test_a_heartbeat_is_for_the_storm_that_reads_it(delegate, configured, release):
     """Storm 2 wants its time in four bytes and has no zstd, Storm 3 wants eight."""
     name = f"org.apache.storm.serialization.{delegate}ThriftSerializationDelegate"
+    conf = {**defaults(), DELEGATE: name, RELEASE: configured}
     beat = records.ClusterWorkerHeartbeat(ID, {}, 1_700_000_000, 1)
-    data = decompress(Codec.from_conf({**defaults(), DELEGATE: name}).write(beat))
+    codec = Codec.from_conf(conf)
+    data = decompress(codec.write(beat))
     assert data == serialize(beat, Compression.PLAIN, release=Release(release))
+    assert codec.release is Release(release)
 
 
 def test_a_stamp_is_on_a_copy():

@@ -13,6 +13,7 @@ from stormkeeper.thrift.serialization import (
     Release,
     compression_for,
     deserialize,
+    release_for,
     serialize,
 )
 
@@ -27,14 +28,15 @@ class Codec:
     compression : Compression, optional
         Storm 2's default, gzip, if left out.
     release : Release, optional
-        Which Storm is to read what is written, see `serialize`.
+        Which Storm is to read what is written; by `release_for` if left out.
     """
 
     def __init__(
         self, compression: Compression = Compression.GZIP, release: Release | None = None
     ) -> None:
         self._compression = compression
-        self._release = release
+        #: Which Storm is to read what is written.
+        self.release = release or release_for(compression)
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
@@ -45,7 +47,11 @@ class Codec:
         ConfigError
             ``storm.meta.serialization.delegate`` is none that is known.
         """
-        return cls(compression_for(conf["storm.meta.serialization.delegate"]))
+        release = conf["storm.meta.serialization.release"]
+        return cls(
+            compression_for(conf["storm.meta.serialization.delegate"]),
+            None if release is None else Release(release),
+        )
 
     def read(self, cls: type[Record], data: bytes) -> Record:
         """Return the record of class `cls` that `data` is.
@@ -65,7 +71,7 @@ class Codec:
         SerializationError
             The record does not fit its schema.
         """
-        return serialize(record, self._compression, release=self._release)
+        return serialize(record, self._compression, release=self.release)
 
 
 def checked(cls: type[Record], record: Record) -> Record:
