@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 KERBEROS := $(VENV)/kerberos
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate format clean
+.PHONY: help setup run test test-slow lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -27,8 +27,12 @@ $(KERBEROS): $(INSTALLED)
 	@if scripts/setup $(VENV) kerberos; then touch $@; fi
 
 # Two at a time, as most of them wait for something (ARGS=-n0: one after another).
-test: $(KERBEROS) ## every test, against real ZooKeeper, Spark and daemons
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: $(KERBEROS) ## the tests, against real ZooKeeper, Spark and daemons
+	@$(PYTEST) $(ARGS)
+
+test-slow: $(KERBEROS) ## the slow ones, which `make test` leaves out (one alone: pytest FILE::NAME)
+	@$(PYTEST) -m slow $(ARGS)
 
 lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff format --check .
@@ -52,7 +56,7 @@ bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and throu
 
 SECONDS := 3600
 faults: $(KERBEROS) ## every bad input in every mode, ensembles that fail for longer (some minutes)
-	@$(BIN)/pytest tests/faults -m 'faults or not faults' $(ARGS)
+	@$(BIN)/pytest tests/faults -m 'faults or slow or not slow' $(ARGS)
 
 fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)

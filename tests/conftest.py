@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from support import tiers
 from support.ensemble import zookeeper_ensemble
 from support.kerberos import kerberos_realm
 from support.machine import its_turn
@@ -24,7 +25,12 @@ __all__ = [
 ]
 
 
-def pytest_collection_modifyitems(items):
+# For tests of what decides which tests run.
+pytest_plugins = ["pytester"]
+
+
+def pytest_collection_modifyitems(config, items):
+    tiers.select(config, items)
     # So that at the end nobody waits for a file of minutes that was begun last.
     long = {item.path for item in items if item.get_closest_marker("spark") is not None}
     items.sort(key=lambda item: item.path not in long)

@@ -169,7 +169,10 @@ def test_there_are_at_least_sixty() -> None:
     assert len(list(abuses())) >= 60
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "NONE" else pytest.param(name, marks=pytest.mark.slow) for name in PLAIN],
+)
 @pytest.mark.timeout(300)
 def test_no_abuse_disturbs_anybody(
     request: pytest.FixtureRequest, tmp_path: Path, name: str

@@ -24,7 +24,7 @@ from support.stores import settings_for
 from support.waiting import until
 from support.zookeeper import expire_session
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 
 #: Of the sessions: long enough for an election on a busy machine, short enough to wait for.
 SESSION_SECS: Final = 4.0
