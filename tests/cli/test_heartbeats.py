@@ -184,17 +184,26 @@ def test_a_java_pacemaker_tells_no_age(storm, heartbeat):
 
 def test_nothing_is_there(ask, client):
     for command, path, message in [
-        ("list", "/", "nothing at /"),
-        ("list", "/workerbeats", "nothing at /workerbeats"),
-        ("get", PATH, f"no heartbeat at {PATH}"),
+        ("list", "/workerbeats/word-count-1-1700000000", "nothing at {}"),
+        ("list", "/nowhere", "nothing at {}"),
+        ("get", PATH, "no heartbeat at {}"),
     ]:
         told = ask(command, path)
         assert (told.returncode, told.stdout) == (1, "")
-        assert told.stderr == f"storm: {message}\n"
+        assert told.stderr == f"storm: {message.format(path)}\n"
     client.send_pulse(PATH, b"x")
     told = ask("get", "/workerbeats")
     assert told.returncode == 1
     assert told.stderr.endswith("see `storm heartbeats list /workerbeats`\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/workerbeats"])
+def test_a_cluster_without_heartbeats_is_no_failure(ask, path):
+    told = ask("list", path)
+    assert (told.returncode, told.stdout) == (0, "")
+    assert told.stderr == "storm: every Pacemaker answered, and none holds a heartbeat\n"
+    told = ask("list", path, "--json")
+    assert (told.returncode, told.stdout) == (0, "[]\n")
 
 
 def test_what_is_no_heartbeat_is_shown_in_hexadecimal(ask, client, pacemaker):
@@ -222,7 +231,7 @@ def test_what_a_pacemaker_says_of_itself(ask, client, pacemaker):
 @pytest.mark.parametrize("path", ["/", "/.stormkeeper"])
 def test_no_pacemaker_answers(storm, closed_port, path):
     told = storm("heartbeats", "get", path, "-c", f"pacemaker.servers=127.0.0.1:{closed_port}")
-    assert (told.returncode, told.stdout) == (1, "")
+    assert (told.returncode, told.stdout) == (3, "")
     assert f"127.0.0.1:{closed_port}" in told.stderr
     assert "start one with `storm pacemaker`" in told.stderr
     assert len(told.stderr.splitlines()) == 1
@@ -246,7 +255,7 @@ def test_the_remedy_fits_the_failure(storm, closed_port):
             (f"[127.0.0.1:{closed_port}, no-such-host.invalid]", {start, name}),
         ]:
             told = storm("heartbeats", "list", "/", "-c", f"pacemaker.servers={servers}")
-            assert told.returncode == 1
+            assert told.returncode == 3
             known = (start, hangs, name, port)
             assert {words for words in known if words in told.stderr} == remedies
             assert told.stderr.endswith("or name another with -c pacemaker.servers=HOST:PORT\n")
@@ -346,19 +355,19 @@ def test_a_secured_pacemaker_is_read_with_the_options_that_its_refusal_names(
         worker.send_pulse(PATH, serialize(heartbeat))
     get = ("heartbeats", "get", PATH, "-c", f"pacemaker.servers={pacemaker.address}")
     refused = storm(*get)
-    assert refused.returncode == 1
+    assert refused.returncode == 3
     assert "set pacemaker.auth.method to the server's own" in refused.stderr
     assert "java.security.auth.login.config to the file" in refused.stderr
     assert refused.stderr.endswith("; keys are set with -c KEY=VALUE or in storm.yaml\n")
     itself = storm("heartbeats", "get", "/.stormkeeper", *get[3:])
-    assert itself.returncode == 1
+    assert itself.returncode == 3
     assert "pacemaker.auth.method" in itself.stderr
     assert "-c KEY=VALUE" in itself.stderr
     assert "start one" not in itself.stderr + refused.stderr
     digest = ("-c", "pacemaker.auth.method=DIGEST", "-c")
     assert is_shown(storm(*get, *digest, login), heartbeat, pacemaker)
     wrong = storm(*get, *digest, jaas("wrong.conf", "pw-of-another"))
-    assert wrong.returncode == 1
+    assert wrong.returncode == 3
     assert "wrong.conf" in wrong.stderr
     assert "pw-of" not in wrong.stderr + refused.stderr + pacemaker.log
     absent = storm(*get, *digest, "java.security.auth.login.config=/nowhere/jaas.conf")
@@ -366,10 +375,24 @@ def test_a_secured_pacemaker_is_read_with_the_options_that_its_refusal_names(
     assert "/nowhere/jaas.conf" in absent.stderr
 
 
+def test_every_pacemaker_that_refuses_is_named(storm, start_pacemaker, jaas):
+    key, _, file = jaas("jaas.conf", "pw-of-the-reader").partition("=")
+    servers = [
+        start_pacemaker(conf={"pacemaker.auth.method": "DIGEST", key: file}) for _ in range(2)
+    ]
+    both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
+    wrong = ("-c", "pacemaker.auth.method=DIGEST", "-c", jaas("wrong.conf", "pw-of-another"))
+    for command in (("list", "/"), ("get", PATH), ("get", "/.stormkeeper"), ("top", "--once")):
+        told = storm("heartbeats", *command, "-c", both, *wrong)
+        assert (told.returncode, told.stdout) == (3, "")
+        assert all(server.address in told.stderr for server in servers)
+        assert len(told.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("path", ["/a" * 17, "/" + "a" * 1_100])
 def test_a_refused_path_is_not_put_down_to_authentication_alone(ask, path):
     told = ask("get", path)
-    assert told.returncode == 1
+    assert told.returncode == 3
     assert "or the path or the answer exceeds a limit" in told.stderr
     assert "the server's log has the reason" in told.stderr
 
@@ -395,10 +418,10 @@ def test_a_pacemaker_with_tls_is_read_by_who_trusts_it(storm, start_pacemaker):
     list_ = ("heartbeats", "list", "/", "-c", f"pacemaker.servers={pacemaker.address}")
     encrypted = ("-c", "pacemaker.tls.enable=true", "-c")
     authority = f"pacemaker.tls.ca.file={certificates().server.authority}"
-    assert "nothing at /" in storm(*list_, *encrypted, authority).stderr
+    assert storm(*list_, *encrypted, authority).returncode == 0
     for values in ((), (*encrypted, "pacemaker.tls.ca.file=null")):
         failed = storm(*list_, *values)
-        assert failed.returncode == 1
+        assert failed.returncode == 3
         assert "pacemaker.tls." in failed.stderr
         assert failed.stderr.count("-c KEY=VALUE") == 1
         assert "start one" not in failed.stderr

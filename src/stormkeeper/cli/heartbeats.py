@@ -49,8 +49,11 @@ _REMEDIES = {
 }
 _SEE_LOG = "see its machine and its log"
 
-#: Exit code of `list` and `get` where some Pacemakers did not answer, and others did.
-_PARTIAL = 3
+#: Exit code where some Pacemakers, or all, did not answer or refused.
+_NOT_ASKED = 3
+
+#: What every cluster has, be it empty.
+_ALWAYS_THERE = frozenset({"/", "/workerbeats"})
 
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
@@ -62,10 +65,10 @@ class _BadPath(Fault):
     exit_code = 2
 
 
-class _NotAllSaid(Fault):
-    """Ends the command: nothing was found where some Pacemakers did not answer."""
+class _NotAsked(Fault):
+    """Ends the command: nothing was found, and not all Pacemakers answered."""
 
-    exit_code = _PARTIAL
+    exit_code = _NOT_ASKED
 
 
 def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
@@ -116,9 +119,9 @@ def list_below(path: str, as_json: bool) -> None:
     PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
     left out.
 
-    Exit code 1: nothing is there, or no Pacemaker answered. 3: some Pacemakers did not answer, or
-    refused, and others did: what the former hold, which may be all, is not printed; stderr names
-    them.
+    Exit code 0: all Pacemakers answered; at / and /workerbeats also where they hold nothing. 1:
+    nothing is at PATH. 2: wrong usage or configuration. 3: some Pacemakers, or all, did not answer
+    or refused: what they hold, which may be all, is not printed; stderr names each of them.
     """
     with _asking() as pool:
         names = sorted(pool.children(path))
@@ -129,9 +132,13 @@ def list_below(path: str, as_json: bool) -> None:
         click.echo(json.dumps(names) if as_json else "\n".join(names))
     elif reading is not None:
         click.echo(_shown(reading, as_json=as_json))
+    elif path in _ALWAYS_THERE and not silent:
+        click.echo("storm: every Pacemaker answered, and none holds a heartbeat", err=True)
+        if as_json:
+            click.echo("[]")
     else:
         raise _nothing(f"nothing at {path}", silent)
-    exit_with(_PARTIAL if silent else 0)
+    exit_with(_NOT_ASKED if silent else 0)
 
 
 @heartbeats.command(
@@ -154,8 +161,9 @@ def get(path: str, as_json: bool) -> None:
 
     PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out.
 
-    Exit code 1: no heartbeat is there, or no Pacemaker answered. 3: some Pacemakers did not answer,
-    or refused, and others did: a newer heartbeat may be there, or the only one; stderr names them.
+    Exit code 1: all Pacemakers answered, and no heartbeat is there. 2: wrong usage or
+    configuration. 3: some Pacemakers, or all, did not answer or refused: they may hold a newer
+    heartbeat, or the only one; stderr names each of them.
     """
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
@@ -169,7 +177,7 @@ def get(path: str, as_json: bool) -> None:
         hint = f"; see `storm heartbeats list {path}`" if below else ""
         raise _nothing(f"no heartbeat at {path}", silent, hint)
     click.echo(_shown(reading, as_json=as_json))
-    exit_with(_PARTIAL if silent else 0)
+    exit_with(_NOT_ASKED if silent else 0)
 
 
 @heartbeats.command(
@@ -197,7 +205,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     Ctrl-C ends it. Topologies with the most bytes come first. A worker is silent when its newest
     pulse, on whichever Pacemaker, is older than nimbus.task.timeout.secs.
 
-    Exit code 1: at the first look no Pacemaker could be read.
+    Exit code 3: at the first look no Pacemaker could be read.
     """
     conf = load_conf()
     with faults():
@@ -209,7 +217,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     # What the clients have to say is in the picture.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
     try:
-        with faults(), _pointing_elsewhere():
+        with _asked():
             command.run(conf, interval=interval, once=once, as_json=as_json)
     except KeyboardInterrupt:
         return
@@ -219,7 +227,7 @@ def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
     """Make the end of a command that found nothing at those that answered."""
     if not silent:
         return Fault(f"{what}{hint}")
-    return _NotAllSaid(f"{what} on the Pacemakers that answered{hint}")
+    return _NotAsked(f"{what} on the Pacemakers that answered{hint}")
 
 
 def normal(path: str) -> str:
@@ -237,30 +245,29 @@ def _asking() -> Iterator["PacemakerPool"]:
     from stormkeeper.pacemaker.client.pool import connect
 
     _log_to_stderr()
-    with faults():
-        pool = connect(conf, name="storm-heartbeats", retries=_RETRIES)
-    with faults(), _pointing_elsewhere(), pool:
+    with _asked(), connect(conf, name="storm-heartbeats", retries=_RETRIES) as pool:
         yield pool
 
 
 @contextmanager
-def _pointing_elsewhere() -> Iterator[None]:
-    """Add to the error that no Pacemaker answers what may help.
-
-    Where a Pacemaker is there and the error names what to set for it: how that is done here.
-    """
+def _asked() -> Iterator[None]:
+    """Have the command end with its own code where no Pacemaker answered, and say what may help."""
     try:
         yield
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigFault(str(error)) from error
     except StormkeeperError as error:
-        if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
-            raise type(error)(f"{error}; {_KEYS_GO}") from error
-        if isinstance(error, PacemakerUnavailableError):
-            remedies = [text for said, text in _REMEDIES.items() if re.search(said, str(error))]
-            told = "; ".join(remedies or [_SEE_LOG])
-            raise PacemakerUnavailableError(f"{error}; {told}; {_ANOTHER}") from error
-        raise
+        raise _NotAsked("; ".join([str(error), *_remedies(error)])) from error
+
+
+def _remedies(error: StormkeeperError) -> list[str]:
+    """Return what may help; where the error names what to set: how that is done here."""
+    if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
+        return [_KEYS_GO]
+    if not isinstance(error, PacemakerUnavailableError):
+        return []
+    found = [remedy for said, remedy in _REMEDIES.items() if re.search(said, str(error))]
+    return [*(found or [_SEE_LOG]), _ANOTHER]
 
 
 def _log_to_stderr() -> None:
@@ -276,8 +283,10 @@ def _print_servers(*, as_json: bool) -> None:
         answers = pool.server_infos()
     failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
     if len(failures) == len(answers):
-        with faults(), _pointing_elsewhere():
-            raise failures[0]
+        from stormkeeper.pacemaker.client.pool import together
+
+        with _asked():
+            raise together(failures)
     from stormkeeper.thrift import readable
 
     for failure in failures:
@@ -291,12 +300,12 @@ def _print_servers(*, as_json: bool) -> None:
             told[str(server)] = None if answer is None else readable.to_builtins(answer)
     if as_json:
         click.echo(json.dumps(told))
-        exit_with(_PARTIAL if failures else 0)
+        exit_with(_NOT_ASKED if failures else 0)
     for address, info in told.items():
         click.echo(f"{address}:" if info else f"{address}: a Pacemaker without extensions")
         for name, value in (info or {}).items():
             click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
-    exit_with(_PARTIAL if failures else 0)
+    exit_with(_NOT_ASKED if failures else 0)
 
 
 def _shown(reading: "Reading", *, as_json: bool) -> str:

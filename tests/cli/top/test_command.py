@@ -146,7 +146,7 @@ def test_a_live_view_in_a_terminal_ends_cleanly(servers, environ):
 
 def test_what_cannot_be_watched_is_said(nobody, environ):
     told = ran([nobody], environ, "--once")
-    assert told.returncode == 1
+    assert told.returncode == 3
     assert told.stdout == ""
     assert told.stderr.startswith(f"storm: {nobody} did not answer")
     assert "start one with `storm pacemaker`" in told.stderr
@@ -174,7 +174,7 @@ def test_a_server_that_refuses_is_told_from_one_that_is_read(
     assert "  refused" in told.stdout
     assert "10 workers of 2 topologies · 1 of 2 Pacemakers" in told.stdout
     told = ran([secured.address], environ, "--once")
-    assert (told.returncode, told.stdout) == (1, "")
+    assert (told.returncode, told.stdout) == (3, "")
     assert told.stderr.startswith(f"storm: {secured.address}")
     assert "pacemaker.auth.method" in told.stderr
     options = [part for key, value in security.items() for part in ("-c", f"{key}={value}")]

@@ -311,7 +311,7 @@ class PacemakerPool:
     def _delete(self, kind: MessageType, path: str) -> None:
         question = Message(kind, path=path)
         outcomes = self._talk_to_all(lambda _: single(question), self._clients.values())
-        refusals: list[StormkeeperError] = []
+        refusals: list[NotAuthorizedError] = []
         for address, error in outcomes.failed.items():
             if isinstance(error, NotAuthorizedError):
                 refusals.append(error)
@@ -319,7 +319,7 @@ class PacemakerPool:
                 log.warning("%s %s is to be made good: %s", kind.name, path, error)
                 self._repair.remember(address, kind, path)
         if refusals:
-            raise refusals[0]
+            raise together(refusals)
         self._check(outcomes)
 
     # --- talking ---------------------------------------------------------------------------------
@@ -370,12 +370,22 @@ class PacemakerPool:
             raise PacemakerClosedError(f"{self!r} is closed")
         if outcomes.answered:
             return
-        for error in outcomes.failed.values():
-            if isinstance(error, NotAuthorizedError):
-                raise error
-        raise PacemakerUnavailableError(
-            "no Pacemaker answered: " + "; ".join(map(str, outcomes.failed.values()))
-        )
+        failures = [outcomes.failed[server] for server in self._order if server in outcomes.failed]
+        # Of refusals first, as they name what is to be set.
+        failures.sort(key=lambda error: not isinstance(error, NotAuthorizedError))
+        if isinstance(failures[0], NotAuthorizedError):
+            raise together(failures)
+        raise PacemakerUnavailableError("no Pacemaker answered: " + "; ".join(map(str, failures)))
+
+
+def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:
+    """Return an error as the first one, which names every server that failed."""
+    first, *others = failures
+    if not others:
+        return first
+    together = type(first)("; ".join(map(str, failures)))
+    together.__cause__ = first
+    return together
 
 
 def time_secs_of(details: bytes) -> int | None:

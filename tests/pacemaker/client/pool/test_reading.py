@@ -244,6 +244,21 @@ def test_a_refusal_counts_only_where_nobody_answers(stack, daemons, pool_of):
     assert pool.children("/w") == ["a"]
 
 
+def test_every_server_that_refuses_or_does_not_answer_is_named(stack, pool_of):
+    peers = [stack.enter_context(ScriptedPacemaker(refusing)) for _ in range(2)]
+    absent = nobody()
+    pool = pool_of(absent, *peers)
+    for ask in (pool.children, pool.get_pulse, pool.readings):
+        with pytest.raises(NotAuthorizedError) as refusal:
+            ask("/w")
+        told = str(refusal.value)
+        places = [told.index(str(server)) for server in (*map(address, peers), absent)]
+        assert places == sorted(places)
+    with pytest.raises(NotAuthorizedError) as refusal:
+        pool.delete_path("/w")
+    assert all(str(address(peer)) in str(refusal.value) for peer in peers)
+
+
 def test_every_server_is_asked_who_it_is(stack, daemons, pool_of):
     java, gone = stack.enter_context(ScriptedPacemaker(JavaPacemaker())), nobody()
     pool = pool_of(daemons[0], java, gone)
