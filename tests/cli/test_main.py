@@ -1,3 +1,4 @@
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,38 @@ COMMANDS = {
     *("version", "localconfvalue"),
 }
 
+#: Needs no configuration.
+UNCONFIGURED = {"completion"}
+
 
 def test_help_names_every_command(storm):
     told = storm("--help")
     assert told.returncode == 0
-    assert {line.split()[0] for line in told.stdout.splitlines() if line.strip()} > COMMANDS
+    assert {
+        line.split()[0] for line in told.stdout.splitlines() if line.strip()
+    } > COMMANDS | UNCONFIGURED
+
+
+@pytest.mark.parametrize("group", [[], ["heartbeats"], ["state"]])
+def test_summaries_of_commands_are_not_cut(storm, group):
+    told = storm(*group, "--help").stdout
+    table = told.partition("Commands:\n")[2].partition("\n\n")[0]
+    assert "..." not in table
+    # A line that names a command is the first of its summary, and what is before it ends one.
+    names = re.findall(r"(?m)^  (\S+) ", table)
+    ends = [line for line in re.split(r"(?m)^  (?=\S)", table) if line.strip()]
+    assert len(ends) == len(names) > 2
+    assert all(end.rstrip().endswith(".") for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [(["locl"], "local"), (["hearbeats", "list"], "heartbeats"), (["state", "lst"], "list")],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_is_meant(storm, given, meant):
+    told = storm(*given)
+    assert told.returncode == 2
+    assert told.stderr.endswith(f"Did you mean '{meant}'?\n")
 
 
 def test_the_version_is_an_option_too(storm):

@@ -10,10 +10,11 @@ import signal
 import click
 
 import stormkeeper
-from stormkeeper.cli.lazy import LazyGroup
+from stormkeeper.cli.groups import LazyGroup
 from stormkeeper.cli.options import conf_options, examples
 
 _COMMANDS = {
+    "completion": "stormkeeper.cli.completion:completion",
     "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
     "heartbeats": "stormkeeper.cli.heartbeats:heartbeats",
     "local": "stormkeeper.cli.local:local",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stormkeeper.cli.groups import Group
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
@@ -83,12 +84,13 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:6699",
         "storm heartbeats get /workerbeats/word-count-1-1700000000/node-6700",
         "storm heartbeats list / -c pacemaker.auth.method=DIGEST"
         " -c java.security.auth.login.config=jaas.conf",
-    )
+    ),
 )
 @conf_options
 def heartbeats() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stormkeeper.cli.groups import Group
 from stormkeeper.cli.heartbeats import normal
 from stormkeeper.cli.options import (
     ConfigFault,
@@ -61,12 +62,13 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 
 
 @click.group(
+    cls=Group,
     epilog=examples(
         "storm state tree -c 'storm.zookeeper.servers=[localhost]' -c storm.zookeeper.port=2181",
         "storm state get /assignments/word-count-1-1700000000",
         "storm state watch /supervisors",
         "storm state check",
-    )
+    ),
 )
 @conf_options
 def state() -> None:
