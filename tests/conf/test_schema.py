@@ -73,7 +73,7 @@ REFUSED = {
     "pacemaker.auth.method": ["none", "", None, 1],
     "pacemaker.auth.writes": ["true", 1, None],
     "pacemaker.metrics.port": [-1, 65536, "9090", True],
-    "pacemaker.store.max.bytes": [-1, "1g", 1.5, True],
+    "pacemaker.store.max.bytes": [-1, "1", "1 GB", "g", "-1g", "1e3k", "9999999999t", 1.5, True],
     "pacemaker.tls.minimum.version": ["TLSv1", "1.2", None],
     "pacemaker.thrift.message.size.max": [0, 2**31, 1e6],
     "pacemaker.pulse.ttl.secs": [-1, "0", float("nan"), float("inf"), True],
@@ -107,6 +107,21 @@ def test_refuses(key, value):
     with pytest.raises(ConfigError, match=r"^expected ") as failure:
         SCHEMA[key].convert(value)
     assert SCHEMA[key].allowed in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [
+        ("0k", 0),
+        ("512m", 512 * 2**20),
+        ("512 MiB", 512 * 2**20),
+        ("1.5g", 3 * 2**29),
+        ("2Gi", 2**31),
+        ("1T", 2**40),
+    ],
+)
+def test_sizes_may_have_a_unit(written, size):
+    assert SCHEMA["pacemaker.store.max.bytes"].convert(written) == size
 
 
 @pytest.mark.parametrize("key", [key for key in SCHEMA.values() if key.is_list])

@@ -22,6 +22,11 @@ JAVA_INT_MAX = 2**31 - 1
 #: A Java class with its package, whose names may be in any script.
 _CLASS: Final = re.compile(r"[^\W\d][\w$]*(?:\.[^\W\d][\w$]*)+")
 
+#: How often each unit of a size is 1024 bytes multiplied with itself; written as JVMs, systemd
+#: and people do. Not ``MB``, which is a thousand to some.
+_UNITS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt])(?:iB?)?", re.IGNORECASE)
+
 #: Text that is not empty.
 Text = Annotated[str, Meta(min_length=1)]
 
@@ -42,6 +47,8 @@ class Key:
         What it does, with its unit.
     is_list
         Whether a single value stands for a list of one.
+    read
+        Turns a text into what `type` takes, where people may write one; raises `ConfigError`.
     check
         Raises `ConfigError` for what a type cannot express.
     unset
@@ -56,6 +63,7 @@ class Key:
     allowed: str
     meaning: str
     is_list: bool = False
+    read: Callable[[str], object] | None = None
     check: Callable[[Any], object] | None = None
     unset: tuple[Any, ...] = ()
     is_class: bool = False
@@ -79,8 +87,10 @@ class Key:
         if self.is_list and value is not None and not isinstance(value, list | tuple | dict):
             value = [value]
         try:
+            if self.read is not None and isinstance(value, str):
+                value = self.read(value)
             converted = msgspec.convert(value, self.type)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, ConfigError) as error:
             raise ConfigError(f"expected {self.allowed}") from error
         if self.check is not None and converted is not None:
             try:
@@ -125,10 +135,27 @@ def seconds_or_null(name: str, meaning: str) -> Key:
 
 
 def bytes_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a size in bytes, or null."""
+    """Return a key whose value is a size, in bytes or with a unit (see `size_of`), or null."""
     # No Java reads these; a store may well be larger than its ints reach.
     kind = Annotated[int, Meta(ge=0, le=2**62)] | None
-    return Key(name, kind, "a whole number of 0 or more, or null", meaning)
+    allowed = "a number of bytes, such as 536870912, 512m, 512 MiB or 1.5 GiB, or null"
+    return Key(name, kind, allowed, meaning, read=size_of)
+
+
+def size_of(written: str) -> int:
+    """Return the bytes of a size such as ``512m``, ``512 MiB`` or ``1.5G``.
+
+    Units are k, m, g and t, in either case, alone or with ``i`` or ``iB``: powers of 1024.
+
+    Raises
+    ------
+    ConfigError
+        It is no size.
+    """
+    found = _SIZE.fullmatch(written)
+    if found is None:
+        raise ConfigError(f"{written} is no size: write it as 512m, 512 MiB or 1.5 GiB")
+    return int(float(found[1]) * 1024 ** _UNITS[found[2].lower()])
 
 
 def port_or_null(name: str, meaning: str) -> Key:
