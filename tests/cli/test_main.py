@@ -18,7 +18,7 @@ COMMANDS = {
 }
 
 #: Needs no configuration.
-UNCONFIGURED = {"completion"}
+UNCONFIGURED = {"completion", "config"}
 
 
 def test_help_names_every_command(storm):

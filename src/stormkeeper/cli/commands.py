@@ -15,6 +15,7 @@ from stormkeeper.cli.options import conf_options, examples
 
 _COMMANDS = {
     "completion": "stormkeeper.cli.completion:completion",
+    "config": "stormkeeper.cli.config:config",
     "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
     "heartbeats": "stormkeeper.cli.heartbeats:heartbeats",
     "local": "stormkeeper.cli.local:local",

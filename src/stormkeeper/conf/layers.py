@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from stormkeeper.conf.address import Address
 from stormkeeper.conf.keys import is_known, is_secret, nearest
@@ -219,6 +219,51 @@ def load(
         _check_names(values, source, "error" if strict else unknown, also_known, warn)
         _merge(merged, _checked(values, source))
     return Conf(merged, commanded, had_text)
+
+
+class Finding(NamedTuple):
+    """What is wrong with one key of a file, or, without a key, with the file."""
+
+    key: str | None
+    message: str
+
+    #: Whether a command would end because of it; else it would warn.
+    is_error: bool
+
+
+def check(path: Path, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
+    """Look for all that `load` would find in a file, of which it tells the first.
+
+    Parameters
+    ----------
+    path
+        The file.
+    strict
+        Whether an unknown key is an error.
+
+    Returns
+    -------
+    The keys in it, and what is wrong, in the file's order. Files that it names are not opened.
+    """
+    try:
+        values, _ = _read_file(path)
+    except ConfigError as error:
+        return [], [Finding(None, str(error), is_error=True)]
+    findings = []
+    for key, value in values.items():
+        warnings: list[str] = []
+        try:
+            _check_names({key: value}, str(path), "warn", (), warnings.append)
+            _checked({key: value}, str(path))
+        except ConfigError as error:
+            findings.append(Finding(key, str(error), is_error=True))
+        findings += [Finding(key, warning, is_error=strict) for warning in warnings]
+    if not any(finding.is_error for finding in findings):
+        try:
+            load(files=[path], unknown="keep").pacemaker_servers()
+        except ConfigError as error:
+            findings.append(Finding("pacemaker.servers", f"{path}: {error}", is_error=True))
+    return list(values), findings
 
 
 def _find(

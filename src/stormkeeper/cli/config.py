@@ -1,0 +1,53 @@
+"""``storm config``: whether a file of configuration is right, before anything reads it."""
+
+import json
+from pathlib import Path
+
+import click
+
+from stormkeeper.cli.groups import Group
+from stormkeeper.cli.options import examples, exit_with
+
+
+@click.group(cls=Group, epilog=examples("storm config check storm.yaml"))
+def config() -> None:
+    """Look at files of configuration."""
+
+
+@config.command(
+    epilog=examples(
+        "storm config check ~/.storm/storm.yaml",
+        "storm config check storm.yaml --strict",
+        "storm config check storm.yaml --json",
+    )
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--strict", is_flag=True, help="An unknown key is an error, not a warning.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(file: Path, strict: bool, as_json: bool) -> None:
+    """Find all that is wrong in FILE, a storm.yaml: one finding a line.
+
+    It says the same as the commands that read FILE, which stop at the first error: values that
+    their keys cannot have, keys that nobody knows, text that is no YAML. Certificates and other
+    files that FILE names are not opened.
+
+    Exit code 0: nothing but warnings. 1: an error. 2: wrong usage, or there is no such file.
+    """
+    from stormkeeper import conf
+
+    keys, findings = conf.check(file, strict=strict)
+    errors = sum(finding.is_error for finding in findings)
+    if as_json:
+        objects = [
+            {"key": finding.key, "error": finding.is_error, "message": finding.message}
+            for finding in findings
+        ]
+        click.echo(json.dumps({"file": str(file), "keys": len(keys), "findings": objects}))
+    else:
+        for finding in findings:
+            click.echo(f"{'error' if finding.is_error else 'warning'}: {finding.message}")
+        counts = {"key": len(keys), "error": errors, "warning": len(findings) - errors}
+        told = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items() if n]
+        told += [] if findings else ["all well"]
+        click.echo(f"storm: {file}: {', '.join(told)}", err=True)
+    exit_with(1 if errors else 0)

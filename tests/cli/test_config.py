@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+
+@pytest.fixture
+def check(storm, tmp_path):
+    def check(text, *options):
+        file = tmp_path / "storm.yaml"
+        file.write_text(text)
+        told = storm("config", "check", "storm.yaml", *options)
+        assert "Traceback" not in told.stderr
+        return told
+
+    return check
+
+
+def test_all_that_is_wrong_is_told_at_once(check):
+    told = check(
+        "pacemaker.port: 70000\n"
+        "nimbus.seeds: [a, b]\n"
+        "pacemaker.prot: 1\n"
+        "nimbus.task.timeout.secs: soon\n"
+        "storm.zookeeper.auth.payload: {hush: hush}\n"
+    )
+    assert told.returncode == 1
+    assert told.stdout.splitlines()[:3] == [
+        "error: storm.yaml: pacemaker.port: expected a whole number from 0 to 65535; got 70000",
+        "warning: storm.yaml: unknown key pacemaker.prot; is pacemaker.port meant?",
+        "error: storm.yaml: nimbus.task.timeout.secs: expected a number of seconds above 0;"
+        " got the text soon",
+    ]
+    assert "hush" not in told.stdout
+    assert told.stderr == "storm: storm.yaml: 5 keys, 3 errors, 1 warning\n"
+
+
+def test_a_file_that_is_right(check):
+    told = check("pacemaker.servers: [a, 'b:7000']\nstorm.scheduler: org.x.Y\n")
+    assert (told.returncode, told.stdout) == (0, "")
+    assert told.stderr == "storm: storm.yaml: 2 keys, all well\n"
+
+
+def test_a_warning_is_an_error_where_that_is_asked_for(check):
+    assert check("my.own: 1\n").returncode == 0
+    told = check("my.own: 1\n", "--strict")
+    assert (told.returncode, told.stdout) == (1, "error: storm.yaml: unknown key my.own\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a: [", "storm.yaml: "),
+        ("- a\n", "must hold `key: value` lines"),
+        ("pacemaker.servers: a\npacemaker.port: 0\n", "pacemaker.port is 0"),
+        ("a: 1\na: 2\n", "twice"),
+    ],
+)
+def test_what_is_wrong_with_the_whole_file(check, text, what):
+    told = check(text)
+    assert told.returncode == 1
+    assert told.stdout.startswith("error: storm.yaml: ")
+    assert what in told.stdout
+    assert len(told.stdout.splitlines()) == 1
+
+
+def test_as_json(check):
+    told = json.loads(check("pacemaker.port: x\nmy.own: 1\n", "--json").stdout)
+    assert (told["file"], told["keys"]) == ("storm.yaml", 2)
+    port, own = told["findings"]
+    assert (port["key"], port["error"]) == ("pacemaker.port", True)
+    assert (own["key"], own["error"]) == ("my.own", False)
+
+
+def test_there_is_no_such_file(storm):
+    told = storm("config", "check", "none.yaml")
+    assert told.returncode == 2
+    assert "none.yaml" in told.stderr
+
+
+def test_what_a_command_says_of_a_file_is_what_check_says(check, storm):
+    said = check("pacemaker.port: 70000\n").stdout.removeprefix("error: ")
+    assert storm("localconfvalue", "pacemaker.port", "--config", "storm.yaml").stderr == (
+        f"storm: {said}"
+    )
