@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from stormkeeper.errors import SerializationError
 from stormkeeper.thrift import pacemaker, records
 from stormkeeper.thrift.compression import decompress
-from stormkeeper.thrift.serialization import Compression, Release, deserialize, serialize
+from stormkeeper.thrift.serialization import (
+    Compression,
+    Release,
+    deserialize,
+    heartbeat_release,
+    serialize,
+)
 from support import vectors
 from support.record_strategies import records as any_record
 
@@ -75,6 +81,11 @@ def test_a_plain_record_of_storm_decodes_to_its_value(name):
     vector = PLAIN[name]
     record = deserialize(record_class(name), bytes.fromhex(vector["hex"]))
     assert vectors.notation(record) == vector["json"]
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if "ClusterWorkerHeartbeat" in name])
+def test_a_heartbeat_of_storm_tells_its_release(name):
+    assert heartbeat_release(bytes.fromhex(PLAIN[name]["hex"])) is storm_of(name)
 
 
 @pytest.mark.parametrize("name", COMPRESSED)

@@ -120,6 +120,24 @@ def decode(cls: type[Record], data: bytes) -> Record:
     return record
 
 
+def field_kind(data: bytes, field_id: int) -> int | None:
+    """Return the wire type that a record's field was written with, None where it has none.
+
+    Parameters
+    ----------
+    data : bytes
+        A record that `decode` reads, uncompressed.
+    field_id : int
+        The field's.
+    """
+    pos = 0
+    while kind := data[pos]:
+        if _field_header.unpack_from(data, pos)[1] == field_id:
+            return kind
+        pos = _skip(data, pos + 3, kind, MAX_DEPTH)
+    return None
+
+
 def with_article(cls: type[TPayload]) -> str:
     """Return what a record is called in a sentence: ``an Assignment``, ``a StormBase``."""
     return f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"

@@ -20,7 +20,9 @@ from stormkeeper.thrift.compression import (
     compression_for,
     decompress,
 )
-from stormkeeper.thrift.reader import decode, with_article
+from stormkeeper.thrift.idl import I32, schema_of
+from stormkeeper.thrift.reader import decode, field_kind, with_article
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.writer import Release, encode
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "Release",
     "compression_for",
     "deserialize",
+    "heartbeat_release",
     "release_for",
     "serialize",
 ]
@@ -75,6 +78,19 @@ def release_for(compression: Compression) -> Release:
     writes: a cluster of Storm 3 that is set to them must say so.
     """
     return Release.STORM_3 if compression is Compression.ZSTD else Release.STORM_2
+
+
+def heartbeat_release(data: bytes) -> Release:
+    """Return which Storm a heartbeat was written for.
+
+    Parameters
+    ----------
+    data : bytes
+        What `deserialize` reads as a `ClusterWorkerHeartbeat`.
+    """
+    field = next(f for f in schema_of(ClusterWorkerHeartbeat).fields if f.name == "time_secs")
+    narrow = field_kind(decompress(data), field.id) == I32
+    return Release.STORM_2 if narrow else Release.STORM_3
 
 
 def deserialize(

@@ -16,6 +16,7 @@ from stormkeeper.thrift.records import (
     NodeInfo,
     TaskHeartbeat,
 )
+from stormkeeper.thrift.serialization import Release, serialize
 from support.heartbeats import spout
 from support.interposed import Interposed
 
@@ -81,6 +82,19 @@ def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluste
         cluster.worker_heartbeat(STORM, "sup", 6701)
     assert list(cluster.worker_heartbeats(STORM)) == [("sup", 6700)]
     assert cluster.unreadable == 1
+
+
+@pytest.mark.parametrize("ours", Release)
+@pytest.mark.parametrize("theirs", Release)
+def test_heartbeats_for_another_storm_are_read_and_told_of_once(session, caplog, ours, theirs):
+    cluster = StormClusterState(session, Codec(release=ours))
+    for port in (6700, 6701):
+        path = paths.workerbeat(STORM, "sup", port)
+        session.set_worker_hb(path, serialize(beat(1), release=theirs))
+    for _ in range(2):
+        assert set(cluster.worker_heartbeats(STORM).values()) == {beat(1)}
+    assert caplog.text.count(f"is written for Storm {theirs.value}") == (theirs is not ours)
+    assert ("storm.meta.serialization.release" in caplog.text) == (theirs is not ours)
 
 
 def test_of_executors_only_what_their_own_slot_says_counts(cluster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats, NodeInfo
+from stormkeeper.thrift.serialization import heartbeat_release
+
+log = logging.getLogger(__name__)
 
 #: Who runs an executor, by its first and last task: as in ``Assignment.executor_node_port``.
 ExecutorNodePort = Mapping[tuple[int, ...], NodeInfo]
@@ -39,6 +43,8 @@ class HeartbeatReads(Reading):
 
     Every call may raise `PacemakerError` where heartbeats are in Pacemaker.
     """
+
+    _other_release_told = False
 
     def heartbeat_storms(self) -> list[str]:
         """Return the ids of the topologies that have heartbeats, sorted.
@@ -118,7 +124,28 @@ class HeartbeatReads(Reading):
     def _beats(self, top: str, found: Mapping[str, bytes]) -> dict[Slot, ClusterWorkerHeartbeat]:
         of_slots = ((name, data) for name, data in found.items() if paths.parse_slot(name))
         beats = self._decoded(ClusterWorkerHeartbeat, top, of_slots)
+        if beats and not self._other_release_told:
+            name = next(iter(beats))
+            self._compare_release(f"{top}/{name}", found[name])
         return {slot: beat for name, beat in beats.items() if (slot := paths.parse_slot(name))}
+
+    def _compare_release(self, path: str, data: bytes) -> None:
+        """Log, once, that others write heartbeats for another Storm than we are configured for.
+
+        What is read is not followed: anyone may write to a Pacemaker that asks nobody who he is,
+        and while a cluster is upgraded there are both.
+        """
+        theirs = heartbeat_release(data)
+        if theirs is not self._codec.release:
+            self._other_release_told = True
+            log.warning(
+                "%s is written for Storm %d, and heartbeats are written here for Storm %d, which"
+                " cannot read the other's; set storm.meta.serialization.release to the release of"
+                " the cluster's daemons",
+                path,
+                theirs.value,
+                self._codec.release.value,
+            )
 
 
 class HeartbeatWrites(SessionWrites):
