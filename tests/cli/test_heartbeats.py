@@ -18,7 +18,7 @@ from stormkeeper.thrift.records import (
 )
 from stormkeeper.thrift.serialization import Compression, serialize
 from support.certificates import certificates, tls_conf
-from support.command import HEAVY, STORM, imported_by
+from support.command import HEAVY, STORM, Running, imported_by
 from support.scripted_pacemaker import JavaPacemaker, ScriptedConnection, ScriptedPacemaker
 
 PATH = "/workerbeats/word-count-1-1700000000/node-6700"
@@ -104,6 +104,45 @@ def test_list_as_json(ask, client, heartbeat):
     client.send_pulse(PATH, serialize(heartbeat))
     assert json.loads(ask("list", "/workerbeats", "--json").stdout) == ["word-count-1-1700000000"]
     assert json.loads(ask("list", PATH, "--json").stdout)["time_secs"] == 1700000300
+
+
+def test_list_goes_on_with_what_comes_and_goes(environ, start_pacemaker):
+    servers = [start_pacemaker(), start_pacemaker()]
+    both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
+    list_ = ["heartbeats", "list", "/w", "--watch", "-c", both]
+    with (
+        PacemakerClient(servers[0].address) as one,
+        PacemakerClient(servers[1].address) as other,
+        Running(list_, environ) as listing,
+        Running([*list_, "--json"], environ) as as_json,
+    ):
+        assert json.loads(as_json.line()) == []
+        other.send_pulse("/w/a", b"")
+        assert listing.line().split()[1:] == ["+a"]
+        assert json.loads(as_json.line()) == ["a"]
+        other.send_pulse("/w/b", b"")
+        assert listing.line().split()[1:] == ["+b"]
+        other.delete_pulse("/w/b")
+        assert listing.line().split()[1:] == ["-b"]
+        # What a server has that does not answer is not gone.
+        servers[1].kill()
+        assert servers[1].address in listing.remark()
+        one.send_pulse("/w/c", b"")
+        assert listing.line().split()[1:] == ["+c"]
+        assert listing.interrupt() == 0
+
+
+def test_list_goes_on_when_nobody_answers_any_more(environ, client, pacemaker):
+    client.send_pulse("/w/a", b"")
+    servers = f"pacemaker.servers={pacemaker.address}"
+    with Running(["heartbeats", "list", "/w", "--watch", "-c", servers], environ) as listing:
+        assert listing.line() == "a"
+        pacemaker.kill()
+        assert "no Pacemaker answered" in listing.remark()
+        pacemaker.start()
+        assert listing.remark().endswith(" Pacemakers answer again")
+        assert listing.line().split()[1:] == ["-a"]
+        assert listing.interrupt() == 0
 
 
 @pytest.mark.parametrize("compression", Compression)

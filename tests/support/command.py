@@ -1,12 +1,18 @@
 """The installed ``storm`` command, and what a command line imports."""
 
 import ast
+import queue
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 STORM = Path(sys.executable).with_name("storm")
+
+#: How long anything that a test waits for may take.
+SECS = 30.0
 
 #: What makes a command slow to start, and so must wait until it is needed.
 HEAVY = {"pyspark", "py4j", "thriftpy2", "pandas", "numpy", "pyarrow", "rich", "kazoo", "asyncio"}
@@ -32,3 +38,46 @@ def imported_by(arguments: Sequence[str], environ: Mapping[str, str]) -> set[str
         check=True,
     )
     return set(ast.literal_eval(ran.stdout.splitlines()[-1]))
+
+
+class Running:
+    """A command that runs until it is interrupted, line by line."""
+
+    def __init__(self, arguments, environ):
+        self._process = subprocess.Popen(
+            [STORM, *arguments],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._lines = {}
+        for name in ("stdout", "stderr"):
+            lines = self._lines[name] = queue.SimpleQueue()
+            stream = getattr(self._process, name)
+            threading.Thread(target=_read, args=(stream, lines.put), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait(SECS)
+
+    def line(self):
+        """Return the next line of standard output."""
+        return self._lines["stdout"].get(timeout=SECS)
+
+    def remark(self):
+        """Return the next line of standard error."""
+        return self._lines["stderr"].get(timeout=SECS)
+
+    def interrupt(self):
+        """End it as Ctrl-C does, and return its exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(SECS)
+
+
+def _read(stream, put):
+    for line in stream:
+        put(line.rstrip("\n"))

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import time
 import unicodedata
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormkeeper.cli.groups import Group
+from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
@@ -20,9 +22,12 @@ from stormkeeper.cli.options import (
     exit_with,
     faults,
     load_conf,
+    until_interrupted,
+    watch_option,
 )
 from stormkeeper.errors import (
     ConfigError,
+    PacemakerError,
     PacemakerUnavailableError,
     SerializationError,
     StormkeeperError,
@@ -55,6 +60,9 @@ _NOT_ASKED = 3
 
 #: What every cluster has, be it empty.
 _ALWAYS_THERE = frozenset({"/", "/workerbeats"})
+
+#: Seconds between two looks of ``list --watch``.
+_WATCH_SECS = 2.0
 
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
@@ -108,12 +116,14 @@ def heartbeats() -> None:
         "storm heartbeats list /",
         "storm heartbeats list /workerbeats -c 'pacemaker.servers=[a, b:7000]'",
         "storm heartbeats list /workerbeats/word-count-1-1700000000 --json",
+        "storm heartbeats list /workerbeats --watch",
     ),
 )
 @click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list (a heartbeat: an object).")
+@watch_option
 @conf_options
-def list_below(path: str, as_json: bool) -> None:
+def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List what lies directly below PATH, one name a line.
 
     Where nothing lies below and PATH is itself a heartbeat, it is printed as `get` does.
@@ -121,10 +131,18 @@ def list_below(path: str, as_json: bool) -> None:
     PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
     left out.
 
+    With --watch the names are asked for every two seconds, and a line with a time follows for each
+    that comes (+) or goes (-); with --json the whole list, each time that it has changed. As long
+    as a Pacemaker does not answer, nothing is said to have gone. Ctrl-C ends it.
+
     Exit code 0: all Pacemakers answered; at / and /workerbeats also where they hold nothing. 1:
     nothing is at PATH. 2: wrong usage or configuration. 3: some Pacemakers, or all, did not answer
     or refused: what they hold, which may be all, is not printed; stderr names each of them.
     """
+    if is_watched:
+        with until_interrupted(), _asking() as pool:
+            _follow(pool, path, as_json=as_json)
+        return
     with _asking() as pool:
         names = sorted(pool.children(path))
         silent = pool.silent
@@ -218,11 +236,8 @@ def top(once: bool, as_json: bool, interval: float) -> None:
 
     # What the clients have to say is in the picture.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
-    try:
-        with _asked():
-            command.run(conf, interval=interval, once=once, as_json=as_json)
-    except KeyboardInterrupt:
-        return
+    with until_interrupted(), _asked():
+        command.run(conf, interval=interval, once=once, as_json=as_json)
 
 
 def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
@@ -249,6 +264,32 @@ def _asking() -> Iterator["PacemakerPool"]:
     _log_to_stderr()
     with _asked(), connect(conf, name="storm-heartbeats", retries=_RETRIES) as pool:
         yield pool
+
+
+def _follow(pool: "PacemakerPool", path: str, *, as_json: bool) -> None:
+    """Print the names below a path, and those that come and go, until interrupted.
+
+    Raises
+    ------
+    PacemakerError
+        At the first look nobody answered.
+    """
+    listing = Listing(as_json=as_json)
+    names = pool.children(path)
+    problem: str | None = None
+    while True:
+        if problem is None:
+            (listing.show_more if pool.silent else listing.show)(names)
+        time.sleep(_WATCH_SECS)
+        before = problem
+        try:
+            names, problem = pool.children(path), None
+        except PacemakerError as error:
+            problem = str(error)
+        if problem and not before:
+            remark(problem)
+        elif before and not problem:
+            remark("Pacemakers answer again")
 
 
 @contextmanager

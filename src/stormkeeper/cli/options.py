@@ -6,7 +6,7 @@ commands that run a daemon have ``--log-json`` as well.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -143,6 +143,20 @@ def log_option(command: F) -> F:
         callback=set_log_json,
         help="Log one JSON object a line, on stderr.",
     )(command)
+
+
+def watch_option(command: F) -> F:
+    """Give a command that lists names ``--watch``."""
+    return click.option(
+        "--watch", "is_watched", is_flag=True, help="Go on with what comes and goes, until Ctrl-C."
+    )(command)
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Take Ctrl-C for the end that was to be expected."""
+    with suppress(KeyboardInterrupt):
+        yield
 
 
 def _logs_json() -> bool:

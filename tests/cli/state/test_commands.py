@@ -1,11 +1,7 @@
 """`storm state` with a real ZooKeeper that has what Storm kept in it."""
 
 import json
-import queue
 import re
-import signal
-import subprocess
-import threading
 
 import pytest
 from kazoo.client import KazooClient
@@ -15,7 +11,7 @@ from stormkeeper.local.dev_zookeeper import four_letter_word
 from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.serialization import deserialize, serialize
 from support import vectors
-from support.command import HEAVY, STORM, imported_by
+from support.command import HEAVY, Running, imported_by
 from support.proxy import Proxy
 from support.waiting import until
 
@@ -349,50 +345,9 @@ def test_what_may_not_be_read_is_named(ask, kazoo, zookeeper_root):
     assert len(told.stderr.splitlines()) == 1
 
 
-class Watching:
-    """A running ``storm state watch``, line by line."""
-
-    def __init__(self, arguments, environ):
-        self._process = subprocess.Popen(
-            [STORM, "state", "watch", *arguments],
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._lines = {}
-        for name in ("stdout", "stderr"):
-            lines = self._lines[name] = queue.SimpleQueue()
-            stream = getattr(self._process, name)
-            threading.Thread(target=_read, args=(stream, lines.put), daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.kill()
-        self._process.wait(SECS)
-
-    def line(self):
-        return self._lines["stdout"].get(timeout=SECS)
-
-    def remark(self):
-        return self._lines["stderr"].get(timeout=SECS)
-
-    def interrupt(self):
-        """End it as Ctrl-C does, and return its exit code."""
-        self._process.send_signal(signal.SIGINT)
-        return self._process.wait(SECS)
-
-
-def _read(stream, put):
-    for line in stream:
-        put(line.rstrip("\n"))
-
-
 def test_watch_tells_changes_until_it_is_interrupted(environ, options, kazoo, zookeeper_root):
     kazoo.create(f"{zookeeper_root}/storms", b"\x07", makepath=True)
-    with Watching(["/storms", "-r", *options()], environ) as watching:
+    with Running(["state", "watch", "/storms", "-r", *options()], environ) as watching:
         assert watching.remark().endswith(" watching /storms")
         kazoo.create(f"{zookeeper_root}/storms/wc-1", b"1")
         assert watching.line().split()[1:] == ["children", "+wc-1", "/storms"]
@@ -406,7 +361,7 @@ def test_watch_tells_changes_until_it_is_interrupted(environ, options, kazoo, zo
 
 
 def test_watch_waits_for_the_root(environ, options, kazoo, zookeeper_root):
-    with Watching(["/storms", *options()], environ) as watching:
+    with Running(["state", "watch", "/storms", *options()], environ) as watching:
         remark = watching.remark()
         assert zookeeper_root in remark
         assert remark.endswith("; waiting for it")
@@ -418,7 +373,7 @@ def test_watch_waits_for_the_root(environ, options, kazoo, zookeeper_root):
 
 
 def test_watch_is_interrupted_while_there_is_no_root(environ, options):
-    with Watching(["/storms", *options()], environ) as watching:
+    with Running(["state", "watch", "/storms", *options()], environ) as watching:
         watching.remark()
         assert watching.interrupt() == 0
 
@@ -432,7 +387,7 @@ def test_watch_goes_on_after_its_session_has_expired(
     with Proxy(zookeeper_server.address) as proxy:
         through = {"storm.zookeeper.port": proxy.address.port}
         conf = options(**through, **{"storm.zookeeper.session.timeout": 4_000})
-        with Watching(["/storms", "--json", *conf], environ) as watching:
+        with Running(["state", "watch", "/storms", "--json", *conf], environ) as watching:
             assert watching.remark().endswith(" watching /storms")
             (session,) = sessions(zookeeper_server) - before
             proxy.stall()
@@ -460,3 +415,25 @@ def sessions(server):
 def test_nothing_heavy_is_imported_for_help(environ):
     modules = imported_by(["state", "get", "--help"], environ)
     assert not modules & (HEAVY | {"yaml", "msgspec"})
+
+
+def test_list_goes_on_with_what_comes_and_goes(environ, options, kazoo, zookeeper_root):
+    kazoo.create(f"{zookeeper_root}/storms/wc-1", b"x", makepath=True)
+    with Running(["state", "list", "/storms", "--watch", *options()], environ) as listing:
+        assert listing.line() == "wc-1"
+        assert listing.remark().endswith(" watching /storms")
+        kazoo.create(f"{zookeeper_root}/storms/wc-2", b"x")
+        assert listing.line().split()[1:] == ["+wc-2"]
+        kazoo.set(f"{zookeeper_root}/storms/wc-2", b"y")
+        kazoo.delete(f"{zookeeper_root}/storms/wc-1")
+        assert listing.line().split()[1:] == ["-wc-1"]
+        assert listing.interrupt() == 0
+    watched = ["state", "list", "/storms", "--watch", "--json", *options()]
+    with Running(watched, environ) as listing:
+        assert json.loads(listing.line()) == ["wc-2"]
+        kazoo.delete(f"{zookeeper_root}/storms", recursive=True)
+        assert json.loads(listing.line()) == []
+        kazoo.create(f"{zookeeper_root}/storms/wc-3", b"x", makepath=True)
+        while (names := json.loads(listing.line())) != ["wc-3"]:
+            assert names == []
+        assert listing.interrupt() == 0

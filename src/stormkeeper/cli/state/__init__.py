@@ -1,5 +1,6 @@
 """``storm state``: what the cluster keeps in ZooKeeper, decoded; nothing is ever written."""
 
+import functools
 import json
 import logging
 import re
@@ -21,6 +22,8 @@ from stormkeeper.cli.options import (
     exit_with,
     faults,
     load_conf,
+    until_interrupted,
+    watch_option,
 )
 
 if TYPE_CHECKING:
@@ -121,17 +124,29 @@ def tree(path: str, as_json: bool) -> None:
         "storm state list /",
         "storm state list /storms",
         "storm state list /errors/word-count-1-1700000000 --json",
+        "storm state list /supervisors --watch",
     ),
 )
 @click.argument("path", callback=_checked)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@watch_option
 @conf_options
-def list_below(path: str, as_json: bool) -> None:
+def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List the names of the nodes directly below PATH, one a line.
 
-    Exit code 1: nothing is at PATH, or ZooKeeper was not reached.
+    With --watch a line with a time follows for each that comes (+) or goes (-); with --json the
+    whole list, each time that it has changed. stderr says how the connection is. PATH need not
+    exist yet. Ctrl-C ends it.
+
+    Exit code 1: nothing is at PATH, or ZooKeeper was not reached (with --watch: at the beginning).
     """
     conf = load_conf()
+    if is_watched:
+        from stormkeeper.cli.state import following
+
+        with until_interrupted(), _looking(conf) as store:
+            following.run_list(store, _meant(store, path), as_json=as_json)
+        return
     with _looking(conf) as store:
         path = _meant(store, path)
         names = _found(conf, store, path, store.children_many)
@@ -214,14 +229,10 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
 
     conf = load_conf()
     waited: list[str] = []
-    try:
-        with _looking(conf, lambda error: _wait_for_root(str(error), waited)) as store:
-            path = _meant(store, path)
-            following.run(
-                store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited)
-            )
-    except KeyboardInterrupt:
-        return
+    wait = functools.partial(_wait_for_root, waited=waited)
+    with until_interrupted(), _looking(conf, wait) as store:
+        path = _meant(store, path)
+        following.run(store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited))
 
 
 @state.command(epilog=examples("storm state check", "storm state check --json"))
@@ -303,11 +314,11 @@ def _pacemakers(conf: "Conf", store: "ClusterState") -> Iterator[Mapping[str, "P
         yield {str(address): client for address, client in pacemakers.clients.items()}
 
 
-def _wait_for_root(error: str, waited: list[str]) -> None:
+def _wait_for_root(error: "NoNodeError", waited: list[str]) -> None:
     """Wait a moment for a root that is not there; tell it the first time."""
     if not waited:
         _tell_notes([f"{error}; waiting for it"])
-    waited.append(error)
+    waited.append(str(error))
     time.sleep(_ROOT_SECS)
 
 

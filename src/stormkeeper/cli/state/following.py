@@ -4,6 +4,7 @@ A watch says "look again" and nothing more, so what changed is found by comparin
 what was there: nothing is told twice, and nothing is missed that is still to be seen.
 """
 
+import contextlib
 import json
 import queue
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.errors import AccessDeniedError, NoNodeError, StateUnavailableError
 from stormkeeper.state.decoding import printable
 from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
@@ -80,8 +82,29 @@ def run(
             sys.stdout.write((_object(told) if as_json else _line(told)) + "\n")
             sys.stdout.flush()
         else:
-            sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {_remark(told, top)}\n")
-            sys.stderr.flush()
+            remark(_said_of(told, top))
+
+
+def run_list(state: ClusterState, top: str, *, as_json: bool) -> None:
+    """Print the names of the children of `top`, and those that come and go, until interrupted.
+
+    Raises
+    ------
+    StateError
+        As `run`.
+    """
+    listing = Listing(as_json=as_json, shown=printable)
+    is_due = False
+    for told in follow(state, top):
+        is_due |= isinstance(told, Started | Change)
+        if not isinstance(told, Change):
+            remark(_said_of(told, top))
+        if is_due:
+            # Where the connection is away, this is tried again when it is told to be back.
+            with contextlib.suppress(StateUnavailableError):
+                (names,) = state.children_many([top])
+                listing.show(names or ())
+                is_due = False
 
 
 def follow(
@@ -222,7 +245,7 @@ def _object(change: Change) -> str:
     return json.dumps({"time": datetime.now(UTC).isoformat()} | change._asdict())
 
 
-def _remark(told: Started | Denied | ConnectionState | EventType, top: str) -> str:
+def _said_of(told: Started | Denied | ConnectionState | EventType, top: str) -> str:
     if isinstance(told, Started):
         if not told.nodes:
             return f"nothing at {top} yet"
