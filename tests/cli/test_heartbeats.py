@@ -2,6 +2,7 @@ import json
 import re
 import socket
 import subprocess
+from contextlib import ExitStack
 
 import pytest
 
@@ -111,17 +112,19 @@ def test_list_goes_on_with_what_comes_and_goes(environ, start_pacemaker):
     both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
     list_ = ["heartbeats", "list", "/w", "--watch", "-c", both]
     with (
+        ExitStack() as stack,
         PacemakerClient(servers[0].address) as one,
         PacemakerClient(servers[1].address) as other,
-        Running(list_, environ) as listing,
         Running([*list_, "--json"], environ) as as_json,
     ):
         assert json.loads(as_json.line()) == []
-        other.send_pulse("/w/a", b"")
-        assert listing.line().split()[1:] == ["+a"]
+        one.send_pulse("/w/a", b"")
         assert json.loads(as_json.line()) == ["a"]
+        listing = stack.enter_context(Running(list_, environ))
+        assert listing.line() == "a"
         other.send_pulse("/w/b", b"")
         assert listing.line().split()[1:] == ["+b"]
+        assert json.loads(as_json.line()) == ["a", "b"]
         other.delete_pulse("/w/b")
         assert listing.line().split()[1:] == ["-b"]
         # What a server has that does not answer is not gone.
