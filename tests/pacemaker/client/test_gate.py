@@ -44,6 +44,24 @@ def test_what_is_not_told_is_asked_for_again():
     assert gate.verdict(call(MessageType.CHANGES)) is Verdict.ASK
 
 
+@pytest.mark.parametrize("name", ["a(", "a[b", "*", "c++", "a|b", "{1", "a\\", "$x"])
+def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_server(name):
+    listing = Call(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0, 0.0)
+    ours, java = ExtensionGate(), ExtensionGate()
+    assert ours.verdict(listing) is java.verdict(listing) is Verdict.ASK
+    ours.told(told(TOLD_CHANGES))
+    java.told(told(None))
+    assert ours.verdict(listing) is Verdict.SEND
+    assert java.verdict(listing) is Verdict.REFUSE
+    assert "p:1 is a Java Pacemaker" in str(unsupported("p:1", listing))
+
+
+@pytest.mark.parametrize("name", ["wc-1-1700000000", "host.example.com-6700", "a]b}", "Ünï code"])
+def test_any_other_listing_asks_nothing(name):
+    listing = Call(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0, 0.0)
+    assert ExtensionGate().verdict(listing) is Verdict.SEND
+
+
 def test_nonsense_is_the_servers_fault():
     with pytest.raises(RemoteProtocolError):
         ExtensionGate().told(told(b"\x0f\x00"))

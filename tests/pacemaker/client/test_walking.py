@@ -61,3 +61,10 @@ def test_a_walk_ends_though_every_path_lists_another():
     found, rounds = walked("/a", reply)
     assert found == []
     assert len(rounds) == 2 * 16 + 1
+
+
+def test_nobody_looks_below_a_name_that_would_end_the_server():
+    store = {"/w/wc-1/a": b"1", "/w/wc(1/a": b"2", "/w/x": b"3"}
+    found, rounds = walked("/w", java(store))
+    assert dict(found) == {"/w/wc-1/a": b"1", "/w/x": b"3"}
+    assert all("(" not in path for questions in rounds for kind, path in questions if kind == 8)

@@ -1,8 +1,9 @@
-"""Lets a request of an extension pass only to a server that has told that it has it; without I/O.
+"""Lets what would end a Java Pacemaker pass only to a server that has told that it is ours.
 
-A message type that it does not know ends a Java Pacemaker. So the first such request on a
-connection waits, with those that follow, until the server has been asked what it is; see
-`stormkeeper.pacemaker.wire.extensions`.
+A message type that it does not know ends a Java Pacemaker, and so does a listing of a path that is
+no regular expression. So the first such request on a connection waits, with those that follow,
+until the server has been asked what it is; see `stormkeeper.pacemaker.wire.extensions`. There is no
+I/O here.
 """
 
 from enum import Enum
@@ -12,7 +13,11 @@ from stormkeeper.errors import UnsupportedExtensionError
 from stormkeeper.pacemaker.client.answers import type_name
 from stormkeeper.pacemaker.client.calls import Call
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
-from stormkeeper.pacemaker.wire.extensions import extension_of, extensions_told
+from stormkeeper.pacemaker.wire.extensions import (
+    extension_of,
+    extensions_told,
+    listing_ends_java,
+)
 
 _NEVER: Final = float("inf")
 
@@ -45,10 +50,12 @@ class ExtensionGate:
     def verdict(self, call: Call) -> Verdict:
         """Decide on a call; one that is to wait is held from now on."""
         extension = extension_of(call.kind)
-        if extension is None:
+        if extension is None and not _lists_what_ends_java(call):
             return Verdict.SEND
         if self._told is not None:
-            return Verdict.SEND if extension in self._told else Verdict.REFUSE
+            # Every server of ours has some extension.
+            is_there = bool(self._told) if extension is None else extension in self._told
+            return Verdict.SEND if is_there else Verdict.REFUSE
         self._held.append(call)
         if self._asking:
             return Verdict.HOLD
@@ -91,8 +98,17 @@ def question(now: float) -> Call:
 
 
 def unsupported(peer: str, call: Call) -> UnsupportedExtensionError:
-    """Make the error of a call that the server `peer` has no extension for."""
+    """Make the error of a call that may not be sent to the server `peer`."""
+    if _lists_what_ends_java(call):
+        return UnsupportedExtensionError(
+            f"{peer} is a Java Pacemaker, and what lies below {call.path} was not asked for: it"
+            " takes a path for a regular expression, and ends at one that is none"
+        )
     return UnsupportedExtensionError(
         f"{peer} has not told that it has the extension {extension_of(call.kind)!r}, so"
         f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
     )
+
+
+def _lists_what_ends_java(call: Call) -> bool:
+    return call.kind == MessageType.GET_ALL_NODES_FOR_PATH and listing_ends_java(call.path)

@@ -4,7 +4,8 @@ It is asked for the pulse of each path, and for the names below those that have 
 pulse, too: Storm stores nothing there, and each such question costs a Java Pacemaker a look at
 every key that it holds. What is listed is not always there: a path is taken for a regular
 expression, and asked for the children of ``/wc-1-17`` it also lists what follows that text in
-``/wc-1-1700000000``. Such a name has neither a pulse nor names below it, and leads nowhere.
+``/wc-1-1700000000``. Such a name has neither a pulse nor names below it, and leads nowhere. Below a
+name that is no regular expression nobody can look: Storm's own Nimbus would end the server with it.
 """
 
 from collections import deque
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire.extensions import listing_ends_java
 
 #: Questions that are asked at once: as many as may be under way on a connection.
 _WIDTH: Final = 100
@@ -62,6 +64,8 @@ class Walk:
                 found.append(Pulse(path, pulse.details))
                 if path != self._root:
                     continue
+            if path != self._root and listing_ends_java(path):
+                continue
             if depth < _DEPTH:
                 self._parents.append((path, depth))
         return found

@@ -15,6 +15,9 @@ from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 #: Types from here up are ours; Storm's own end at 18.
 FIRST_EXTENSION_TYPE: Final = 100
 
+#: Not ``.``, which stands for itself too, nor ``]`` and ``}``, which alone mean nothing.
+_SPECIAL: Final = frozenset("\\^$|?*+()[{")
+
 _NAMES: Final[dict[int, str]] = {MessageType.CHANGES: "changes", MessageType.SCAN: "scan"}
 
 
@@ -32,6 +35,16 @@ def extension_of(kind: int) -> str | None:
     if name is None:
         raise LocalProtocolError(f"message type {kind} is a request of no known extension")
     return name
+
+
+def listing_ends_java(path: str) -> bool:
+    """Whether a Java Pacemaker may end at GET_ALL_NODES_FOR_PATH of `path`.
+
+    It takes the path for a regular expression, and ends at one that is none. What is certain to be
+    one, and to stand for itself, has none of the characters with which that can go wrong: names of
+    hosts and of nearly all topologies are such.
+    """
+    return not _SPECIAL.isdisjoint(path)
 
 
 def extensions_told(details: bytes | None) -> frozenset[str]:
