@@ -21,6 +21,7 @@ from stormkeeper.thrift.serialization import Compression, serialize
 from support.certificates import certificates, tls_conf
 from support.command import HEAVY, STORM, Running, imported_by
 from support.scripted_pacemaker import JavaPacemaker, ScriptedConnection, ScriptedPacemaker
+from support.storm_pacemaker import StormPacemaker
 
 PATH = "/workerbeats/word-count-1-1700000000/node-6700"
 
@@ -222,6 +223,40 @@ def test_a_java_pacemaker_tells_no_age(storm, heartbeat):
     assert told.stdout == readable.render(heartbeat, [("server", server)]) + "\n"
     shown = readable.to_builtins(heartbeat) | {"server": server}
     assert json.loads(as_json.stdout) == shown
+
+
+def test_no_command_ends_a_java_pacemaker_that_wants_a_password(
+    storm, start_pacemaker, heartbeat, tmp_path
+):
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text('PacemakerDigest { username="reader" password="one nobody guesses"; };\n')
+    access = {"pacemaker.auth.method": "DIGEST", "java.security.auth.login.config": str(jaas)}
+    ours = start_pacemaker(conf=access)
+    with StormPacemaker("DIGEST", jaas) as java, PacemakerClient(ours.address) as worker:
+        worker.send_pulse(PATH, serialize(heartbeat))
+        java.store.pulses[PATH.replace("6700", "6701")] = serialize(heartbeat)
+        options = [f"pacemaker.servers=['{ours.address}', '{java.address}']"]
+        options += [f"{key}={value}" for key, value in access.items()]
+
+        def ask(*arguments):
+            given = [word for option in options for word in ("-c", option)]
+            told = storm("heartbeats", *arguments, *given)
+            assert java.ended_by is None
+            return told.returncode, told.stdout, told.stderr
+
+        assert ask("list", "/") == (0, "workerbeats\n", "")
+        assert ask("list", PATH.rpartition("/")[0]) == (0, "node-6700\nnode-6701\n", "")
+        for port, server in (("6700", ours), ("6701", java)):
+            code, shown, _ = ask("get", PATH.replace("6700", port), "--json")
+            assert (code, json.loads(shown)["server"]) == (0, server.address)
+        code, about, _ = ask("get", "/.stormkeeper", "--json")
+        assert (code, list(json.loads(about))) == (0, [ours.address, java.address])
+        code, picture, _ = ask("top", "--once", "--json", "--interval", "0.2")
+        assert (code, java.address in picture) == (0, True)
+        code, _, told = ask("list", "/workerbeats/(")
+        assert code == 3
+        assert f"{java.address} is a Java Pacemaker" in told
+        assert java.connections >= 2 * 7
 
 
 def test_nothing_is_there(ask, client):

@@ -12,11 +12,13 @@ from pyspark.errors import PySparkException
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
+from stormkeeper.pacemaker.wire import MessageType
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerStreamReader
 from support.certificates import certificates, tls_conf
 from support.heartbeats import path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
+from support.storm_pacemaker import StormPacemaker
 from support.waiting import until
 
 pytestmark = pytest.mark.spark
@@ -357,6 +359,28 @@ def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
         java.store = {**java.store, path("two"): b"2"}
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
+
+
+def test_neither_driver_nor_executors_end_a_java_pacemaker_that_wants_a_password(
+    spark, streaming, start_pacemaker, tmp_path
+):
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text('PacemakerDigest { username="spark" password="pw-of-spark"; };\n')
+    access = {"pacemaker.auth.method": "DIGEST", "java.security.auth.login.config": str(jaas)}
+    ours = start_pacemaker(conf=access)
+    send(ours, "one")
+    with StormPacemaker("DIGEST", jaas) as java:
+        java.store.pulses[path("two")] = b"2"
+        java.store.pulses[path("odd(")] = b"3"
+        rows = batch(spark, ours.address, java.address, **access).collect()
+        assert names_of(rows) == ["one", "two"]
+        assert all(row.health.reachable for row in servers_of(rows).values())
+        with streaming(ours, java, **access) as stream:
+            stream.until(lambda rows: names_of(rows) == ["one", "two"])
+            java.store.pulses[path("three")] = b"3"
+            stream.until(lambda rows: names_of(rows) == ["three", "two"])
+        assert java.ended_by is None
+        assert java.store.asked[MessageType.GET_PULSE]
 
 
 def test_executors_authenticate_and_speak_tls_by_the_names_of_files(

@@ -17,7 +17,15 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.backoff import Backoff
-from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send, Settle
+from stormkeeper.pacemaker.client.calls import (
+    Call,
+    Compute,
+    Connect,
+    Drop,
+    Reconnect,
+    Send,
+    Settle,
+)
 from stormkeeper.pacemaker.client.exchange import Exchange, Link
 from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
@@ -45,6 +53,8 @@ class World:
         )
         self.now = 0.0
         self.connects = 0
+        #: Second connections, in which the authentication begins.
+        self.reconnects = 0
         self.sent = []
         #: How much was sent before the connection that is now.
         self.begun = 0
@@ -57,6 +67,8 @@ class World:
             effect = self.exchange.effects.popleft()
             if isinstance(effect, Connect):
                 self.connects += 1
+            elif isinstance(effect, Reconnect):
+                self.reconnects += 1
             elif isinstance(effect, Send):
                 self.sent.append(effect.data)
             elif isinstance(effect, Compute):
@@ -83,6 +95,11 @@ class World:
         self.exchange.received(messages, self.now)
         self.carried_out()
 
+    def be_asked(self):
+        """Hear that the server wants authentication, and make the connection for it."""
+        self.hear(REFUSED)
+        self.connect()
+
     def compute(self, outcome=None):
         """Let the steps that are wanted end: as they do, or as the test says."""
         steps, self.steps = self.steps, []
@@ -99,7 +116,7 @@ class World:
         self.now = end
 
     def authenticate(self):
-        self.hear(REFUSED)
+        self.be_asked()
         self.compute()
         self.hear(token(b"challenge"))
         self.compute()
@@ -124,7 +141,7 @@ def test_calls_leave_once_the_connection_is_authenticated_and_not_before(world):
     call = world.ask("/a")
     world.connect()
     assert len(world.sent) == 1
-    world.hear(REFUSED)
+    world.be_asked()
     world.compute()
     world.hear(token(b"challenge"))
     world.compute()
@@ -143,7 +160,7 @@ def test_calls_leave_once_the_connection_is_authenticated_and_not_before(world):
 def test_a_wrong_password_is_final_for_who_waits_and_the_next_call_tries_again(world):
     first, second = world.ask("/a"), world.ask("/b")
     world.connect()
-    world.hear(REFUSED)
+    world.be_asked()
     world.compute()
     world.hear(token(b"challenge"))
     world.compute()
@@ -167,7 +184,7 @@ def test_failed_authentications_are_further_and_further_apart(world):
     for _ in range(4):
         world.ask("/a")
         world.connect()
-        world.hear(REFUSED)
+        world.be_asked()
         world.compute(AuthenticationError("no such user"))
         delays.append(world.exchange.retry_in(world.now))
         world.wait(2.0)
@@ -178,7 +195,7 @@ def test_failed_authentications_are_further_and_further_apart(world):
 def test_a_connection_that_ends_before_we_proved_anything_is_tried_again(world):
     call = world.ask("/a")
     world.connect()
-    world.hear(REFUSED)
+    world.be_asked()
     world.exchange.failed("the server closed the connection", world.now)
     world.carried_out()
     world.compute()  # of the connection that is gone
@@ -196,6 +213,8 @@ def test_a_server_that_hangs_in_it_has_the_patience_of_a_try(world):
     world.connect()
     world.wait(0.9)
     world.hear(REFUSED)
+    world.wait(0.9)
+    world.connect()
     world.compute()
     world.wait(0.9)
     world.hear(token(b"challenge"))
@@ -210,7 +229,7 @@ def test_a_server_that_hangs_in_it_has_the_patience_of_a_try(world):
 def test_a_step_that_hangs_is_given_up(world):
     call = world.ask("/a", retries=0)
     world.connect()
-    world.hear(REFUSED)
+    world.be_asked()
     world.wait(STEP_TIMEOUT - 0.01)
     assert call not in world.outcomes
     world.wait(0.02)
@@ -224,6 +243,31 @@ def test_a_call_ends_at_its_deadline_whatever_the_authentication_does(world):
     world.connect()
     world.wait(0.5)
     assert isinstance(world.outcomes[call], PacemakerUnavailableError)
+
+
+def test_a_second_connection_that_cannot_be_made_begins_with_the_question_again(world):
+    call = world.ask("/a", retries=1)
+    world.connect()
+    world.hear(REFUSED)
+    assert (world.connects, world.reconnects) == (1, 1)
+    assert world.exchange.state is Link.CONNECTING
+    world.wait(1.0)
+    assert world.drops == ["no connection within 1 s"]
+    world.wait(1.0)
+    assert (world.connects, world.reconnects) == (2, 1)
+    world.connect()
+    assert world.sent[-1] == world.sent[0], "another server may be there by now"
+    world.authenticate()
+    assert world.sent[-1] == call.frame
+
+
+def test_nothing_that_follows_the_answer_to_the_question_counts(world):
+    world.ask("/a")
+    world.connect()
+    world.hear(REFUSED, COMPLETE, token(b"challenge"))
+    assert world.reconnects == 1
+    assert world.exchange.state is Link.CONNECTING
+    assert not world.steps
 
 
 def test_nonsense_in_it_is_the_servers_fault_and_tried_again(world):
@@ -335,7 +379,7 @@ def test_a_client_authenticates_and_reads():
     ):
         assert client.get_pulse("/a") == b"1"
         assert client.children("/") == ["a"]
-    assert peer.connections == 1
+    assert peer.connections == 2
 
 
 def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():
@@ -347,7 +391,7 @@ def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():
         with pytest.raises(NotAuthorizedError, match="PacemakerDigest"):
             client.get_pulse("/a")
         assert time.monotonic() - started < 5.0
-    assert peer.connections == 1
+    assert peer.connections == 2
 
 
 def test_a_java_pacemaker_that_asks_nobody_to_authenticate_is_unharmed():
@@ -358,7 +402,7 @@ def test_a_java_pacemaker_that_asks_nobody_to_authenticate_is_unharmed():
         pytest.raises(NotAuthorizedError, match="asks nobody"),
     ):
         client.get_pulse("/a")
-    assert java.asked == [MessageType.GET_PULSE]
+    assert java.asked == [MessageType.EXISTS]
 
 
 def test_a_step_that_hangs_holds_up_neither_the_deadline_nor_other_servers():

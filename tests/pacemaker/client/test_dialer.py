@@ -92,6 +92,20 @@ def test_each_attempt_begins_with_another_address(selector, listener):
         assert reached == addresses * 2
 
 
+def test_a_second_connection_goes_to_the_address_of_the_first(selector, listener):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        addresses = [other.getsockname(), listener.getsockname()]
+        refused = ("127.0.0.1", nobody().port)
+        found = [(V4, refused), *((V4, address) for address in addresses)]
+        dial = dialer(selector, 1, "name", resolve=names(lambda: found))
+        reached = []
+        for again in (False, True, True, False, True, False, True):
+            dial.start(again=again)
+            reached.append(connected(dial))
+        first, second = addresses
+        assert reached == [first] * 5 + [second] * 2
+
+
 def test_a_slow_lookup_blocks_nobody_and_serves_the_next_attempt(selector, listener):
     answer = threading.Event()
     lookups = []

@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.client.calls import Compute, Send
+from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
 from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT, Handshake
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode
 from stormkeeper.pacemaker.wire.handshake import (
@@ -32,18 +32,25 @@ COMPLETE = parsed(control_frame(Control.SASL_COMPLETE))
 
 
 class Talk:
-    """A handshake whose steps are computed at once, and what it sent."""
+    """A handshake whose steps are computed and connections made at once, and what it sent."""
 
     def __init__(self, who=None):
         self.handshake = Handshake("p:1", who or identity())
-        self.sent = []
-        self.todo = []
-        self.do(self.handshake.begin())
+        #: What left, connection by connection.
+        self.connections = [[]]
+        self.do(self.handshake.connected())
+
+    @property
+    def sent(self):
+        return self.connections[-1]
 
     def do(self, todo):
         for one in todo:
             if isinstance(one, Compute):
                 self.do(self.handshake.computed(one.work()))
+            elif isinstance(one, Reconnect):
+                self.connections.append([])
+                self.do(self.handshake.connected())
             else:
                 self.sent.append(parsed(one.data))
 
@@ -54,7 +61,15 @@ class Talk:
 
 def test_nothing_leaves_but_a_question_that_every_pacemaker_knows():
     (only,) = Talk().sent
-    assert (only.type, only.path) == (MessageType.GET_PULSE, "/.stormkeeper")
+    assert (only.type, only.path) == (MessageType.EXISTS, "/.stormkeeper")
+
+
+def test_the_question_has_a_connection_of_its_own():
+    talk = Talk()
+    talk.hear(REFUSED)
+    asked, proving = talk.connections
+    assert [message.type for message in asked] == [MessageType.EXISTS]
+    assert [message.type for message in proving] == [MessageType.CONTROL_MESSAGE]
 
 
 def test_digest_asks_for_the_challenge_answers_it_and_checks_the_proof():
@@ -68,13 +83,13 @@ def test_digest_asks_for_the_challenge_answers_it_and_checks_the_proof():
     assert not talk.handshake.is_done
     talk.hear(token(b"proof"), COMPLETE)
     assert talk.handshake.is_done
-    assert len(talk.sent) == 3
+    assert len(talk.sent) == 2
 
 
 def test_kerberos_speaks_first_and_ends_with_a_token_of_its_own():
     talk = Talk(identity(lambda: Fake(b"AP-REQ", {b"layers": b"choice"}, b"layers"), "KERBEROS"))
     talk.hear(REFUSED, token(b"layers"))
-    assert [read_token(message) for message in talk.sent[1:]] == [b"AP-REQ", b"choice"]
+    assert [read_token(message) for message in talk.sent] == [b"AP-REQ", b"choice"]
     talk.hear(COMPLETE)
     assert talk.handshake.is_done
     talk.hear(COMPLETE)  # Storm says so twice
@@ -84,13 +99,14 @@ def test_kerberos_speaks_first_and_ends_with_a_token_of_its_own():
 
 def test_what_comes_during_a_step_waits_for_its_end():
     handshake = Handshake("p:1", identity())
-    handshake.begin()
-    (start,) = handshake.received(REFUSED)
+    handshake.connected()
+    assert handshake.received(REFUSED) == [Reconnect()]
+    (start,) = handshake.connected()
     (ask,) = handshake.computed(start.work())
     assert isinstance(ask, Send)
     (step,) = handshake.received(token(b"challenge"))
-    assert handshake.received(token(b"proof")) == [step]
-    assert handshake.received(COMPLETE) == [step]
+    assert handshake.received(token(b"proof")) == [], "the step is under way, and not done twice"
+    assert handshake.received(COMPLETE) == []
     answer, last = handshake.computed(step.work())
     assert read_token(parsed(answer.data)) == b"response"
     assert not handshake.is_done
@@ -98,13 +114,11 @@ def test_what_comes_during_a_step_waits_for_its_end():
     assert handshake.is_done
 
 
-@pytest.mark.parametrize(
-    "pulse", [Pulse("/.stormkeeper", None), Pulse("/.stormkeeper", b"who I am")]
-)
-def test_a_server_that_asks_nobody_to_authenticate_is_sent_nothing_more(pulse):
+@pytest.mark.parametrize("there", [False, True])
+def test_a_server_that_asks_nobody_to_authenticate_is_sent_nothing_more(there):
     talk = Talk()
     with pytest.raises(NotAuthorizedError, match=r"p:1 asks nobody .* pacemaker.auth.method to NO"):
-        talk.hear(Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=pulse))
+        talk.hear(Message(MessageType.EXISTS_RESPONSE, 0, boolval=there))
     assert len(talk.sent) == 1
 
 
@@ -182,9 +196,11 @@ def test_who_has_said_nothing_of_a_password_is_not_told_to_check_it():
 
 def test_a_step_of_our_own_has_its_own_patience():
     talk = Handshake("p:1", identity())
-    talk.begin()
+    talk.connected()
     assert talk.patience(1.0) == 1.0
     talk.received(REFUSED)
+    assert talk.patience(1.0) == 1.0
+    talk.connected()
     assert talk.patience(1.0) == STEP_TIMEOUT
     assert talk.overdue(1.0) == "no credentials from our own side within 5 s"
     talk.computed(talk.work.work())

@@ -46,6 +46,7 @@ READS = {
         MessageType.CHANGES, 7, changes_request=ChangesRequest("/", 0, 0, "instance")
     ),
     "the reserved path": Message(MessageType.GET_PULSE, 7, path=RESERVED_PATH),
+    "EXISTS of the reserved path": Message(MessageType.EXISTS, 7, path=RESERVED_PATH),
     "below the reserved path": Message(MessageType.GET_PULSE, 7, path=f"{RESERVED_PATH}/x"),
     "children of the reserved path": Message(
         MessageType.GET_ALL_NODES_FOR_PATH, 7, path=RESERVED_PATH
@@ -250,7 +251,7 @@ def test_the_first_refusal_is_logged_and_the_others_are_counted(caplog):
         sessions.ended(session, "", "closed by the client")
     assert "EXISTS" in record.getMessage()
     assert "pacemaker.auth.method: SCRAM" in record.getMessage()
-    assert sessions.tallies.refusals == {("unauthenticated", "read"): len(READS) - 1}
+    assert sessions.tallies.refusals == {("unauthenticated", "read"): len(READS) - 2}
     assert caplog.records[1].getMessage().endswith("7 requests were refused in all")
     assert len(sessions) == 0
 
@@ -269,7 +270,9 @@ def test_refused_writes_are_counted_apart_from_refused_reads():
 def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
     sessions, _, _ = new_sessions(POLICY)
     session = sessions.open(*ADDRESS)
-    assert ask(session, READS["the reserved path"]) == REFUSED
+    with caplog.at_level(logging.INFO):
+        assert ask(session, READS["EXISTS of the reserved path"]) == REFUSED
+        sessions.ended(session, "", "closed by the client")
     assert not sessions.tallies.refusals
     assert not caplog.records
 

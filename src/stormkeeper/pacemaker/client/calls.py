@@ -80,6 +80,11 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Close the connection and make another to the same address; otherwise as `Connect`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Send:
     """Send `data` on the connection, after whatever is not sent yet."""
 
@@ -108,7 +113,7 @@ class Settle:
     outcome: Message | StormkeeperError
 
 
-Effect = Connect | Send | Compute | Drop | Settle
+Effect = Connect | Reconnect | Send | Compute | Drop | Settle
 
 
 def with_message_id(frame: bytes, message_id: int) -> bytes:

@@ -60,17 +60,28 @@ class Dialer:
         self._resolve = resolve
         self._attempts = 0
         self._candidates: list[Candidate] = []
+        #: To which a connection is being made, or was made last.
+        self._candidate: Candidate | None = None
         self._socket: socket.socket | None = None
         self._error: OSError | None = None
         self._lookup: threading.Thread | None = None
         #: Set by the looking-up thread, taken by `poll`.
         self._found: list[Candidate] | OSError | None = None
 
-    def start(self) -> None:
-        """Begin an attempt; give up the one before."""
+    def start(self, *, again: bool = False) -> None:
+        """Begin an attempt; give up the one before.
+
+        Parameters
+        ----------
+        again
+            Connect to the address, and no other, to which the last connection was made.
+        """
         self.cancel()
-        self._attempts += 1
         self._error = None
+        if again and self._candidate is not None:
+            self._candidates = [self._candidate]
+            return
+        self._attempts += 1
         try:
             self._take(self._resolve(self._host, self._port, socket.AI_NUMERICHOST))
         except socket.gaierror:
@@ -128,6 +139,7 @@ class Dialer:
         self._candidates = found[first:] + found[:first]
 
     def _begin(self, candidate: Candidate) -> None:
+        self._candidate = candidate
         family, address = candidate
         try:
             self._socket = socket.socket(family, socket.SOCK_STREAM)

@@ -18,8 +18,9 @@ The rules that hold here:
   first. A call that gave up keeps its slot until the peer has answered it or the connection ends.
 - **Back-off** lies between two attempts of the connection, not of a call, and is forgotten at the
   first answer, not at the first connection: a frozen server accepts connections.
-- **Authentication**, where it is asked for, comes first on every connection (`handshake`). One that
-  fails is final for the calls that wait; the next call tries again, after the back-off.
+- **Authentication**, where it is asked for, comes first on every connection (`handshake`), and a
+  connection before that one shows whether it does harm. One that fails is final for the calls that
+  wait; the next call tries again, after the back-off.
 - **A request of an extension** leaves only on a connection whose server has told that it has it
   (`gate`).
 """
@@ -43,11 +44,12 @@ from stormkeeper.pacemaker.client.calls import (
     Connect,
     Drop,
     Effect,
+    Reconnect,
     Send,
     with_message_id,
 )
 from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
-from stormkeeper.pacemaker.client.handshake import Handshake, Identity
+from stormkeeper.pacemaker.client.handshake import Handshake, Identity, Todo
 from stormkeeper.pacemaker.client.inflight import MAX_IN_FLIGHT, MAX_MESSAGE_ID, InFlight
 from stormkeeper.pacemaker.client.open_calls import OpenCalls
 from stormkeeper.pacemaker.client.supersession import without_superseded
@@ -97,7 +99,7 @@ class Exchange:
         self._backoff = backoff
         self._try_timeout = try_timeout
         self._identity = identity
-        #: The authentication of this connection.
+        #: The authentication of this connection, or of the one that is made next.
         self._handshake: Handshake | None = None
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
@@ -158,8 +160,9 @@ class Exchange:
             self._begin(now)
             return
         self._state = Link.AUTHENTICATING
-        self._handshake = Handshake(self._peer, self._identity)
-        self._go_on(self._handshake.begin(), now)
+        if self._handshake is None:
+            self._handshake = Handshake(self._peer, self._identity)
+        self._go_on(self._handshake.connected(), now)
 
     def computed(self, step: Compute, outcome: bytes | StormkeeperError | None, now: float) -> None:
         """Take what the work of a `Compute` returned or raised."""
@@ -309,7 +312,7 @@ class Exchange:
         if self._state is Link.AUTHENTICATING and handshake is not None:
             self._authenticate(lambda: handshake.received(message), now)
 
-    def _authenticate(self, take: Callable[[], list[Send | Compute]], now: float) -> None:
+    def _authenticate(self, take: Callable[[], Todo], now: float) -> None:
         """Let the handshake take something, and do what it says."""
         try:
             todo = take()
@@ -320,18 +323,20 @@ class Exchange:
         else:
             self._go_on(todo, now)
 
-    def _go_on(self, todo: list[Send | Compute], now: float) -> None:
+    def _go_on(self, todo: Todo, now: float) -> None:
         assert self._handshake is not None
         self.effects.extend(todo)
         if self._handshake.is_done:
             self._begin(now)
         else:
+            if any(isinstance(effect, Reconnect) for effect in todo):
+                self._state = Link.CONNECTING
             self._connect_by = now + self._handshake.patience(self._try_timeout)
             self._arm(self._connect_by)
 
     def _unready(self) -> str:
         """Say what a connection that is not up was waited for, and how long."""
-        if self._handshake is None:
+        if self._state is Link.CONNECTING or self._handshake is None:
             return f"no connection within {self._try_timeout:g} s"
         return self._handshake.overdue(self._try_timeout)
 

@@ -2,7 +2,8 @@
 
 ::
 
-    every     client: GET_PULSE of the reserved path  server: NOT_AUTHORIZED
+    every     client: EXISTS of the reserved path     server: NOT_AUTHORIZED
+              client: closes this connection, and makes another
     DIGEST    client: control SASL_TOKEN_REQUEST      server: token
               client: token                           server: token, control SASL_COMPLETE
     KERBEROS  client: token …                         server: token …
@@ -10,9 +11,18 @@
 
 SCRAM goes like DIGEST. The rules that hold here:
 
-- **The first message harms nobody.** A Java Pacemaker that wants no authentication ends, the whole
-  daemon, at a control message or a token. So the first request is one that every Pacemaker knows:
-  who answers it wants no authentication, and is sent nothing more.
+- **Nothing harms a Java Pacemaker.** One that wants no authentication ends, the whole daemon, at a
+  control message or a token. So a request that every Pacemaker knows comes first: who answers it
+  wants no authentication, and is sent nothing more. One that does want it ends at a control message
+  or a token that follows a plain message on the same connection. So the question has a connection
+  of its own, and the authentication begins another.
+- **The question is EXISTS.** A server of ours, which is asked with GET_PULSE who it is, so knows a
+  client that is going to authenticate from one that does not know that it has to.
+- **The question is asked each time.** Another server may have taken the place of the one that
+  answered it before. Both connections go to the same address, of a host that has several, and the
+  second is made within the patience of one try, in which no Java Pacemaker starts.
+- **One case is left**: a Java Pacemaker of the method KERBEROS ends at the control message with
+  which DIGEST and SCRAM begin, and refuses the question in the same words as one of DIGEST.
 - **Both sides prove themselves.** The server's word that we are authenticated counts only once the
   mechanism is complete: with DIGEST, SCRAM and KERBEROS the server proves that it knows the secret.
 - **Steps may block**, as Kerberos asks its own servers for tickets. They are given out as work to
@@ -25,7 +35,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.client.calls import Compute, Send
+from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
 from stormkeeper.pacemaker.wire.handshake import (
     Control,
@@ -64,8 +74,11 @@ class Identity:
     remedy: str
 
 
+Todo = list[Send | Reconnect | Compute]
+
+
 class Handshake:
-    """The authentication of one connection.
+    """The authentication with a server: the connection of the question, and the one that follows.
 
     Parameters
     ----------
@@ -78,7 +91,7 @@ class Handshake:
     __slots__ = (
         "_has_said",
         "_identity",
-        "_is_asked",
+        "_is_wanted",
         "_mechanism",
         "_peer",
         "_tokens",
@@ -93,8 +106,8 @@ class Handshake:
         self._identity = identity
         #: Made with the first step, as that may block too.
         self._mechanism: Mechanism | None = None
-        #: Whether the server has said that it wants authentication.
-        self._is_asked = False
+        #: Whether the server has said, on the first connection, that it wants authentication.
+        self._is_wanted = False
         self._tokens = 0
         #: Whether anything has left that has to do with who we are: a token.
         self._has_said = False
@@ -107,11 +120,14 @@ class Handshake:
         self.has_begun = False
         self.is_done = False
 
-    def begin(self) -> list[Send | Compute]:
-        """Return what is sent first."""
-        return [Send(encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH)))]
+    def connected(self) -> Todo:
+        """Take note that a connection is made, the first or the second; return what to do."""
+        if not self._is_wanted:
+            return [Send(encode(Message(MessageType.EXISTS, 0, path=RESERVED_PATH)))]
+        self.work = Compute(self._start)
+        return [self.work]
 
-    def received(self, message: Message) -> list[Send | Compute]:
+    def received(self, message: Message) -> Todo:
         """Take the server's next message; return what to do.
 
         Raises
@@ -121,13 +137,17 @@ class Handshake:
         RemoteProtocolError
             If the message has no place here.
         """
+        if not self._is_wanted:
+            self._take_first(message)
+            self._is_wanted = True
+            return [Reconnect()]
         self._unread.append(message)
         return self._go_on()
 
-    def computed(self, token: bytes | None) -> list[Send | Compute]:
+    def computed(self, token: bytes | None) -> Todo:
         """Take what `work` returned; return what to do. Raises as `received`."""
         self.work = None
-        answer: list[Send | Compute] = []
+        answer: Todo = []
         self.has_begun = True
         if token is not None:
             self._has_said = True
@@ -179,17 +199,13 @@ class Handshake:
             return ""
         return f" before its first token; {SAME_METHOD}"
 
-    def _go_on(self) -> list[Send | Compute]:
-        todo: list[Send | Compute] = []
+    def _go_on(self) -> Todo:
+        under_way = self.work
         while self._unread and self.work is None:
             message = self._unread.popleft()
             if self.is_done:
                 if not self.is_repetition(message):
                     raise _out_of_place(message)
-            elif not self._is_asked:
-                self._take_first(message)
-                self._is_asked = True
-                self.work = Compute(self._start)
             elif message.type == MessageType.SASL_MESSAGE_TOKEN:
                 self._tokens += 1
                 if self._tokens > _MAX_TOKENS:
@@ -197,13 +213,11 @@ class Handshake:
                 self.work = self._step(read_token(message))
             else:
                 self._take_end(message)
-        if self.work is not None and not todo:
-            todo.append(self.work)
-        return todo
+        return [] if self.work is None or self.work is under_way else [self.work]
 
     def _take_first(self, message: Message) -> None:
         """See from the answer to the first request whether the server wants authentication."""
-        if message.type == MessageType.GET_PULSE_RESPONSE:
+        if message.type == MessageType.EXISTS_RESPONSE:
             raise NotAuthorizedError(
                 f"{self._peer} asks nobody to authenticate, and this client is to do so with"
                 f" {self._identity.method}: set pacemaker.auth.method to NONE here, or there to"

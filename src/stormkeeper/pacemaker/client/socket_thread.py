@@ -25,7 +25,7 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client.background import Background
-from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Send
+from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Reconnect, Send
 from stormkeeper.pacemaker.client.channel import Channel, in_words
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
@@ -90,6 +90,8 @@ class SocketThread:
         #: Number of the attempt to connect that is wanted; None when none is.
         self._attempt_wanted: int | None = None
         self._attempts = 0
+        #: Whether that attempt is for the address of the last connection.
+        self._to_the_same = False
         #: Whether the thread will look at all this again before it sleeps.
         self._awake = True
         self._complained = False
@@ -216,9 +218,10 @@ class SocketThread:
             if isinstance(effect, Send):
                 self._send(effect.data)
             elif isinstance(effect, Connect):
-                self._attempts += 1
-                self._attempt_wanted = self._attempts
-                self._wake()
+                self._connect(again=False)
+            elif isinstance(effect, Reconnect):
+                self._let_go()
+                self._connect(again=True)
             elif isinstance(effect, Compute):
                 self._background.run(partial(self._compute, effect))
             elif isinstance(effect, Drop):
@@ -245,10 +248,20 @@ class SocketThread:
         if channel.has_unsent:
             self._wake()
 
-    def _drop(self, reason: str) -> None:
+    def _connect(self, *, again: bool) -> None:
+        """Want a connection: again to the address of the last one, or to the next there is."""
+        self._attempts += 1
+        self._attempt_wanted = self._attempts
+        self._to_the_same = again
+        self._wake()
+
+    def _let_go(self) -> None:
         if self._channel is not None:
             self._dropped.append(self._channel.socket)
             self._channel = None
+
+    def _drop(self, reason: str) -> None:
+        self._let_go()
         self._attempt_wanted = None
         self._wake()
         if self._exchange.suspect and not self._complained:
@@ -289,7 +302,7 @@ class SocketThread:
             dropped, self._dropped = self._dropped, []
             current = self._channel
             has_unsent = current is not None and current.has_unsent
-            wanted = self._attempt_wanted
+            wanted, to_the_same = self._attempt_wanted, self._to_the_same
             closed = self._exchange.state is Link.CLOSED
             alarm = self._exchange.alarm
             self._awake = False
@@ -306,7 +319,7 @@ class SocketThread:
             if wanted is None:
                 self._dialer.cancel()
             else:
-                self._dialer.start()
+                self._dialer.start(again=to_the_same)
         if self._attempt is not None and self._dial():
             return True
         self._looked_at = self._clock()

@@ -8,9 +8,10 @@ The rules that hold here:
 - Who has authenticated (`authentication`) may read and write; who fails loses the connection.
 - Of a client's refusals the first is logged and the others are counted, and about one address only
   so many lines are logged in a span of time: nobody can fill the log.
-- A client of ours may ask for the reserved path to find out whether it has to authenticate, before
-  it sends what would end a Java Pacemaker. That it is refused then is no news, unless it leaves
-  without having done anything else: then it is as likely to lack the method.
+- A client of ours that is to authenticate first finds out, on a connection of its own and with
+  EXISTS of the reserved path, whether that would end a Java Pacemaker. That it is refused is no
+  news. A client that asks with GET_PULSE who this server is, is refused and leaves without having
+  done anything else, is as likely to lack the method: that is told.
 """
 
 import logging
@@ -40,6 +41,8 @@ _WRITES: Final = frozenset(
         int(MessageType.DELETE_PULSE_ID),
     }
 )
+
+_RESERVED: Final = RESERVED_PATH.encode()
 
 #: Lines about what one address, or a network of IPv6, did wrong, in so many seconds: enough to see
 #: what it is.
@@ -251,8 +254,8 @@ class Session:
             return None
         # An exact shape may have any type, and only a request deserves an answer.
         decode_request(payload)
-        if kind == MessageType.GET_PULSE and path == RESERVED_PATH.encode():
-            self._has_asked = True
+        if path == _RESERVED and kind in (MessageType.GET_PULSE, MessageType.EXISTS):
+            self._has_asked |= kind == MessageType.GET_PULSE
         else:
             self._refuse(
                 "unauthenticated",
