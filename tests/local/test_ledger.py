@@ -89,4 +89,7 @@ def test_components_add_up_over_workers():
     ledger = Ledger()
     other = Slot("wc-1-1", "node", 6701)
     answer(ledger, A, pulse(1.0, words=(5, 2)), pulse(1.0, slot=other, words=(10, 3), lines=(1, 0)))
-    assert ledger.snapshot().components() == {"words": Counts(15, 5), "lines": Counts(1, 0)}
+    assert ledger.snapshot().components() == {
+        "words": Counts(15, 5, queries=2),
+        "lines": Counts(1, 0),
+    }

@@ -72,6 +72,20 @@ def test_picture_shows_processes_workers_components_and_output():
         assert part in shown, part
 
 
+def test_a_spout_of_several_queries_says_so_and_a_part_is_marked():
+    seen = picture()
+    worker = seen.snapshot.workers[0]
+    worker.components.update(
+        lines=Counts(2400, 0, queries=2), looked_at=Counts(0, 3, queries=1, partial=True)
+    )
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(seen))
+    assert "lines (in 2 queries)" in out.getvalue()
+    assert "words (in" not in out.getvalue()
+    shown = text_of(LineView, seen)
+    assert "lines (in 2 queries) 2,400 out · looked_at ≥ 3 in · words 1,200 in" in shown
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_picture_fits_its_terminal(width):
     out = io.StringIO()
@@ -147,6 +161,8 @@ def test_rate_of_a_restarted_worker_is_never_negative():
         (Counts(1200, 0), "1,200 out"),
         (Counts(0, 3), "3 in"),
         (Counts(2, 1), "1 in, 2 out"),
+        (Counts(2000, 1, partial=True), "≥ 1 in, ≥ 2,000 out"),
+        (Counts(partial=True), "nothing yet"),
     ],
 )
 def test_flow_in_words(counts, words):

@@ -1,9 +1,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from stormkeeper.conf import Address
-from stormkeeper.local.watch import Watch, pulses
+from stormkeeper.local.ledger import Counts
+from stormkeeper.local.watch import Watch, component_counts, pulses
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import Change
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo
 from support.heartbeats import heartbeat, path, spout
 from support.waiting import until
 
@@ -22,6 +24,20 @@ def test_overwritten_pulses_of_several_workers_are_nobody_s():
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
     changes = [change(path("wc-1-17", port=port), port, beat) for port in (6700, 6701)]
     assert [pulse.count for pulse in pulses(changes, 5.0, 7)] == [1, 1]
+
+
+def test_executors_of_a_component_are_its_queries_and_a_part_of_one_is_a_part_of_all():
+    partial = spout(3)
+    partial.partial_batches = {":all-time": 1}
+    for stats in (whole := spout(12), partial):
+        stats.component = "lines"
+    beat = ClusterWorkerHeartbeat(
+        storm_id="wc-1-17",
+        executor_stats={ExecutorInfo(1, 2): whole, ExecutorInfo(3, 4): partial},
+        time_secs=1,
+        uptime_secs=1,
+    )
+    assert component_counts(beat) == {"lines": Counts(15, 0, queries=2, partial=True)}
 
 
 def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):

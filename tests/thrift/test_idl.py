@@ -129,6 +129,7 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
     leaders = ("Assignment", "StormBase", "Credentials", "LogConfig", "ProfileRequest", "TaskInfo")
     assert ours == {
         ("ExecutorStats", "component"): False,
+        ("ExecutorStats", "partial_batches"): False,
         **{(name, "leader_epoch"): False for name in leaders},
     }
 

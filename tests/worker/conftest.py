@@ -49,7 +49,10 @@ def run_topology(spark, tmp_path):
         events = QueryEvents(TopologyCounts(the_plan, statistics))
         events.attach(spark)
         values = defaults().with_values(conf)
-        built = build(the_plan, spark, values, lambda query: str(tmp_path / "checkpoints" / query))
+        with events.readings.installed():
+            built = build(
+                the_plan, spark, values, lambda query: str(tmp_path / "checkpoints" / query)
+            )
         TopologyRun(built, events, lambda: False).run()
         until(lambda: not events.running())
         spark.streams.removeListener(events._listener)
@@ -65,8 +68,10 @@ class Counts:
         self.emitted = Counter()
         self.transferred = Counter()
         self.executed = {}
+        self.partial = {}
         for executor, figures in snapshot:
             key = executor.component, executor.query
             self.emitted[key] = figures.emitted[ALL_TIME]
             self.transferred[key] = figures.transferred[ALL_TIME]
             self.executed[key] = figures.executed[ALL_TIME]
+            self.partial[key] = figures.partial[ALL_TIME]

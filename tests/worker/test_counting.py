@@ -2,6 +2,7 @@ from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
 from stormkeeper.worker.counting import TopologyCounts, executors, observation, work
 from stormkeeper.worker.listening import Run
+from stormkeeper.worker.reading import Seen
 from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
 
 
@@ -20,7 +21,7 @@ def observed(**rows):
     for edge, count in rows.items():
         source, target, position = edge.split("_")
         counts[observation(Edge(source, target, int(position)))] = count
-    return counts
+    return Seen(counts)
 
 
 def test_observations_are_named_apart_and_the_same_at_every_start():
@@ -52,7 +53,15 @@ def test_a_reader_that_stops_early_takes_nothing_from_the_others():
 
 def test_what_was_not_observed_had_no_rows():
     (query,) = diamond().queries
-    assert all(done.emitted == 0 for done in work(query, {}, 1.0).values())
+    assert all(done.emitted == 0 for done in work(query, Seen(), 1.0).values())
+
+
+def test_a_part_is_one_for_who_let_it_out_and_for_who_took_it_in():
+    (query,) = diamond().queries
+    names = [observation(edge) for edge in query.edges]
+    done = work(query, Seen(dict.fromkeys(names, 1), frozenset(names[:1])), 1.0)
+    assert names[0] == "stormkeeper:s>left:0"
+    assert {name for name, did in done.items() if did.partial} == {"s", "left"}
 
 
 def test_executors_of_a_plan():

@@ -35,6 +35,21 @@ def test_executors_by_task_and_component():
     }
 
 
+def test_counts_of_parts_are_said_and_nothing_where_there_are_none():
+    statistics = WorkerStatistics()
+    statistics.add(Executor("out", "bolt", "out", 1, 1, ("lines",), emits=False))
+    statistics.record("out", {"out": Work(executed={"lines": 5})}, 0.0)
+    assert stats_of(statistics).partial_batches is None
+    statistics.record("out", {"out": Work(executed={"lines": 2}, partial=True)}, 0.0)
+    assert stats_of(statistics).partial_batches == dict.fromkeys(WINDOWS, 1)
+
+
+def stats_of(statistics):
+    record = heartbeat("wc-1-1", statistics.snapshot(0.0), time_secs=5, uptime_secs=0)
+    (stats,) = record.executor_stats.values()
+    return stats
+
+
 def test_spout():
     stats = beat().executor_stats[ExecutorInfo(task_start=2, task_end=3)]
     assert stats.emitted == stats.transferred == {w: {"default": 5} for w in WINDOWS}

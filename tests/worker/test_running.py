@@ -52,35 +52,3 @@ def test_any_other_failure_is_final(numbers, run_topology):
     with pytest.raises(WorkerError, match=r"(?s)'out' failed:\n.*RuntimeError: no room left$"):
         run_topology(topology)
     assert written == []
-
-
-def test_what_the_sink_reads_after_the_whole_batch_counts_unless_it_keeps_it(numbers, run_topology):
-    """Spark tells what the last reading saw; a batch that is kept is read from it only once."""
-    folder, values = numbers
-    topology = Topology("rereading")
-
-    @topology.spout
-    def lines(spark):
-        return spark.readStream.option("maxFilesPerTrigger", 2).text(str(folder))
-
-    @topology.bolt(lines)
-    def kept(lines):
-        return lines.writeStream.trigger(availableNow=True).foreachBatch(keep)
-
-    def keep(batch, _):
-        batch.persist()
-        batch.count()
-        batch.first()
-        batch.unpersist()
-
-    @topology.bolt(lines)
-    def unkept(lines):
-        return lines.writeStream.trigger(availableNow=True).foreachBatch(forget)
-
-    def forget(batch, _):
-        batch.first()
-        batch.count()
-
-    counts = run_topology(topology)
-    assert counts.executed["kept", "kept"] == {"lines": len(values)}
-    assert counts.executed["unkept", "unkept"] == {"lines": len(values)}

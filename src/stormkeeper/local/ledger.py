@@ -11,13 +11,24 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Counts:
-    """Rows that a component let out and took in since its worker started."""
+    """Rows that a component let out and took in since its worker started.
+
+    `queries` is in how many queries it runs: what it reads is read once for each. `partial` says
+    that there were more rows than these, of batches that nobody read to their end.
+    """
 
     emitted: int = 0
     executed: int = 0
+    queries: int = 1
+    partial: bool = False
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(self.emitted + other.emitted, self.executed + other.executed)
+        return Counts(
+            self.emitted + other.emitted,
+            self.executed + other.executed,
+            self.queries + other.queries,
+            self.partial or other.partial,
+        )
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,7 @@ class Snapshot:
         totals: dict[str, Counts] = {}
         for worker in self.workers:
             for name, counts in worker.components.items():
-                totals[name] = totals.get(name, Counts()) + counts
+                totals[name] = totals[name] + counts if name in totals else counts
         return totals
 
 

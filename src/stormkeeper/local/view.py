@@ -135,7 +135,7 @@ class LineView:
         self._next = picture.now + LINE_SECS
         for worker in picture.snapshot.workers:
             counts = " · ".join(
-                f"{name} {flow(c)}" for name, c in sorted(worker.components.items())
+                f"{named(name, c)} {flow(c)}" for name, c in sorted(worker.components.items())
             )
             self._print(
                 f"{picture.up_secs:4.0f} s  {worker.slot.topology} at {worker.slot.port}: "
@@ -241,23 +241,33 @@ def components_table(picture: Picture) -> Table:
     for name, counts in sorted(picture.snapshot.components().items()):
         rate = picture.rates.get(name, Counts())
         table.add_row(
-            name,
-            f"{counts.executed:,}",
-            f"{counts.emitted:,}",
+            named(name, counts),
+            _rows(counts.executed, counts),
+            _rows(counts.emitted, counts),
             f"{rate.executed:,}",
             f"{rate.emitted:,}",
         )
     return table
 
 
+def named(name: str, counts: Counts) -> str:
+    """Return a component's name; where its rows count in several queries, with their number."""
+    return f"{name} (in {counts.queries} queries)" if counts.queries > 1 else name
+
+
 def flow(counts: Counts) -> str:
     """Say rows in and out in words: ``1,200 in, 40 out``; a side that is zero is left out."""
     sides = [
-        f"{number:,} {side}"
+        f"{_rows(number, counts)} {side}"
         for number, side in ((counts.executed, "in"), (counts.emitted, "out"))
         if number
     ]
     return ", ".join(sides) or "nothing yet"
+
+
+def _rows(number: int, counts: Counts) -> str:
+    """Return a count of rows, marked where there were more than were counted."""
+    return f"≥ {number:,}" if counts.partial and number else f"{number:,}"
 
 
 def clock(secs: float) -> str:

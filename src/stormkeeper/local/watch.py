@@ -153,5 +153,7 @@ def component_counts(beat: ClusterWorkerHeartbeat) -> dict[str, Counts]:
         emitted = sum(((stats.emitted or {}).get(ALL_TIME) or {}).values())
         bolt = stats.specific.bolt if stats.specific else None
         executed = sum(((bolt.executed or {}).get(ALL_TIME) or {}).values()) if bolt else 0
-        totals[name] = totals.get(name, Counts()) + Counts(emitted, executed)
+        partial = bool((stats.partial_batches or {}).get(ALL_TIME))
+        counts = Counts(emitted, executed, partial=partial)
+        totals[name] = totals[name] + counts if name in totals else counts
     return totals

@@ -83,6 +83,7 @@ class ExecutorStats(TPayload):
     specific: ExecutorSpecificStats
     rate: float
     component: str | None
+    partial_batches: dict[str, int] | None
     def __init__(
         self,
         emitted: dict[str, dict[str, int]],
@@ -90,6 +91,7 @@ class ExecutorStats(TPayload):
         specific: ExecutorSpecificStats,
         rate: float,
         component: str | None = None,
+        partial_batches: dict[str, int] | None = None,
     ) -> None: ...
 
 class ClusterWorkerHeartbeat(TPayload):

@@ -51,6 +51,9 @@ struct ExecutorStats {
   // Ours, as every id from 1000 up: the component's id. Storm's readers skip it: they have the
   // topology to look tasks up in.
   1000: optional string component
+  // By window, the micro-batches whose rows were counted in part, because nobody read all of them;
+  // left out where there is none.
+  1001: optional map<string, i64> partial_batches
 }
 
 // A worker's heartbeat: /workerbeats/<storm id>/<node>-<port>.

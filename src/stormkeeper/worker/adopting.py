@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from stormkeeper.worker.building import counted
 from stormkeeper.worker.failure import readable_text
 from stormkeeper.worker.listening import QueryEvents, Run
+from stormkeeper.worker.reading import Seen
 from stormkeeper.worker.statistics import Executor, Work, WorkerStatistics
 
 log = logging.getLogger(__name__)
@@ -66,11 +67,12 @@ class AdoptedQueries:
         """Take in that a query starts."""
         self.component(run)
 
-    def batch(self, run: Run, observed: Mapping[str, int], took_ms: float) -> None:
+    def batch(self, run: Run, seen: Seen, took_ms: float) -> None:
         """Take in a committed micro-batch."""
-        rows = sum(n for name, n in observed.items() if name.startswith(_OBSERVATION))
+        rows = sum(n for name, n in seen.rows.items() if name.startswith(_OBSERVATION))
+        partial = any(name.startswith(_OBSERVATION) for name in seen.partial)
         name = self.component(run)
-        done = Work(emitted=rows, transferred=rows, took_ms=took_ms)
+        done = Work(emitted=rows, transferred=rows, took_ms=took_ms, partial=partial)
         self._statistics.record(name, {name: done}, self._clock())
 
     def ended(self, run: Run) -> None:

@@ -9,10 +9,11 @@ its own edge, so a branch that takes only some rows (``limit``) falsifies no oth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from stormkeeper.topology.plan import Edge, Plan, Query
 from stormkeeper.worker.listening import Run
+from stormkeeper.worker.reading import Seen
 from stormkeeper.worker.statistics import Executor, Work, WorkerStatistics
 
 #: What our observations are named with, so that a user's own stay apart.
@@ -24,20 +25,26 @@ def observation(edge: Edge) -> str:
     return f"{_PREFIX}{edge.source}>{edge.target}:{edge.position}"
 
 
-def work(query: Query, observed: Mapping[str, int], took_ms: float) -> dict[str, Work]:
+def work(query: Query, seen: Seen, took_ms: float) -> dict[str, Work]:
     """Return what each component of `query` did in a micro-batch.
 
     Parameters
     ----------
     query
         The query.
-    observed
-        Rows by the observation's name; one that is missing counts none, as Spark leaves out what
-        it found to be empty without running it.
+    seen
+        What its observations saw; one that is missing counts none, as Spark leaves out what it
+        found to be empty without running it.
     took_ms
         Duration of the micro-batch.
     """
-    rows = {edge: observed.get(observation(edge), 0) for edge in query.edges}
+    rows = {edge: seen.rows.get(observation(edge), 0) for edge in query.edges}
+    partial = {
+        component
+        for edge in query.edges
+        if observation(edge) in seen.partial
+        for component in (edge.source, edge.target)
+    }
     done = {}
     for component in query.components:
         given = [count for edge, count in rows.items() if edge.source == component.id]
@@ -51,6 +58,7 @@ def work(query: Query, observed: Mapping[str, int], took_ms: float) -> dict[str,
             transferred=sum(given),
             executed=taken,
             took_ms=took_ms,
+            partial=component.id in partial,
         )
     return done
 
@@ -90,11 +98,11 @@ class TopologyCounts:
     def started(self, run: Run) -> None:
         """Take in that a query starts."""
 
-    def batch(self, run: Run, observed: Mapping[str, int], took_ms: float) -> None:
+    def batch(self, run: Run, seen: Seen, took_ms: float) -> None:
         """Take in a committed micro-batch."""
         query = self._queries.get(run.name or "")
         if query is not None:
-            self._statistics.record(query.id, work(query, observed, took_ms), self._clock())
+            self._statistics.record(query.id, work(query, seen, took_ms), self._clock())
 
     def ended(self, run: Run) -> None:
         """Take in the end of a query."""

@@ -98,6 +98,8 @@ def stats(executor: Executor, figures: Figures) -> ExecutorStats:
         specific=specific,
         rate=RATE,
         component=executor.component,
+        # Left out as long as there is nothing to say, which is nearly always.
+        partial_batches=dict(figures.partial) if any(figures.partial.values()) else None,
     )
 
 

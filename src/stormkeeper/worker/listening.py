@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from stormkeeper.worker.reading import BatchReadings, Seen
 from stormkeeper.worker.stopping import is_stop
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class Counter(Protocol):
     def started(self, run: Run) -> None:
         """Take in that a query starts."""
 
-    def batch(self, run: Run, observed: Mapping[str, int], took_ms: float) -> None:
-        """Take in a committed micro-batch: rows by the names of its observations."""
+    def batch(self, run: Run, seen: Seen, took_ms: float) -> None:
+        """Take in a committed micro-batch."""
 
     def ended(self, run: Run) -> None:
         """Take in the end of a query's run."""
@@ -60,6 +61,8 @@ class QueryEvents:
         self._runs: dict[str, Run] = {}
         self._listener = _Listener(self)
         self._sessions: list[SparkSession] = []
+        #: What ``foreachBatch`` functions read; they are watched once it is installed.
+        self.readings = BatchReadings(lambda: self._sessions)
 
     def attach(self, session: SparkSession) -> None:
         """Listen to the queries of `session` from now on; a second time does nothing."""
@@ -100,7 +103,8 @@ class QueryEvents:
             if run is None or number <= run.last_batch:
                 return
             run.last_batch = number
-        self.counter.batch(run, observed, took_ms)
+        read = self.readings.take(run.query_id, number)
+        self.counter.batch(run, Seen({**observed, **read.rows}, read.partial), took_ms)
         with self._changed:
             run.batches += 1
             self._changed.notify_all()

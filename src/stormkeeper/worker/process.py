@@ -245,6 +245,7 @@ class Worker:
     def _work(self) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._gate.installed())
+            stack.enter_context(self._events.readings.installed())
             stack.enter_context(self._session.offered(self._before_session_stop))
             with adopted(self._events):
                 names = self._run_script()

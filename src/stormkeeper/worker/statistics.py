@@ -87,12 +87,15 @@ class Work:
         Rows that came in, by the component that they came from.
     took_ms
         Duration of the whole micro-batch, from looking for data to the commit.
+    partial
+        Whether the rows are those of a part of the batch, as nobody has read all of it.
     """
 
     emitted: int = 0
     transferred: int = 0
     executed: Mapping[str, int] = field(default_factory=dict)
     took_ms: float = 0.0
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +133,14 @@ class Figures:
 
     `executed` is by window and input. `complete_ms` is the mean duration of the micro-batches in
     which the emitted rows went through, weighted by these rows; None where there were none.
+    `partial` is the number of micro-batches whose rows were counted in part.
     """
 
     emitted: Mapping[str, int]
     transferred: Mapping[str, int]
     executed: Mapping[str, Mapping[str, int]]
     complete_ms: Mapping[str, float | None]
+    partial: Mapping[str, int]
 
 
 class ExecutorStatistics:
@@ -145,6 +150,7 @@ class ExecutorStatistics:
         self._emitted = WindowedSum()
         self._transferred = WindowedSum()
         self._row_ms = WindowedSum()
+        self._partial = WindowedSum()
         self._executed = {source: WindowedSum() for source in inputs}
 
     def record(self, work: Work, now: float) -> None:
@@ -152,6 +158,7 @@ class ExecutorStatistics:
         self._emitted.add(work.emitted, now)
         self._transferred.add(work.transferred, now)
         self._row_ms.add(work.emitted * work.took_ms, now)
+        self._partial.add(work.partial, now)
         for source, rows in work.executed.items():
             self._executed[source].add(rows, now)
 
@@ -170,6 +177,7 @@ class ExecutorStatistics:
             complete_ms={
                 window: row_ms[window] / rows if rows else None for window, rows in emitted.items()
             },
+            partial=_whole(self._partial.totals(now)),
         )
 
 

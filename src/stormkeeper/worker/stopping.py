@@ -19,7 +19,9 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from stormkeeper.worker import batch_functions
+from stormkeeper.worker.batch_functions import BatchFunction
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,7 @@ class Gate:
         """Let batches in again."""
         self._closed = False
 
-    def guard(self, function: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    def guard(self, function: BatchFunction) -> BatchFunction:
         """Return `function` behind the gate."""
 
         @functools.wraps(function)
@@ -88,11 +90,6 @@ class Gate:
 
         Who waits for a query that ends at the gate sees it end as any stopped query does.
         """
-        for_each_batch = DataStreamWriter.foreachBatch
-
-        def guarded(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
-            return for_each_batch(writer, self.guard(func))
-
         waits: list[tuple[type, str, Callable[..., bool | None]]] = [
             (StreamingQuery, "awaitTermination", StreamingQuery.awaitTermination),
             (
@@ -101,13 +98,12 @@ class Gate:
                 StreamingQueryManager.awaitAnyTermination,
             ),
         ]
-        DataStreamWriter.foreachBatch = guarded  # type: ignore[method-assign,assignment]
         for cls, name, wait in waits:
             setattr(cls, name, _ending_in_peace(wait))
         try:
-            yield
+            with batch_functions.wrapped(self.guard):
+                yield
         finally:
-            DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]
             for cls, name, wait in waits:
                 setattr(cls, name, wait)
 

@@ -1,0 +1,27 @@
+"""Stands around the ``foreachBatch`` functions of this process, whoever sets them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+#: What a user hands to ``foreachBatch``: called with the batch's DataFrame and its number.
+BatchFunction = Callable[[Any, int], Any]
+
+
+@contextlib.contextmanager
+def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
+    """Have `wrap` applied to every function that is given to ``foreachBatch`` from now on."""
+    for_each_batch = DataStreamWriter.foreachBatch
+
+    def wrapping(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
+        return for_each_batch(writer, wrap(func))
+
+    DataStreamWriter.foreachBatch = wrapping  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]

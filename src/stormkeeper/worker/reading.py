@@ -1,0 +1,289 @@
+"""What a ``foreachBatch`` function has read of its batch: the fullest reading counts.
+
+Each action of such a function computes the batch again, and counts it again. Spark's progress
+tells what the action saw that began last: after a write and a ``show(1)`` that is two rows. So
+what each of them saw is taken from Spark's accumulators when the function returns.
+
+An action may stop early, as ``show(1)`` does. Where no other one has read the batch to its end,
+what was counted is a part of it, and that is said. Whether an action stops early is seen in its
+plan, which Spark files away by the action's number; it is looked up once the batch is committed,
+where that delays no batch.
+
+Spark has no public way to this. The names are those of Spark 4.3; where they are others one day,
+`BatchReadings` finds nothing and the progress counts, as it does for every other sink.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from stormkeeper.worker import batch_functions
+from stormkeeper.worker.batch_functions import BatchFunction
+
+log = logging.getLogger(__name__)
+
+#: Operators that take no more rows than they need.
+_STOPPING = frozenset({"CollectLimit", "CollectTail", "GlobalLimit", "LocalLimit"})
+
+#: Operators that read all of their input before they give the first row, by how they begin.
+_EXHAUSTING = (
+    "BroadcastExchange",
+    "Exchange",
+    "HashAggregate",
+    "ObjectHashAggregate",
+    "ShuffleQueryStage",
+    "Sort",
+    "TakeOrderedAndProject",
+    "Window",
+)
+
+#: How a plan shows the batch that a function was given.
+_BATCH = "Scan ExistingRDD"
+_OPERATOR = re.compile(r"^(?P<indent>[ :+-]*)(?:\* )?(?P<name>[A-Z].*?)(?: \(\d+\)|,|$)")
+
+#: How an accumulator prints the readings that it knows.
+_READING = re.compile(
+    r"rddId=(\d+),.*?lastSqlExecutionId=(?:Some\((\d+)\)|None),"
+    r"\s*partitionPartialVals=\[(.*?)\],\s*stageIds",
+    re.DOTALL,
+)
+_RDDS = "org$apache$spark$util$LastAttemptAccumulator$$lastAttemptRddsMap"
+
+_QUERY_ID = "sql.streaming.queryId"
+_EXECUTION_ID = "spark.sql.execution.id"
+
+#: How long to wait for the plan of an action that has ended.
+_PLAN_SECS = 0.5
+_LOOK_SECS = 0.02
+
+#: Batches whose end nobody has told yet, at most.
+_KEPT = 100
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One pass over (a part of) a batch.
+
+    Parameters
+    ----------
+    rows
+        Rows by the partition's number; 0 where it had none, or was not read.
+    action
+        The number under which Spark knows the action that read, if it may have stopped early;
+        None where it cannot have: in front of a shuffle.
+    """
+
+    rows: tuple[int, ...]
+    action: int | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a batch: rows by observation, and the observations that saw only a part."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    partial: frozenset[str] = frozenset()
+
+
+def fullest(readings: Iterable[Reading]) -> int:
+    """Return the rows of the fullest reading.
+
+    Of a batch that is kept (``persist``) each partition is computed once, by whichever action
+    comes first. So readings of the same partitions are put together, partition by partition.
+    """
+    by_size: dict[int, list[Reading]] = {}
+    for reading in readings:
+        by_size.setdefault(len(reading.rows), []).append(reading)
+    return max(
+        (
+            sum(map(max, zip(*(reading.rows for reading in alike), strict=True)))
+            for alike in by_size.values()
+        ),
+        default=0,
+    )
+
+
+def stops_early(plan: str) -> bool:
+    """Return whether an action with this plan, in Spark's formatted text, may leave rows unread.
+
+    So it does where between the batch and a limit there is no operator that reads everything
+    first.
+    """
+    above: list[tuple[int, str]] = []
+    for line in plan.split("\n\n", 1)[0].splitlines():
+        found = _OPERATOR.match(line)
+        if found is None:
+            continue
+        depth = len(found["indent"])
+        above = [operator for operator in above if operator[0] < depth]
+        if found["name"].startswith(_BATCH) and _stopped(name for _, name in reversed(above)):
+            return True
+        above.append((depth, found["name"]))
+    return False
+
+
+def _stopped(operators: Iterable[str]) -> bool:
+    for name in operators:
+        if name in _STOPPING:
+            return True
+        if name.startswith(_EXHAUSTING):
+            return False
+    return False
+
+
+def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[Reading]:
+    """Return the readings that an accumulator prints.
+
+    Parameters
+    ----------
+    text
+        As Spark 4.3 prints it.
+    batch_rdd
+        Number of the RDD that is the batch: older ones are stages in front of it, read whole.
+    own_action
+        Number of the micro-batch itself; what has it is a reading of RDDs, without a plan.
+    """
+    readings = []
+    for rdd, action, partitions in _READING.findall(text):
+        rows = tuple(
+            int(value.strip("[]") or 0) for value in partitions.replace("null", "").split(",")
+        )
+        number = int(action) if action and int(rdd) > batch_rdd else None
+        readings.append(Reading(rows, number if number != own_action else None))
+    return readings
+
+
+class BatchReadings:
+    """Gathers what ``foreachBatch`` functions read, until their batches are known to be done.
+
+    Parameters
+    ----------
+    sessions
+        Returns the sessions whose queries these are.
+    """
+
+    def __init__(self, sessions: Callable[[], Sequence[SparkSession]]) -> None:
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._batches: dict[tuple[str, int], dict[str, list[Reading]]] = {}
+        self._places: dict[str, list[int]] = {}  # of a query's observations in its plan
+        self._failed = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Watch every ``foreachBatch`` function of this process."""
+        with batch_functions.wrapped(self._watched):
+            yield
+
+    def take(self, query_id: str, number: int) -> Seen:
+        """Return what was read of a batch, and forget it; nothing where that is not known."""
+        with self._lock:
+            readings = self._batches.pop((query_id, number), {})
+            for key in [k for k in self._batches if k[0] == query_id and k[1] < number]:
+                del self._batches[key]
+        rows = {name: fullest(of_it) for name, of_it in readings.items()}
+        known: dict[int, bool] = {}
+
+        def whole(reading: Reading) -> bool:
+            if reading.action is None:
+                return True
+            if reading.action not in known:
+                known[reading.action] = self._stopped_early(reading.action)
+            return not known[reading.action]
+
+        partial = {name for name, of_it in readings.items() if of_it and not any(map(whole, of_it))}
+        return Seen(rows, frozenset(partial))
+
+    def _watched(self, function: BatchFunction) -> BatchFunction:
+        @functools.wraps(function)
+        def watched(batch: Any, number: int) -> Any:
+            returned = function(batch, number)
+            self._gather(batch, number)
+            return returned
+
+        return watched
+
+    def _gather(self, batch: Any, number: int) -> None:
+        try:
+            context = batch.sparkSession.sparkContext
+            query_id = context.getLocalProperty(_QUERY_ID)
+            own = context.getLocalProperty(_EXECUTION_ID)
+            execution = self._execution(query_id)
+            if execution is None:
+                return
+            readings = self._read(context, query_id, execution, int(own) if own else None)
+        except (Py4JError, PySparkException, AttributeError, TypeError, ValueError) as error:
+            # The user's batch is done; that it cannot be counted exactly is not its failure.
+            if not self._failed:
+                self._failed = True
+                log.warning("what foreachBatch functions read cannot be told apart: %s", error)
+            return
+        with self._lock:
+            self._batches[query_id, number] = readings
+            while len(self._batches) > _KEPT:
+                del self._batches[next(iter(self._batches))]
+
+    def _execution(self, query_id: str) -> Any:
+        for session in self._sessions():
+            query = session._jsparkSession.streams().get(query_id)
+            if query is not None:
+                return query.streamingQuery().lastExecution()
+        return None
+
+    def _read(
+        self, context: Any, query_id: str, execution: Any, own: int | None
+    ) -> dict[str, list[Reading]]:
+        plan, batch_rdd = execution.executedPlan(), execution.toRdd().id()
+        accumulators = context._jvm.org.apache.spark.util.AccumulatorContext
+        readings: dict[str, list[Reading]] = {}
+        for observation in self._observations(query_id, plan):
+            accumulator = accumulators.get(observation.accumulatorId()).get()
+            text = getattr(accumulator, _RDDS)().toString()
+            # Where a name stands twice in the plan, Spark tells of one of them.
+            readings[observation.name()] = parsed(text, batch_rdd, own)
+        return readings
+
+    def _observations(self, query_id: str, plan: Any) -> list[Any]:
+        """Return the observations' operators; batches of a query have them in the same places."""
+        places = self._places.get(query_id)
+        if places is not None:
+            nodes = [plan.apply(place) for place in places]
+            if all(node is not None and _observes(node) for node in nodes):
+                return nodes
+        nodes, places = [], []
+        place = 0
+        while (node := plan.apply(place)) is not None:
+            if _observes(node):
+                nodes.append(node)
+                places.append(place)
+            place += 1
+        self._places[query_id] = places
+        return nodes
+
+    def _stopped_early(self, action: int) -> bool:
+        deadline = time.monotonic() + _PLAN_SECS
+        while True:
+            for session in self._sessions():
+                store = session._jsparkSession.sharedState().statusStore()
+                known = store.execution(action)
+                if known.isDefined():
+                    return stops_early(known.get().physicalPlanDescription())
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_SECS)
+
+
+def _observes(node: Any) -> bool:
+    return bool(node.nodeName() == "CollectMetrics")
