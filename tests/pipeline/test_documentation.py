@@ -61,7 +61,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
 
 
 def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, capsys):
-    (example,) = (code for code in examples("python") if "current_path(" in code)
+    (example,) = (code for code in examples("python") if "newest_batch(" in code)
     exec(example.replace("/data/heartbeats", str(tmp_path / "tables")), {})
     assert "no batch" in capsys.readouterr().out
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
 from stormkeeper.pipeline.liveness import Limits
@@ -48,10 +50,14 @@ class Pipeline:
             self._process.wait(30)
         self.log.close()
 
-    def start(self):
+    def start(self, prelude=None):
+        """Start it; with a `prelude`, after this Python code has run in its process."""
+        program = ["-m", "stormkeeper"]
+        if prelude is not None:
+            program = ["-c", f"{prelude}\nfrom stormkeeper.cli import main\nmain()"]
         options = [f"-c{key}={json.dumps(value)}" for key, value in self._conf.items()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stormkeeper", "pipeline", *options],
+            [sys.executable, *program, "pipeline", *options],
             stdout=subprocess.PIPE,
             stderr=self.log,
             env={**os.environ, "HOME": "/nonexistent", "STORMKEEPER_DIE_WITH_PARENT": "1"},
@@ -60,8 +66,8 @@ class Pipeline:
         return self
 
     def first_line(self):
-        """Return what it prints first, after at most a minute; empty if it ends before."""
-        timer = threading.Timer(60, self._process.kill)
+        """Return what it prints first, after at most two minutes; empty if it ends before."""
+        timer = threading.Timer(120, self._process.kill)
         timer.start()
         line = self._process.stdout.readline()
         timer.cancel()
@@ -94,7 +100,7 @@ class Pipeline:
 
     def history(self):
         """Return all rows of the liveness table so far, by snapshot."""
-        places = sorted((self.directory / tables.LIVENESS).glob("batch=*/*.parquet"))
+        places = sorted(self.directory.glob("batch=*/liveness.parquet"))
         return [pq.read_table(place).to_pylist() for place in places]
 
     def until(self, condition, deadline_secs=60.0):
@@ -224,44 +230,72 @@ def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
         assert str(tmp_path / "file") in line
 
 
+#: Has the process kill itself between the files of one batch of tables, once the named file is
+#: there.
+KILLED_BETWEEN_TABLES = """
+import os, pathlib, re, signal, sys
+
+before = None
+
+def on_event(event, arguments):
+    global before
+    batch = event == "open" and re.search(r"/\\.(batch=\\d+)/.*parquet$", str(arguments[0]))
+    if not batch or "w" not in str(arguments[1]):
+        return
+    if batch[1] == before and pathlib.Path({armed!r}).exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    before = batch[1]
+
+sys.addaudithook(on_event)
+"""
+
+
 @pytest.mark.spark
-def test_a_batch_that_was_cut_off_is_repeated_and_one_that_was_not_is_not(
-    spark, pacemaker, tmp_path, monkeypatch
+@pytest.mark.timeout(300)  # two starts of Spark
+def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
+    pacemaker, tmp_path
 ):
+    def send(emitted):
+        with PacemakerClient(pacemaker.address) as client:
+            client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
+
+    def receipts(name, column):
+        place = tables.current_path(pipeline.directory, name)
+        return {row[column] for row in pq.read_table(place).to_pylist()}
+
+    armed = tmp_path / "armed"
+    with Pipeline(tmp_path, [pacemaker.address]) as pipeline:
+        send(1)
+        pipeline.start(KILLED_BETWEEN_TABLES.format(armed=str(armed)))
+        assert pipeline.first_line()
+        send(2)  # what the batch that is cut off reads
+        armed.touch()
+        assert pipeline.ended() == -signal.SIGKILL
+        left = len(pipeline.history())
+        send(3)  # what it reads when it is repeated
+        pipeline.start()
+        assert pipeline.first_line()
+        assert len(pipeline.history()) > left
+        assert receipts(tables.LIVENESS, "last_seen") == receipts(
+            tables.COMPONENT_STATISTICS, "received_at"
+        )
+        assert {row["emitted"] for row in pipeline.statistics()} == {3}
+
+
+@pytest.mark.spark
+def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemaker, tmp_path):
     def batch(emitted):
         with PacemakerClient(pacemaker.address) as client:
             client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
         raw = spark.read.format("pacemaker").option("servers", pacemaker.address).load()
         return decode.typed(raw)
 
-    def emitted():
-        place = tables.current_path(tmp_path, tables.COMPONENT_STATISTICS)
-        return set(pq.read_table(place)["emitted"].to_pylist())
-
-    def fail_on_liveness(table, rows, origin):
-        if table._directory.name == tables.LIVENESS:
-            raise OSError("the power is gone")
-        return write(table, rows, origin)
-
-    keeper = process.Keeper(tmp_path, Limits(9, 30))
-    keeper(batch(1), 0)
-    write = tables.SnapshotTable.write
-    with monkeypatch.context() as patch:
-        patch.setattr(tables.SnapshotTable, "write", fail_on_liveness)
-        second = batch(2)
-        with pytest.raises(OSError, match="power"):
-            keeper(second, 1)
-    again = process.Keeper(tmp_path, Limits(9, 30))
-    again(batch(2), 1)
-    assert emitted() == {2}
-    assert tables.SnapshotTable(tmp_path / tables.LIVENESS).read()["status"].to_pylist() == [
-        "alive"
-    ]
-    before = sorted(tmp_path.glob("*/batch=*"))
-    again(batch(3), 1)
-    assert sorted(tmp_path.glob("*/batch=*")) == before
-    assert emitted() == {2}
-    assert len(before) == 4
+    process.Keeper(tmp_path, Limits(9, 30))(batch(1), 1)
+    before = sorted(tmp_path.glob("batch=*"))
+    process.Keeper(tmp_path, Limits(9, 30))(batch(2), 1)
+    assert sorted(tmp_path.glob("batch=*")) == before
+    statistics = tables.SnapshotTables(tmp_path).read(tables.COMPONENT_STATISTICS)
+    assert set(statistics["emitted"].to_pylist()) == {1}
 
 
 @pytest.mark.spark
@@ -300,6 +334,17 @@ def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
         assert pipeline.ended() == 2
         assert "pacemaker.servers" in pipeline.errors()[-1]
         assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize("key", ["pipeline.tables.dir", "pipeline.checkpoint.dir"])
+@pytest.mark.parametrize("url", ["s3a://bucket/tables", "hdfs://nn:8020/tables", "file:/tables"])
+def test_a_url_is_not_taken_for_a_folder(key, url):
+    conf = defaults().with_values({"pacemaker.servers": ["127.0.0.1:1"], key: url})
+    refused = re.escape(
+        f"{key} is a folder on a local or mounted file system, not a URL as '{url}'"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        process.serve(conf)
 
 
 def test_ages_and_places_are_those_of_the_configuration():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from stormkeeper.errors import ConfigError, EngineError, TableError
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, tables, totals
 from stormkeeper.pipeline.liveness import Limits
-from stormkeeper.pipeline.tables import Origin, SnapshotTable
+from stormkeeper.pipeline.tables import Origin, SnapshotTables
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def serve(conf: Conf) -> int:
     Raises
     ------
     ConfigError
-        When no Pacemaker is configured.
+        When no Pacemaker is configured, or a folder is given as a URL.
     """
     die_with_parent()
     configure_logging()
@@ -62,9 +63,11 @@ def serve(conf: Conf) -> int:
             "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
             "-c 'pacemaker.servers=[host-a, host-b]'"
         )
+    directory = tables_directory(conf)
+    checkpoint_directory(conf)
     with StopSignals() as stop:
         try:
-            with tables.sole_writer(tables_directory(conf)):
+            with tables.sole_writer(directory):
                 _run_session(conf, servers, stop)
         except (EngineError, TableError) as error:
             log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
@@ -81,9 +84,30 @@ def _run_session(conf: Conf, servers: list[str], stop: StopSignals) -> None:
 
 
 def tables_directory(conf: Conf) -> Path:
-    """Return where the tables are: ``pipeline.tables.dir``."""
-    given = conf["pipeline.tables.dir"]
-    return Path(given) if given else Path(conf["storm.local.dir"]) / "tables"
+    """Return where the tables are: ``pipeline.tables.dir``.
+
+    Raises
+    ------
+    ConfigError
+        When that is a URL.
+    """
+    return _folder(conf, "pipeline.tables.dir", "tables")
+
+
+def checkpoint_directory(conf: Conf) -> Path:
+    """Return where the query's checkpoint is, likewise: ``pipeline.checkpoint.dir``."""
+    return _folder(conf, "pipeline.checkpoint.dir", "pipeline-checkpoints")
+
+
+def _folder(conf: Conf, key: str, name: str) -> Path:
+    given = conf[key]
+    if given and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given):
+        raise ConfigError(
+            f"{key} is a folder on a local or mounted file system, not a URL as {given!r}: the "
+            "pipeline publishes its tables by renaming a folder, which object stores cannot do in "
+            f"one step; set {key} to a local folder and copy finished batches from there"
+        )
+    return Path(given) if given else Path(conf["storm.local.dir"]) / name
 
 
 def limits(conf: Conf) -> Limits:
@@ -94,9 +118,6 @@ def limits(conf: Conf) -> Limits:
 
 def start(session: SparkSession, conf: Conf, servers: list[str], directory: Path) -> StreamingQuery:
     """Start the streaming query that keeps the tables in `directory`."""
-    checkpoint = conf["pipeline.checkpoint.dir"]
-    if not checkpoint:
-        checkpoint = Path(conf["storm.local.dir"]) / "pipeline-checkpoints"
     options = {"servers": ",".join(servers), **access_of(conf)}
     raw = session.readStream.format("pacemaker").options(**options).load()
     keeper = Keeper(directory, limits(conf))
@@ -104,32 +125,36 @@ def start(session: SparkSession, conf: Conf, servers: list[str], directory: Path
         decode.typed(raw)
         .writeStream.queryName(_QUERY)
         .foreachBatch(keeper)
-        .option("checkpointLocation", f"file://{Path(checkpoint).absolute()}")
+        .option("checkpointLocation", f"file://{checkpoint_directory(conf).absolute()}")
         .trigger(processingTime=f"{round(1000 * conf['pipeline.trigger.secs'])} milliseconds")
         .start()
     )
 
 
 class Keeper:
-    """Brings the tables up to date with each micro-batch; the same batch twice changes nothing."""
+    """Brings the tables up to date with each micro-batch; the same batch twice changes nothing.
+
+    A micro-batch that is repeated after a crash is read anew, and what is read then is not what
+    was read before. So all tables are published together, by one step: either that of the first
+    reading was done, and the batch is not repeated, or nothing of the first reading is left.
+    """
 
     def __init__(self, directory: Path, limits: Limits) -> None:
-        self._liveness = SnapshotTable(directory / tables.LIVENESS)
-        self._statistics = SnapshotTable(directory / tables.COMPONENT_STATISTICS)
+        self._tables = SnapshotTables(directory)
         self._limits = limits
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Read the batch (rows as `decode.typed` gives them) and write the next snapshots."""
+        """Read the batch (rows as `decode.typed` gives them) and publish the next tables."""
         origin = Origin(_query_id(batch), number)
-        # Liveness is written last: it says which pulses are new, for the statistics as well.
-        if self._liveness.has(origin):
+        if self._tables.has(origin):
             return
         rows = batch.toArrow()
-        liveness, newest = current.next_liveness(self._liveness.read(), rows, self._limits)
-        if not self._statistics.has(origin):
-            statistics = totals.next_statistics(self._statistics.read(), newest, liveness)
-            self._statistics.write(statistics, origin)
-        self._liveness.write(liveness, origin)
+        before = self._tables.read
+        liveness, newest = current.next_liveness(before(tables.LIVENESS), rows, self._limits)
+        statistics = totals.next_statistics(before(tables.COMPONENT_STATISTICS), newest, liveness)
+        self._tables.publish(
+            {tables.LIVENESS: liveness, tables.COMPONENT_STATISTICS: statistics}, origin
+        )
 
 
 def _query_id(batch: DataFrame) -> str:

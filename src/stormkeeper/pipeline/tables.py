@@ -1,14 +1,19 @@
-"""Tables as snapshots in Parquet: a folder per batch, complete once it has its name.
+"""Tables as snapshots in Parquet: a folder per batch that holds them all, whole once it is named.
 
 ::
 
-    <tables>/liveness/batch=000000000041/part-0.parquet
-    <tables>/liveness/batch=000000000042/part-0.parquet      the present
-    <tables>/component_statistics/batch=000000000042/part-0.parquet
+    <tables>/batch=000000000041/liveness.parquet
+    <tables>/batch=000000000041/component_statistics.parquet
+    <tables>/batch=000000000042/liveness.parquet                 the present
+    <tables>/batch=000000000042/component_statistics.parquet     of the same moment
 
-A snapshot is written aside and renamed into place, and never changed afterwards: a reader sees
-whole ones only, and the newest is the table. Older ones stay for a while, so that nobody loses a
-file that is being read. Folders are those of local (or mounted) file systems.
+A batch is written aside, whole, and published by one rename of its folder; it is never changed
+afterwards. So there is no moment at which one of its tables is there and another is not, and what
+a writer leaves that ends before the rename has no name that a reader looks for. The newest batch is
+the tables' present. Older ones stay for a while, so that nobody loses a file that is being read.
+
+That needs a file system on which renaming a folder is one step: every local one, and network ones
+that are mounted as POSIX has them, such as NFS. Object stores have no such step.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,16 +44,18 @@ log = logging.getLogger(__name__)
 LIVENESS: Final = "liveness"
 COMPONENT_STATISTICS: Final = "component_statistics"
 
+#: All of them.
+NAMES: Final = (LIVENESS, COMPONENT_STATISTICS)
+
 _PREFIX: Final = "batch="
-_PART: Final = "part-0.parquet"
 
 #: Held by the one pipeline that writes the tables of a folder.
 _LOCK: Final = ".writer"
 
-#: Snapshots that are kept however old they are.
+#: Batches that are kept however old they are.
 KEEP: Final = 10
 
-#: How long a snapshot is kept after the next one came, in seconds: longer than a reader takes to
+#: How long a batch is kept after the next one came, in seconds: longer than a reader takes to
 #: list and open files.
 KEEP_SECS: Final = 300.0
 
@@ -57,7 +64,7 @@ _ORIGIN: Final = b"stormkeeper.origin"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which micro-batch of which streaming query a snapshot comes from."""
+    """Which micro-batch of which streaming query a batch of tables comes from."""
 
     query: str
     batch: int
@@ -66,15 +73,15 @@ class Origin:
         return f"{self.query}/{self.batch}".encode()
 
 
-class SnapshotTable:
-    """One table, for its one writer.
+class SnapshotTables:
+    """The tables of a folder, for their one writer.
 
     Parameters
     ----------
     directory
-        The table's own folder; made if it is not there.
+        The folder of the tables; made if it is not there.
     keep, keep_secs
-        A snapshot is removed once there are `keep` newer ones and the next one is older than
+        A batch is removed once there are `keep` newer ones and the next one is older than
         `keep_secs`: until then somebody may have taken it for the newest.
     clock
         Gives the time that files are stamped with, in seconds since the epoch.
@@ -93,39 +100,40 @@ class SnapshotTable:
         self._keep_secs = keep_secs
         self._clock = clock
 
-    def read(self) -> pa.Table | None:
-        """Return the present rows; None if the table was never written."""
-        newest = _newest(self._directory)
-        return None if newest is None else pq.read_table(newest / _PART, partitioning=None)
+    def read(self, name: str) -> pa.Table | None:
+        """Return the present rows of a table; None if it was never written."""
+        path = current_path(self._directory, name)
+        return None if path is None else pq.read_table(path, partitioning=None)
 
     def has(self, origin: Origin) -> bool:
-        """Whether the newest snapshot is of this micro-batch, which then is not to be repeated."""
-        newest = _newest(self._directory)
+        """Whether the newest batch is of this micro-batch, which then is not to be repeated."""
+        newest = newest_batch(self._directory)
         if newest is None:
             return False
-        metadata = pq.read_schema(newest / _PART).metadata or {}
+        # One file tells for all: they were given their names together.
+        metadata = pq.read_schema(_file(newest, LIVENESS)).metadata or {}
         return metadata.get(_ORIGIN) == bytes(origin)
 
-    def write(self, rows: pa.Table, origin: Origin) -> Path:
-        """Make `rows` the table's present and return the new snapshot's folder.
+    def publish(self, tables: Mapping[str, pa.Table], origin: Origin) -> Path:
+        """Make these tables, by name, the present, all at once; return the new batch's folder.
 
         Raises
         ------
         TableError
-            When somebody else writes the same table, or the file system refuses.
+            When somebody else writes the same tables, or the file system refuses.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        snapshots = _snapshots(self._directory)
-        number = _number(snapshots[-1]) + 1 if snapshots else 0
-        aside = self._directory / f".{_PREFIX}{number:012d}"
-        shutil.rmtree(aside, ignore_errors=True)  # of a writer that was killed
-        aside.mkdir()
-        metadata = {**(rows.schema.metadata or {}), _ORIGIN: bytes(origin)}
-        with (aside / _PART).open("wb") as file:
-            pq.write_table(rows.replace_schema_metadata(metadata), file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())  # else a power failure may leave the name without the rows
+        batches = _batches(self._directory)
+        number = _number(batches[-1]) + 1 if batches else 0
         place = self._directory / f"{_PREFIX}{number:012d}"
+        for left in self._directory.glob(f".{_PREFIX}*"):  # by a writer that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        aside = _aside(place)
+        aside.mkdir()
+        for name, rows in tables.items():
+            _write(rows, _file(aside, name), origin)
+        # Else a power failure may leave the batch's name without its tables.
+        _sync(aside)
         try:
             aside.rename(place)
         except OSError as error:
@@ -135,14 +143,18 @@ class SnapshotTable:
                 f"{place} is there already: another pipeline writes to {self._directory}; give "
                 "each its own pipeline.tables.dir"
             ) from error
-        self._remove_old([*snapshots, place])
+        # Spark notes that the micro-batch is done once this has returned.
+        _sync(self._directory)
+        self._remove_old([*batches, place])
         return place
 
-    def _remove_old(self, snapshots: list[Path]) -> None:
-        for snapshot, following in pairwise(snapshots[: 1 - self._keep or None]):
+    def _remove_old(self, batches: list[Path]) -> None:
+        for batch, following in pairwise(batches[: 1 - self._keep or None]):
             if self._clock() - following.stat().st_mtime <= self._keep_secs:
                 break
-            shutil.rmtree(snapshot, ignore_errors=True)
+            # Its name goes first: half a batch has none at its end either.
+            with contextlib.suppress(OSError):
+                shutil.rmtree(batch.rename(_aside(batch)))
 
 
 @contextlib.contextmanager
@@ -169,9 +181,25 @@ def sole_writer(directory: Path) -> Iterator[None]:
                 f"another pipeline writes to {directory}: give each its own pipeline.tables.dir "
                 "and pipeline.checkpoint.dir"
             ) from error
-        except OSError as error:  # a file system without locks: the snapshots' names must do
+        except OSError as error:  # a file system without locks: the batches' names must do
             log.debug("%s cannot be locked: %s", directory, error)
         yield
+
+
+def newest_batch(directory: Path | str) -> Path | None:
+    """Return the folder with the present tables of one moment, None before the first batch.
+
+    It has one file per table, ``liveness.parquet`` for instance, and stays readable for five
+    minutes at least, however many batches follow. Whoever reads several tables that are to belong
+    together takes them from one such folder.
+
+    Parameters
+    ----------
+    directory
+        The folder of the tables: ``pipeline.tables.dir``.
+    """
+    batches = _batches(Path(directory))
+    return batches[-1] if batches else None
 
 
 def current_path(directory: Path | str, name: str) -> Path | None:
@@ -184,16 +212,19 @@ def current_path(directory: Path | str, name: str) -> Path | None:
     directory
         The folder of the tables: ``pipeline.tables.dir``.
     name
-        ``liveness`` or ``component_statistics``.
+        One of `NAMES`, ``liveness`` for instance.
 
     Examples
     --------
     >>> import pyarrow.parquet as pq
     >>> newest = current_path("tables", "liveness")
-    >>> workers = None if newest is None else pq.read_table(newest)
+    >>> workers = None if newest is None else pq.read_table(newest, partitioning=None)
     """
-    newest = _newest(Path(directory) / name)
-    return None if newest is None else newest / _PART
+    newest = newest_batch(directory)
+    if newest is None:
+        return None
+    path = _file(newest, name)
+    return path if path.exists() else None
 
 
 def current(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
@@ -210,14 +241,38 @@ def current(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
     return spark.read.parquet(f"file://{path.resolve()}")  # as it is: Spark decodes no %3D
 
 
-def _newest(directory: Path) -> Path | None:
-    snapshots = _snapshots(directory)
-    return snapshots[-1] if snapshots else None
-
-
-def _snapshots(directory: Path) -> list[Path]:
+def _batches(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"{_PREFIX}*"), key=_number)
 
 
-def _number(snapshot: Path) -> int:
-    return int(snapshot.name.removeprefix(_PREFIX))
+def _number(batch: Path) -> int:
+    return int(batch.name.removeprefix(_PREFIX))
+
+
+def _file(batch: Path, name: str) -> Path:
+    return batch / f"{name}.parquet"
+
+
+def _aside(batch: Path) -> Path:
+    """Return the name of a batch that is not whole; Spark and globs pass over such names."""
+    return batch.with_name(f".{batch.name}")
+
+
+def _write(rows: pa.Table, path: Path, origin: Origin) -> None:
+    metadata = {**(rows.schema.metadata or {}), _ORIGIN: bytes(origin)}
+    with path.open("wb") as file:
+        pq.write_table(rows.replace_schema_metadata(metadata), file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    """Have the names in a folder survive a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that cannot
+            raise
+    finally:
+        os.close(descriptor)
