@@ -129,7 +129,7 @@ class Zombie:
 
 def _main(job: dict[str, Any]) -> None:
     from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
-    from stormkeeper.state import fences, paths  # noqa: PLC0415
+    from stormkeeper.state import fences, locks  # noqa: PLC0415
     from stormkeeper.state.fenced import FencedClusterState  # noqa: PLC0415
     from stormkeeper.state.zookeeper import ZooKeeperState  # noqa: PLC0415
     from stormkeeper.state.zookeeper_settings import Settings  # noqa: PLC0415
@@ -151,9 +151,9 @@ def _main(job: dict[str, Any]) -> None:
         return state.transaction()
 
     state.mkdirs(HISTORY)
-    fence = fences.take(state)
-    own = fence.path.rpartition("/")[2]
-    until(lambda: min(state.get_children(paths.LEADER_LOCK), key=lambda n: n[-10:]) == own, 60)
+    lock = locks.take(state)
+    until(lambda: locks.before(state, lock) is None, 60)
+    fence = fences.obtain(state, lock)
     leader = FencedClusterState(Interposed(state, transaction=transaction), fence, batch=_BATCH)  # type: ignore[arg-type]
     _tell(leads=fence.epoch)
     sys.stdin.readline()

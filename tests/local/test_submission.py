@@ -10,7 +10,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.local import submission
 from stormkeeper.local.submission import submit
-from stormkeeper.state import fences, paths
+from stormkeeper.state import locks, paths
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.records import NodeInfo, TopologyStatus
 
@@ -52,14 +52,14 @@ def test_a_user_without_a_name_has_a_number(conf, storm, monkeypatch):
 
 
 def test_without_its_lock_nothing_is_written(conf, storm, monkeypatch):
-    take = fences.take
+    take = locks.take
 
     def taken_away(state, holder):
-        fence = take(state, holder)
-        storm.state.delete_node(fence.path)
-        return fence
+        lock = take(state, holder)
+        storm.state.delete_node(lock.path)
+        return lock
 
-    monkeypatch.setattr(submission.fences, "take", taken_away)
+    monkeypatch.setattr(submission.locks, "take", taken_away)
     with pytest.raises(NotLeaderError):
         submit(conf, ID, node="node", port=6700, script=Path("/code/wc.py"))
     assert storm.active_storms() == storm.assignments() == []

@@ -10,16 +10,15 @@ from simulation.clock import Clock
 from simulation.decisions import BATCH, Decisions
 from simulation.history import Attempt, History, Outcome
 from stormkeeper.errors import (
-    NoNodeError,
     NotLeaderError,
     OutcomeUnknownError,
     StateError,
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state import fences, paths
+from stormkeeper.state import fences, locks
 from stormkeeper.state.fenced import FencedClusterState
-from stormkeeper.state.fences import Fence
+from stormkeeper.state.locks import Lock
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ClusterState, ConnectionState
 from stormkeeper.state.transactions import Operation, Result, Transaction
@@ -33,8 +32,8 @@ MakeHandle = Callable[..., FencedClusterState]
 
 
 class Candidate:
-    """One process with one session. It leads while its lock has the lowest number, as far as it
-    knows; whoever looks for a successor otherwise is of no matter here.
+    """One process with one session. It leads once its lock is the first, and goes on to, as far as
+    it knows. Now and then it does not wait for that, and tries to lead before its turn.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Candidate:
         #: In whose name the server applies what was on its way when a connection broke.
         self._operator = operator
         self._network = Interposed(self.session, transaction=self._transaction)
-        self._lock: Fence | None = None
+        self._lock: Lock | None = None
         #: While it believes that it leads.
         self._decisions: Decisions | None = None
         self._queue: deque[Attempt] = deque()
@@ -121,7 +120,7 @@ class Candidate:
             except NotLeaderError:
                 attempt.outcome = Outcome.REFUSED
                 self._seen["refused to a zombie"] += attempt.is_zombie_s
-                if self._lock == attempt.fence:
+                if self._lock and self._lock.path == attempt.fence.path:
                     self._decisions = None
             except OutcomeUnknownError:
                 attempt.outcome = Outcome.UNKNOWN
@@ -136,31 +135,25 @@ class Candidate:
 
     def _stand(self) -> None:
         """Have one lock, and lead if it is the first."""
-        for path in self._locks():
-            is_mine = self.session.get_stat(path).owner == self.session.session_id
-            is_good = self._lock and path == self._lock.path and not self.session.get_version(path)
+        line = locks.queue(self.session)
+        for lock in line:
             # Such as those whose making ended as unknown, and those that were revoked.
-            if is_mine and not is_good:
-                self.session.delete_node(path)
-        locks = self._locks()
-        if self._lock is None or self._lock.path not in locks:
+            if lock.session_id == self.session.session_id and lock != self._lock:
+                locks.give_up(self.session, lock)
+        if self._lock not in line:
             self._lock = None
-            self._lock = fences.take(self._network)
-            locks = self._locks()
-        if locks[0] == self._lock.path:
-            handle = self._make_handle(
-                self._network, self._lock, batch=BATCH, clock=lambda: self._clock.now
-            )
-            self._decisions = Decisions(handle, self._random)
-            self._seen["reigns"] += 1
-
-    def _locks(self) -> list[str]:
-        """Return the paths of all locks, the first one's first."""
+            self._lock = locks.take(self._network)
+        is_first = locks.before(self.session, self._lock) is None
+        if not is_first and self._random.random() < 0.8:
+            return
         try:
-            names = self.session.get_children(paths.LEADER_LOCK)
-        except NoNodeError:
-            return []
-        return [f"{paths.LEADER_LOCK}/{name}" for name in sorted(names, key=lambda n: n[-10:])]
+            fence = fences.obtain(self.session, self._lock)
+        except NotLeaderError:
+            self._seen["refused before its turn"] += not is_first
+            return
+        handle = self._make_handle(self._network, fence, batch=BATCH, clock=lambda: self._clock.now)
+        self._decisions = Decisions(handle, self._random)
+        self._seen["reigns"] += 1
 
     def _hear(self, state: ConnectionState) -> None:
         if state is ConnectionState.LOST:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stormkeeper.state import paths
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.memory_tree import MemoryTree
 from stormkeeper.state.transactions import Check, Operation
@@ -55,7 +56,7 @@ class Applied(NamedTuple):
     attempt: Attempt
     #: Whether it began with a check of its leader's lock.
     was_checked: bool
-    #: Whether that lock was there, untouched.
+    #: Whether that lock was there, untouched, and no other one was before it.
     was_in_reign: bool
 
     @property
@@ -93,17 +94,23 @@ class History:
         attempt = self.current
         if attempt is None:
             return
-        lock = self.tree.find(attempt.fence.path)
+        path = attempt.fence.path
+        lock = self.tree.find(path)
         self.applied.append(
             Applied(
                 change,
                 attempt,
-                was_checked=operations[0] == Check(attempt.fence.path, 0),
-                was_in_reign=lock is not None and lock.version == 0,
+                was_checked=operations[0] == Check(path, 0),
+                was_in_reign=lock is not None and lock.version == 0 and path == self._first(),
             )
         )
         attempt.changes.append(change)
         self._newest = max(self._newest, attempt.fence.epoch)
+
+    def _first(self) -> str:
+        """Return the path of the first lock, by their numbers: those do not wrap around here."""
+        names = self.tree.get(paths.LEADER_LOCK).children
+        return f"{paths.LEADER_LOCK}/{min(names, key=lambda name: name[-10:], default='')}"
 
     def overlaps(self) -> list[str]:
         """Return where an older leader's write follows a newer one's."""
@@ -115,7 +122,7 @@ class History:
         ]
 
     def past_the_lock(self) -> list[str]:
-        """Return the writes without a check of their leader's lock, or made when it was gone."""
+        """Return the writes without a check of their leader's lock, or not made in its reign."""
         return [
             f"change {each.change} ({each.attempt.what}) of epoch {each.epoch}:"
             f" checked {each.was_checked}, in its reign {each.was_in_reign}"

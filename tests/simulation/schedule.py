@@ -8,8 +8,7 @@ from simulation.candidates import SESSION_SECS, Candidate, MakeHandle
 from simulation.clock import Clock
 from simulation.decisions import COMPONENT, TOPOLOGIES
 from simulation.history import History
-from stormkeeper.errors import NoNodeError
-from stormkeeper.state import paths
+from stormkeeper.state import locks, paths
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 
@@ -63,11 +62,9 @@ class World:
     @property
     def has_leader(self) -> bool:
         """Whether the last write was made by the holder of the lock that is the first."""
-        locks = self._locks()
+        line = locks.queue(self._workers)
         return bool(
-            locks
-            and self.history.applied
-            and self.history.applied[-1].epoch == self._ensemble.tree.get(locks[0]).created
+            line and self.history.applied and self.history.applied[-1].epoch == line[0].created
         )
 
     def _do_harm(self) -> None:
@@ -99,18 +96,11 @@ class World:
 
     def _meddle(self) -> None:
         """Delete the first lock, or revoke it, by hand."""
-        locks = self._locks()
-        if locks and self._random.random() < 0.5:
-            self._workers.delete_node(locks[0])
-        elif locks:
-            self._workers.set_data(locks[0], b"revoked")
-
-    def _locks(self) -> list[str]:
-        try:
-            names = self._workers.get_children(paths.LEADER_LOCK)
-        except NoNodeError:
-            return []
-        return [f"{paths.LEADER_LOCK}/{name}" for name in sorted(names, key=lambda n: n[-10:])]
+        line = locks.queue(self._workers)
+        if line and self._random.random() < 0.5:
+            locks.give_up(self._workers, line[0])
+        elif line:
+            self._workers.set_data(line[0].path, b"revoked")
 
     def _report_errors(self) -> None:
         """Have workers add to what leaders delete."""

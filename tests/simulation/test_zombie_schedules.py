@@ -11,6 +11,7 @@ import pytest
 
 from simulation.schedule import World
 from stormkeeper.errors import NotLeaderError
+from stormkeeper.state import fences
 from stormkeeper.state.fenced import FencedClusterState
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
@@ -42,6 +43,7 @@ def test_the_schedules_have_what_they_are_to_withstand():
     ):
         assert seen[what], (what, seen)
     assert seen["refused to a zombie"] >= 50, seen
+    assert seen["refused before its turn"] >= 50, seen
     assert seen["reigns"] >= 60, seen
 
 
@@ -78,6 +80,19 @@ class LooksFirst(Unchecked):
 @pytest.mark.parametrize("handle", [Unchecked, LooksFirst])
 def test_a_handle_without_the_check_is_caught(handle):
     assert any(ran(seed, make_handle=handle).history.overlaps() for seed in range(200))
+
+
+def test_whoever_leads_before_its_turn_is_caught(monkeypatch):
+    """Where a fence is given to the holder of any lock, the second writes, and then the first."""
+
+    def is_there(state, fence):
+        if state.get_stat(fence.path).owner != state.session_id:
+            raise NotLeaderError("another session made it")
+
+    monkeypatch.setattr(fences, "verify", is_there)
+    worlds = [ran(seed) for seed in range(20)]
+    assert any(world.history.overlaps() for world in worlds)
+    assert all(world.history.past_the_lock() for world in worlds)
 
 
 def test_a_promise_that_is_broken_is_caught():

@@ -5,12 +5,12 @@ import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
-from stormkeeper.state import fences
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_connection import Connection
 from stormkeeper.state.zookeeper_settings import Settings
+from support.leaders import fence_of
 from support.pacemaker import PacemakerProcess
 from support.proxy import Proxy
 from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore, settings_for
@@ -99,7 +99,7 @@ def session(ensemble):
 
 @pytest.fixture
 def leader(session, committed):
-    leader = FencedClusterState(session, fences.take(session))
+    leader = FencedClusterState(session, fence_of(session))
     committed.clear()
     return leader
 

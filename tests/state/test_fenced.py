@@ -11,7 +11,7 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.state import fences, paths
+from stormkeeper.state import fences, locks, paths
 from stormkeeper.state.fenced import BATCH_BYTES, ROUNDS, FencedClusterState
 from stormkeeper.state.storage import (
     DIRECTORY,
@@ -24,6 +24,7 @@ from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.state.storm.writing import LeaderWrites
 from stormkeeper.state.transactions import Check, Create, Delete
 from support.interposed import Interposed
+from support.leaders import fence_of
 
 #: What a session writes of its own, and a leader never.
 OF_A_SESSION = {"set_ephemeral_node", "create_sequential", "set_worker_hb"}
@@ -49,7 +50,7 @@ class TestOnEveryStore:
     def leader(self, state):
         state.set_data("/there", b"old")
         state.set_data("/tree/a/b", b"")
-        return FencedClusterState(state, fences.take(state))
+        return FencedClusterState(state, fence_of(state))
 
     def test_it_writes_as_any_state_does(self, leader, state):
         for write in WRITES.values():
@@ -100,9 +101,10 @@ class TestOnEveryStore:
 
     def test_a_successor_writes_and_the_former_leader_reads_it(self, store, state, leader):
         other = store.open()
-        successor = FencedClusterState(other, fences.take(other))
+        lock = locks.take(other)
+        state.delete_node(leader.fence.path)
+        successor = FencedClusterState(other, fences.obtain(other, lock))
         assert successor.fence.epoch > leader.fence.epoch
-        fences.give_up(state, leader.fence)
         successor.set_data("/there", b"successor's")
         with pytest.raises(NotLeaderError):
             leader.set_data("/there", b"zombie's")

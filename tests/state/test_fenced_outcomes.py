@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
-from stormkeeper.state import fences
 from stormkeeper.state.fenced import BATCH, DELETE_SECS, FencedClusterState
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper import ZooKeeperState
 from support.interposed import Interposed
+from support.leaders import fence_of
 from support.proxy import Proxy
 from support.stores import settings_for
 from support.waiting import until
@@ -189,7 +189,7 @@ class TestNetworkCut:
 
     def test_a_write_whose_answer_is_lost_is_done_and_unknown(self, connect, proxy):
         state, other = connect(proxy.address), connect()
-        leader = FencedClusterState(state, fences.take(state))
+        leader = FencedClusterState(state, fence_of(state))
         proxy.hold_answers()
         write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
         until(lambda: other.node_exists("/a"))
@@ -204,7 +204,7 @@ class TestNetworkCut:
 
     def test_a_write_that_is_lost_on_its_way_is_not_done_and_unknown(self, connect, proxy):
         state, other = connect(proxy.address), connect()
-        leader = FencedClusterState(state, fences.take(state))
+        leader = FencedClusterState(state, fence_of(state))
         proxy.stall()
         write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
         until(lambda: state._connection._client._pending)
@@ -219,7 +219,7 @@ class TestNetworkCut:
 
     def test_a_write_that_was_never_sent_says_so(self, connect, proxy):
         state = connect(proxy.address, call_timeout_secs=1.0)
-        leader = FencedClusterState(state, fences.take(state))
+        leader = FencedClusterState(state, fence_of(state))
         proxy.cut()
         until(lambda: state.connection is ConnectionState.SUSPENDED)
         for write in (lambda: leader.set_data("/a", b"x"), lambda: leader.delete_node("/a")):
@@ -243,8 +243,8 @@ class TestNetworkCut:
                 proxy.hold_answers()
             return state.transaction()
 
-        lock = fences.take(state)
-        leader = FencedClusterState(Interposed(state, transaction=transaction), lock)
+        fence = fence_of(state)
+        leader = FencedClusterState(Interposed(state, transaction=transaction), fence)
         deletion = attempt(lambda: leader.delete_node("/top"))
         until(lambda: len(other.get_children("/top")) == 2000 - 3 * BATCH)
         assert not deletion.done()

@@ -22,6 +22,7 @@ FLOORS = (
     ("callbacks", "watches", "wrapped", "node_heartbeats"),
     ("memory*", "zookeeper*", "pacemaker"),
     ("factory",),
+    ("locks",),
     ("fences",),
     ("fenced",),
     ("storm.*",),

@@ -7,13 +7,13 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state import fences
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.memory import MemoryState
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper import ZooKeeperState
+from support.leaders import fence_of
 from support.pacemaker import PacemakerProcess
 
 PATH = "/workerbeats/wc-1/s-6700"
@@ -101,9 +101,9 @@ def test_only_what_is_directly_below_is_a_topology_s_heartbeat(open_state):
 
 def test_transactions_and_fences_are_of_the_other_store(ensemble, open_state):
     state, other = open_state(), ensemble.session()
-    lock = fences.take(state)
-    assert other.node_exists(lock.path)
-    leader = FencedClusterState(state, lock)
+    fence = fence_of(state)
+    assert other.node_exists(fence.path)
+    leader = FencedClusterState(state, fence)
     leader.set_data("/storms/wc-1", b"base")
     state.transaction().create("/storms/wc-2", b"").delete("/storms/wc-1").commit()
     assert other.get_children("/storms") == ["wc-2"]
@@ -113,7 +113,7 @@ def test_transactions_and_fences_are_of_the_other_store(ensemble, open_state):
 
 def test_a_leader_deletes_pulses_though_no_pacemaker_knows_its_lock(open_state):
     state = open_state()
-    leader = FencedClusterState(state, fences.take(state))
+    leader = FencedClusterState(state, fence_of(state))
     state.set_worker_hb(PATH, b"beat")
     state.set_data(PATH, b"no heartbeat")
     leader.delete_worker_hb("/workerbeats/wc-1")

@@ -5,10 +5,9 @@ from kazoo.security import make_digest_acl_credential
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.state import fences
+from stormkeeper.state import locks
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm import cluster
-from stormkeeper.state.storm.leader import leading
 from stormkeeper.thrift.records import (
     Assignment,
     ClusterWorkerHeartbeat,
@@ -18,6 +17,7 @@ from stormkeeper.thrift.records import (
     TaskInfo,
     TopologyStatus,
 )
+from support.leaders import lead
 from support.secure_zookeeper import digest_conf, topology_conf
 
 pytestmark = pytest.mark.zookeeper
@@ -50,7 +50,7 @@ def daemon(open_storm):
 
 @pytest.fixture
 def leader(daemon):
-    leader = leading(daemon, fences.take(daemon.state))
+    leader = lead(daemon)
     for storm_id, digest in ((ID, "wc:hush"), (OTHER, "other:hush")):
         own = topology_conf(digest)
         leader.setup_heartbeats(storm_id, own)
@@ -103,7 +103,7 @@ def test_a_worker_does_its_work(worker, daemon, leader):
         lambda worker: worker.set_worker_heartbeat(
             OTHER, "node", 6700, ClusterWorkerHeartbeat(OTHER, {}, 1, 1)
         ),
-        lambda worker: fences.take(worker.state),
+        lambda worker: locks.take(worker.state),
     ],
     ids=["assignment", "credentials", "base", "topologies", "errors", "heartbeats", "lead"],
 )

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from stormkeeper.conf import Conf
-from stormkeeper.state import fences
+from stormkeeper.state import fences, locks
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.leader import leading
 from stormkeeper.thrift.records import (
@@ -26,6 +26,8 @@ def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> 
 
     Raises
     ------
+    NotLeaderError
+        Somebody else leads.
     StateError
         The records could not be written.
     """
@@ -47,11 +49,11 @@ def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> 
     )
     storm = cluster.connect(conf)
     try:
-        fence = fences.take(storm.state, b"storm local")
-        leader = leading(storm, fence)
+        lock = locks.take(storm.state, b"storm local")
+        leader = leading(storm, fences.obtain(storm.state, lock))
         leader.activate_storm(storm_id, base)
         leader.set_assignment(storm_id, assignment)
-        fences.give_up(storm.state, fence)
+        locks.give_up(storm.state, lock)
     finally:
         storm.disconnect()
 

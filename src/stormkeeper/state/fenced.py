@@ -164,7 +164,7 @@ class FencedClusterState(WrappedReader):
                 raise NotLeaderError(
                     f"this process does not lead any more, and nothing was written: its lock"
                     f" {self._fence.path} (epoch {self._fence.epoch}) is gone or was revoked: stop"
-                    f" leading, and take another lock (fences.take) to lead again"
+                    f" leading, and take another lock (locks.take) to lead again"
                 ) from error
             raise error.reason from error
 

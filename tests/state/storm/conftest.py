@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from stormkeeper.state import fences
 from stormkeeper.state.memory import MemoryState
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import LeaderClusterState, leading
+from stormkeeper.state.storm.leader import LeaderClusterState
+from support.leaders import lead
 
 
 class Clock:
@@ -66,4 +66,4 @@ def memory(storm: StormClusterState) -> MemoryState:
 def leader(open_storm: Callable[..., StormClusterState]) -> LeaderClusterState:
     """A leader with a session of its own."""
     storm = open_storm()
-    return leading(storm, fences.take(storm.state))
+    return lead(storm)

@@ -5,13 +5,13 @@ import logging
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state import fences, paths
+from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storm import reading
 from stormkeeper.state.storm.dispatch import Dispatch
-from stormkeeper.state.storm.leader import leading
 from stormkeeper.state.watches import Watched
 from stormkeeper.thrift.records import Assignment
+from support.leaders import lead
 
 ID = "wc-1-1700000000"
 
@@ -296,7 +296,7 @@ def test_two_who_share_a_session_do_not_share_their_callbacks(
     open_storm, other, ensemble, tell, told
 ):
     process = open_storm()
-    leader = leading(process, fences.take(process.state))
+    leader = lead(process)
     process.assignment_version(ID, tell("process"))
     leader.assignment_version(ID, tell("leader"))
     leader.disconnect()

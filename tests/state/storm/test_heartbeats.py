@@ -2,14 +2,13 @@ import pytest
 
 from stormkeeper.errors import SerializationError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state import fences, paths
+from stormkeeper.state import paths
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.paths import Slot
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.heartbeats import ExecutorBeat
-from stormkeeper.state.storm.leader import leading
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
     ExecutorInfo,
@@ -19,6 +18,7 @@ from stormkeeper.thrift.records import (
 from stormkeeper.thrift.serialization import Release, serialize
 from support.heartbeats import spout
 from support.interposed import Interposed
+from support.leaders import lead
 
 STORM = "wc-1-1700000000"
 
@@ -154,11 +154,9 @@ def test_what_the_assignment_does_not_name_is_not_even_decoded(cluster, session)
     assert cluster.unreadable == 0
 
 
-def test_the_leader_makes_the_place_of_heartbeats_and_leaves_nothing_behind(
-    cluster, session, ensemble
-):
+def test_the_leader_makes_the_place_of_heartbeats_and_leaves_nothing_behind(cluster, ensemble):
     bare = ensemble.session()
-    leader = leading(cluster, fences.take(session))
+    leader = lead(cluster)
     leader.setup_heartbeats(STORM)
     assert bare.get_data(paths.workerbeats(STORM)) == DIRECTORY
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
@@ -172,8 +170,8 @@ def test_the_leader_makes_the_place_of_heartbeats_and_leaves_nothing_behind(
     bare.close()
 
 
-def test_heartbeats_that_are_half_gone_are_still_listed(cluster, session, monkeypatch):
-    leader = leading(cluster, fences.take(session))
+def test_heartbeats_that_are_half_gone_are_still_listed(cluster, monkeypatch):
+    leader = lead(cluster)
     leader.setup_heartbeats(STORM)
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
     cluster.set_task_heartbeat(STORM, 1, TaskHeartbeat(1_700_000_000, 5))

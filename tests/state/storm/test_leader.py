@@ -7,8 +7,9 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import fences, paths
+from stormkeeper.state import fences, locks, paths
 from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import ClusterState, StateWriter
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -27,6 +28,7 @@ from stormkeeper.thrift.records import (
     TaskInfo,
     TopologyStatus,
 )
+from support.leaders import lead
 from support.stores import settings_for
 
 ID = "wc-1-1700000000"
@@ -83,7 +85,7 @@ def test_everything_that_a_leader_writes_is_tried_here():
 @pytest.mark.parametrize("write", WRITES)
 def test_without_its_lock_nothing_is_written(open_storm, ensemble, memory, write, gone):
     process = open_storm()
-    leader = leading(process, fences.take(process.state))
+    leader = lead(process)
     for existing in EXISTING:
         WRITES[existing](leader)
     if gone == "deleted":
@@ -142,13 +144,17 @@ def test_only_a_fenced_store_makes_a_leader(storm, memory):
 
 def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
     process = open_storm()
-    lock = fences.take(process.state)
+    lock = locks.take(process.state)
+    second = locks.take(process.state)
+    another_s = locks.take(memory)
     memory.mkdirs(paths.STORMS)
     before = snapshot(memory)
     refused = {
-        fences.Fence(paths.STORMS, memory.get_stat(paths.STORMS).created): NotLeaderError,
-        fences.Fence(lock.path, lock.epoch + 1): NotLeaderError,
-        fences.take(memory): NotLeaderError,
+        Fence(paths.STORMS, memory.get_stat(paths.STORMS).created): NotLeaderError,
+        Fence(lock.path, lock.created + 1): NotLeaderError,
+        Fence(second.path, second.created): NotLeaderError,
+        Fence(another_s.path, another_s.created): NotLeaderError,
+        lock: TypeError,
         None: TypeError,
         "x": TypeError,
     }
@@ -157,9 +163,10 @@ def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
             leading(process, fence)
         with pytest.raises(error):
             LeaderClusterState(FencedClusterState(process.state, fence), Codec())
-    fences.give_up(process.state, lock)
+    fence = fences.obtain(process.state, lock)
+    locks.give_up(process.state, lock)
     with pytest.raises(NotLeaderError):
-        leading(process, lock)
+        leading(process, fence)
     assert snapshot(memory) == before
     assert list(process.handles) == []
 
@@ -188,9 +195,9 @@ def test_whoever_writes_for_leaders_is_of_the_leaders_kind():
 
 def test_a_leader_that_leads_again_has_another_lock_and_the_former_handle_none(open_storm):
     process = open_storm()
-    former = leading(process, fences.take(process.state))
-    fences.give_up(process.state, former.fence)
-    again = leading(process, fences.take(process.state))
+    former = lead(process)
+    process.state.delete_node(former.fence.path)
+    again = lead(process)
     assert again.fence.epoch > former.fence.epoch
     WRITES["activate_storm"](again)
     with pytest.raises(NotLeaderError):
@@ -199,7 +206,7 @@ def test_a_leader_that_leads_again_has_another_lock_and_the_former_handle_none(o
 
 def test_the_end_of_a_reign_is_not_the_end_of_the_session(open_storm):
     process = open_storm()
-    leader = leading(process, fences.take(process.state))
+    leader = lead(process)
     leader.disconnect()
     assert process.active_storms() == []
 
@@ -209,7 +216,7 @@ def test_a_leader_on_zookeeper(zookeeper_server, zookeeper_root):
     settings = settings_for(zookeeper_server, zookeeper_root)
     storms = [StormClusterState(ZooKeeperState(settings), Codec()) for _ in range(2)]
     try:
-        first, second = (leading(storm, fences.take(storm.state)) for storm in storms)
+        first, lock = lead(storms[0]), locks.take(storms[1].state)
         for name in EXISTING + tuple(WRITES):
             if name not in ("update_storm", "remove_storm"):
                 WRITES[name](first)
@@ -219,7 +226,10 @@ def test_a_leader_on_zookeeper(zookeeper_server, zookeeper_root):
         assert first.active_storms() == first.assignments() == []
         for name in EXISTING:
             WRITES[name](first)
-        fences.give_up(storms[1].state, first.fence)
+        with pytest.raises(NotLeaderError, match="is before it"):
+            fences.obtain(storms[1].state, lock)
+        storms[1].state.delete_node(first.fence.path)
+        second = leading(storms[1], fences.obtain(storms[1].state, lock))
         WRITES["deactivate_storm"](second)
         assert second.storm_base(ID).leader_epoch == second.fence.epoch > first.fence.epoch
         before = snapshot(storms[1].state)

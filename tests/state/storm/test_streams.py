@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper.errors import StateClosedError, StateUnavailableError
-from stormkeeper.state import fences, paths
+from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads, _watchable
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import leading
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
+from support.leaders import lead
 from support.stores import settings_for
 from support.waiting import until
 from support.zookeeper import expire_session
@@ -228,8 +228,7 @@ def test_one_that_is_made_during_the_end_does_not_keep_the_session_open(storm, k
                 time.sleep(0.1)  # for the other thread, which adds
                 yield each
 
-    lock = fences.take(storm.state)
-    kept = [storm.watch(storm.assignments), leading(storm, lock)]
+    kept = [storm.watch(storm.assignments), lead(storm)]
     dependents = storm.handles if kind == "handles" else storm._streams
     dependents._held = Watched(dependents._held)
 
@@ -249,7 +248,7 @@ def test_one_that_is_made_during_the_end_does_not_keep_the_session_open(storm, k
 
 
 def test_a_leaders_end_with_the_session(storm):
-    leader = leading(storm, fences.take(storm.state))
+    leader = lead(storm)
     stream = leader.watch(leader.assignments)
     assert next(stream) == []
     storm.disconnect()

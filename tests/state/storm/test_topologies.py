@@ -5,10 +5,9 @@ import itertools
 import pytest
 
 from stormkeeper.errors import NoNodeError, StateError, TransactionError
-from stormkeeper.state import fenced, fences, paths
+from stormkeeper.state import fenced, paths
 from stormkeeper.state.access import digest_id
 from stormkeeper.state.storm.codec import epoch_of
-from stormkeeper.state.storm.leader import leading
 from stormkeeper.state.transactions import Delete, Transaction
 from stormkeeper.thrift.records import (
     Assignment,
@@ -24,6 +23,7 @@ from stormkeeper.thrift.records import (
     TopologyActionOptions,
     TopologyStatus,
 )
+from support.leaders import lead
 
 ID = "wc-1-1700000000"
 
@@ -96,19 +96,20 @@ def test_every_record_says_which_leader_wrote_it(storm, open_storm, base):
     epochs = []
     for _ in range(2):
         process = open_storm()
-        leader = leading(process, fences.take(process.state))
+        leader = lead(process)
         leader.activate_storm(ID, base)
         epochs.append(epoch_of(storm.storm_base(ID)))
         assert epochs[-1] == leader.fence.epoch
+        process.disconnect()
     assert epochs[0] < epochs[1]
 
 
 def test_a_change_says_who_made_it_and_not_who_wrote_what_it_changes(
-    storm, leader, open_storm, base
+    storm, memory, leader, open_storm, base
 ):
     leader.activate_storm(ID, base)
-    process = open_storm()
-    successor = leading(process, fences.take(process.state))
+    memory.delete_node(leader.fence.path)
+    successor = lead(open_storm())
     successor.deactivate_storm(ID)
     assert epoch_of(storm.storm_base(ID)) == successor.fence.epoch > leader.fence.epoch
 
@@ -319,7 +320,7 @@ def test_a_crash_at_any_write_of_a_removal_leaves_nothing_dangling(
     monkeypatch.setattr(fenced, "BATCH", 2)
     for writes in itertools.count():
         process = open_storm()
-        leader = leading(process, fences.take(process.state))
+        leader = lead(process)
         fill(leader, base)
         Crashing(process.state, writes, applied=applied)
         try:
@@ -333,7 +334,8 @@ def test_a_crash_at_any_write_of_a_removal_leaves_nothing_dangling(
         # Whatever is left, somebody who reads what topologies there are finds it.
         assert bool(left) == (ID in storm.active_storms()) == (ID in storm.assignments())
         successor = open_storm()
-        leading(successor, fences.take(successor.state)).remove_storm(ID)
+        lead(successor).remove_storm(ID)
+        successor.disconnect()
         assert nodes_of(memory, ID) == []
         if ended:
             break

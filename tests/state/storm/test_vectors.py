@@ -9,14 +9,14 @@ import thriftpy2
 from kazoo.client import KazooClient
 
 from stormkeeper import conf as configuration
-from stormkeeper.state import fences, paths
+from stormkeeper.state import paths
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState, connect
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.leader import leading
 from stormkeeper.thrift import records
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from support import reference_codec, vectors
+from support.leaders import lead
 
 STORM = "wc-1-1700000000"
 SUPERVISOR = "sup-aaaa-10.0.0.1"
@@ -269,7 +269,7 @@ def test_what_we_write_is_where_storm_writes_it_and_says_the_same(
     theirs = tree("znodes-gzip")
     wanted = {path: deserialize(cls, value(theirs[path])) for path, (cls, _) in READS.items()}
     storm = connected(compression.name.lower())
-    leader = leading(storm, fences.take(storm.state))
+    leader = lead(storm)
     write_all(storm, leader, wanted)
 
     assert set(nodes_below(kazoo, zookeeper_root)) == theirs.keys()
@@ -331,7 +331,7 @@ def storms_own():
 def test_a_reader_that_knows_no_epochs_skips_them(storms_own, ensemble, call):
     path, record = FENCED[call]
     storm = StormClusterState(ensemble.session(), Codec(Compression.PLAIN))
-    leader = leading(storm, fences.take(storm.state))
+    leader = lead(storm)
     getattr(leader, call)(STORM, record)
     data = storm.state.get_data(path)
     assert deserialize(type(record), data).leader_epoch == leader.fence.epoch

@@ -34,9 +34,10 @@ class LeaderClusterState(
 ):
     """All reads, and what a leader decides: every write is fenced, every record says which leader.
 
-    It is made by a lock that its session has taken and still has: that is verified once, when it is
-    made, and every write checks that the lock is there. When the lock is gone every write raises
-    `NotLeaderError`, and goes on to: a process that leads again makes another with its new lock.
+    It is made by a lock of its session that is the first in the queue: that is verified once, when
+    it is made, and holds for as long as the lock is there, which every write checks. When the lock
+    is gone every write raises `NotLeaderError`, and goes on to: a process that leads again makes
+    another with its new lock.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class LeaderClusterState(
     TypeError
         `state` is any other store, or its fence no `Fence`.
     NotLeaderError
-        Its fence is no lock of its session: see `stormkeeper.state.fences.verify`.
+        Its fence is no lock of its session, or not the first: see `stormkeeper.state.fences`.
     StateUnavailableError
         The store could not be asked.
     """
@@ -77,14 +78,14 @@ class LeaderClusterState(
 
 
 def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
-    """Return what the holder of `fence` may write, in the session of `storm`.
+    """Return what the leader, who has `fence`, may write in the session of `storm`.
 
     Its callbacks are its own: `disconnect` it when the reign is over. It ends with `storm`, too.
 
     Raises
     ------
     TypeError, NotLeaderError, StateUnavailableError
-        As `LeaderClusterState`: `fence` is no lock that this session holds.
+        As `LeaderClusterState`: this session does not lead by `fence`.
     """
     leader = LeaderClusterState(FencedClusterState(storm.state, fence), storm.codec)
     storm.handles.add(leader)
