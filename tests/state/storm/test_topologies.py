@@ -154,6 +154,46 @@ def test_an_update_merges_by_component(storm, leader, base):
     assert plain(storm.storm_base(ID)) == base
 
 
+KILLED = StormBase(
+    None,
+    TopologyStatus.KILLED,
+    None,
+    topology_action_options=TopologyActionOptions(kill_options=KillOptions(30)),
+    prev_status=TopologyStatus.ACTIVE,
+)
+
+
+def test_an_update_clears_what_it_is_told_to(storm, leader, base):
+    """As when a rebalance is over: back to the status before, and nothing more to be done."""
+    leader.activate_storm(ID, base)
+    leader.update_storm(ID, KILLED)
+    back = StormBase(None, TopologyStatus.ACTIVE, None)
+    leader.update_storm(ID, back)
+    assert storm.storm_base(ID).prev_status is TopologyStatus.ACTIVE
+    leader.update_storm(ID, back, clear=("topology_action_options", "prev_status"))
+    assert plain(storm.storm_base(ID)) == base
+
+
+def test_what_is_cleared_and_said_anew_is_what_is_said(storm, leader, base):
+    leader.activate_storm(ID, base)
+    leader.update_storm(
+        ID,
+        StormBase(None, None, None, component_executors={"new": 1}, owner="bob"),
+        clear={"component_executors", "component_debug", "owner"},
+    )
+    found = storm.storm_base(ID)
+    assert (found.component_executors, found.component_debug) == ({"new": 1}, None)
+    assert (found.owner, found.name) == ("bob", "wc")
+
+
+@pytest.mark.parametrize("field", ["name", "status", "num_workers", "leader_epoch", "strange"])
+def test_what_every_base_has_is_not_cleared(storm, leader, base, field):
+    leader.activate_storm(ID, base)
+    with pytest.raises(ValueError, match=f"'{field}' of a StormBase cannot be cleared; .*owner"):
+        leader.update_storm(ID, KILLED, clear=["owner", field])
+    assert plain(storm.storm_base(ID)) == base
+
+
 def test_a_topology_without_components_is_given_some(storm, leader):
     leader.activate_storm(ID, StormBase("wc", TopologyStatus.ACTIVE, 1))
     leader.update_storm(ID, StormBase(None, None, None, component_executors={"a": 1}))

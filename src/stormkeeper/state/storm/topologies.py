@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
 from stormkeeper.errors import (
     BadVersionError,
@@ -20,6 +20,11 @@ from stormkeeper.state.storm.reading import ROUNDS, Reading, Versioned
 from stormkeeper.state.storm.writing import LeaderWrites
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
+
+#: Fields that a base need not have; who wrote it is not for others to say.
+_CLEARABLE: Final = frozenset(
+    field.name for field in schema_of(StormBase).fields if not field.required
+) - {"leader_epoch"}
 
 
 class TopologyReads(Reading):
@@ -105,20 +110,39 @@ class TopologyWrites(LeaderWrites):
         self._admit(storm_id, topology_conf)
         self._put(StormBase, paths.storm(storm_id), base)
 
-    def update_storm(self, storm_id: str, changes: StormBase) -> None:
+    def update_storm(
+        self, storm_id: str, changes: StormBase, *, clear: Collection[str] = ()
+    ) -> None:
         """Change a topology's base where `changes` says something, whoever else changes it.
 
-        A field that is None, empty or 0 stays as it was. ``component_executors`` and
-        ``component_debug`` are merged by component, a component's debug options being replaced as
-        a whole: Storm adds the old and the new sampling percentage up, which no caller can want.
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        changes : StormBase
+            A field that is None, empty or 0 stays as it was. ``component_executors`` and
+            ``component_debug`` are merged by component, a component's debug options being replaced
+            as a whole: Storm adds the old and the new sampling percentage up, which no caller can
+            want.
+        clear : collection of str, optional
+            Names of fields that are to be absent, such as ``("prev_status",)``. They are cleared
+            first: what `changes` says of one of them is all that is there then.
 
         Raises
         ------
         NoNodeError
             There is no such topology.
+        ValueError
+            A name in `clear` is none of a field that may be absent.
         """
         checked(StormBase, changes)
-        self._change(storm_id, lambda base: _merged(base, changes))
+        for name in clear:
+            if name not in _CLEARABLE:
+                raise ValueError(
+                    f"{name!r} of a StormBase cannot be cleared; these can:"
+                    f" {', '.join(sorted(_CLEARABLE))}"
+                )
+        self._change(storm_id, lambda base: _merged(_without(base, clear), changes))
 
     def deactivate_storm(self, storm_id: str) -> None:
         """Have a topology's spouts emit nothing until it is activated again.
@@ -192,6 +216,13 @@ class TopologyWrites(LeaderWrites):
             else:
                 return
         raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
+
+
+def _without(base: StormBase, fields: Collection[str]) -> StormBase:
+    without = copy.copy(base)
+    for name in fields:
+        setattr(without, name, None)
+    return without
 
 
 def _merged(base: StormBase, changes: StormBase) -> StormBase:
