@@ -1,13 +1,16 @@
 """What of kazoo is overridden and relied on, and what it must therefore look like."""
 
 import inspect
+import tomllib
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.states import KeeperState
 
-from stormkeeper.state import zookeeper_wire
 from stormkeeper.state.zookeeper_wire import Wire
 
 
@@ -137,12 +140,38 @@ class TestKazooHasTheShapeThatIsKnown:
         for name in ("_queue", "_pending", "_state", "_conn_retry", "last_zxid"):
             assert name in vars(client), name
         assert client.connected is False
-        # The one that `Wire._connect` puts in its place, for as long as it lasts.
-        assert "_session_callback" not in vars(client)
-        assert callable(client._session_callback)
-        assert client._state in zookeeper_wire.CLOSED_STATES
+        # The only one of its methods that is replaced.
+        assert {name for name in vars(client) if hasattr(KazooClient, name)} - set(
+            vars(KazooClient())
+        ) == {"_session_callback"}
+        assert client._state == KeeperState.CLOSED
 
     def test_how_a_client_hands_over(self):
         used = names_in(KazooClient._call)
         assert {"_state", "_queue", "append", "_connection", "_write_sock", "send"} <= used
         assert kazoo_connection.AUTH_XID == -4
+
+    def test_how_a_client_takes_a_state(self):
+        """All of it is done under a lock; what is queued then was failed before."""
+        callback = KazooClient._session_callback
+        assert list(inspect.signature(callback).parameters) == ["self", "state"]
+        assert {"_state", "_make_state_change", "_notify_pending", "_reset"} <= names_in(callback)
+        assert not {"wait", "acquire", "join", "get"} & names_in(callback)
+        # What was sent fails first: `Answers.none_sent` counts on it.
+        failing = inspect.getsource(KazooClient._notify_pending)
+        assert failing.index("self._pending.popleft") < failing.index("self._queue.popleft")
+        # Each of them is one in which requests are sent, or one in which they are not.
+        assert {name for name in vars(KeeperState) if name.isupper()} == {
+            "AUTH_FAILED",
+            "CONNECTED",
+            "CONNECTED_RO",
+            "CONNECTING",
+            "CLOSED",
+            "EXPIRED_SESSION",
+        }
+
+    def test_whatever_the_version_it_is_one_that_is_known(self):
+        """The cap, and this test, are moved together with a look at kazoo's new source."""
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        assert "kazoo>=2.11,<2.12" in tomllib.loads(project.read_text())["project"]["dependencies"]
+        assert metadata.version("kazoo").startswith("2.11.")

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kazoo.protocol.serialization import GetData
+from kazoo.protocol.serialization import CheckVersion, Delete, GetData, SetData, Transaction
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import OutcomeUnknownError, StateUnavailableError
@@ -73,6 +73,113 @@ class TestManyRequests:
             with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
                 connection.gather("read", reads(["/a"]), connection.deadline())
             assert not isinstance(failure.value, OutcomeUnknownError)
+
+
+class TestWhatWasNotSentInTime:
+    """It does not happen later, and who asked is told that it never will."""
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda c, end: c.call("write", "/late", SetData("/late", b"", -1), end),
+            lambda c, end: c.call("read", "/late", GetData("/late", None), end),
+            lambda c, end: c.call("commit", "/late", Transaction([CheckVersion("/late", 0)]), end),
+            lambda c, end: c.gather("delete", [Delete("/late", -1)] * 3, end),
+        ],
+        ids=["write", "read", "transaction", "many"],
+    )
+    def test_behind_the_last_connection(self, connection_to, ask):
+        """The connection is lost between the look at it and what follows."""
+        go_on = threading.Event()
+
+        def later(peer):
+            go_on.wait(20)
+            peer.serve()
+
+        def look_and_lose(*arguments):
+            connection._await_connection = await_connection
+            await_connection(*arguments)
+            server.peers[0].hang_up()
+            until(lambda: connection.state is SUSPENDED)
+
+        with ScriptedZooKeeper(ScriptedPeer.serve, later) as server:
+            connection = connection_to(server.address)
+            await_connection = connection._await_connection
+            connection._await_connection = look_and_lose
+            with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
+                ask(connection, time.monotonic() + 0.5)
+            assert not isinstance(failure.value, OutcomeUnknownError)
+            assert not connection._client._queue
+            go_on.set()
+            deadline = connection.deadline()
+            assert connection.call("read", "/a", GetData("/a", None), deadline)[0] == b"/a"
+            assert [asked.path for asked in server.peers[1].asked] == ["/a"]
+
+    def test_it_is_sent_in_the_next_connection_if_that_comes_in_time(self, connection_to):
+        def look_and_lose(*arguments):
+            connection._await_connection = await_connection
+            await_connection(*arguments)
+            server.peers[0].hang_up()
+            until(lambda: connection.state is SUSPENDED)
+
+        with ScriptedZooKeeper(ScriptedPeer.serve) as server:
+            connection = connection_to(server.address)
+            await_connection = connection._await_connection
+            connection._await_connection = look_and_lose
+            connection.call("write", "/a", SetData("/a", b"", -1), connection.deadline())
+            assert [[asked.path for asked in peer.asked] for peer in server.peers] == [[], ["/a"]]
+
+    def test_behind_what_the_server_does_not_read(self, connection_to):
+        """kazoo's thread waits for room in the socket; what comes behind waits in its queue."""
+        go_on = threading.Event()
+
+        def busy(peer):
+            peer.greet(timeout_ms=120_000)
+            go_on.wait(20)
+            peer.serve()
+
+        def fill():
+            requests = [SetData(f"/full/{number}", bytes(1_000_000), -1) for number in range(40)]
+            connection.gather("write", requests, connection.deadline())
+
+        with ScriptedZooKeeper(busy) as server, ThreadPoolExecutor(1) as pool:
+            connection = connection_to(server.address, call_timeout_secs=1.0)
+            client = connection._client
+            filling = pool.submit(fill)
+            until(lambda: client._pending and client._queue)
+            for request in (SetData("/late", b"", -1), GetData("/late", None)):
+                with pytest.raises(StateUnavailableError, match="could be asked") as failure:
+                    connection.call("use", "/late", request, time.monotonic() + 0.1)
+                assert not isinstance(failure.value, OutcomeUnknownError)
+            # Of many, a part may have been sent.
+            with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
+                filling.result(20)
+            assert not client._queue
+            go_on.set()
+            deadline = time.monotonic() + 20
+            assert connection.call("read", "/a", GetData("/a", None), deadline)[0] == b"/a"
+            (peer,) = server.peers
+            assert peer.asked[-1].path == "/a"
+            assert 0 < len(peer.asked) - 1 < 40
+            assert "/late" not in [asked.path for asked in peer.asked]
+
+    def test_the_rest_of_many_when_one_of_them_is_not_served(self, connection_to):
+        """A server that throttles answers a request, and keeps the connection."""
+        go_on = threading.Event()
+
+        def throttle(peer):
+            peer.greet(timeout_ms=120_000)
+            peer.send(peer.answer(peer.next(), error=-127))
+            go_on.wait(20)
+            peer.serve()
+
+        with ScriptedZooKeeper(throttle) as server:
+            connection = connection_to(server.address)
+            requests = [SetData(f"/{number}", bytes(1_000_000), -1) for number in range(40)]
+            with pytest.raises(OutcomeUnknownError, match="ThrottledOpError"):
+                connection.gather("write", requests, connection.deadline())
+            assert not connection._client._queue
+            go_on.set()
 
 
 @pytest.mark.parametrize("count", [1, 2])

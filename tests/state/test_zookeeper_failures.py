@@ -1,5 +1,6 @@
 """What happens to a session when servers, networks and sessions fail."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -137,6 +138,46 @@ class TestServerAway:
             os.kill(own_server.pid, signal.SIGCONT)
         # What was asked while it could not answer is done now.
         until(lambda: is_read_as(state, "/a", None))
+
+    def test_what_a_server_had_no_room_for_does_not_happen_later(self, own_server):
+        """It stands still; what it has not taken by a call's deadline is not sent when it goes on.
+
+        What the system has taken for it, may be.
+        """
+        state = ZooKeeperState(
+            settings_for(own_server, "/storm", session_timeout_secs=60.0, call_timeout_secs=2.0)
+        )
+        client, ended = state._connection._client, {}
+
+        def write(number):
+            try:
+                state.set_data(f"/w/{number}", bytes(900_000))
+            except StateUnavailableError as error:
+                ended[number] = type(error)
+
+        state.mkdirs("/w")
+        suspend(own_server)
+        try:
+            with ThreadPoolExecutor(40) as pool:
+                list(pool.map(write, range(40)))
+            # Nothing waits for a time that nobody waits for any more.
+            assert not client._queue
+            with pytest.raises(StateUnavailableError, match="could be asked"):
+                state.transaction().delete("/w").commit()
+            with pytest.raises(StateUnavailableError, match="could be asked"):
+                state.get_data("/w")
+            assert not client._queue
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        assert len(ended) == 40
+        assert set(ended.values()) == {OutcomeUnknownError, StateUnavailableError}
+        until(lambda: is_read_as(state, "/w", b"\x07"))
+        other = ZooKeeperState(settings_for(own_server, "/storm"))
+        other.sync_path("/w")
+        never = {str(n) for n, error in ended.items() if error is StateUnavailableError}
+        assert not never & set(other.get_children("/w"))
+        other.close()
+        state.close()
 
     def test_a_connection_lost_in_the_middle_of_calls(self, own_server):
         state = ZooKeeperState(settings_for(own_server, "/storm", call_timeout_secs=30.0))
@@ -308,6 +349,51 @@ class TestNetworkCut:
             with pytest.raises(OutcomeUnknownError, match=r"SUSPENDED.*earlier attempt"):
                 deletion.result(30)
         proxy.flow()
+
+    def test_an_outage_leaves_nothing_to_be_done_after_it(self, connect, proxy):
+        """Cut and mended while many call: what was never sent is never done, and nothing piles up.
+
+        Each write makes a node of its own, alone or in a transaction.
+        """
+        state, other = connect(proxy.address, call_timeout_secs=0.3), connect()
+        state.mkdirs("/w")
+        client, stop = state._connection._client, threading.Event()
+        never, waiting = [], []
+
+        def call(worker):
+            number = 0
+            while not stop.is_set():
+                number += 1
+                path = f"/w/{worker}-{number}"
+                try:
+                    if number % 3:
+                        state.transaction().create(path, b"").commit()
+                    else:
+                        state.set_data(path, b"")
+                        state.get_data("/w")
+                except OutcomeUnknownError:
+                    pass
+                except StateUnavailableError:
+                    # Of two calls nobody knows here which it was.
+                    if number % 3:
+                        never.append(path)
+                waiting.append(len(client._queue) + len(client._pending))
+
+        with ThreadPoolExecutor(8) as pool, contextlib.ExitStack() as ending:
+            ending.callback(stop.set)
+            for worker in range(8):
+                pool.submit(call, worker)
+            for _ in range(6):
+                proxy.cut()
+                until(lambda: state.connection is not CONNECTED)
+                most = len(never) + 8
+                until(lambda most=most: len(never) >= most)
+                assert len(client._queue) + len(client._pending) == 0
+                proxy.mend()
+                until(lambda: is_read_as(state, "/none", None))
+        assert max(waiting) <= 8
+        other.sync_path("/w")
+        assert not {path.removeprefix("/w/") for path in never} & set(other.get_children("/w"))
 
     def test_a_registration_that_another_process_took_over(self, connect, proxy, caplog):
         state = connect(proxy.address, session_timeout_secs=1.0)

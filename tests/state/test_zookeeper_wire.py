@@ -23,6 +23,7 @@ from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_answers import Answers
 from stormkeeper.state.zookeeper_connection import WINDOW
+from stormkeeper.state.zookeeper_errors import NotSentError
 from stormkeeper.state.zookeeper_security import Security
 from stormkeeper.state.zookeeper_wire import Wire
 from support.certificates import certificates
@@ -32,6 +33,13 @@ from support.waiting import until
 from support.zookeeper_requests import TIMES, paths, reads, values
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
+
+NOT_CONNECTED = {
+    KeeperState.AUTH_FAILED,
+    KeeperState.CLOSED,
+    KeeperState.CONNECTING,
+    KeeperState.EXPIRED_SESSION,
+}
 
 
 class TestReading:
@@ -307,15 +315,18 @@ class TestWriting:
             assert isinstance(asked[0].failure, kazoo_errors.ConnectionLoss)
 
 
-@pytest.mark.parametrize("state", [KeeperState.CLOSED, KeeperState.EXPIRED_SESSION])
-def test_nothing_waits_in_the_queue_of_a_session_that_ended(state):
+@pytest.mark.parametrize("state", sorted(NOT_CONNECTED))
+def test_nothing_is_queued_while_there_is_no_connection(state):
     client = KazooClient()
     wire = Wire(client, None, print)
-    client._state = state
-    answers = Answers(reads(paths(3)))
-    wire.submit(list(answers.requests(0, 3)))
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        wire._write_sock = mine
+        client._state = state
+        answers = Answers(reads(paths(3)))
+        wire.submit(list(answers.requests(0, 3)))
     assert not client._queue
-    assert isinstance(answers.failure, kazoo_errors.SessionExpiredError)
+    assert [type(answer) for answer in answers.all()] == [NotSentError] * 3
 
 
 def test_nothing_waits_for_a_thread_that_there_is_not():
@@ -324,35 +335,65 @@ def test_nothing_waits_for_a_thread_that_there_is_not():
     client._state = KeeperState.CONNECTED
     answers = Answers(reads(paths(3)))
     wire.submit(list(answers.requests(0, 3)))
-    assert isinstance(answers.failure, kazoo_errors.SessionExpiredError)
+    assert not client._queue
+    assert isinstance(answers.failure, NotSentError)
 
 
 @pytest.mark.parametrize(
-    "end",
-    [
-        lambda client: client._reset(),
-        # It has been emptied and is about to be replaced.
-        lambda client: setattr(client, "_state", KeeperState.EXPIRED_SESSION),
-    ],
-    ids=["replaced", "emptied"],
+    "state", [KeeperState.CONNECTING, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION]
 )
-def test_nothing_waits_in_a_queue_that_nobody_looks_into_any_more(end):
-    """The session ends while its requests are queued."""
-
+def test_nothing_stays_queued_of_a_connection_that_ends_at_that_moment(state):
     class Requests(list):
         def __iter__(self):
-            end(client)
+            ending.start()
+            # Long enough for who does not wait for the lock.
+            ending.join(0.2)
             return super().__iter__()
 
+    client = KazooClient()
+    wire = Wire(client, None, print)
+    ending = threading.Thread(target=lambda: client._session_callback(state))
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        wire._write_sock = mine
+        client._session_callback(KeeperState.CONNECTED)
+        answers = Answers(reads(paths(3)))
+        wire.submit(Requests(answers.requests(0, 3)))
+        ending.join(20)
+    assert not client._queue
+    assert [type(answer) for answer in answers.all()] == [NotSentError] * 3
+
+
+def test_who_is_refused_is_told_so_though_nothing_was_sent():
     client = KazooClient()
     wire = Wire(client, None, print)
     mine, theirs = socket.socketpair()
     with mine, theirs:
         wire._write_sock = mine
-        client._state = KeeperState.CONNECTED
-        answers = Answers(reads(paths(3)))
-        wire.submit(Requests(answers.requests(0, 3)))
-    assert isinstance(answers.failure, kazoo_errors.SessionExpiredError)
+        client._session_callback(KeeperState.CONNECTED)
+        answers = Answers(reads(paths(1)))
+        wire.submit(list(answers.requests(0, 1)))
+        client._session_callback(KeeperState.AUTH_FAILED)
+    assert isinstance(answers.failure, kazoo_errors.AuthFailedError)
+
+
+def test_what_is_withdrawn_leaves_the_others_in_their_order():
+    client = KazooClient()
+    wire = Wire(client, None, print)
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        wire._write_sock = mine
+        client._session_callback(KeeperState.CONNECTED)
+        ours, others = Answers(reads(paths(4))), Answers(reads(paths(2)))
+        wire.submit(list(ours.requests(0, 2)))
+        wire.submit(list(others.requests(0, 2)))
+        client._queue.append((CloseInstance, None))
+        wire.submit(list(ours.requests(2, 4)))
+        assert wire.withdraw(ours) == 4
+        assert wire.withdraw(ours) == 0
+    assert [request for request, _ in client._queue] == [*reads(paths(2)), CloseInstance]
+    assert ours.none_sent
+    assert others.failure is None
 
 
 @pytest.mark.zookeeper

@@ -13,10 +13,10 @@ its deadline (``storm.zookeeper.connection.timeout``), also while the connection
 **Outcomes.** A call returns when what it says is done, and applied. When its connection or its time
 ends after it was sent, that is `OutcomeUnknownError`: it has been applied, or not, or will be a
 moment later, and whoever must know reads again. Any other `StateUnavailableError` says that it was
-never sent. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated after a lost
-connection, by themselves, within their deadline; `set_data`, `create_sequential` and transactions
-are not, since a second application could undo a later write of somebody else, or make a second
-node.
+never sent, and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated
+after a lost connection, by themselves, within their deadline; `set_data`, `create_sequential` and
+transactions are not, since a second application could undo a later write of somebody else, or make
+a second node.
 
 **Watches.** A read with ``watch=True`` leaves a watch: the next change of what was read is told
 once to every registered callback, with the path. Two watches for the same thing, or two reasons

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import AuthFailedError
 
-from stormkeeper.state.zookeeper_errors import is_outcome_unknown
+from stormkeeper.state.zookeeper_errors import NotSentError, is_outcome_unknown
 
 
 class Answers:
@@ -30,6 +30,11 @@ class Answers:
         #: What the first request that a broken connection took with it was answered.
         self.failure: Exception | None = None
 
+    @property
+    def count(self) -> int:
+        """How many requests there are."""
+        return len(self._requests)
+
     def requests(self, first: int, behind: int) -> Iterator[tuple[Any, "Answer"]]:
         """Yield requests, from one and up to another, each with where kazoo puts its answer."""
         for index in range(first, min(behind, len(self._requests))):
@@ -42,6 +47,17 @@ class Answers:
             return self._changed.wait_for(
                 lambda: self._answered >= answered or self.failure is not None,
                 max(0.0, deadline - time.monotonic()),
+            )
+
+    @property
+    def none_sent(self) -> bool:
+        """Whether one has failed because it was not sent, and so was none of the others.
+
+        Where a connection breaks, those fail first that were sent in it.
+        """
+        with self._changed:
+            return isinstance(self.failure, NotSentError) and all(
+                answer is self._NONE or isinstance(answer, NotSentError) for answer in self._answers
             )
 
     def all(self) -> list[Any]:
@@ -69,6 +85,10 @@ class Answer:
     def __init__(self, answers: Answers, index: int) -> None:
         self._answers = answers
         self._index = index
+
+    def belongs_to(self, answers: Answers) -> bool:
+        """Return whether it is one of these."""
+        return self._answers is answers
 
     def set(self, value: Any = None) -> None:
         """Take what kazoo read."""

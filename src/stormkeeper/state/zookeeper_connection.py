@@ -3,8 +3,9 @@
 kazoo keeps the connection. What it leaves to its user is done here and in two parts of kazoo that
 are replaced, `stormkeeper.state.zookeeper_wire` and `stormkeeper.state.zookeeper_handler`:
 
-- Its calls wait for ever while there is no connection, and are sent once there is one. Ours wait
-  for the connection first, until their deadline, and are only then handed to it.
+- Its calls wait for ever while there is no connection, and are sent once there is one, however
+  late. Ours wait for the connection first, until their deadline, and are only then handed to it;
+  what it had no time to send when the deadline comes, or when it breaks, is taken back.
 - It waits a whole session timeout for one server to accept a connection, so that the session dies
   before a second server is tried. Ours is divided by the number of servers, as in the Java client.
 - Its reconnection attempts come hours apart in the end; ours a second.
@@ -62,6 +63,10 @@ _RECONNECT_SECS: Final = (0.1, 1.0)
 #: one round trip, and a call of another thread that comes behind them does not wait long.
 WINDOW: Final = 2000
 _STEP: Final = WINDOW // 2
+
+#: How long to wait before a request that was not sent is handed over again, in seconds: that a
+#: connection is gone is told at once, so that this hardly ever counts.
+_NOT_SENT_SECS: Final = 0.01
 
 _STATES: Final = {
     KazooState.CONNECTED: ConnectionState.CONNECTED,
@@ -239,18 +244,15 @@ class Connection:
         OutcomeUnknownError
             There was no answer before the deadline; nobody knows either.
         StateUnavailableError
-            There was no connection before the deadline, or it had passed already, and the request
-            was not made.
+            There was no connection before the deadline, or no time left to send the request: it is
+            not made, and never will be.
         StateClosedError
             The session was closed.
         StateError
             The server refused.
         """
-        self._await_connection(what, path, deadline)
-        answers = Answers([request])
-        self._wire.submit(list(answers.requests(0, 1)))
-        if not answers.wait(1, deadline):
-            raise self._timed_out(what, path)
+        while not self._ask(what, path, answers := Answers([request]), deadline, size=size):
+            self._sleep(_NOT_SENT_SECS)
         (answer,) = answers.all()
         if isinstance(answer, Exception):
             raise self.translated(answer, what, path, size) from answer
@@ -279,16 +281,13 @@ class Connection:
             As `call`; some of the requests may have been carried out.
         """
         answers = Answers(requests)
-        for first in range(0, len(requests), _STEP):
-            path = requests[first].path
-            self._await_connection(what, path, deadline)
-            self._wire.submit(list(answers.requests(first, first + _STEP)))
-            last = first + _STEP >= len(requests)
-            in_time = answers.wait(len(requests) if last else first, deadline)
-            if answers.failure is not None:
-                raise self.translated(answers.failure, what, path) from answers.failure
-            if not in_time:
-                raise self._timed_out(what, path)
+        first = 0
+        while first < len(requests):
+            if self._ask(what, requests[first].path, answers, deadline, first):
+                first += _STEP
+            else:
+                answers = Answers(requests)
+                self._sleep(_NOT_SENT_SECS)
         return [
             self.translated(answer, what, request.path) if isinstance(answer, Exception) else answer
             for request, answer in zip(requests, answers.all(), strict=True)
@@ -328,6 +327,40 @@ class Connection:
             return self._closed_error(what, path)
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
+    def _ask(
+        self,
+        what: str,
+        path: str,
+        answers: Answers,
+        deadline: float,
+        first: int = 0,
+        *,
+        size: int = 0,
+    ) -> bool:
+        """Make a step of some requests, and wait until those before it, or all, are answered.
+
+        Returns False where the connection was gone before any of them was sent: all are to be made
+        anew.
+        """
+        self._await_connection(what, path, deadline)
+        step = list(answers.requests(first, first + _STEP))
+        self._wire.submit(step)
+        is_last = first + _STEP >= answers.count
+        in_time = answers.wait(answers.count if is_last else first, deadline)
+        failure = answers.failure
+        if in_time and failure is None:
+            return True
+        none_sent = first == 0 and answers.none_sent
+        # Nobody waits for the rest any more, so it must not happen later.
+        withdrawn = self._wire.withdraw(answers)
+        if failure is None:
+            if first == 0 and withdrawn == len(step):
+                raise self._not_asked(what, path)
+            raise self._timed_out(what, path)
+        if none_sent:
+            return False
+        raise self.translated(failure, what, path, size) from failure
+
     def _await_connection(self, what: str, path: str, deadline: float) -> None:
         with self._changed:
             self._changed.wait_for(
@@ -343,10 +376,7 @@ class Connection:
                 )
             if time.monotonic() >= deadline:
                 # What is sent after the last moment could only have an unknown outcome.
-                raise StateUnavailableError(
-                    f"cannot {what} {path}: the call's time was up before ZooKeeper at"
-                    f" {self.ensemble} could be asked"
-                )
+                raise self._not_asked(what, path)
 
     def _why(self) -> str:
         """Return why there is no connection, and what to do about it."""
@@ -357,6 +387,12 @@ class Connection:
             return str(why)
         last = "" if why is None else f" (the last attempt to connect: {why})"
         return f"check that a majority of the servers runs{last}"
+
+    def _not_asked(self, what: str, path: str) -> StateUnavailableError:
+        return StateUnavailableError(
+            f"cannot {what} {path}: the call's time was up before ZooKeeper at {self.ensemble}"
+            f" could be asked"
+        )
 
     def _timed_out(self, what: str, path: str) -> OutcomeUnknownError:
         return OutcomeUnknownError(

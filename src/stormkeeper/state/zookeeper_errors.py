@@ -1,8 +1,7 @@
 """What ZooKeeper, kazoo and sockets say when something fails, in our errors and in words.
 
-The rule of all of it: a request that was never handed to kazoo was not carried out
-(`StateUnavailableError`); of one that was, and had no answer, nobody knows
-(`OutcomeUnknownError`).
+The rule of all of it: a request that was never sent was not carried out, and never will be
+(`StateUnavailableError`); of one that was, and had no answer, nobody knows (`OutcomeUnknownError`).
 """
 
 import ssl
@@ -53,6 +52,13 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
         "a value is not bytes, or is not what ZooKeeper's protocol has a place for",
     ),
 )
+
+
+class NotSentError(kazoo_errors.ConnectionLoss):  # type: ignore[misc]
+    """A request was not sent, and never will be: there was no connection, or it was withdrawn.
+
+    To whoever does not tell it apart it is what a lost connection is.
+    """
 
 
 class ConnectionLostError(OutcomeUnknownError):

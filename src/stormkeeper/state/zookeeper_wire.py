@@ -6,6 +6,9 @@ calls each. `Wire` takes its place:
 - One write takes all requests that are queued, up to `WRITE_REQUESTS` or `WRITE_BYTES`, and one
   read all answers that have arrived, up to `READ_BYTES`. Many requests are queued at once
   (`Wire.submit`), with one object for all their answers in place of one for each.
+- A request is queued while there is a connection, and leaves the queue with it; kazoo queues it
+  between two connections too, and sends it in the next one, however long ago its caller gave up.
+  One that waits to be sent can be withdrawn (`Wire.withdraw`).
 - A connection counts as made only when its client has been authenticated; with kazoo alone,
   requests are sent before. SASL is spoken with the mechanisms of `stormkeeper.sasl`.
 - The answer to an authentication overtakes others, and goes to whom it belongs.
@@ -16,8 +19,9 @@ calls each. `Wire` takes its place:
 - An answer to another request than the one that was asked, while the connection is made, breaks
   the connection; kazoo's thread would end of it.
 
-It is a subclass that knows kazoo's own: ``tests/state/test_kazoo.py`` says what of.
-All but `Wire.submit` runs on kazoo's thread.
+It is a subclass that knows kazoo's own: ``tests/state/test_kazoo.py`` says what of, and
+pyproject.toml has the version up to which that is known.
+All but `Wire.submit` and `Wire.withdraw` runs on kazoo's thread.
 """
 
 import contextlib
@@ -25,17 +29,15 @@ import logging
 import random
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from kazoo.client import CLOSED_STATES
 from kazoo.exceptions import (
     AuthFailedError,
-    ConnectionClosedError,
     ConnectionDropped,
     MarshallingError,
-    SessionExpiredError,
 )
 from kazoo.protocol.connection import (
     _CONNECTION_DROP,
@@ -50,8 +52,13 @@ from kazoo.retry import ForceRetryError
 
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.sasl import Mechanism
-from stormkeeper.state.zookeeper_answers import Answer
-from stormkeeper.state.zookeeper_errors import Failure, failure_to_connect, failure_to_resolve
+from stormkeeper.state.zookeeper_answers import Answer, Answers
+from stormkeeper.state.zookeeper_errors import (
+    Failure,
+    NotSentError,
+    failure_to_connect,
+    failure_to_resolve,
+)
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +83,9 @@ _WITHOUT_TLS: Final = (
 _WAKE_UPS: Final = 4096
 
 _LARGEST_XID: Final = 2**31 - 1
+
+#: When requests are sent.
+_CONNECTED: Final = (KeeperState.CONNECTED, KeeperState.CONNECTED_RO)
 
 
 class Wire(ConnectionHandler):  # type: ignore[misc]
@@ -106,6 +116,13 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
         )
         self._mechanism = mechanism
         self._on_refused = on_refused
+        # Held by who queues, withdraws or takes requests, and while the connection's state changes,
+        # so that nothing is queued while there is none. Nothing else is done under it that waits.
+        self._queueing = threading.Lock()
+        # States of a connection that is being made, to be told when it is.
+        self._held: list[KeeperState] | None = None
+        self._become_kazoos = client._session_callback
+        client._session_callback = self._become
         self._xid: int
         #: Why the last attempt to connect failed; None after one that did not.
         self.last_failure: Failure | None = None
@@ -122,20 +139,44 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
     def submit(self, requests: Sequence[tuple[Any, Answer]]) -> None:
         """Queue requests, for kazoo's thread to send; each has an answer in the end.
 
-        Does not block, and may be called from any thread but kazoo's.
+        That is `NotSentError` where there is no connection, or none any more before they were sent.
+        Does not wait for a server, and may be called from any thread but kazoo's.
         """
-        client = self.client
-        state, queue = client._state, client._queue
-        if state not in CLOSED_STATES:
-            queue.extend(requests)
-            awake = self._wake()
-            # It is said that a session has ended before its queue is emptied, and then replaced.
-            if awake and client._queue is queue and client._state not in CLOSED_STATES:
+        with self._queueing:
+            client = self.client
+            # The byte may come first: kazoo's thread looks into the queue under the lock.
+            if client._state in _CONNECTED and self._wake():
+                client._queue.extend(requests)
                 return
-            # It ended between these lines, and nobody looks into its queue any more.
-        error = SessionExpiredError() if state not in CLOSED_STATES else ConnectionClosedError()
-        for _, answer in requests:
-            answer.set_exception(error)
+        _were_not_sent(requests)
+
+    def withdraw(self, answers: Answers) -> int:
+        """Have those of some requests not sent that still wait for it; returns how many did."""
+        with self._queueing:
+            queue = self.client._queue
+            unsent: list[tuple[Any, Any]] = []
+            # One by one, as kazoo itself appends to it at any time.
+            for _ in range(len(queue)):
+                queued = queue.popleft()
+                mine = isinstance(queued[1], Answer) and queued[1].belongs_to(answers)
+                (unsent if mine else queue).append(queued)
+        _were_not_sent(unsent)
+        return len(unsent)
+
+    def _become(self, state: KeeperState) -> None:
+        """Take a state of the connection, and fail what was not sent in one that is lost."""
+        if self._held is not None:
+            self._held.append(state)
+            return
+        unsent = []
+        with self._queueing:
+            # Who was refused is told so, sent or not: that is kazoo's to say.
+            if state not in (*_CONNECTED, KeeperState.AUTH_FAILED):
+                queue = self.client._queue
+                unsent = [queue.popleft() for _ in range(len(queue))]
+            # It fails what was sent.
+            self._become_kazoos(state)
+        _were_not_sent(unsent)
 
     def _wake(self) -> bool:
         """Have kazoo's thread look into the queue; returns whether there is one to look."""
@@ -151,8 +192,8 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
     # What kazoo's loop calls.
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        # First the bytes, then the queue: a request is queued before its byte is sent, so that one
-        # that is not seen here has its byte still to come. A byte too many is harmless.
+        # First the bytes, then the queue: a request that is not seen here has its byte still to
+        # come. A byte too many is harmless.
         with contextlib.suppress(BlockingIOError):
             self._read_sock.recv(_WAKE_UPS, socket.MSG_DONTWAIT)
         client = self.client
@@ -164,51 +205,51 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
         if client._pending and client._pending[-1][0].type == Close.type:
             # The server hangs up; whatever is queued behind the end is kazoo's to fail.
             return
-        queue = client._queue
-        if queue and _is_order(queue[0][0]):
+        with self._queueing:
+            queue = client._queue
+            is_order = queue and _is_order(queue[0][0])
+            frames = bytearray() if is_order else self._take_queued()
+        if is_order:
             super()._send_request(read_timeout, connect_timeout)
-        else:
-            self._send_queued(connect_timeout)
+        elif frames:
+            self._write(frames, connect_timeout)
 
-    def _send_queued(self, connect_timeout: float) -> None:
-        """Send as much of what is queued as one write takes."""
+    def _take_queued(self) -> bytearray:
+        """Take as much of what is queued as one write takes; it waits for its answers from now on.
+
+        Whatever becomes of the write: a part of it may be sent.
+        """
         client = self.client
         queue = client._queue
-        sent: list[tuple[Any, Any, int]] = []
         frames = bytearray()
-        try:
-            while queue and len(sent) < WRITE_REQUESTS and len(frames) < WRITE_BYTES:
-                request, answer = queue[0]
-                if _is_order(request):
-                    break
-                try:
-                    body = request.serialize()
-                except Exception as error:
-                    # It fails alone: raised here, it would end the thread, and all others with it.
-                    queue.popleft()
-                    answer.set_exception(_unwritable(error))
-                    continue
-                if request.type == Auth.type:
-                    xid = AUTH_XID
-                else:
-                    xid = self._xid % _LARGEST_XID + 1
-                    self._xid = xid
-                frames += int_struct.pack(int_int_struct.size + len(body))
-                frames += int_int_struct.pack(xid, request.type)
-                frames += body
-                queue.popleft()
-                sent.append((request, answer, xid))
-                if request.type == Close.type:
-                    break
-            if queue:
-                # Their bytes have been taken.
-                self._wake()
-            if sent:
-                self._write(frames, connect_timeout)
-        finally:
-            # In the order of the wire. Also when the write failed: then kazoo fails them, as it
-            # does those that are queued.
-            client._pending.extend(sent)
+        taken = 0
+        while queue and taken < WRITE_REQUESTS and len(frames) < WRITE_BYTES:
+            request, answer = queue[0]
+            if _is_order(request):
+                break
+            queue.popleft()
+            try:
+                body = request.serialize()
+            except Exception as error:
+                # It fails alone: raised here, it would end the thread, and all others with it.
+                answer.set_exception(_unwritable(error))
+                continue
+            if request.type == Auth.type:
+                xid = AUTH_XID
+            else:
+                xid = self._xid % _LARGEST_XID + 1
+                self._xid = xid
+            frames += int_struct.pack(int_int_struct.size + len(body))
+            frames += int_int_struct.pack(xid, request.type)
+            frames += body
+            client._pending.append((request, answer, xid))
+            taken += 1
+            if request.type == Close.type:
+                break
+        if queue:
+            # Their bytes have been taken.
+            self._wake()
+        return frames
 
     def _read_socket(self, read_timeout: float) -> Any:
         while True:
@@ -318,11 +359,9 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
             raise
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
-        client = self.client
         self._received, self._served = b"", 0
         # kazoo calls the connection made before it has authenticated.
-        held: list[KeeperState] = []
-        client._session_callback = held.append
+        held = self._held = []
         try:
             timeouts = super()._connect(host, hostip, port)
         except AuthFailedError as error:
@@ -334,12 +373,12 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
             self._failures[f"{host}:{port}"] = self.last_failure
             raise
         finally:
-            del client._session_callback
+            self._held = None
         self.last_failure = None
         self._failures.clear()
         self._is_told = False
         for state in held:
-            client._session_callback(state)
+            self._become(state)
         return timeouts
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -413,6 +452,12 @@ class _Unlogged:
 
     def __repr__(self) -> str:
         return f"{self._name}(***)"
+
+
+def _were_not_sent(queued: Sequence[tuple[Any, Any]]) -> None:
+    for _, answer in queued:
+        if answer is not None:
+            answer.set_exception(NotSentError())
 
 
 def _unwritable(error: Exception) -> MarshallingError:
