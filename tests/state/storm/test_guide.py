@@ -26,7 +26,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 COMMANDS = [
     line
     for line in re.findall(r"(?m)^storm state .*$", PAGE)
-    if not line.startswith("storm state watch")
+    if "watch" not in line
 ]
 
 #: The rows of the tree: node, value, written by, read by, watched for.
