@@ -261,6 +261,22 @@ def test_other_names_are_none_of_locks(name):
     assert in_line({name: node(1)}) == []
 
 
+@pytest.mark.parametrize(
+    ("holder", "nimbus"),
+    [
+        (b"nimbus1.example:6627:6628", ("nimbus1.example", 6627, 6628)),
+        (b"nimbus1.example:6627", ("nimbus1.example", 6627, 0)),
+        (b"storm local", None),
+        (b"", None),
+        (b"\xff:6627:\xff", None),
+    ],
+)
+def test_a_lock_says_which_nimbus_holds_it(session, holder, nimbus):
+    """As Storm's do, before and since 2.6.4."""
+    lock = locks.take(session, holder)
+    assert [lock.nimbus, locks.queue(session)[0].nimbus] == [nimbus, nimbus]
+
+
 def test_a_lock_is_not_another_one_of_its_name():
     line = in_line({"latch-0000000001": node(7)})
     with pytest.raises(NotLeaderError):

@@ -196,6 +196,10 @@ def test_components_are_encoded_as_java_does():
         ("[::1]:6627:0", ("[::1]", 6627, 0)),
         ("n1.example", None),
         ("n1:x", None),
+        ("n1:6627:", None),
+        ("n1:6627:0:1", None),
+        ("n1:٦٦٢٧", None),
+        ("n1:" + "6" * 5000, None),
         ("", None),
     ],
 )

@@ -30,6 +30,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.state import paths
+from stormkeeper.state.paths import NimbusId
 from stormkeeper.state.storage import ClusterState, NodeData, StateReader
 
 #: What is between the GUID and the number in a lock's name: Curator's for a leader latch.
@@ -52,11 +53,16 @@ class Lock:
     #: The id of the session that it ends with.
     session_id: int
 
-    #: Who says to hold it: ``host:port:tlsPort`` of a Nimbus.
+    #: Who says to hold it.
     holder: bytes
 
     #: Whether its value was set since: then it keeps its place, and lets no write through.
     revoked: bool = False
+
+    @property
+    def nimbus(self) -> NimbusId | None:
+        """The Nimbus that says to hold it, None where its value is none of a Nimbus."""
+        return paths.parse_nimbus_id(self.holder.decode(errors="replace"))
 
 
 def take(state: ClusterState, holder: bytes = b"") -> Lock:
@@ -67,7 +73,7 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
     state
         The session that the lock is to end with.
     holder
-        The node's value: who this is.
+        The node's value: who this is. A Nimbus writes its `stormkeeper.state.paths.NimbusId`.
 
     Raises
     ------

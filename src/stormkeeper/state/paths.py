@@ -82,6 +82,10 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000
 
 _LAST_ERROR = "-last-error"
 
+_NIMBUS_ID = re.compile(
+    r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>[0-9]{1,5})(:(?P<tls>[0-9]{1,5}))?"
+)
+
 #: The longest number in a name that every reader can hold in 32 bits; anybody may write a path to
 #: a Pacemaker.
 _DIGITS = 9
@@ -249,13 +253,13 @@ def parse_component_errors(path: str) -> ComponentErrors | None:
     return ComponentErrors(names[0], unquote_plus(name), name != names[1])
 
 
-def nimbus(nimbus_id: str) -> str:
-    """Where a Nimbus registers itself by its id, see `NimbusId`."""
-    return _join(NIMBUSES, nimbus_id)
+def nimbus(name: str) -> str:
+    """Where a Nimbus registers itself: by its host, or as ``host:port``."""
+    return _join(NIMBUSES, name)
 
 
 class NimbusId(NamedTuple):
-    """A Nimbus by its addresses; `tls_port` is 0 where there is none."""
+    """A Nimbus by its addresses, as locks and blobs name it; `tls_port` is 0 where it has none."""
 
     host: str
     port: int
@@ -266,8 +270,8 @@ class NimbusId(NamedTuple):
 
 
 def parse_nimbus_id(text: str) -> NimbusId | None:
-    """Read ``host:port:tlsPort`` or Storm 2's ``host:port``, None when it is neither."""
-    match = re.fullmatch(r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>\d+)(:(?P<tls>\d+))?", text)
+    """Read ``host:port:tlsPort``, or ``host:port`` of before 2.6.4; None when it is neither."""
+    match = _NIMBUS_ID.fullmatch(text)
     return NimbusId(match["host"], int(match["port"]), int(match["tls"] or 0)) if match else None
 
 

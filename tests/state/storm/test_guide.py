@@ -23,11 +23,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "cluster-state.md").read_text(encod
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 #: What is typed in a shell and ends by itself.
-COMMANDS = [
-    line
-    for line in re.findall(r"(?m)^storm state .*$", PAGE)
-    if "watch" not in line
-]
+COMMANDS = [line for line in re.findall(r"(?m)^storm state .*$", PAGE) if "watch" not in line]
 
 #: The rows of the tree: node, value, written by, read by, watched for.
 ROWS = [
@@ -43,7 +39,7 @@ LAYOUT = {
     paths.log_config("<id>"),
     paths.profiler_config("<id>", "<node>", "<port>", "<action>"),
     paths.supervisor("<supervisor>"),
-    paths.nimbus(str(paths.NimbusId("<host>", "<port>", "<tls port>"))),
+    paths.nimbus("<host>"),
     f"{paths.LEADER_LOCK}/_c_<guid>-latch-<number>",
     paths.LEADER_INFO,
     paths.workerbeat("<id>", "<node>", "<port>"),

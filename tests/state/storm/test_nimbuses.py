@@ -1,9 +1,14 @@
+"""Nimbuses by their hosts, as Storm's register themselves, and several on one machine."""
+
 import pytest
 
+from stormkeeper.errors import NoNodeError, StateUnavailableError
 from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
-from stormkeeper.state.paths import NimbusId
+from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary
+
+HOST = "nimbus1.example"
 
 
 @pytest.fixture
@@ -12,40 +17,156 @@ def ensemble():
     return MemoryEnsemble(inline=True)
 
 
-def summary(host="nimbus1.example", **changes):
-    return NimbusSummary(host, 6627, changes.get("uptime_secs", 77), False, "2.8.0", 0)
+@pytest.fixture
+def other(open_storm):
+    """Another process."""
+    return open_storm()
 
 
-def test_nimbuses_register_under_their_ids_and_are_read_in_their_order(storm, memory):
+def summary(host=HOST, port=6627, **changes):
+    return NimbusSummary(host, port, changes.get("uptime_secs", 77), False, "2.8.0", 0)
+
+
+def registered(memory):
+    """What is registered where, by the ports that the records have."""
+    nodes = memory.children_data(paths.NIMBUSES)
+    return {name: Codec().read(NimbusSummary, node.data).port for name, node in nodes.items()}
+
+
+def test_nimbuses_register_by_their_hosts_and_are_read_in_their_order(storm, other, memory):
     second, first = summary("nimbus2.example"), summary()
     assert storm.nimbuses() == []
-    storm.add_nimbus_host(NimbusId("nimbus2.example", 6627, 0), second)
-    storm.add_nimbus_host("nimbus1.example:6627:0", first)
+    storm.add_nimbus_host(second)
+    other.add_nimbus_host(first)
     assert storm.nimbuses() == [first, second]
-    assert memory.get_children(paths.NIMBUSES) == [
-        "nimbus1.example:6627:0",
-        "nimbus2.example:6627:0",
-    ]
+    assert memory.get_children(paths.NIMBUSES) == [HOST, "nimbus2.example"]
 
 
-def test_what_an_earlier_life_left_is_replaced(ensemble, storm):
+def test_a_nimbus_says_something_new(storm, memory):
+    storm.add_nimbus_host(summary())
+    storm.add_nimbus_host(summary(uptime_secs=1))
+    assert storm.nimbuses() == [summary(uptime_secs=1)]
+    assert memory.get_children(paths.NIMBUSES) == [HOST]
+
+
+def test_what_an_earlier_life_left_is_replaced(ensemble, storm, memory):
     former = ensemble.session()
-    former.set_ephemeral_node(paths.nimbus("nimbus1.example:6627:0"), b"left over")
-    storm.add_nimbus_host("nimbus1.example:6627:0", summary(uptime_secs=1))
+    for left in (Codec().write(summary()), b"left over"):
+        former.set_ephemeral_node(paths.nimbus(HOST), left)
+        storm.add_nimbus_host(summary(uptime_secs=1))
+        assert memory.get_stat(paths.nimbus(HOST)).owner == memory.session_id
     former.close()
     assert [nimbus.uptime_secs for nimbus in storm.nimbuses()] == [1]
     assert storm.unreadable == 0
 
 
-def test_those_of_storm_2_without_a_tls_port_are_read(storm):
-    said = NimbusSummary("nimbus1.example", 6627, 77, True, "2.8.0")
-    storm.add_nimbus_host("nimbus1.example:6627", said)
+class TestSeveralOnOneMachine:
+    def test_the_second_has_its_port_in_its_name(self, storm, other, memory):
+        storm.add_nimbus_host(summary())
+        for _ in range(2):
+            other.add_nimbus_host(summary(port=6628))
+            assert registered(memory) == {HOST: 6627, f"{HOST}:6628": 6628}
+        assert storm.nimbuses() == [summary(), summary(port=6628)]
+
+    def test_two_of_one_process_are_two(self, storm, memory):
+        storm.add_nimbus_host(summary())
+        storm.add_nimbus_host(summary(port=6628))
+        assert registered(memory) == {HOST: 6627, f"{HOST}:6628": 6628}
+
+    def test_the_second_takes_the_first_ones_place_when_it_says_something_new(
+        self, storm, other, memory
+    ):
+        other.add_nimbus_host(summary())
+        storm.add_nimbus_host(summary(port=6628))
+        other.disconnect()
+        storm.add_nimbus_host(summary(port=6628, uptime_secs=1))
+        assert registered(memory) == {HOST: 6628}
+
+    def test_one_of_storm_s_is_the_first(self, ensemble, storm, memory):
+        theirs = ensemble.session()
+        theirs.set_ephemeral_node(paths.nimbus(HOST), Codec().write(summary()))
+        storm.add_nimbus_host(summary(port=6628))
+        assert registered(memory) == {HOST: 6627, f"{HOST}:6628": 6628}
+
+    def test_of_two_who_come_at_once_the_one_whose_place_is_taken_finds_another(
+        self, ensemble, storm, other, memory, monkeypatch
+    ):
+        read = memory.read_many
+
+        def late(paths, watch=False):
+            found = read(paths, watch)
+            monkeypatch.undo()
+            other.add_nimbus_host(summary())
+            return found
+
+        monkeypatch.setattr(memory, "read_many", late)
+        storm.add_nimbus_host(summary(port=6628))
+        assert registered(memory) == {HOST: 6628}
+        ensemble.deliver()
+        assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
+
+
+class TestAfterALostSession:
+    def test_each_has_its_place_again(self, ensemble, storm, other, memory):
+        storm.add_nimbus_host(summary())
+        other.add_nimbus_host(summary(port=6628))
+        for process in (other, storm):
+            ensemble.expire(process.state)
+            ensemble.deliver()
+        assert registered(memory) == {HOST: 6627, f"{HOST}:6628": 6628}
+
+    def test_whose_place_was_taken_meanwhile_goes_to_another(self, ensemble, storm, other, memory):
+        storm.add_nimbus_host(summary())
+        ensemble.suspend(storm.state)
+        ensemble.end_session(storm.state)
+        other.add_nimbus_host(summary(port=6628))
+        ensemble.resume(storm.state)
+        ensemble.deliver()
+        assert registered(other.state) == {HOST: 6628, f"{HOST}:6627": 6627}
+        # It is a registration like any other: it comes back, too.
+        ensemble.expire(storm.state)
+        ensemble.deliver()
+        assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
+
+    def test_what_a_later_life_has_is_left_to_it(self, ensemble, storm, other, memory):
+        storm.add_nimbus_host(summary())
+        ensemble.suspend(storm.state)
+        ensemble.end_session(storm.state)
+        other.add_nimbus_host(summary(uptime_secs=1))
+        ensemble.resume(storm.state)
+        ensemble.deliver()
+        assert storm.nimbuses() == [summary(uptime_secs=1)]
+        assert memory.get_stat(paths.nimbus(HOST)).owner == other.state.session_id
+
+    def test_after_the_end_nothing_is_registered(self, ensemble, storm, other, memory):
+        other.add_nimbus_host(summary())
+        other.disconnect()
+        ensemble.deliver()
+        assert storm.nimbuses() == []
+        with pytest.raises(NoNodeError):
+            memory.get_children(f"{paths.NIMBUSES}/{HOST}")
+
+
+def test_an_answer_that_is_lost_leaves_no_second_registration(ensemble, storm, memory):
+    ensemble.lose_answer(storm.state, applied=True)
+    with pytest.raises(StateUnavailableError):
+        storm.add_nimbus_host(summary())
+    ensemble.resume(storm.state)
+    storm.add_nimbus_host(summary())
+    assert registered(memory) == {HOST: 6627}
+
+
+@pytest.mark.parametrize("name", [HOST, f"{HOST}:6627", f"{HOST}:6627:0"])
+def test_all_names_are_read(ensemble, storm, name):
+    """Storm's own, that of a second one, and what is in the tree of old."""
+    said = NimbusSummary(HOST, 6627, 77, True, "2.8.0")
+    ensemble.session().set_ephemeral_node(paths.nimbus(name), Codec().write(said))
     assert storm.nimbuses() == [said]
 
 
 def test_a_nimbus_that_comes_is_told(storm, ensemble):
     told = []
     storm.nimbuses(callback=lambda: told.append(1))
-    storm.add_nimbus_host("nimbus1.example:6627:0", summary())
+    storm.add_nimbus_host(summary())
     ensemble.deliver()
     assert told == [1]

@@ -95,7 +95,7 @@ def test_what_a_supervisor_says_anew_is_no_coming_or_going(storm, ensemble):
 def test_another_record_is_no_registration_and_no_heartbeat(storm, memory):
     for write, cls in (
         (lambda: storm.supervisor_heartbeat("a", None), "SupervisorInfo"),
-        (lambda: storm.add_nimbus_host(paths.NimbusId("a", 1, 0), None), "NimbusSummary"),
+        (lambda: storm.add_nimbus_host(None), "NimbusSummary"),
         (lambda: storm.set_worker_heartbeat("a", "b", 1, None), "ClusterWorkerHeartbeat"),
         (lambda: storm.set_task_heartbeat("a", 1, None), "TaskHeartbeat"),
     ):

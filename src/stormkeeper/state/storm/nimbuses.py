@@ -1,20 +1,36 @@
-"""The Nimbuses: each keeps a record of itself for as long as its session lives."""
+"""The Nimbuses: each keeps a record of itself for as long as its session lives.
+
+As in Storm it is at the host's name, by which tools know a Nimbus. Of several on one machine the
+others have their ports in their nodes' names. Whoever reads takes host and port from the record.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from typing import Final
+
+from stormkeeper.errors import SerializationError, StateClosedError, StateError
 from stormkeeper.state import paths
-from stormkeeper.state.storm.codec import checked
-from stormkeeper.state.storm.dispatch import Callback
+from stormkeeper.state.storage import ClusterState, NodeData
+from stormkeeper.state.storm.codec import Codec, checked
+from stormkeeper.state.storm.dispatch import Callback, Dispatch
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import SessionWrites
+from stormkeeper.state.watches import Watched
 from stormkeeper.thrift.records import NimbusSummary
+
+log = logging.getLogger(__name__)
+
+#: How often a Nimbus looks for a place while others take and leave theirs.
+ROUNDS: Final = 20
 
 
 class NimbusReads(Reading):
     """Which Nimbuses there are."""
 
     def nimbuses(self, callback: Callback | None = None) -> list[NimbusSummary]:
-        """Return what every Nimbus says of itself, in the order of their ids.
+        """Return what every Nimbus says of itself, in the order of their nodes' names.
 
         A record that cannot be read is left out, logged and counted. `callback` is told, once,
         when a Nimbus comes or goes.
@@ -27,12 +43,95 @@ class NimbusReads(Reading):
 class NimbusWrites(SessionWrites):
     """What a Nimbus says of itself."""
 
-    def add_nimbus_host(self, nimbus_id: str | paths.NimbusId, summary: NimbusSummary) -> None:
-        """Register a Nimbus under its id, such as ``nimbus1.example:6627:0``.
+    _nimbus_places: dict[tuple[str, int], NimbusPlace]
 
-        It is there until its session ends or is closed, and again in the session that follows one
-        that was lost. What an earlier life of it left is replaced.
+    def add_nimbus_host(self, summary: NimbusSummary) -> None:
+        """Register a Nimbus under its host, or say something new of it.
+
+        Where another one that lives is registered under the host, with another port, it is
+        ``host:port``. It is there until its session ends or is closed, and again in the session
+        that follows one that was lost, wherever there is a place then. What an earlier life of it
+        left is replaced.
         """
-        self._state.set_ephemeral_node(
-            paths.nimbus(str(nimbus_id)), self._codec.write(checked(NimbusSummary, summary))
+        data = self._codec.write(checked(NimbusSummary, summary))
+        nimbus = (summary.host, summary.port)
+        place = NimbusPlace(self._state, self._codec, self._dispatch, *nimbus)
+        self._nimbus_places.setdefault(nimbus, place).take(data)
+
+
+class NimbusPlace:
+    """Where one Nimbus is registered. Safe for many threads."""
+
+    def __init__(
+        self, state: ClusterState, codec: Codec, dispatch: Dispatch, host: str, port: int
+    ) -> None:
+        self._state = state
+        self._codec = codec
+        self._dispatch = dispatch
+        self._port = port
+        self._of_host = paths.nimbus(host)
+        self._of_its_own = paths.nimbus(f"{host}:{port}")
+        self._lock = threading.Lock()
+        self._data = b""
+
+    def take(self, data: bytes) -> None:
+        """Register `data`, in the place of what an earlier life left."""
+        with self._lock:
+            self._data = data
+            self._settle(over_others=True)
+
+    def _look_again(self) -> None:
+        """Find a place again if it is another one's by now, as after a lost session."""
+        try:
+            with self._lock:
+                self._settle(over_others=False)
+        except StateClosedError:
+            pass
+        except StateError as error:
+            log.warning("the Nimbus of %s may not be registered: %s", self._of_its_own, error)
+
+    def _settle(self, *, over_others: bool) -> None:
+        """Write until it is there, and watched.
+
+        Parameters
+        ----------
+        over_others
+            Whether to replace what another life of this Nimbus has written.
+        """
+        path = self._of_host
+        for _ in range(ROUNDS):
+            node = self._watched(path)
+            is_ours = node is not None and node.stat.owner == self._state.session_id
+            if path == self._of_host and node is not None and self._is_anothers(node):
+                self._dispatch.forget(Watched.NODE, path, self._look_again)
+                path = self._of_its_own
+            elif is_ours and node is not None and node.data == self._data:
+                if path == self._of_host:
+                    self._leave(self._of_its_own)
+                return
+            elif node is None or is_ours or over_others:
+                # Whoever comes in between is replaced, and finds another place by its watch.
+                self._state.set_ephemeral_node(path, self._data)
+            else:
+                self._dispatch.forget(Watched.NODE, path, self._look_again)
+                return
+        raise StateError(
+            f"cannot register {self._of_its_own}: others took its place {ROUNDS} times meanwhile"
         )
+
+    def _watched(self, path: str) -> NodeData | None:
+        with self._dispatch.once(Watched.NODE, path, self._look_again) as watch:
+            [node] = self._state.read_many([path], watch)
+        return node
+
+    def _is_anothers(self, node: NodeData) -> bool:
+        try:
+            return self._codec.read(NimbusSummary, node.data).port != self._port
+        except SerializationError:
+            return False
+
+    def _leave(self, path: str) -> None:
+        stat = self._state.get_stat(path)
+        if stat is not None and stat.owner == self._state.session_id:
+            self._dispatch.forget(Watched.NODE, path, self._look_again)
+            self._state.delete_node(path)
