@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 KERBEROS := $(VENV)/kerberos
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test test-slow lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate format clean
+.PHONY: help setup run test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -33,6 +33,9 @@ test: $(KERBEROS) ## the tests, against real ZooKeeper, Spark and daemons
 
 test-slow: $(KERBEROS) ## the slow ones, which `make test` leaves out (one alone: pytest FILE::NAME)
 	@$(PYTEST) -m slow $(ARGS)
+
+test-busy: $(KERBEROS) ## `make test` beside busy loops and thousands of connections (TIMES=3)
+	@$(BIN)/python tests/support/busy.py --times $(or $(TIMES),3) $(MAKE) test
 
 lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff format --check .
