@@ -10,9 +10,12 @@ from pacemaker import compiling, running, servers
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client import PacemakerClient
 
-pytestmark = pytest.mark.skipif(
-    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
-)
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(
+        not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
+    ),
+]
 
 
 @pytest.fixture

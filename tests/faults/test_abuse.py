@@ -28,6 +28,8 @@ from stormkeeper.pacemaker.client import pool
 from support.pacemaker import PacemakerProcess
 from support.waiting import until
 
+pytestmark = pytest.mark.alone
+
 STORE_BYTES: Final = 4_000_000
 PER_ADDRESS: Final = 200
 KEPT: Final = {

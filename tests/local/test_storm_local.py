@@ -157,6 +157,7 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     assert set(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_killed_pacemaker_is_left_for_the_other_and_killed_worker_is_dead(local, text, tmp_path):
     folder, _, _ = text
     timeout, trigger = 10, 5

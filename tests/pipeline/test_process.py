@@ -145,6 +145,7 @@ def status_of(rows, storm_id):
     return rows[storm_id]["status"] if storm_id in rows else None
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(300)  # two starts of Spark, and workers' silences
 def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):

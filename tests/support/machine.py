@@ -1,7 +1,7 @@
 """Lets tests that judge times have the machine to themselves, when several run at once.
 
-With ``pytest -n``, every test holds a lock with all others of the run, and one that measures holds
-it alone.
+With ``pytest -n``, every test holds a lock with all others of the run, and one with the mark
+``alone`` holds it alone.
 """
 
 import fcntl
@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-#: Folders of tests that measure.
-MEASURING = ("bench", "faults")
 
 
 @contextmanager
@@ -42,6 +39,6 @@ def its_turn(
     if not hasattr(request.config, "workerinput"):  # nobody else is there
         yield
         return
-    alone = not set(MEASURING).isdisjoint(request.path.parts)
+    alone = request.node.get_closest_marker("alone") is not None
     with turn(tmp_path_factory.getbasetemp().parent, alone=alone):
         yield

@@ -110,6 +110,7 @@ def text(tmp_path):
     return folder, lines, words
 
 
+@pytest.mark.slow
 def test_word_count_is_exact_over_an_outage_a_stop_and_a_restart(start, pacemakers, text, tmp_path):
     folder, lines, words = text
     output = tmp_path / "totals.json"
@@ -274,12 +275,16 @@ query = spark.readStream.format("rate").load().writeStream.format("noop").queryN
 @pytest.mark.parametrize(
     "code",
     [
-        ENDLESS,
-        PLAIN_ENDLESS,
-        PLAIN_ENDLESS + "query.awaitTermination()\n",
-        PLAIN_ENDLESS + "threading.Event().wait()\n",
+        pytest.param(ENDLESS, id="topology"),
+        *(
+            pytest.param(PLAIN_ENDLESS + rest, marks=pytest.mark.slow, id=name)
+            for rest, name in (
+                ("", "query left running"),
+                ("query.awaitTermination()\n", "awaited query"),
+                ("threading.Event().wait()\n", "script's own wait"),
+            )
+        ),
     ],
-    ids=["topology", "query left running", "awaited query", "script's own wait"],
 )
 def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, script, code):
     worker = start(script(code))
@@ -308,6 +313,7 @@ rates.writeStream.queryName("held").foreachBatch(hold).start().awaitTermination(
 """
 
 
+@pytest.mark.slow
 def test_a_batch_without_end_holds_up_a_stop_for_no_longer_than_all_of_it_may_take(start, script):
     worker = start(script(SLOW))
     worker.wait_for(r"^in the batch$")
