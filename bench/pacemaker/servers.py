@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from pacemaker.compiling import compiled
+from stormkeeper.local import ports
 
 HOST = "127.0.0.1"
 START_SECS = 60
@@ -42,12 +43,6 @@ def on_cores(chosen):
             os.sched_setaffinity(0, chosen)
 
     return settle
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
 
 
 class Server:
@@ -96,7 +91,7 @@ class Server:
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def start(self):
-        self.port = free_port()
+        self.port = ports.reserve(HOST)
         self._folder = tempfile.mkdtemp(prefix="bench-")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the server
         self._process = subprocess.Popen(

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import dev_zookeeper
+from stormkeeper.local import dev_zookeeper, ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word
+from support.outgoing import connected_from
 from support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -46,6 +47,17 @@ def test_a_started_server_is_started_again_on_its_port(server):
     assert server.pid != first[1]
 
 
+def test_its_port_is_nobody_elses_while_it_is_down(server):
+    server.start()
+    os.kill(server.pid, signal.SIGKILL)
+    server.stop()
+    with pytest.raises(LocalClusterError, match="none of 1 TCP ports"):
+        ports.reserve(among=[server.port])
+    with connected_from([server.port]) as got:
+        assert got != [server.port]
+        server.start()
+
+
 def test_a_folder_with_any_name(tmp_path):
     with DevZooKeeper(tmp_path / "zoo kéeper \\ x") as server:
         assert server.running
@@ -77,18 +89,8 @@ def test_a_port_taken_while_the_server_starts(tmp_path, monkeypatch):
             server.start()
         assert not server.running
 
-        found = iter([port, 0])
-        real = dev_zookeeper.socket.socket
-
-        def next_port(host, _port):
-            chosen = next(found)
-            if chosen:
-                return chosen
-            with real() as probe:
-                probe.bind((host, 0))
-                return probe.getsockname()[1]
-
-        monkeypatch.setattr(dev_zookeeper, "_free_port", next_port)
+        found = iter([port, ports.reserve()])
+        monkeypatch.setattr(dev_zookeeper, "_free_port", lambda _host, _port: next(found))
         with DevZooKeeper(tmp_path / "any") as server:
             assert server.port != port
 

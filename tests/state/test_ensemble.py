@@ -1,5 +1,6 @@
 """What holds between sessions with different members of an ensemble."""
 
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ from stormkeeper.errors import BadVersionError, TransactionError
 from stormkeeper.state.storage import EventType
 from stormkeeper.state.zookeeper import ZooKeeperState
 from support.hearing import Hearing
+from support.outgoing import connected_from
 from support.stores import settings_for
 from support.waiting import until
 
@@ -25,6 +27,16 @@ def sessions(zookeeper_ensemble, zookeeper_root):
     yield opened
     for session in opened:
         session.close()
+
+
+def test_a_member_that_is_down_loses_no_port_to_a_connection(zookeeper_ensemble):
+    members = zookeeper_ensemble.members
+    settings = (members[0].data_dir / "zoo.cfg").read_text()
+    among_them = re.findall(r"^server\..=127\.0\.0\.1:(\d+):(\d+)$", settings, re.MULTILINE)
+    wanted = [member.port for member in members] + [int(p) for pair in among_them for p in pair]
+    assert len(set(wanted)) == 9
+    with connected_from(wanted) as got:
+        assert not set(got) & set(wanted)
 
 
 def test_what_one_member_took_another_has_after_a_sync(sessions):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import LocalClusterError
+from stormkeeper.local import ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word
 from support.waiting import until
 
@@ -98,9 +98,8 @@ def zookeeper_ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ens
 
 
 def _members(folder: Path) -> list[DevZooKeeper]:
-    ports = iter(_free_ports(2 * MEMBERS))
     servers = {
-        f"server.{number}": f"127.0.0.1:{next(ports)}:{next(ports)}"
+        f"server.{number}": f"127.0.0.1:{ports.reserve()}:{ports.reserve()}"
         for number in range(1, MEMBERS + 1)
     }
     members = []
@@ -112,12 +111,6 @@ def _members(folder: Path) -> list[DevZooKeeper]:
             DevZooKeeper(place, settings={**SETTINGS, **servers}, jvm_options=JVM_OPTIONS)
         )
     return members
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _mode(member: DevZooKeeper) -> str | None:

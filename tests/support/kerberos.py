@@ -7,12 +7,13 @@ like) is this process's from then on, and so that of the daemons that tests star
 import importlib.util
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from stormkeeper.local import ports
 
 #: Where Debian puts the programs of a KDC, which are on no user's PATH.
 _PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist")
@@ -59,7 +60,7 @@ class KerberosRealm:
         self.folder = folder
         self._realm: Any = k5test.K5Realm(
             realm=self.name,
-            portbase=_free_port(),
+            portbase=ports.reserve(),
             krb5_conf=_CLIENT_SETTINGS,
             kdc_conf=_KDC_SETTINGS,
             create_user=False,
@@ -162,10 +163,3 @@ def kerberos_realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kerbero
             os.environ[name] = former[name]
         else:
             os.environ.pop(name, None)
-
-
-def _free_port() -> int:
-    with socket.socket() as tcp:
-        tcp.bind(("127.0.0.1", 0))
-        port: int = tcp.getsockname()[1]
-        return port

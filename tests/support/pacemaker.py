@@ -8,7 +8,6 @@ import json
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any, Self
 import pytest
 
 from stormkeeper.conf import Address
+from stormkeeper.local import ports
 from support.waiting import until
 
 _START_SECS = 30.0
@@ -33,7 +33,7 @@ class PacemakerProcess:
     Parameters
     ----------
     port
-        Where it listens; 0 for any free port, which stays the same from then on.
+        Where it listens; 0 for any free port, which is reserved for it.
     conf
         Further configuration.
     options
@@ -53,7 +53,7 @@ class PacemakerProcess:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.host = "127.0.0.1"
-        self.port = port
+        self.port = port or ports.reserve()
         self._options = list(options)
         self._environ = {"HOME": "/nonexistent", **(environ or {})}
         self._conf = dict(conf or {})
@@ -172,8 +172,7 @@ class PacemakerProcess:
 
 def nobody() -> Address:
     """Return an address at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return Address("127.0.0.1", listener.getsockname()[1])
+    return Address("127.0.0.1", ports.reserve())
 
 
 @pytest.fixture

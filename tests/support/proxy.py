@@ -6,6 +6,7 @@ import threading
 from typing import Self
 
 from stormkeeper.conf import Address
+from stormkeeper.local import ports
 
 
 class Proxy:
@@ -25,7 +26,7 @@ class Proxy:
         self._flowing.set()
         self._answering = threading.Event()
         self._answering.set()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", ports.reserve()))
         self.address = Address("127.0.0.1", self._listener.getsockname()[1])
         self._is_cut = False
         self._accept(self._listener)

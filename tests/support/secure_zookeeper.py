@@ -1,6 +1,5 @@
 """Real ZooKeeper servers that want to know who one is: by SASL, and over TLS by certificates."""
 
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from stormkeeper.conf import Address
+from stormkeeper.local import ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from support.certificates import Certificate
 
@@ -43,7 +43,7 @@ class SecureZooKeeper(DevZooKeeper):
         sasl_required: bool = False,
     ) -> None:
         folder.mkdir()
-        self.tls_address = Address("127.0.0.1", _free_port())
+        self.tls_address = Address("127.0.0.1", ports.reserve())
         users = " ".join(f'user_{name}="{password}"' for name, password in USERS.items())
         (folder / "jaas.conf").write_text(
             f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required {users}; }};"
@@ -117,8 +117,3 @@ def topology_conf(payload: str) -> Mapping[str, object]:
         "storm.zookeeper.topology.auth.scheme": "digest",
         "storm.zookeeper.topology.auth.payload": payload,
     }
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

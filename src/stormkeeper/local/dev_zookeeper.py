@@ -25,7 +25,7 @@ from stormkeeper.conf import Address
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import tether, zookeeper_jvm
+from stormkeeper.local import ports, tether, zookeeper_jvm
 from stormkeeper.local.java import find_java
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,8 @@ class DevZooKeeper:
         Holds its data, its configuration and its log; made if absent. What an earlier server left
         there is served again.
     port
-        TCP port to listen on; 0 for any free one, chosen at the first start and kept from then on.
+        TCP port to listen on; 0 for any free one, chosen at the first start and reserved from then
+        on, until this process ends.
     host
         Address to listen on.
     settings
@@ -385,18 +386,14 @@ def _keep(
 
 def _free_port(host: str, port: int) -> int:
     """Return `port` if nobody listens on it, or any such port for 0."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As the server itself will: a port with mere leftovers of connections is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return int(probe.getsockname()[1])
-    except OSError as error:
-        raise LocalClusterError(
-            f"ZooKeeper cannot listen on {host}:{port} ({error.strerror}): stop what uses the port,"
-            " or set storm.zookeeper.port to another one, or to 0 for any free one"
-        ) from error
+    if port == 0:
+        return ports.reserve(host)
+    if ports.is_free(host, port):
+        return port
+    raise LocalClusterError(
+        f"ZooKeeper cannot listen on {host}:{port} (it is in use): stop what uses the port,"
+        " or set storm.zookeeper.port to another one, or to 0 for any free one"
+    )
 
 
 def _in_use(address: Address) -> LocalClusterError:

@@ -1,0 +1,135 @@
+import contextlib
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import pytest
+
+from stormkeeper.conf import Address
+from stormkeeper.errors import LocalClusterError
+from stormkeeper.local import ports
+from support.outgoing import connected_from
+from support.pacemaker import nobody
+from support.proxy import Proxy
+
+HOLDER = """
+import sys
+from stormkeeper.local import ports
+print(*(ports.reserve(among=range(9_000, 9_200)) for _ in range(int(sys.argv[1]))), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holders(processes, each):
+    """Processes that reserve ports of the same few at once, and hold them; and what they have."""
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", HOLDER, str(each)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(processes)
+        ]
+        for process in started:
+            stack.callback(process.kill)
+        yield {process: list(map(int, process.stdout.readline().split())) for process in started}
+
+
+needs_linux = pytest.mark.skipif(not ports.OUTGOING.exists(), reason="only Linux says it there")
+
+
+@needs_linux
+def test_they_are_below_those_of_outgoing_connections():
+    first = int(ports.OUTGOING.read_text().split()[0])
+    assert all(1_024 <= ports.reserve() < first for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (32_768, range(10_000, 32_768)),
+        (49_152, range(10_000, 49_152)),
+        (10_001, range(10_000, 10_001)),
+        # None is left below, so any.
+        (10_000, range(10_000, 65_536)),
+        (1_024, range(10_000, 65_536)),
+    ],
+)
+def test_where_outgoing_connections_begin_elsewhere(first, expected):
+    assert ports.outside(first) == expected
+
+
+def test_a_system_that_does_not_say_where_they_begin(monkeypatch, tmp_path):
+    monkeypatch.setattr(ports, "OUTGOING", tmp_path / "ip_local_port_range")
+    assert 10_000 <= ports.reserve() < 32_768
+
+
+def test_nobody_gets_what_another_process_or_thread_has():
+    with holders(3, 40) as theirs:
+        with ThreadPoolExecutor(4) as threads:
+            mine = list(threads.map(lambda _: ports.reserve(among=range(9_000, 9_200)), range(40)))
+        found = [*mine, *chain.from_iterable(theirs.values())]
+        assert len(found) == 160
+        assert len(set(found)) == 160
+
+
+def test_those_of_a_process_that_was_killed_can_be_had_again():
+    with holders(1, 1) as found:
+        ((process, (port,)),) = found.items()
+        with pytest.raises(LocalClusterError):
+            ports.reserve(among=[port])
+        process.kill()
+        process.wait(30)
+        assert ports.reserve(among=[port]) == port
+
+
+def test_one_on_which_somebody_listens_is_passed_over():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        assert ports.reserve(among=[taken, 9_200]) == 9_200
+        with pytest.raises(LocalClusterError, match=r"none of 1 TCP ports .* is free: end what"):
+            ports.reserve(among=[taken])
+
+
+def test_one_with_leftovers_of_connections_is_free():
+    port = ports.reserve()
+    with (
+        socket.create_server(("127.0.0.1", port)) as listener,
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
+        accepted, _ = listener.accept()
+        accepted.close()  # first, so that it is this side that waits
+        assert client.recv(1) == b""
+    assert ports.is_free("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_said_at_once():
+    with pytest.raises(LocalClusterError, match=r"nobody can listen on 192\.0\.2\.1:\d+ \(Cannot"):
+        ports.reserve("192.0.2.1")
+
+
+def test_where_nothing_can_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(ports, "_file", [])
+    monkeypatch.setattr(ports, "FOLDERS", (str(tmp_path / "a"), str(tmp_path / "b")))
+    with pytest.raises(LocalClusterError, match=r"reserved in .*b \(No such file .*TMPDIR"):
+        ports.reserve()
+
+
+def test_no_outgoing_connection_gets_that_of_a_server_that_is_down(start_pacemaker):
+    pacemaker = start_pacemaker()
+    wanted = [pacemaker.port, nobody().port]
+    pacemaker.kill()
+    with Proxy(Address("127.0.0.1", pacemaker.port)) as proxy:
+        wanted.append(proxy.address.port)
+        proxy.cut()
+        with connected_from(wanted) as got:
+            assert not set(got) & set(wanted)
+            proxy.mend()
+            pacemaker.start()

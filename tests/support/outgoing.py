@@ -1,0 +1,36 @@
+"""Connections for which the system chooses just the port that a test names, if it may."""
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pytest
+
+#: Of Linux, 6.3 and newer: the ports to choose from, within those of outgoing connections.
+IP_LOCAL_PORT_RANGE: Final = 51
+
+
+@contextlib.contextmanager
+def connected_from(wanted: Iterable[int]) -> Iterator[list[int]]:
+    """Open a connection for each port, and yield those that they have: others where they must.
+
+    So chance has no part in what the system does for all connections that leave the choice to it.
+    """
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        got = []
+        for port in wanted:
+            client = stack.enter_context(socket.socket())
+            try:
+                client.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, only(port))
+            except OSError:
+                pytest.skip("this system does not let a connection narrow the choice of its port")
+            client.connect(listener.getsockname())
+            got.append(client.getsockname()[1])
+        yield got
+
+
+def only(port: int) -> bytes:
+    return struct.pack("=I", port << 16 | port)
