@@ -31,9 +31,11 @@ pytest_plugins = ["pytester"]
 
 def pytest_collection_modifyitems(config, items):
     tiers.select(config, items)
-    # So that at the end nobody waits for a file of minutes that was begun last.
+    # Files of minutes first, so that at the end nobody waits for one; and last those that want the
+    # machine alone, as by then nobody is in the middle of a long test that they would wait for.
     long = {item.path for item in items if item.get_closest_marker("spark") is not None}
-    items.sort(key=lambda item: item.path not in long)
+    alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
+    items.sort(key=lambda item: (item.path not in long, item.path in alone))
 
 
 @pytest.hookimpl(wrapper=True)
