@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.errors import TopologyError, WorkerError
+from stormkeeper.topology import faults
 from stormkeeper.topology.component import Component
 from stormkeeper.topology.plan import Edge, Plan, Query
 from stormkeeper.worker.counting import observation
@@ -101,10 +102,7 @@ def _output(component: Component, returned: Any) -> DataFrame:
                 f"{who} returned a DataStreamWriter, which ends a query: a spout returns the "
                 "DataFrame, and a bolt that reads from it writes it"
             )
-        raise TopologyError(
-            f"{who} returned a DataStreamWriter, which ends a query, but another bolt reads from "
-            "it: return a DataFrame, and write it in a bolt of its own"
-        )
+        raise TopologyError(faults.writer_read(component.id))
     if not isinstance(returned, DataFrame):
         raise TopologyError(f"{who} returned {_described(returned)}, not a DataFrame")
     if not returned.isStreaming:
@@ -119,26 +117,16 @@ def _output(component: Component, returned: Any) -> DataFrame:
 
 def _writer(sink: Component, returned: Any) -> DataStreamWriter:
     if isinstance(returned, DataFrame):
-        raise TopologyError(
-            f"nobody reads from the bolt {sink.id!r}, and it returned a DataFrame: add a bolt "
-            f"with @topology.bolt({sink.id}), or end the query by returning "
-            "frame.writeStream..."
-        )
+        raise TopologyError(faults.frame_unread(sink.id))
     if isinstance(returned, StreamingQuery):
         returned.stop()
-        raise TopologyError(
-            f"the bolt {sink.id!r} started its query itself: return the DataStreamWriter without "
-            ".start(); the worker names the query, gives it a checkpoint and starts it"
-        )
+        raise TopologyError(faults.starts_itself(sink.id))
     if not isinstance(returned, DataStreamWriter):
-        raise TopologyError(
-            f"the bolt {sink.id!r} returned {_described(returned)}, not a DataStreamWriter: "
-            "end it with `return frame.writeStream...`"
-        )
+        raise TopologyError(faults.no_writer(sink.id, _described(returned)))
     return returned
 
 
 def _described(returned: Any) -> str:
     if returned is None:
-        return "nothing (is a `return` missing?)"
+        return faults.NOTHING
     return f"{returned!r} ({type(returned).__name__})"

@@ -1,0 +1,58 @@
+"""What is wrong with a component or a script, in words: for who reads it, and for who runs it."""
+
+from __future__ import annotations
+
+import sys
+
+
+def starts_itself(bolt: str) -> str:
+    """Say that a bolt starts its query, which is the worker's to start."""
+    return (
+        f"the bolt {bolt!r} started its query itself: return the DataStreamWriter without "
+        ".start(); the worker names the query, gives it a checkpoint and starts it"
+    )
+
+
+def starts_beside(topology: str) -> str:
+    """Say that the script of a topology starts a query outside of it."""
+    return (
+        f"the script defines the topology {topology!r} and starts a query itself as well: make "
+        "that one a bolt which returns its DataStreamWriter"
+    )
+
+
+def frame_unread(bolt: str) -> str:
+    """Say that a bolt gives rows to nobody."""
+    return (
+        f"nobody reads from the bolt {bolt!r}, and it returned a DataFrame: add a bolt with "
+        f"@topology.bolt({bolt}), or end the query by returning frame.writeStream..."
+    )
+
+
+def no_writer(bolt: str, returned: str) -> str:
+    """Say that a bolt which ends a query `returned` no writer."""
+    return (
+        f"the bolt {bolt!r} returned {returned}, not a DataStreamWriter: end it with "
+        "`return frame.writeStream...`"
+    )
+
+
+def writer_read(bolt: str) -> str:
+    """Say that a bolt ends a query where another one wants to go on."""
+    return (
+        f"the bolt {bolt!r} returned a DataStreamWriter, which ends a query, but another bolt "
+        "reads from it: return a DataFrame, and write it in a bolt of its own"
+    )
+
+
+#: How a function's result is described where it is None.
+NOTHING = "nothing (is a `return` missing?)"
+
+
+def missing_module(name: str) -> str:
+    """Say that a module is not there, and how to bring it."""
+    package = name.partition(".")[0]
+    return (
+        f"No module named {name!r}: install it in the Python that runs storm "
+        f"({sys.executable} -m pip install {package}), or bring it with --py-files"
+    )

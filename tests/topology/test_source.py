@@ -1,0 +1,231 @@
+"""Faults that the source of a script tells, and what it leaves to whoever runs it."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.errors import TopologyError
+from stormkeeper.topology.source import check, declared_name
+
+IMPORT = "from stormkeeper.topology import Topology\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        (IMPORT + "topology = Topology('word-count', conf={'a': 1})", "word-count"),
+        (IMPORT + "topology = Topology(conf={}, name='word.count_2')", "word.count_2"),
+        (IMPORT + "def make():\n    return Topology('made')\nmake()", "made"),
+        (IMPORT + "t = Topology('same', {}) if 1 else Topology('same')", "same"),
+        ("from stormkeeper.topology import Topology as T\nT('renamed')", "renamed"),
+        ("from stormkeeper.topology.topology import Topology\nTopology('deep')", "deep"),
+        ("from stormkeeper import topology\ntopology.Topology('module')", "module"),
+        ("import stormkeeper.topology\nstormkeeper.topology.Topology('path')", "path"),
+        ("import stormkeeper.topology as st\nst.Topology('short')", "short"),
+    ],
+)
+def test_the_name_that_the_code_gives(script, name):
+    assert declared_name(script.encode()) == name
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "",
+        "print('no topology')",
+        "class Topology:\n    pass\nTopology('of somebody else')",
+        "from elsewhere import Topology\nTopology('other')",
+        "from .topology import Topology\nTopology('relative')",
+        IMPORT + "NAME = 'x'\nTopology(NAME)",
+        IMPORT + "Topology(*['x'])",
+        IMPORT + "Topology(7)",
+        IMPORT + "Topology()",
+        IMPORT + "Topology('a')\nTopology('b')",
+        IMPORT + "Topology('a')\nTopology(f'{a}')",
+        IMPORT + "Topology('no/name')",
+        IMPORT + "Topology('unfinished'",
+        IMPORT + "Topology('zero\0')",
+    ],
+)
+def test_no_name_where_it_is_not_clear(script):
+    assert declared_name(script.encode()) is None
+
+
+GOOD = """
+from pyspark.sql import functions as F
+from stormkeeper.topology import Topology
+
+topology = Topology("good", conf={"input": "/data"})
+
+@topology.spout(parallelism=2)
+def lines(spark, conf):
+    return spark.readStream.text(conf["input"])
+
+@topology.bolt(lines)
+def words(lines, *, separator: str = " ") -> "DataFrame":
+    return lines.select(F.explode(F.split("value", separator)).alias("word"))
+
+@topology.bolt(words, "lines", name="all-of-it")
+def both(words, lines):
+    return words.union(lines)
+
+@topology.bolt(both)
+def out(both):
+    return both.writeStream.foreachBatch(save)
+
+def save(batch, number):
+    batch.write.parquet("/out")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(source):
+        path = tmp_path / "job.py"
+        path.write_text(source)
+        return path
+
+    return write
+
+
+def said(path, *py_files):
+    with pytest.raises(TopologyError) as caught:
+        check(path, py_files)
+    return str(caught.value)
+
+
+def changed(before, after):
+    assert GOOD.count(before) == 1
+    return GOOD.replace(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line", "message"),
+    [
+        ("(parallelism=2)", "(parallelism=2", 7, "'(' was never closed"),
+        ("from pyspark.sql", "from pysparc.sql", 2, "No module named 'pysparc.sql': install it"),
+        ("bolt(lines)", "bolt(liens)", 11, "the input 'liens' is unknown; is 'lines' meant?"),
+        ('"lines", name', '"liens", name', 15, "the input 'liens' is unknown; is 'lines' meant?"),
+        ("bolt(both)", "bolt(save)", 19, "the input 'save' is unknown"),
+        ("bolt(lines)", "bolt([lines])", 11, "several inputs are several arguments"),
+        ("bolt(lines)", "bolt()", 12, "the bolt 'words' reads from nothing"),
+        ("words(lines, *", "words(*", 12, "1 parameter too few"),
+        ("both(words, lines)", "both(words, lines, more)", 16, "nothing to give to its parameter"),
+        ('"all-of-it"', '"all of it"', 16, "is no id for a bolt"),
+        ('"all-of-it"', '"words"', 16, "has a bolt 'words' already"),
+        ("parallelism=2", "paralelism=2", 7, "unexpected keyword argument 'paralelism'"),
+        ("parallelism=2", "parallelism=0", 8, "whole number of 1 or more"),
+        ('Topology("good"', 'Topology("not good"', 5, "is no name for a topology"),
+        ("foreachBatch(save)", "foreachBatch(save).start()", 21, "started its query itself"),
+        ("return both.writeStream", "both.writeStream", 20, "returned nothing (is a `return`"),
+        (
+            "both.writeStream.foreachBatch(save)",
+            "both.where('a')",
+            21,
+            "nobody reads from the bolt",
+        ),
+        ("return words.union(lines)", "return words.writeStream", 17, "but another bolt reads"),
+        ("def save", "both.writeStream.start()\n\ndef save", 23, "starts a query itself as well"),
+    ],
+)
+def test_faults_and_their_lines(script, before, after, line, message):
+    path = script(changed(before, after))
+    text = said(path)
+    assert text.startswith(f"{path}, line {line}: "), text
+    assert message in text
+
+
+def test_a_spout_without_a_reader(script):
+    more = GOOD + "\n@topology.spout\ndef idle(spark):\n    return spark.readStream.load()\n"
+    assert "job.py, line 27: nobody reads from the spout 'idle'" in said(script(more))
+
+
+def test_a_topology_of_nothing(script):
+    assert "line 2: the topology 'none' is empty" in said(script(IMPORT + "t = Topology('none')"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        GOOD,
+        "",
+        "print('a plain script')\nimport os.path, __main__\nspark.readStream.writeStream.start()",
+        "try:\n    import no_such_module\nexcept ImportError:\n    pass\n",
+        "if False:\n    import no_such_module\n",
+        "def later():\n    import no_such_module\n",
+        "import sys\nsys.path.append('/elsewhere')\nimport no_such_module\n",
+        # Only running it tells which components there are, or what their inputs are.
+        changed("bolt(lines)", "bolt(*sources())"),
+        changed("bolt(lines)", "bolt(sources['lines'])"),
+        changed('bolt(words, "lines", name', "bolt(words, LINES, name").replace(
+            "@topology.spout", "LINES = 'lines'\n\n@topology.spout"
+        ),
+        changed("bolt(lines)", "bolt(liens)").replace(
+            "from pyspark.sql import", "from os import *\nfrom pyspark.sql import"
+        ),
+        changed("def save", "add(topology)\n\ndef save").replace("@topology.bolt(both)\n", ""),
+        changed("@topology.bolt(lines)", "@cached\n@topology.bolt(lines)"),
+        changed("name=", "**settings, name="),
+        GOOD + "\nother = Topology('other')\n",
+        # What a bolt returns is another's doing.
+        changed("both.writeStream.foreachBatch(save)", "written(both)"),
+        changed(
+            "both.writeStream.foreachBatch(save)", "both.transform(f) if a else both.writeStream"
+        ),
+        changed("    return both.writeStream", "    both = both.writeStream\n    return both"),
+        # Only where somebody tries it out.
+        GOOD + "\nif TRYING:\n    both.writeStream.start()\n",
+    ],
+)
+def test_what_is_right_or_left_open_is_passed(script, source):
+    ast.parse(source)
+    check(script(source))
+
+
+def test_the_examples_are_right():
+    for example in (Path(__file__).parents[2] / "examples").glob("*.py"):
+        check(example)
+
+
+def test_modules_beside_it_and_those_it_brings_are_there(script, tmp_path):
+    path = script("import beside, single, packed.inner, sys\n")
+    (tmp_path / "beside.py").touch()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "single.py").touch()
+    (elsewhere / "unasked.py").touch()
+    with zipfile.ZipFile(elsewhere / "more.zip", "w") as archive:
+        archive.writestr("packed/__init__.py", "")
+    brought = [elsewhere / "single.py", elsewhere / "more.zip"]
+    check(path, brought)
+    assert "No module named 'packed.inner'" in said(path, brought[0])
+    path.write_text("import unasked\n")
+    text = said(path, *brought)
+    assert text == (
+        f"{path}, line 1: No module named 'unasked': install it in the Python that runs storm "
+        f"({sys.executable} -m pip install unasked), or bring it with --py-files"
+    )
+
+
+def test_nothing_of_the_script_is_run(script, tmp_path):
+    """Neither its module level, nor defaults, decorators and annotations."""
+    touch = f"open({str(tmp_path / 'ran')!r}, 'w')"
+    source = GOOD.replace('separator: str = " "', f"separator: {touch} = {touch}")
+    source = source.replace("conf={", f"conf={{'a': {touch}, ") + f"\n{touch}\n"
+    check(script(source))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_reading_a_script_imports_no_pyspark(script):
+    code = (
+        "import sys; from pathlib import Path; from stormkeeper.topology.source import check; "
+        f"check(Path({str(script(GOOD))!r})); print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.strip() == "False"
