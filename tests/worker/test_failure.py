@@ -1,4 +1,5 @@
 import logging
+import sys
 
 import pytest
 
@@ -92,3 +93,20 @@ def test_the_log_has_one_line_and_the_rest_below_it(caplog):
     assert record.getMessage() == "the bolt 'b' failed:"
     lines = _LineFormatter("%(levelname)s %(message)s").format(record).splitlines()
     assert lines == ["ERROR the bolt 'b' failed:", "Traceback", "  line"]
+
+
+def test_a_module_that_is_not_there_comes_with_its_remedy():
+    remedy = (
+        f"ModuleNotFoundError: No module named 'no_such.part': install it in the Python that runs "
+        f"storm ({sys.executable} -m pip install no_such), or bring it with --py-files"
+    )
+    here = ModuleNotFoundError("No module named 'no_such.part'")
+    assert readable(here) == remedy
+    there = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "/x/job.py", line 3, in f\n    import no_such.part\n'
+        "ModuleNotFoundError: No module named 'no_such.part'\n\n\tat org.apache.spark.X\n"
+    )
+    for text in (readable(RuntimeError(there)), readable_text(there)):
+        assert text.endswith("    import no_such.part\n" + remedy)
+    assert readable(ValueError("No module named 'x'")) == "ValueError: No module named 'x'"

@@ -16,6 +16,7 @@ import py4j
 import pyspark
 
 import stormkeeper
+from stormkeeper.topology import faults
 
 #: A Python traceback inside a longer text: its frames, and the exception's own lines.
 _TRACEBACK = re.compile(
@@ -27,6 +28,9 @@ _FRAME = re.compile(r'[ \t]+File "([^"]+)", line \d+.*\n(?:(?![ \t]+File ").*\n)
 #: What ends a message of Spark's: the JVM's stack, or the tree of a plan.
 _APPENDIX = re.compile(r"\s+at |=== |JVM stacktrace|Driver stacktrace|['~+:]|\s*$")
 _SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
+
+#: How the text of an exception ends whose cause is a module that is not there.
+_MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
 #: Whose frames are machinery, by the folder of their files.
 _MACHINERY = (
@@ -49,11 +53,13 @@ def readable(error: BaseException) -> str:
     """
     remote = python_traceback(str(error))
     if remote is not None:
-        return remote
+        return _with_remedy(remote)
     frames = own_frames(error.__traceback__)
     cause = f"{type(error).__name__}: {first_lines(str(error))}" if str(error) else repr(error)
     if isinstance(error, KeyError):
         cause = f"KeyError: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        cause = _with_remedy(cause)
     if isinstance(error, SyntaxError):
         return "".join(traceback.format_exception_only(error)).rstrip()
     if not frames:
@@ -63,7 +69,7 @@ def readable(error: BaseException) -> str:
 
 def readable_text(text: str) -> str:
     """Return the text of an exception that happened elsewhere as its user should see it."""
-    return python_traceback(text) or first_lines(text)
+    return _with_remedy(python_traceback(text) or first_lines(text))
 
 
 def log_failure(log: logging.Logger, error: BaseException) -> None:
@@ -105,6 +111,13 @@ def first_lines(text: str) -> str:
         if len(lines) == _SPARK_LINES:
             break
     return "\n".join(lines)
+
+
+def _with_remedy(text: str) -> str:
+    missing = _MISSING.search(text)
+    if missing is None:
+        return text
+    return f"{text[: missing.start(1)]}{faults.missing_module(missing[2])}"
 
 
 def _is_machinery(file: str) -> bool:
