@@ -61,11 +61,12 @@ _READING = re.compile(
 )
 _RDDS = "org$apache$spark$util$LastAttemptAccumulator$$lastAttemptRddsMap"
 
+_OBSERVES = "CollectMetrics"
 _QUERY_ID = "sql.streaming.queryId"
 _EXECUTION_ID = "spark.sql.execution.id"
 
-#: How long to wait for the plan of an action that has ended.
-_PLAN_SECS = 0.5
+#: How long to wait for the plan of an action that has ended: Spark files it in another thread.
+_PLAN_SECS = 0.1
 _LOOK_SECS = 0.02
 
 #: Batches whose end nobody has told yet, at most.
@@ -178,7 +179,8 @@ class BatchReadings:
         self._sessions = sessions
         self._lock = threading.Lock()
         self._batches: dict[tuple[str, int], dict[str, list[Reading]]] = {}
-        self._places: dict[str, list[int]] = {}  # of a query's observations in its plan
+        #: Of a query's observations in its plan, by name.
+        self._places: dict[str, dict[str, int]] = {}
         self._failed = False
 
     @contextmanager
@@ -248,29 +250,31 @@ class BatchReadings:
         plan, batch_rdd = execution.executedPlan(), execution.toRdd().id()
         accumulators = context._jvm.org.apache.spark.util.AccumulatorContext
         readings: dict[str, list[Reading]] = {}
-        for observation in self._observations(query_id, plan):
-            accumulator = accumulators.get(observation.accumulatorId()).get()
+        # Where a name stands twice in the plan, Spark tells of one of them.
+        for name, operator in self._observations(query_id, plan).items():
+            accumulator = accumulators.get(operator.accumulatorId()).get()
             text = getattr(accumulator, _RDDS)().toString()
-            # Where a name stands twice in the plan, Spark tells of one of them.
-            readings[observation.name()] = parsed(text, batch_rdd, own)
+            readings[name] = parsed(text, batch_rdd, own)
         return readings
 
-    def _observations(self, query_id: str, plan: Any) -> list[Any]:
-        """Return the observations' operators; batches of a query have them in the same places."""
-        places = self._places.get(query_id)
-        if places is not None:
-            nodes = [plan.apply(place) for place in places]
-            if all(node is not None and _observes(node) for node in nodes):
-                return nodes
-        nodes, places = [], []
-        place = 0
-        while (node := plan.apply(place)) is not None:
-            if _observes(node):
-                nodes.append(node)
-                places.append(place)
+    def _observations(self, query_id: str, plan: Any) -> dict[str, Any]:
+        """Return the observations' operators by name.
+
+        The batches of a query have them in the same places, nearly always: to look at all of a
+        large plan takes long.
+        """
+        known = self._places.get(query_id, {})
+        found = {name: plan.apply(place) for name, place in known.items()}
+        if known and all(_is(operator, name) for name, operator in found.items()):
+            return found
+        found, places, place = {}, {}, 0
+        while (operator := plan.apply(place)) is not None:
+            if operator.nodeName() == _OBSERVES:
+                name = operator.name()
+                found[name], places[name] = operator, place
             place += 1
         self._places[query_id] = places
-        return nodes
+        return found
 
     def _stopped_early(self, action: int) -> bool:
         deadline = time.monotonic() + _PLAN_SECS
@@ -285,5 +289,8 @@ class BatchReadings:
             time.sleep(_LOOK_SECS)
 
 
-def _observes(node: Any) -> bool:
-    return bool(node.nodeName() == "CollectMetrics")
+def _is(operator: Any, name: str) -> bool:
+    try:
+        return operator is not None and bool(operator.name() == name)
+    except Py4JError:  # it is an operator of another kind, and has no name
+        return False

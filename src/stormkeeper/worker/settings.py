@@ -72,7 +72,11 @@ def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str
     script
         What a script of its own says in ``SparkSession.builder``.
     """
-    chosen: dict[str, Any] = {"spark.sql.streaming.stopTimeout": _STOP_TIMEOUT}
+    chosen: dict[str, Any] = {
+        "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
+        # Their plans tell whether an action read a batch to its end, just after it was done.
+        "spark.sql.ui.retainedExecutions": "200",
+    }
     if _is_local(checkpoint_root(conf)):
         chosen |= LOCAL_CHECKPOINTS
     chosen |= script
