@@ -54,6 +54,26 @@ def test_it_asks_for_what_was_said(asked, local, script, tmp_path):
     )
 
 
+def test_what_stands_behind_two_dashes_is_the_scripts(asked, local):
+    told = local("--seconds", "5", "--", "--seconds", "-c", "a=1")
+    assert told.exit_code == 0, told.output
+    assert asked[0][1].arguments == ("--seconds", "-c", "a=1")
+    assert asked[0][1].seconds == 5.0
+    assert asked[0][1].overrides == []
+
+
+def test_files_that_the_script_can_import(asked, local, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.zip", "c.egg", "d.txt"):
+        (tmp_path / name).touch()
+    assert local("--py-files", "a.py,b.zip", "--py-files", "c.egg").exit_code == 0
+    assert asked[0][1].py_files == tuple(tmp_path / name for name in ("a.py", "b.zip", "c.egg"))
+    for wrong, said in (("d.txt", "is no .py, .zip or .egg"), ("e.py", "there is no file e.py")):
+        told = local("--py-files", wrong)
+        assert told.exit_code == 2
+        assert said in told.output
+
+
 def test_the_help_says_how_long_the_first_counts_take(storm):
     assert "First counts take about half a minute" in " ".join(
         storm("local", "--help").stdout.split()

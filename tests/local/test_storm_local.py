@@ -222,10 +222,11 @@ def test_script_that_does_not_exist_is_a_usage_error(local, tmp_path):
     assert "Traceback" not in run.text()
 
 
-def test_topology_that_fails_shows_its_own_error(local, tmp_path):
+def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(local, tmp_path):
     script = tmp_path / "broken.py"
     script.write_text("raise RuntimeError('the moon is in the way')\n")
     run = local(script)
     assert run.end(60) == 1
-    assert "the moon is in the way" in run.text()
+    (cause,) = [n for n, line in enumerate(run.lines) if line.endswith(": the moon is in the way")]
+    assert cause < run.lines.index("stopping"), run.text()
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("stormkeeper-local-")]

@@ -33,6 +33,8 @@ class WorkerProcess:
         Where it runs; the end of its life leaves temporary files nowhere else.
     options
         Further options of its command line.
+    arguments
+        The script's own.
     storm_id, node, port
         Whose heartbeats it sends.
     """
@@ -44,6 +46,7 @@ class WorkerProcess:
         folder: Path,
         *,
         options: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         storm_id: str = "topology-1-1",
         node: str = "node",
         port: int = 6700,
@@ -51,13 +54,14 @@ class WorkerProcess:
         self.path = f"/workerbeats/{storm_id}/{node}-{port}"
         self.lines: list[str] = []
         self.errors: list[str] = []
-        arguments = ["--storm-id", storm_id, "--node", node, "--port", str(port)]
-        arguments += options
+        command = ["--storm-id", storm_id, "--node", node, "--port", str(port)]
+        command += options
         for key, value in conf.items():
-            arguments += ["-c", f"{key}={json.dumps(value)}"]
+            command += ["-c", f"{key}={json.dumps(value)}"]
+        command += ["--", *arguments]
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "stormkeeper.worker", str(script), *arguments],
+            [sys.executable, "-m", "stormkeeper.worker", str(script), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

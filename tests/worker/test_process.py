@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+import zipfile
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,7 +40,7 @@ def start(pacemakers, zookeeper_settings, tmp_path):
     """Starts workers that beat to the two Pacemakers."""
     with ExitStack() as stack:
 
-        def worker(script, *options, **conf):
+        def worker(script, *options, arguments=(), **conf):
             values = {
                 **zookeeper_settings(),
                 "storm.cluster.state.store": PACEMAKER_STORE,
@@ -50,7 +51,9 @@ def start(pacemakers, zookeeper_settings, tmp_path):
                 "spark.sql.shuffle.partitions": 2,
                 **conf,
             }
-            return stack.enter_context(WorkerProcess(script, values, tmp_path, options=options))
+            return stack.enter_context(
+                WorkerProcess(script, values, tmp_path, options=options, arguments=arguments)
+            )
 
         yield worker
 
@@ -359,6 +362,58 @@ def test_a_failing_bolt_ends_it_with_a_message_of_its_own(start, pacemakers, num
     assert "\tat org.apache" not in log
     assert len(worker.errors) < 20, log
     assert set(Beats(pacemakers, worker.path).counts()) == {"lines", "inverted", "out"}
+
+
+BRINGING = """
+import sys
+import single
+from packed import parts
+from pyspark.sql import functions as F
+from stormkeeper.topology import Topology
+
+topology = Topology("bringing")
+folder, only = sys.argv[1:]
+
+@topology.spout
+def lines(spark):
+    return spark.readStream.text(folder)
+
+@F.udf
+def changed(value):
+    return single.doubled(value) + parts.END
+
+@topology.bolt(lines)
+def out(lines):
+    kept = lines.where(F.col("value") == only).select(changed("value"))
+    return kept.writeStream.trigger(availableNow=True).foreachBatch(show)
+
+def show(batch, number):
+    print("rows", [row[0] for row in batch.collect()])
+"""
+
+
+def test_a_script_gets_its_arguments_and_brings_modules_to_sparks_python_workers_too(
+    start, numbers, script, tmp_path
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "single.py").write_text("def doubled(value):\n    return value * 2\n")
+    with zipfile.ZipFile(elsewhere / "more.zip", "w") as archive:
+        archive.writestr("packed/__init__.py", "")
+        archive.writestr("packed/parts.py", "END = '!'\n")
+    brought = [elsewhere / "single.py", elsewhere / "more.zip"]
+    options = [option for file in brought for option in ("--py-files", str(file))]
+    worker = start(script(BRINGING), *options, arguments=[str(numbers[0]), "17"])
+    assert worker.ended(START_SECS) == 0, worker.text
+    assert "rows ['1717!']" in worker.lines
+
+
+def test_a_fault_in_the_source_ends_it_before_it_beats(start, script):
+    worker = start(script(ENDLESS.replace("bolt(numbers)", "bolt(nubmers)")))
+    assert worker.ended() == 1
+    assert worker.lines == []
+    assert worker.errors[-1].endswith("the input 'nubmers' is unknown; is 'numbers' meant?")
+    assert "script.py, line 10: " in worker.errors[-1]
 
 
 def test_wrong_configuration_ends_it_before_it_beats(start, script):

@@ -1,5 +1,7 @@
+import importlib
 import os
 import sys
+import zipfile
 
 import pytest
 
@@ -42,13 +44,52 @@ def test_it_stays_the_main_program(script):
     assert names["function"].__module__ == "__main__"
 
 
-def test_modules_beside_it_can_be_imported_here_and_in_python_workers(script, monkeypatch):
+def test_modules_beside_it_can_be_imported_here_and_in_python_workers(script):
     path = script("import beside\n")
     path.with_name("beside.py").write_text("value = 1\n")
     scripts.prepare(path)
     run(path)
     assert os.environ["PYTHONPATH"] == f"{path.parent}{os.pathsep}/elsewhere"
-    monkeypatch.delitem(sys.modules, "beside")
+    del sys.modules["beside"]
+
+
+def test_its_arguments_are_its_argv(script):
+    path = script("import sys\nseen = sys.argv\n")
+    scripts.prepare(path, ["-c", "b"])
+    names, _ = run(path)
+    assert names["seen"] == [str(path), "-c", "b"]
+
+
+def test_modules_that_it_brings_can_be_imported_and_no_others_beside_them(
+    script, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "single.py").write_text("value = 1\n")
+    (elsewhere / "unasked.py").write_text("value = 2\n")
+    with zipfile.ZipFile(elsewhere / "more.zip", "w") as archive:
+        archive.writestr("packed/__init__.py", "value = 3\n")
+    path = script("import single, packed\nseen = single.value, packed.value\n")
+    scripts.prepare(path, [], [elsewhere / "single.py", elsewhere / "more.zip"])
+    names, _ = run(path)
+    assert names["seen"] == (1, 3)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("unasked")
+    for name in ("single", "packed"):
+        del sys.modules[name]
+
+
+def test_a_fault_in_its_source_is_found_before_it_runs(script, tmp_path):
+    path = script(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(:\n")
+    with pytest.raises(TopologyError, match=r"script\.py, line 2: invalid syntax"):
+        scripts.prepare(path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_such_file_to_import(script, tmp_path):
+    with pytest.raises(WorkerError, match=r"there is no file .*none.py"):
+        scripts.prepare(script(""), [], [tmp_path / "none.py"])
 
 
 def test_future_imports_of_ours_are_not_the_scripts(script):

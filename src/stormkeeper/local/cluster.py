@@ -31,7 +31,9 @@ from stormkeeper.local.processes import RUN_MARK, Child, end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.watch import Watch
+from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings, for_a_file
+from stormkeeper.topology import source
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +78,6 @@ STOPPING = "Stopping: running batches are finished first. Another Ctrl-C ends ev
 STOPPED = "Everything has stopped."
 
 LISTENING = re.compile(r"^(?:zookeeper|pacemaker) listening on (\S+)$")
-#: A warning or an error in the worker's log that is ours, and not Spark's.
-OWN_WARNING = re.compile(r" (?:WARNING|ERROR) +stormkeeper\.")
 BEATING = re.compile(r"^worker beating (\S+) (\S+) (\S+)$")
 WRITING = re.compile(r"^pipeline writing to (.+)$")
 
@@ -98,6 +98,10 @@ class Request:
         Where to write what was seen, as JSON.
     strict
         Whether an unknown configuration key is an error.
+    arguments
+        What the script finds in ``sys.argv``.
+    py_files
+        Modules and archives of modules that the script can import.
     """
 
     topology: Path
@@ -105,6 +109,8 @@ class Request:
     seconds: float | None = None
     report: Path | None = None
     strict: bool = False
+    arguments: Sequence[str] = ()
+    py_files: Sequence[Path] = ()
 
 
 def run(conf: Conf, request: Request) -> int:
@@ -114,11 +120,14 @@ def run(conf: Conf, request: Request) -> int:
     ------
     LocalClusterError
         A process did not start, or ended on its own with an error.
+    TopologyError
+        The script has a fault that is seen without running it; nothing was started.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
     if request.report is not None and not request.report.parent.is_dir():
         raise LocalClusterError(f"the report's folder {request.report.parent} does not exist")
+    source.check(request.topology, request.py_files)
     mark = uuid.uuid4().hex
     folder = tempfile.TemporaryDirectory(prefix="stormkeeper-local-", ignore_cleanup_errors=True)
     view = view_on(Console())
@@ -167,6 +176,7 @@ class Cluster:
         self._began = time.monotonic()
         self._pipeline_noted = False
         self._dead: set[str] = set()
+        self._worker_log = WorkerLog()
 
     def run(self) -> int:
         """Start, watch, stop, report."""
@@ -176,6 +186,10 @@ class Cluster:
             code = self._watch_until_end()
         except StartInterruptedError:
             self._view.note("stopping before everything was up")
+        except LocalClusterError as error:
+            # Said now, as stopping takes a while.
+            self._view.note(f"storm: {error}")
+            code = 1
         finally:
             try:
                 self._finish()
@@ -238,6 +252,9 @@ class Cluster:
         argv += [f"--conf={override}" for override in self._topologys_overrides()]
         if self._request.strict:
             argv.append("--strict")
+        for file in self._request.py_files:
+            argv += ["--py-files", str(file)]
+        argv += ["--", *self._request.arguments]
         self._spawn_argv("worker", argv, BEATING)
 
     def _topologys_overrides(self) -> list[str]:
@@ -305,8 +322,7 @@ class Cluster:
             for name in ("worker", "pipeline"):
                 code = self._children[name].returncode
                 if code is not None and code > 0:
-                    child = self._children[name]
-                    raise LocalClusterError(f"the {name} {child.state()}:\n{child.log_tail()}")
+                    raise LocalClusterError(self._why_ended(name))
             if self._children["worker"].returncode == 0:
                 return 0
         return 0
@@ -320,9 +336,17 @@ class Cluster:
             )
 
     def _note_warnings(self) -> None:
-        for line in self._children["worker"].new_log_lines():
-            if OWN_WARNING.search(line):
-                self._view.note(f"worker: {line}")
+        for line in self._worker_log.said(self._children["worker"].new_log_lines()):
+            self._view.note(line)
+
+    def _why_ended(self, name: str) -> str:
+        """Say that a process has ended with an error, and why, unless its log was shown already."""
+        child = self._children[name]
+        if name == "worker":
+            self._note_warnings()
+            if self._worker_log.has_error:
+                return f"the worker {child.state()}, for the reason above"
+        return f"the {name} {child.state()}:\n{child.log_tail()}"
 
     def _note_deaths(self) -> None:
         for name, child in self._children.items():

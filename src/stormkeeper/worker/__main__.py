@@ -20,7 +20,8 @@ _LINGER_SECS = 5.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a worker with the arguments of a command line; return its exit code."""
-    given = _parser().parse_args(arguments)
+    ours, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
+    given = _parser().parse_args(ours)
     files = given.config or None
     configure_logging()
     # What the script prints is seen line by line, also where stdout is a file or a pipe.
@@ -33,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
         return process.serve(
             conf,
             script=given.script,
+            arguments=script_arguments,
+            py_files=given.py_files,
             storm_id=given.storm_id,
             node=given.node,
             port=given.port,
@@ -45,13 +48,31 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return our part of a command line and the script's, which stands behind ``--``."""
+    if "--" not in arguments:
+        return arguments, []
+    end = arguments.index("--")
+    return arguments[:end], arguments[end + 1 :]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stormkeeper.worker",
+        usage="%(prog)s SCRIPT [OPTIONS] [-- ARGUMENTS]",
         description="Run a topology, or any PySpark streaming script, as a worker that beats.",
+        epilog="The script finds ARGUMENTS in sys.argv.",
         allow_abbrev=False,
     )
     parser.add_argument("script", type=Path, help="defines a Topology, or starts streaming queries")
+    parser.add_argument(
+        "--py-files",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a .py, .zip or .egg file that the script can import, in Spark's executors too",
+    )
     parser.add_argument("--storm-id", required=True, help="id of the topology: NAME-NUMBER-EPOCH")
     parser.add_argument("--node", required=True, help="id of the supervisor")
     parser.add_argument("--port", required=True, type=int, help="port that names the slot")

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.errors import ConfigError, StormkeeperError, TopologyError, WorkerError
 from stormkeeper.state import factory, paths
 from stormkeeper.state.storm.codec import Codec
+from stormkeeper.topology import faults
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
@@ -83,6 +84,8 @@ def serve(
     storm_id: str,
     node: str,
     port: int,
+    arguments: Sequence[str] = (),
+    py_files: Sequence[Path] = (),
     settle: Callable[[Topology | None], Conf] | None = None,
 ) -> int:
     """Run a worker until its queries have ended or it is told to stop; return its exit code.
@@ -93,6 +96,10 @@ def serve(
         The configuration to beat with, from the start on.
     script
         Defines a topology, or is any PySpark streaming script.
+    arguments
+        What the script finds in ``sys.argv``.
+    py_files
+        Modules and archives of modules that it can import.
     storm_id, node, port
         Whose heartbeats these are: the topology's id, the supervisor's, and the slot's port.
     settle
@@ -112,6 +119,8 @@ def serve(
             storm_id=storm_id,
             node=node,
             port=port,
+            arguments=arguments,
+            py_files=py_files,
             settle=settle or (lambda topology: settings.with_topology(conf, topology)),
             stopping=lambda: signals.stopped,
         )
@@ -136,10 +145,14 @@ class Worker:
         storm_id: str,
         node: str,
         port: int,
+        arguments: Sequence[str],
+        py_files: Sequence[Path],
         settle: Callable[[Topology | None], Conf],
         stopping: Callable[[], bool],
     ) -> None:
         self._script = script
+        self._arguments = arguments
+        self._py_files = py_files
         self._storm_id = storm_id
         self._settle = settle
         self._stopping = stopping
@@ -149,7 +162,7 @@ class Worker:
         self._statistics = WorkerStatistics()
         self._adopted = AdoptedQueries(self._statistics)
         self._events = QueryEvents(self._adopted)
-        self._session = WorkerSession(self._run_conf, storm_id)
+        self._session = WorkerSession(self._run_conf, storm_id, py_files)
         self._gate = Gate()
         self._countdown = Countdown()
         self._queries_stopped = threading.Event()
@@ -174,7 +187,7 @@ class Worker:
             When the configuration to run with is wrong.
         """
         try:
-            scripts.prepare(self._script)
+            scripts.prepare(self._script, self._arguments, self._py_files)
             self._beater.start()
             return self._work()
         except ConfigError:
@@ -254,10 +267,7 @@ class Worker:
                     self._stay()
                     return 0
             if self._adopted.any:
-                raise TopologyError(
-                    f"{self._script} defines the topology {topology.name!r} and starts a query "
-                    "itself as well: make that one a bolt which returns its DataStreamWriter"
-                )
+                raise TopologyError(f"{self._script}: {faults.starts_beside(topology.name)}")
             self._run_topology(topology)
         return 0
 

@@ -6,30 +6,60 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from stormkeeper.errors import TopologyError, WorkerError
+from stormkeeper.topology import source
 from stormkeeper.topology.topology import Topology, on_declared
 
 
-def prepare(script: Path) -> None:
-    """Make this process look like ``python SCRIPT`` to the script: its ``argv`` and ``path``.
+def prepare(script: Path, arguments: Sequence[str] = (), py_files: Sequence[Path] = ()) -> None:
+    """Make this process look like ``python SCRIPT ARGUMENTS`` to the script.
 
-    Modules beside the script are found by Spark's Python workers too.
+    Modules beside the script are found by Spark's Python workers too. Those of `py_files` are found
+    here; to Spark they are given with the session (`SparkContext.addPyFile`).
 
     Raises
     ------
     WorkerError
         When there is no such file.
+    TopologyError
+        When the source of the script has a fault.
     """
-    if not script.is_file():
-        raise WorkerError(f"there is no script {script}")
+    for file in (script, *py_files):
+        if not file.is_file():
+            what = "script" if file is script else "file"
+            raise WorkerError(f"there is no {what} {file}")
+    source.check(script, py_files)
     folder = str(script.resolve().parent)
-    sys.argv = [str(script)]
-    sys.path.insert(0, folder)
+    sys.argv = [str(script), *arguments]
+    modules = {file.stem: str(file) for file in py_files if file.suffix == ".py"}
+    sys.path[:0] = [folder, *(str(file) for file in py_files if file.suffix != ".py")]
+    if modules:
+        sys.meta_path.append(SingleModules(modules))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+
+
+class SingleModules:
+    """Finds modules in files that may be anywhere: no other file of their folders is found.
+
+    Parameters
+    ----------
+    files
+        The files by the modules' names.
+    """
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._files = files
+
+    def find_spec(self, name: str, path: object = None, _: object = None) -> ModuleSpec | None:
+        """Return where the module is, as every finder in ``sys.meta_path``."""
+        file = self._files.get(name) if path is None else None
+        return spec_from_file_location(name, file) if file is not None else None
 
 
 def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:

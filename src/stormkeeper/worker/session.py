@@ -12,7 +12,8 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -51,11 +52,16 @@ class WorkerSession:
         Returns the configuration to start it with, when it is started.
     name
         ``spark.app.name``, unless the configuration names one.
+    py_files
+        Modules and archives of modules that Spark's Python workers get.
     """
 
-    def __init__(self, conf: Callable[[], Mapping[str, Any]], name: str) -> None:
+    def __init__(
+        self, conf: Callable[[], Mapping[str, Any]], name: str, py_files: Sequence[Path] = ()
+    ) -> None:
         self._conf = conf
         self._name = name
+        self._py_files = py_files
         self._lock = threading.RLock()
         self._session: SparkSession | None = None
         self._given: dict[str, Any] = {}
@@ -88,6 +94,8 @@ class WorkerSession:
                 finally:
                     self._starting = False
                 _quieten(self._session)
+                for file in self._py_files:
+                    self._session.sparkContext.addPyFile(str(file))
             assert self._session is not None
             return self._session
 

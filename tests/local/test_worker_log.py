@@ -1,0 +1,45 @@
+"""What is shown of a worker's log."""
+
+from stormkeeper.local.worker_log import WorkerLog
+
+LINES = """\
+2026-03-01T12:00:00.123Z INFO stormkeeper.worker.running the query out runs
+26/03/01 12:00:01 WARN NativeCodeLoader: unable to load
+2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out
+2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours
+  belongs to it
+2026-03-01T12:00:04.123Z ERROR stormkeeper.worker.process the query 'out' failed:
+Traceback (most recent call last):
+  File "job.py", line 12, in invert
+    return 1 / value
+ZeroDivisionError: division by zero
+26/03/01 12:00:05 ERROR Executor: Exception in task
+\tat org.apache.spark
+2026-03-01T12:00:06.123Z INFO stormkeeper.worker.process stopping
+""".splitlines()
+
+SHOWN = [
+    "worker: heartbeats do not go out",
+    "worker: the query 'out' failed:",
+    "  Traceback (most recent call last):",
+    '    File "job.py", line 12, in invert',
+    "      return 1 / value",
+    "  ZeroDivisionError: division by zero",
+]
+
+
+def test_warnings_and_errors_of_ours_with_what_belongs_to_them():
+    assert WorkerLog().said(LINES) == SHOWN
+
+
+def test_a_record_may_come_in_pieces():
+    log = WorkerLog()
+    assert [line for one in LINES for line in log.said([one])] == SHOWN
+
+
+def test_whether_it_has_told_of_an_error():
+    log = WorkerLog()
+    log.said(LINES[:5])
+    assert not log.has_error
+    log.said(LINES[5:])
+    assert log.has_error
