@@ -20,7 +20,30 @@ EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "500"))
 
 #: Numbers at which lengths, counts and types change their meaning.
 _EDGES: Final = st.sampled_from(
-    [0, 1, -1, 2, 15, 16, 17, 18, 100, 101, 102, 103, 127, 128, 255, 2**15, 2**31 - 1, -(2**31)]
+    [
+        0,
+        1,
+        -1,
+        2,
+        15,
+        16,
+        17,
+        18,
+        100,
+        101,
+        102,
+        103,
+        104,
+        105,
+        106,
+        107,
+        127,
+        128,
+        255,
+        2**15,
+        2**31 - 1,
+        -(2**31),
+    ]
 )
 
 

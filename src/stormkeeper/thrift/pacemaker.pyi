@@ -44,6 +44,10 @@ class HBServerMessageType(IntEnum):
     CHANGES_RESPONSE = 101
     SCAN = 102
     SCAN_RESPONSE = 103
+    HELD = 104
+    HELD_RESPONSE = 105
+    DELETED = 106
+    DELETED_RESPONSE = 107
 
 class HBPulse(TPayload):
     id: str

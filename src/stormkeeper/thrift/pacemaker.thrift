@@ -27,6 +27,12 @@ enum HBServerMessageType {
   CHANGES_RESPONSE = 101
   SCAN = 102
   SCAN_RESPONSE = 103
+  // What is held for exactly a path: Changes with its pulse, or its tombstone, or nothing.
+  HELD = 104
+  HELD_RESPONSE = 105
+  // HBNodes: the names directly below a path at or below which pulses were deleted lately.
+  DELETED = 106
+  DELETED_RESPONSE = 107
 }
 
 struct HBPulse {

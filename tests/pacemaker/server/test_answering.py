@@ -135,11 +135,43 @@ def test_all_pulses_that_do_not_fit_a_frame_are_no_data():
     assert desk.ask(MessageType.GET_ALL_PULSE_FOR_PATH, path="/") == Message(7, 1)
 
 
+def test_what_is_held_for_a_path_is_its_pulse_or_its_tombstone_or_nothing(desk):
+    def held(path):
+        answer = desk.ask(MessageType.HELD, path=path)
+        assert answer.type == MessageType.HELD_RESPONSE
+        return [(c.path, c.details, c.revision) for c in answer.changes.changes]
+
+    desk.send("/w/a", b"1")
+    desk.send("/w/a/below", b"2")
+    assert held("/w/a") == [("/w/a", b"1", 1)]
+    assert held("/w") == held("/w/a/") == held(RESERVED_PATH) == []
+    desk.ask(MessageType.DELETE_PULSE_ID, path="/w/a")
+    assert held("/w/a") == [("/w/a", None, 3)]
+
+
+def test_the_names_below_which_pulses_were_deleted(desk):
+    def deleted(path):
+        answer = desk.ask(MessageType.DELETED, path=path)
+        assert answer.type == MessageType.DELETED_RESPONSE
+        return answer.nodes
+
+    for path in ("/w/t/1", "/w/t/2", "/w/u/1", "/w/v"):
+        desk.send(path, b"")
+    assert deleted("/") == deleted("/w") == []
+    desk.ask(MessageType.DELETE_PULSE_ID, path="/w/t/1")
+    desk.ask(MessageType.DELETE_PATH, path="/w/v")
+    assert deleted("/") == ["w"]
+    assert sorted(deleted("/w/")) == ["t", "v"]
+    assert deleted("/w/t") == ["1"]
+    desk.send("/w/t/1", b"again")
+    assert deleted("/w") == ["v"]
+
+
 def test_the_reserved_path_tells_who_the_server_is(desk):
     pulse = desk.ask(MessageType.GET_PULSE, path=RESERVED_PATH).pulse
     info = deserialize(ServerInfo, pulse.details)
     assert pulse.id == RESERVED_PATH
-    assert info.extensions == ["changes", "scan"]
+    assert info.extensions == ["changes", "scan", "held", "deleted"]
     numbers = [info.uptime_ms, info.horizon_ms, info.revision, info.keys]
     assert [info.instance, info.version, *numbers] == ["instance", "0.1.0", 1, 2, 3, 4]
     assert [info.pulses_received, info.connections] == [5, 6]

@@ -184,6 +184,11 @@ class StoreMachine(RuleBasedStateMachine):
         children = self.store.children(path)
         assert len(children) == len(set(children))
         assert set(children) == names - {b""}
+        tombstones = [entry.path for entry in self.store._forgetting._tombstones]
+        buried = {key[len(below) :].split(b"/")[0] for key in tombstones if key.startswith(below)}
+        deleted = self.store.deleted(path)
+        assert len(deleted) == len(set(deleted))
+        assert set(deleted) == buried - {b""}
         expected = sorted((key for key in self.model if is_within(key, path)), key=segments)
         pulses = list(self.store.pulses(path))
         assert [entry.path for entry in pulses] == expected

@@ -60,5 +60,7 @@ def test_only_our_types_need_an_extension():
     assert extension_of(MessageType.GET_PULSE) is None
     assert extension_of(MessageType.CHANGES) == "changes"
     assert extension_of(MessageType.SCAN) == "scan"
+    assert extension_of(MessageType.HELD) == "held"
+    assert extension_of(MessageType.DELETED) == "deleted"
     with pytest.raises(LocalProtocolError, match="150"):
         extension_of(150)

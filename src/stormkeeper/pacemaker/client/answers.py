@@ -23,6 +23,8 @@ _MEMBER_DUE: Final[dict[int, str | None]] = {
     MessageType.DELETE_PULSE_ID: None,
     MessageType.CHANGES: "changes",
     MessageType.SCAN: "scan",
+    MessageType.HELD: "changes",
+    MessageType.DELETED: "nodes",
 }
 
 

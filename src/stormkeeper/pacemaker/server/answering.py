@@ -37,7 +37,7 @@ from stormkeeper.pacemaker.wire.page_encoding import (
 )
 
 #: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
-EXTENSIONS: Final = ("changes", "scan")
+EXTENSIONS: Final = ("changes", "scan", "held", "deleted")
 
 _RESERVED: Final = RESERVED_PATH.encode()
 _BELOW_RESERVED: Final = _RESERVED + b"/"
@@ -57,7 +57,8 @@ _WRITING: Final = (
 _PIECE: Final = 100
 #: For an answer whose size is looked at when it is written.
 _ANY_SIZE: Final = 0x7FFFFFFF
-_PAGES: Final = (MessageType.CHANGES, MessageType.SCAN)
+_NODES: Final = (MessageType.GET_ALL_NODES_FOR_PATH, MessageType.DELETED)
+_PAGES: Final = (MessageType.CHANGES, MessageType.SCAN, MessageType.HELD)
 
 
 class RequestRefusedError(NotAuthorizedError):
@@ -221,8 +222,9 @@ class Answerer:
             return encode_pulse_answer(message_id, path, details, max_size=_ANY_SIZE)
         if kind is MessageType.EXISTS:
             return encode_exists_answer(message_id, store.get(path) is not None)
-        if kind is MessageType.GET_ALL_NODES_FOR_PATH:
-            return encode_nodes(message_id, store.children(path))
+        if kind in _NODES:
+            names = store.deleted(path) if kind is MessageType.DELETED else store.children(path)
+            return encode_nodes(message_id, names, MessageType(kind + 1))
         if kind is MessageType.GET_ALL_PULSE_FOR_PATH:
             entries = self._all_pulses(path)
             if entries is not None:
@@ -235,8 +237,25 @@ class Answerer:
             store.delete(path)
         return encode_acknowledgement(kind + 1, message_id)
 
+    def _held(self, path: bytes, message_id: int) -> bytes:
+        store = self._store
+        entry = store.index.entry(path)
+        return encode_changes(
+            message_id,
+            store.instance,
+            store.revision,
+            () if entry is None else (entry,),
+            store.clock(),
+            more=False,
+            reset=False,
+            next_after=store.revision,
+            kind=MessageType.HELD_RESPONSE,
+        )
+
     def _page(self, path: bytes, request: Message, message_id: int) -> bytes:
         store = self._store
+        if request.path is not None:
+            return self._held(path, message_id)
         if request.changes_request is not None:
             _, revision, limit, instance = request.changes_request
             page = store.changes(path, revision, limit, max_bytes=self._max_size, instance=instance)

@@ -24,6 +24,8 @@ _VERBS: Final = (
     MessageType.DELETE_PULSE_ID,
     MessageType.CHANGES,
     MessageType.SCAN,
+    MessageType.HELD,
+    MessageType.DELETED,
 )
 
 #: Entries of the index that one picture looks at: a tenth of a millisecond.

@@ -12,6 +12,7 @@ The rules that hold here:
   its time is over. What it has looked at it does not look at again.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -23,6 +24,10 @@ from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
 _MOVES: Final = 8
 #: Entries between two looks at the clock: some 20 microseconds.
 _STRIDE: Final = 16
+
+
+#: The byte that comes after ``/``.
+_BEHIND_SLASH: Final = b"0"
 
 
 class Forgetting:
@@ -44,6 +49,7 @@ class Forgetting:
         "_doomed_before",
         "_index",
         "_passed",
+        "_paths",
         "_tombstones",
         "expired",
         "floor",
@@ -60,6 +66,8 @@ class Forgetting:
         self._clock = clock
         #: In the order of their revisions.
         self._tombstones: dict[Entry, None] = {}
+        #: Their paths, sorted.
+        self._paths: list[bytes] = []
         self._bytes = 0
         #: Pulses that were last received before that have been found too old.
         self._doomed_before = float("-inf")
@@ -82,6 +90,7 @@ class Forgetting:
         """Count a tombstone no longer: its path is about to hold a pulse."""
         del self._tombstones[entry]
         self._bytes -= len(entry.path)
+        del self._paths[bisect_left(self._paths, entry.path)]
 
     def newer_tombstones(self, revision: int) -> Iterator[Entry]:
         """Iterate over the tombstones newer than `revision`, the newest first."""
@@ -89,6 +98,21 @@ class Forgetting:
             if entry.revision <= revision:
                 break
             yield entry
+
+    def names_below(self, top: bytes) -> list[bytes]:
+        """Return the names directly below `top` at or below which there are tombstones, each once.
+
+        It costs the names, not the tombstones. Empty ones are left out, as in a listing.
+        """
+        below, paths = top + b"/", self._paths
+        names: set[bytes] = set()
+        at = bisect_left(paths, below)
+        while at < len(paths) and paths[at].startswith(below):
+            name, slash, _ = paths[at][len(below) :].partition(b"/")
+            names.add(name)
+            # What is below a name lies together; not so the name itself: ``/a``, ``/a!``, ``/a/b``.
+            at = bisect_left(paths, below + name + _BEHIND_SLASH, at) if slash else at + 1
+        return list(names - {b""})
 
     def expire(self, max_age: float, budget: float) -> int:
         """Delete pulses received more than `max_age` seconds ago, and forget old tombstones.
@@ -188,6 +212,7 @@ class Forgetting:
         self._index.bury(entry, self._clock())
         self._tombstones[entry] = None
         self._bytes += len(entry.path)
+        insort(self._paths, entry.path)
 
 
 def _home(entry: Entry) -> Directory:

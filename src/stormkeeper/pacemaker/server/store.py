@@ -138,6 +138,13 @@ class PulseStore:
         directory = self._root.find(path.rstrip(b"/").split(b"/"))
         return [] if directory is None else directory.names()
 
+    def deleted(self, path: bytes) -> list[bytes]:
+        """Return the names directly below `path` at or below which there are tombstones.
+
+        Otherwise as `children`; a name may be in both.
+        """
+        return self._forgetting.names_below(path.rstrip(b"/"))
+
     def pulses(self, path: bytes) -> Iterator[Entry]:
         """Iterate over the pulses at and below `path`, whose trailing slashes do not count.
 

@@ -18,7 +18,12 @@ FIRST_EXTENSION_TYPE: Final = 100
 #: Not ``.``, which stands for itself too, nor ``]`` and ``}``, which alone mean nothing.
 _SPECIAL: Final = frozenset("\\^$|?*+()[{")
 
-_NAMES: Final[dict[int, str]] = {MessageType.CHANGES: "changes", MessageType.SCAN: "scan"}
+_NAMES: Final[dict[int, str]] = {
+    MessageType.CHANGES: "changes",
+    MessageType.SCAN: "scan",
+    MessageType.HELD: "held",
+    MessageType.DELETED: "deleted",
+}
 
 
 def extension_of(kind: int) -> str | None:

@@ -42,6 +42,10 @@ class MessageType(IntEnum):
     CHANGES_RESPONSE = 101
     SCAN = 102
     SCAN_RESPONSE = 103
+    HELD = 104
+    HELD_RESPONSE = 105
+    DELETED = 106
+    DELETED_RESPONSE = 107
 
 
 class Pulse(NamedTuple):
@@ -153,6 +157,8 @@ _REQUEST_MEMBERS: Final[dict[int, str]] = {
     MessageType.SASL_MESSAGE_TOKEN: "blob",
     MessageType.CHANGES: "changes_request",
     MessageType.SCAN: "scan_request",
+    MessageType.HELD: "path",
+    MessageType.DELETED: "path",
 }
 
 _MEMBERS: Final = (

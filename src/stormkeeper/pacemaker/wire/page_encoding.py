@@ -67,8 +67,9 @@ def encode_changes(
     more: bool,
     reset: bool,
     next_after: int,
+    kind: MessageType = MessageType.CHANGES_RESPONSE,
 ) -> bytes:
-    """Write the frame of a CHANGES_RESPONSE; see `messages.Changes`."""
+    """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE; see `messages.Changes`."""
     parts = [
         b"\x0c\x00\x65",
         text_field(1, instance),
@@ -82,7 +83,7 @@ def encode_changes(
         i64_field(6, next_after),
         _STOP,
     ]
-    return _frame(MessageType.CHANGES_RESPONSE, message_id, parts)
+    return _frame(kind, message_id, parts)
 
 
 def encode_scan(
@@ -122,13 +123,17 @@ def encode_records(message_id: int, entries: Sequence[Kept]) -> bytes:
     return _frame(MessageType.GET_ALL_PULSE_FOR_PATH_RESPONSE, message_id, parts)
 
 
-def encode_nodes(message_id: int, names: Sequence[bytes]) -> bytes:
-    """Write the frame of a GET_ALL_NODES_FOR_PATH_RESPONSE."""
+def encode_nodes(
+    message_id: int,
+    names: Sequence[bytes],
+    kind: MessageType = MessageType.GET_ALL_NODES_FOR_PATH_RESPONSE,
+) -> bytes:
+    """Write the frame of a GET_ALL_NODES_FOR_PATH_RESPONSE or DELETED_RESPONSE."""
     parts = [b"\x0c\x00\x05", list_header(1, STRING, len(names))]
     for name in names:
         parts += (_pack_length(len(name)), name)
     parts.append(_STOP)
-    return _frame(MessageType.GET_ALL_NODES_FOR_PATH_RESPONSE, message_id, parts)
+    return _frame(kind, message_id, parts)
 
 
 def _append_entries(parts: list[bytes], entries: Iterable[Kept], now: float) -> None:
