@@ -3,7 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.readings import Copy, Reading, newest, newest_of_each
+from stormkeeper.pacemaker.client.readings import (
+    Copy,
+    Names,
+    Reading,
+    in_doubt,
+    newest,
+    newest_of_each,
+)
 
 A, B, C = (Address(name, 6699) for name in "abc")
 
@@ -88,6 +95,27 @@ def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
         "/from the future": Reading(b"4", 0.0, B),
         "/other": Reading(b"5", None, C),
     }
+
+
+def names(listed, deleted=""):
+    return Names(frozenset(listed.split()), None if deleted is None else frozenset(deleted.split()))
+
+
+@pytest.mark.parametrize(
+    ("servers", "doubtful"),
+    [
+        ({A: names("x y"), B: names("y")}, ""),
+        ({A: names("x"), B: names("", "x z")}, "x"),
+        ({A: names("x", "x"), B: names("")}, ""),  # beside its own tombstones it is alive
+        ({A: names("x"), B: names("x", "x")}, ""),  # nothing hides what the second lists
+        ({A: names("x", "x"), B: names("x", "x")}, "x"),
+        ({A: names("x"), B: names("x", "x"), C: names("", "x")}, "x"),
+        ({A: names("x", None), B: names("y", "x y")}, ""),  # a Java Pacemaker's
+        ({A: names("x"), C: names("x", None), B: names("", "x")}, ""),
+    ],
+)
+def test_a_name_is_in_doubt_if_tombstones_beside_may_hide_it_everywhere(servers, doubtful):
+    assert in_doubt(servers) == set(doubtful.split())
 
 
 def test_between_equals_the_first_server_decides():

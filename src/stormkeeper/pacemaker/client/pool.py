@@ -28,10 +28,22 @@ from stormkeeper.errors import (
     SerializationError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.conversations import Conversation, copies_below, copy_of, single
+from stormkeeper.pacemaker.client.conversations import (
+    Conversation,
+    copies_below,
+    copy_of,
+    names_below,
+    single,
+)
 from stormkeeper.pacemaker.client.fanout import Outcomes, Tries, ask_all
+from stormkeeper.pacemaker.client.listing import names_that_count
 from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
-from stormkeeper.pacemaker.client.readings import Copy, Reading, newest, newest_of_each
+from stormkeeper.pacemaker.client.readings import (
+    Copy,
+    Reading,
+    newest,
+    newest_of_each,
+)
 from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.settings import ClientSettings, Role
 from stormkeeper.pacemaker.client.silence import Silence
@@ -192,76 +204,66 @@ class PacemakerPool:
     # --- asking all ------------------------------------------------------------------------------
 
     def get_pulse(self, path: str) -> bytes | None:
-        """Return the newest pulse of `path` on any server; None if none has one.
-
-        Only where several servers have one are they asked for its age.
-        """
-        held, missed = self._held(path)
-        if len(held) < 2:
-            return next(iter(held.values()), None)
-        best = newest(self._copies(path, held, missed), time_secs_of)
-        return None if best is None else best.details
+        """Return the newest pulse of `path` on any server; None if it has none, or was deleted."""
+        if len(self._clients) > 1:
+            best = self._newest(path)
+            return None if best is None else best.details
+        (answer,) = self._ask_all(lambda _: single(Message(MessageType.GET_PULSE, path=path)))
+        return answer.pulse.details if answer.pulse else None
 
     def reading(self, path: str) -> Reading | None:
-        """Return what `get_pulse` does, with its age and where it is; None if none has one."""
-        held, missed = self._held(path)
-        if not held:
-            return None
-        try:
-            copies = self._copies(path, held, missed)
-        except PacemakerClosedError:
-            raise
-        except PacemakerUnavailableError:  # those that have it are gone since; no age, then
-            copies = [Copy(server, details, None) for server, details in held.items()]
-        best = newest(copies, time_secs_of)
+        """Return what `get_pulse` does, with its age and where it is; None if there is none."""
+        best = self._newest(path)
         if best is None or best.details is None:
             return None
         age = None if best.received is None else max(0.0, time.monotonic() - best.received)
         return Reading(best.details, age, best.server)
 
-    def _held(self, path: str) -> tuple[dict[Address, bytes], dict[Address, StormkeeperError]]:
-        """Return the pulses of exactly `path` by their servers, and the servers that failed."""
-        question = Message(MessageType.GET_PULSE, path=path)
-        outcomes = self._outcomes_of_all(lambda _: single(question))
-        held = {
-            address: answer.pulse.details
-            for address, answer in outcomes.answered.items()
-            if answer.pulse is not None and answer.pulse.details is not None
-        }
-        return held, outcomes.failed
-
-    def _copies(
-        self, path: str, servers: Iterable[Address], missed: Mapping[Address, StormkeeperError]
-    ) -> list[Copy]:
-        """Return what some servers hold for exactly `path`, with its age."""
-        outcomes = self._talk_to_all(
-            lambda client: copy_of(path, client.address, time.monotonic),
-            [self._clients[address] for address in servers],
-        )
-        self._check(outcomes)
-        if outcomes.failed:
-            self._silence.note({**missed, **outcomes.failed})
-        return [copy for copy in outcomes.answered.values() if copy is not None]
-
     def exists(self, path: str) -> bool:
-        """Whether any server has a pulse of exactly `path`."""
-        question = Message(MessageType.EXISTS, path=path)
-        answers = self._ask_all(lambda _: single(question))
-        return any(answer.boolval for answer in answers.values())
+        """Whether `get_pulse` returns a pulse of exactly `path`."""
+        if len(self._clients) > 1:
+            return self._newest(path) is not None
+        (answer,) = self._ask_all(lambda _: single(Message(MessageType.EXISTS, path=path)))
+        return bool(answer.boolval)
+
+    def _newest(self, path: str) -> Copy | None:
+        """Return the copy that counts of exactly `path`; one request to each server."""
+        answers = self._ask_all(lambda client: copy_of(path, client.address, time.monotonic))
+        return newest((copy for copy in answers if copy is not None), time_secs_of)
 
     def children(self, path: str) -> list[str]:
-        """Return the names directly below `path` on any server, sorted, each once."""
-        question = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
-        answers = self._ask_all(lambda _: single(question))
-        return sorted({name for answer in answers.values() for name in answer.nodes or []})
+        """Return the names directly below `path` on any server, sorted, each once.
+
+        They are those that `readings` has pulses at or below, at the cost of two small requests to
+        each server, and as many for each name that one server lists and another has deletions
+        below. Pulses are read only where that leaves a doubt.
+        """
+        if len(self._clients) == 1:
+            question = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
+            (answer,) = self._ask_all(lambda _: single(question))
+            return sorted(set(answer.nodes or ()))
+        outcomes = self._outcomes_of_all(lambda _: names_below([path]))
+        names = {server: answer[path] for server, answer in outcomes.answered.items()}
+        missed = dict(outcomes.failed)
+
+        def talk(
+            converse: Callable[[PacemakerClient], Conversation[T]],
+            clients: Iterable[PacemakerClient],
+        ) -> Outcomes[T]:
+            outcomes = self._talk_to_all(converse, clients)
+            missed.update(outcomes.failed)
+            return outcomes
+
+        found = names_that_count(path, names, self._clients, talk, time_secs_of)
+        self._silence.note(missed)
+        return sorted(found)
 
     def readings(self, path: str) -> dict[str, Reading]:
         """Return the newest pulse of every path at and below `path`, by path.
 
         This is how to read many: our servers give them by the thousand.
         """
-        answers = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
-        copies = [answers[address] for address in self._order if address in answers]
+        copies = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
         return newest_of_each(copies, time_secs_of, time.monotonic)
 
     def all_pulses(self, path: str) -> list[Pulse]:
@@ -324,9 +326,10 @@ class PacemakerPool:
 
     # --- talking ---------------------------------------------------------------------------------
 
-    def _ask_all(self, converse: Callable[[PacemakerClient], Conversation[T]]) -> dict[Address, T]:
-        """Return the answers of those servers that answer, at least one."""
-        return self._outcomes_of_all(converse).answered
+    def _ask_all(self, converse: Callable[[PacemakerClient], Conversation[T]]) -> list[T]:
+        """Return the answers of those servers that answer, at least one, in their order."""
+        answers = self._outcomes_of_all(converse).answered
+        return [answers[server] for server in self._order if server in answers]
 
     def _outcomes_of_all(
         self, converse: Callable[[PacemakerClient], Conversation[T]]

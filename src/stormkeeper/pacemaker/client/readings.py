@@ -37,6 +37,23 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """The names directly below a path on one server.
+
+    Parameters
+    ----------
+    listed
+        Those at or below which it holds pulses.
+    deleted
+        Those at or below which it holds tombstones; None from a Java Pacemaker, which has none,
+        and from whose pulses no tombstone takes anything away.
+    """
+
+    listed: frozenset[str]
+    deleted: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """What one server holds for a path.
 
@@ -81,6 +98,25 @@ def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> 
     if len(rivals) < 2:
         return rivals[0] if rivals else None
     return max(rivals, key=lambda copy: _payload_time(copy, time_secs))
+
+
+def in_doubt(servers: Mapping[Address, Names]) -> set[str]:
+    """Return the names of which the pulses must be read to know whether any of them counts.
+
+    What a server lists is hidden, if by anything, by tombstones of other servers. So a name is in
+    doubt if each server that lists it has another beside it with tombstones there.
+    """
+    graves: dict[str, set[Address]] = {}
+    for server, names in servers.items():
+        for name in names.deleted or ():
+            graves.setdefault(name, set()).add(server)
+    certain = {
+        name
+        for server, names in servers.items()
+        for name in names.listed
+        if names.deleted is None or not graves.get(name, set()) - {server}
+    }
+    return {name for names in servers.values() for name in names.listed} - certain
 
 
 def newest_of_each(

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
-from stormkeeper.pacemaker.wire import Message, Pulse
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.state.pacemaker import PacemakerHeartbeats
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from support.pacemaker import nobody
 from support.pools import TRY, address, timed
 from support.scripted_pacemaker import (
     JavaPacemaker,
-    ScriptedConnection,
     ScriptedPacemaker,
     refusing,
 )
@@ -90,15 +91,104 @@ def test_the_reading_of_one_path_has_its_age_and_its_server(daemons, pool_of, di
     assert pool.silent == frozenset()
 
 
-def test_a_reading_whose_server_tells_no_age_any_more_is_one_without(stack, pool_of):
-    def once(connection):
-        request = connection.request()
-        connection.answer(Message(11, request.message_id, pulse=Pulse("/w/x", b"1")))
+def children_by(readings, path):
+    """Return the names below a path that the bulk read has something of."""
+    below = path.rstrip("/") + "/"
+    found = (there[len(below) :] for there in readings if there.startswith(below))
+    return sorted({rest.split("/")[0] for rest in found})
 
-    java = stack.enter_context(ScriptedPacemaker(once, ScriptedConnection.reset))
-    pool = pool_of(java, retries=1)
-    reading = pool.reading("/w/x")
-    assert (reading.details, reading.age_secs, str(reading.server)) == (b"1", None, java.address)
+
+def test_what_was_deleted_where_it_was_newer_comes_back_by_no_way_of_reading(
+    stack, daemons, pool_of, direct
+):
+    one, other = map(direct, daemons)
+    java = JavaPacemaker()
+    peer = stack.enter_context(ScriptedPacemaker(java))
+    # Both have an old pulse of a topology, and each deleted the one that the other has.
+    older = ("/w/zombie/a", "/w/wakes/a", "/w/some/a", "/w/java/a", "/w/both/a", "/w/leaf")
+    newer = (*older[:-2], "/w/beside/b", "/w/both/b", "/w/leaf")
+    for path in older:
+        one.send_pulse(path, b"old")
+    one.send_pulse("/w/beside/a", b"old")
+    other.send_pulse("/w/both/b", b"old")
+    other.send_pulse("/w/kept/a", b"1")
+    time.sleep(APART_SECS)
+    for path in newer:
+        server = one if path == "/w/both/b" else other
+        server.send_pulse(path, b"new")
+        server.delete_pulse(path)
+    other.send_pulse("/w/both/a", b"new")
+    other.delete_pulse("/w/both/a")
+    one.send_pulse("/w/some/b", b"1")
+    java.store["/w/java/a"] = b"its own"
+    time.sleep(APART_SECS)
+    one.send_pulse("/w/wakes/a", b"newest")
+
+    pool = pool_of(*daemons, peer)
+    readings = pool.readings("/")
+    assert sorted(readings) == [
+        *("/w/beside/a", "/w/java/a", "/w/kept/a", "/w/some/b", "/w/wakes/a"),
+    ]
+    for path in {*older, *newer, "/w/kept/a", "/w/some/b", "/w/beside/a", "/w", "/none"}:
+        there = readings.get(path)
+        details = there and there.details
+        reading = pool.reading(path)
+        assert (reading and (reading.details, reading.server)) == (
+            there and (there.details, there.server)
+        )
+        assert pool.get_pulse(path) == details
+        assert pool.exists(path) == (there is not None)
+    for path in ("/", "/w", "/w/", "/w/zombie", "/w/both", "/w/some", "/w/wakes", "/w/leaf"):
+        assert pool.children(path) == children_by(readings, path), path
+    heartbeats = PacemakerHeartbeats(pool)
+    assert heartbeats.get_worker_hb("/w/zombie/a") is None
+    assert heartbeats.get_worker_hb_children("/w") == children_by(readings, "/w")
+    for name in ("zombie", "some", "both"):
+        assert list(heartbeats.get_worker_hbs(f"/w/{name}")) == children_by(readings, f"/w/{name}")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The types of all requests, in the order in which they are made."""
+    kinds = []
+    submit = PacemakerClient.submit
+
+    def counted(self, message, **options):
+        kinds.append(message.type)
+        return submit(self, message, **options)
+
+    monkeypatch.setattr(PacemakerClient, "submit", counted)
+    return kinds
+
+
+def test_what_a_single_read_asks_of_each_server(daemons, pool_of, direct, asked):
+    one, other = map(direct, daemons)
+    alone, pool = pool_of(daemons[0]), pool_of(*daemons)
+    one.send_pulse("/asked/a", b"1")
+    other.send_pulse("/asked/b", b"1")
+
+    def asks(read, path):
+        asked.clear()
+        read(path)
+        return sorted(asked)
+
+    held, nodes, deleted = MessageType.HELD, MessageType.GET_ALL_NODES_FOR_PATH, MessageType.DELETED
+    assert asks(alone.get_pulse, "/asked/a") == [MessageType.GET_PULSE]
+    assert asks(alone.reading, "/asked/a") == [held]
+    assert asks(alone.exists, "/asked/a") == [MessageType.EXISTS]
+    assert asks(alone.children, "/asked") == [nodes]
+    for read in (pool.get_pulse, pool.reading, pool.exists):
+        for path in ("/asked/a", "/none"):
+            assert asks(read, path) == [held] * 2
+    assert asks(pool.children, "/asked") == [nodes] * 2 + [deleted] * 2
+    one.delete_pulse("/asked/a")
+    assert asks(pool.children, "/asked") == [nodes] * 2 + [deleted] * 2
+    other.send_pulse("/asked/a", b"2")  # beside a tombstone: this one is looked into, and read
+    assert asks(pool.children, "/asked") == (
+        [nodes] * 4 + [MessageType.CHANGES] * 2 + [deleted] * 4
+    )
+    other.send_pulse("/asked/a/below", b"2")  # in no doubt, and so not read
+    assert asks(pool.children, "/asked") == [nodes] * 4 + [deleted] * 4
 
 
 def test_the_servers_that_a_read_missed_are_told(own_daemons, pool_of, direct):
