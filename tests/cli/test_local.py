@@ -74,10 +74,36 @@ def test_files_that_the_script_can_import(asked, local, tmp_path, monkeypatch):
         assert said in told.output
 
 
-def test_the_help_says_how_long_the_first_counts_take(storm):
-    assert "First counts take about half a minute" in " ".join(
-        storm("local", "--help").stdout.split()
-    )
+def test_the_tables_are_kept_where_it_is_said(asked, local, tmp_path):
+    folder = tmp_path / "of: [tables] #1"
+    assert local("--keep", str(folder)).exit_code == 0
+    conf, request = asked[0]
+    assert conf["pipeline.tables.dir"] == str(folder)
+    assert request.pipeline
+
+
+def test_tables_are_not_kept_in_two_folders(asked, local):
+    told = local("--keep", "a", "-c", "pipeline.tables.dir=b")
+    assert told.exit_code == 2
+    assert "--keep DIR is -c pipeline.tables.dir=DIR" in told.output
+    assert asked == []
+
+
+def test_the_pipeline_may_be_left_out(asked, local):
+    assert local("--no-pipeline").exit_code == 0
+    assert not asked[0][1].pipeline
+
+
+def test_tables_that_nobody_writes_are_not_kept(asked, local):
+    told = local("--no-pipeline", "--keep", "a")
+    assert told.exit_code == 2
+    assert "leave out --no-pipeline" in told.output
+    assert asked == []
+
+
+def test_the_help_says_what_starts_when(storm):
+    said = " ".join(storm("local", "--help").stdout.split())
+    assert "in the pipeline once the worker has counted its first rows" in said
 
 
 @pytest.mark.parametrize("strict", [[], ["--strict"]])

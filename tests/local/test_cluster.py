@@ -39,7 +39,7 @@ def test_its_processes_read_the_login_file_that_counts(tmp_path, monkeypatch, ov
     conf = load(files=[storm_yaml], overrides=overrides)
     (tmp_path / "topology.py").write_text("")
     request = cluster.Request(tmp_path / "topology.py", overrides)
-    view, signals = SimpleNamespace(), SimpleNamespace()
+    view, signals = SimpleNamespace(note=print), SimpleNamespace()
     one = cluster.Cluster(conf, request, view, signals, directory=tmp_path, mark="mark")
     with pytest.raises(NothingStartsError):
         one._start()

@@ -22,11 +22,12 @@ ADDRESS = "127.0.0.1:41001"
 SLOT = Slot("wc-1-1", "local", 6700)
 
 
-def picture(now=100.0, output=(), status="alive", output_count=None):
+def picture(now=100.0, output=(), status="alive", output_count=None, waits_for=""):
     components = {"lines": Counts(1200, 0), "words": Counts(34567, 1200)}
     return Picture(
         title="wc-1-1",
         hint="Ctrl-C stops everything.",
+        waits_for=waits_for,
         now=now,
         up_secs=65,
         processes=[ProcessSeen("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
@@ -119,6 +120,25 @@ def test_line_view_says_when_a_worker_turns_dead_or_alive():
         f"  65 s  wc-1-1 at 6700 is {status} in the liveness table"
         for status in ("alive", "late", "dead", "alive", "no more")
     ]
+
+
+def test_line_view_says_once_what_is_waited_for():
+    waits = ["Spark is starting", "Spark is starting", "the first batch", "the first batch", ""]
+    pictures = [picture(now=100.0 + n, waits_for=wait) for n, wait in enumerate(waits)]
+    said = [line for line in text_of(LineView, *pictures).splitlines() if "waiting" in line]
+    assert said == [
+        "  65 s  waiting: Spark is starting",
+        "  65 s  waiting: the first batch",
+    ]
+
+
+def test_picture_says_what_is_waited_for_and_nothing_else():
+    out = io.StringIO()
+    console = Console(file=out, width=120)
+    console.print(render(picture()))
+    assert "Waiting" not in out.getvalue()
+    console.print(render(picture(waits_for="Spark is starting")))
+    assert "Waiting: Spark is starting" in out.getvalue()
 
 
 def test_line_view_leaves_long_lines_and_brackets_whole():

@@ -1,10 +1,13 @@
 """``storm local``: a whole cluster on this machine, for one topology."""
 
+import json
 from pathlib import Path
 
 import click
 
 from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf, settings
+
+_TABLES = "pipeline.tables.dir"
 
 
 def _py_files(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
@@ -47,20 +50,35 @@ def _py_files(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     help="Write what was seen to FILE, as JSON.",
 )
+@click.option(
+    "--keep",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the pipeline's tables in DIR: the same as -c pipeline.tables.dir=DIR.",
+)
+@click.option(
+    "--no-pipeline",
+    is_flag=True,
+    help="Only the job, without the heartbeat pipeline: no liveness, half the memory.",
+)
 @conf_options
 def local(
+    *,
     topology: Path,
     arguments: tuple[str, ...],
     py_files: tuple[Path, ...],
     seconds: float | None,
     report: Path | None,
+    keep: Path | None,
+    no_pipeline: bool,
 ) -> None:
     """Run TOPOLOGY on a cluster of its own, on this machine.
 
     Starts ZooKeeper, two Pacemakers, the worker that runs TOPOLOGY, and the heartbeat pipeline, as
     processes on free ports of the loopback interface, and shows them live. Ctrl-C stops all of
-    them. First counts take about half a minute, in which Spark starts in the worker and in the
-    pipeline.
+    them. Spark starts in the worker first, and in the pipeline once the worker has counted its
+    first rows, or after a minute. The tables go with the run, unless --keep names a folder for
+    them.
 
     TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. ARGUMENTS
     are its sys.argv; they stand behind --, so that none is taken for an option of storm's.
@@ -69,6 +87,8 @@ def local(
 
     Keys that Stormkeeper does not know are the topology's own, and are handed to it.
     """
+    if keep is not None:
+        _keep_tables_in(keep, no_pipeline=no_pipeline)
     conf = load_conf(unknown="keep")
     from stormkeeper.local import cluster
 
@@ -80,7 +100,17 @@ def local(
         strict=settings().strict,
         arguments=arguments,
         py_files=py_files,
+        pipeline=not no_pipeline,
     )
     with faults():
         code = cluster.run(conf, request)
     exit_with(code)
+
+
+def _keep_tables_in(folder: Path, *, no_pipeline: bool) -> None:
+    overrides = settings().overrides
+    if no_pipeline:
+        raise click.UsageError("--keep is for the pipeline's tables: leave out --no-pipeline.")
+    if any(override.partition("=")[0].strip() == _TABLES for override in overrides):
+        raise click.UsageError(f"--keep DIR is -c {_TABLES}=DIR: give one of the two.")
+    overrides.append(f"{_TABLES}={json.dumps(str(folder.absolute()))}")

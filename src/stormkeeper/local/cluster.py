@@ -22,14 +22,16 @@ from pathlib import Path
 from rich.console import Console
 
 from stormkeeper.conf import Address, Conf
-from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT, StopSignals
+from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import hints, outcome, report
+from stormkeeper.local.family import Family, StartInterruptedError
 from stormkeeper.local.ledger import Snapshot
 from stormkeeper.local.naming import storm_id
-from stormkeeper.local.processes import RUN_MARK, Child, end_marked
+from stormkeeper.local.processes import end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
+from stormkeeper.local.waiting import is_pipeline_due, waits_for
 from stormkeeper.local.watch import Watch
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings, for_a_file
@@ -60,14 +62,6 @@ OWN_KEYS = frozenset(
         "pacemaker.bind.host",
     }
 )
-
-#: A process that has not said that it is ready by then is taken to hang, in seconds; Spark on a
-#: busy machine with two cores needs most of a minute.
-START_SECS = 120.0
-
-#: How long a process may take to end when asked to, in seconds. A running micro-batch is finished:
-#: a worker gives it 15, and then wants to send its last pulse and end Spark.
-GRACE_SECS = 40.0
 
 #: Time between two looks at the processes, in seconds.
 LOOK_SECS = 0.5
@@ -102,6 +96,8 @@ class Request:
         What the script finds in ``sys.argv``.
     py_files
         Modules and archives of modules that the script can import.
+    pipeline
+        Whether the heartbeat pipeline runs beside it.
     """
 
     topology: Path
@@ -111,6 +107,7 @@ class Request:
     strict: bool = False
     arguments: Sequence[str] = ()
     py_files: Sequence[Path] = ()
+    pipeline: bool = True
 
 
 def run(conf: Conf, request: Request) -> int:
@@ -168,14 +165,15 @@ class Cluster:
         self._tables = Path(conf["pipeline.tables.dir"] or directory / "tables").resolve()
         self._mark = mark
         self._storm_id = storm_id(request.topology, time.time())
-        self._children: dict[str, Child] = {}
+        self._family = Family(directory, mark, view.note)
+        self._children = self._family.children
         self._addresses: dict[str, str] = {}
         self._rates = Rates()
         self._memory: dict[str, float] = {}
         self._watch: Watch | None = None
         self._began = time.monotonic()
+        self._pipeline_conf: Path | None = None
         self._pipeline_noted = False
-        self._dead: set[str] = set()
         self._worker_log = WorkerLog()
 
     def run(self) -> int:
@@ -243,7 +241,8 @@ class Cluster:
         self._view.note(f"worker {self._storm_id} beats (process {self._children['worker'].pid})")
         for command in hints.commands(self._conf, zookeeper, servers):
             self._view.note(f"in another shell: {command}")
-        self._spawn("pipeline", ["pipeline", "--config", str(second)], WRITING)
+        if self._request.pipeline:
+            self._pipeline_conf = second
 
     def _spawn_worker(self, conf_file: Path) -> None:
         argv = [*PYTHON, "stormkeeper.worker", str(self._request.topology)]
@@ -255,7 +254,7 @@ class Cluster:
         for file in self._request.py_files:
             argv += ["--py-files", str(file)]
         argv += ["--", *self._request.arguments]
-        self._spawn_argv("worker", argv, BEATING)
+        self._family.spawn("worker", argv, BEATING)
 
     def _topologys_overrides(self) -> list[str]:
         """Return the user's settings but for those by which the processes find each other."""
@@ -269,30 +268,10 @@ class Cluster:
         return kept
 
     def _spawn(self, name: str, command: Sequence[str], ready: re.Pattern[str]) -> None:
-        self._spawn_argv(name, [*PYTHON, "stormkeeper", *command], ready)
-
-    def _spawn_argv(self, name: str, argv: Sequence[str], ready: re.Pattern[str]) -> None:
-        env = dict(os.environ)
-        env[RUN_MARK] = self._mark
-        env[DIE_WITH_PARENT] = str(os.getpid())
-        # Whatever Spark and the JVM put aside goes with the run, even where they are killed.
-        env["TMPDIR"] = str(self._directory / "tmp")
-        env["SPARK_LOCAL_DIRS"] = str(self._directory / "tmp")
-        log_file = self._directory / f"{name.replace(' ', '-')}.log"
-        self._children[name] = Child(name, argv, log=log_file, env=env, ready=ready)
+        self._family.spawn(name, [*PYTHON, "stormkeeper", *command], ready)
 
     def _ready(self, name: str) -> re.Match[str]:
-        child = self._children[name]
-        deadline = time.monotonic() + START_SECS
-        while time.monotonic() < deadline:
-            if self._signals.stopped:
-                raise StartInterruptedError
-            if match := child.wait_ready(LOOK_SECS):
-                return match
-        raise LocalClusterError(
-            f"the {name} (process {child.pid}) was not ready after {START_SECS:.0f} s:\n"
-            f"{child.log_tail()}"
-        )
+        return self._family.ready(name, lambda: self._signals.stopped)
 
     def _write_conf(self, name: str, conf: Conf) -> Path:
         path = self._directory / name
@@ -312,24 +291,28 @@ class Cluster:
             now = time.monotonic()
             if now - measured > 2.0:
                 measured = now
-                self._memory = {name: c.memory_mib() for name, c in self._children.items()}
+                self._memory = self._family.memory_mib()
+            self._start_pipeline_when_due()
             self._note_pipeline()
-            self._note_deaths()
+            self._family.note_deaths()
             self._note_warnings()
             self._show(RUNNING)
             if self._request.seconds is not None and now - began >= self._request.seconds:
                 return 0
-            for name in ("worker", "pipeline"):
-                code = self._children[name].returncode
-                if code is not None and code > 0:
-                    raise LocalClusterError(self._why_ended(name))
+            self._check_children()
             if self._children["worker"].returncode == 0:
                 return 0
         return 0
 
+    def _start_pipeline_when_due(self) -> None:
+        if self._pipeline_conf is None or self._watch is None or "pipeline" in self._children:
+            return
+        if is_pipeline_due(self._watch.snapshot(), time.monotonic() - self._began):
+            self._spawn("pipeline", ["pipeline", "--config", str(self._pipeline_conf)], WRITING)
+
     def _note_pipeline(self) -> None:
-        child = self._children["pipeline"]
-        if child.ready_match and not self._pipeline_noted:
+        child = self._children.get("pipeline")
+        if child is not None and child.ready_match and not self._pipeline_noted:
             self._pipeline_noted = True
             self._view.note(
                 f"pipeline writes its tables to {child.ready_match.group(1)} (process {child.pid})"
@@ -338,6 +321,12 @@ class Cluster:
     def _note_warnings(self) -> None:
         for line in self._worker_log.said(self._children["worker"].new_log_lines()):
             self._view.note(line)
+
+    def _check_children(self) -> None:
+        for name in ("worker", "pipeline"):
+            child = self._children.get(name)
+            if child is not None and (child.returncode or 0) > 0:
+                raise LocalClusterError(self._why_ended(name))
 
     def _why_ended(self, name: str) -> str:
         """Say that a process has ended with an error, and why, unless its log was shown already."""
@@ -348,14 +337,8 @@ class Cluster:
                 return f"the worker {child.state()}, for the reason above"
         return f"the {name} {child.state()}:\n{child.log_tail()}"
 
-    def _note_deaths(self) -> None:
-        for name, child in self._children.items():
-            if child.returncode is not None and name not in self._dead:
-                self._dead.add(name)
-                self._view.note(f"{name} (process {child.pid}) {child.state()}")
-
     def _show(self, hint: str) -> None:
-        if self._watch is None or "pipeline" not in self._children:
+        if self._watch is None or "worker" not in self._children:
             return
         snapshot = self._watch.snapshot()
         # Read after the snapshot, so that no pulse in it is newer.
@@ -363,10 +346,12 @@ class Cluster:
         self._view.show(self._picture(snapshot, now, now - self._began, hint))
 
     def _picture(self, snapshot: Snapshot, now: float, up_secs: float, hint: str) -> Picture:
-        worker = self._children["worker"]
+        worker, pipeline = self._children["worker"], self._children.get("pipeline")
+        starts = pipeline is not None and pipeline.state() == "starting"
         return Picture(
             title=self._storm_id,
             hint=hint,
+            waits_for=waits_for(snapshot, pipeline_starts=starts) if hint == RUNNING else "",
             now=now,
             up_secs=up_secs,
             processes=[
@@ -394,10 +379,10 @@ class Cluster:
             self._view.note("stopping")
             self._show(STOPPING)
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
-        self._stop(["worker"])
+        self._family.stop(["worker"])
         snapshot = self._watch.finish() if self._watch is not None else None
         for name in ("pipeline", "pacemaker", "zookeeper"):
-            self._stop([n for n in self._children if n.startswith(name)])
+            self._family.stop([n for n in self._children if n.startswith(name)])
         left = end_marked(self._mark, settle_secs=2.0)
         if left:
             self._view.note(f"{left} processes had to be ended by force")
@@ -410,21 +395,9 @@ class Cluster:
             )
             self._request.report.write_text(json.dumps(seen, indent=2) + "\n")
             self._view.note(f"report written to {self._request.report}")
-        if snapshot is not None and "pipeline" in self._children:
+        if snapshot is not None and "worker" in self._children:
             # The last pulses came after the stop was asked for, and end the time that is shown.
             now = max([began, *(worker.last_received for worker in snapshot.workers)])
             self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))
         if self._children:
             self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
-
-    def _stop(self, names: Sequence[str]) -> None:
-        children = [self._children[name] for name in names if name in self._children]
-        for child in children:
-            child.request_stop()
-        for child in children:
-            if not child.wait_stopped(GRACE_SECS):
-                self._view.note(f"{child.name} did not end in {GRACE_SECS:.0f} s: ended by force")
-
-
-class StartInterruptedError(Exception):
-    """The user asked to stop while the cluster was starting."""

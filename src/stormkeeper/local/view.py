@@ -42,6 +42,8 @@ class Picture:
 
     title: str
     hint: str
+    #: What is still being waited for; empty once everything is there.
+    waits_for: str
     now: float
     up_secs: float
     processes: Sequence[ProcessSeen]
@@ -99,6 +101,7 @@ class LineView:
         self._next = 0.0
         self._shown = 0
         self._statuses: dict[Slot, str] = {}
+        self._waits_for = ""
 
     def __enter__(self) -> Self:
         return self
@@ -121,6 +124,10 @@ class LineView:
         for line in picture.output[-unseen:] if unseen > 0 else ():
             self._print(f"  | {line}")
         self._shown = picture.output_count
+        if picture.waits_for != self._waits_for:
+            self._waits_for = picture.waits_for
+            if picture.waits_for:
+                self._print(f"{picture.up_secs:4.0f} s  waiting: {picture.waits_for}")
         for worker in picture.snapshot.workers:
             slot = worker.slot
             status = picture.status(slot)
@@ -191,6 +198,8 @@ def render(picture: Picture) -> RenderableType:
         workers_table(picture),
         components_table(picture),
     ]
+    if picture.waits_for:
+        parts.append(Text(f"Waiting: {picture.waits_for}", style="yellow", overflow="fold"))
     if picture.output:
         lines = "\n".join(picture.output[-OUTPUT_LINES:])
         parts.append(Panel(Text(lines, no_wrap=True, overflow="ellipsis"), title="topology says"))
