@@ -145,3 +145,10 @@ def test_a_terminal_that_is_closed_stops_it(terminal):
     assert terminal.process.wait(60) >= 0  # it has come to its end, and not the signal to it
     assert terminal.left() == []
     until(lambda: not any(process.is_running() for process in processes))
+
+
+def test_nothing_is_left_of_one_that_is_killed(terminal):
+    processes = terminal.until_running()
+    terminal.process.kill()
+    until(lambda: not any(process.is_running() for process in processes), 60)
+    until(lambda: terminal.left() == [], 60)

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -26,12 +25,14 @@ from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import hints, outcome, report
 from stormkeeper.local.family import Family, StartInterruptedError
+from stormkeeper.local.folder import RunFolder, remove_abandoned
 from stormkeeper.local.ledger import Snapshot
 from stormkeeper.local.naming import storm_id
 from stormkeeper.local.processes import end_marked
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.waiting import is_pipeline_due, waits_for
+from stormkeeper.local.warden import Warden
 from stormkeeper.local.watch import Watch
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings, for_a_file
@@ -126,8 +127,10 @@ def run(conf: Conf, request: Request) -> int:
         raise LocalClusterError(f"the report's folder {request.report.parent} does not exist")
     source.check(request.topology, request.py_files)
     mark = uuid.uuid4().hex
-    folder = tempfile.TemporaryDirectory(prefix="stormkeeper-local-", ignore_cleanup_errors=True)
     view = view_on(Console())
+    if abandoned := remove_abandoned():
+        view.note(f"removed what {abandoned} killed runs had left")
+    folder = RunFolder(mark)
 
     def end_at_once(number: int) -> None:
         view.abandon()
@@ -135,12 +138,16 @@ def run(conf: Conf, request: Request) -> int:
         with contextlib.suppress(OSError):  # a terminal that is closed
             os.write(2, f"storm: ended at once by one more {name}\n".encode())
         end_marked(mark, settle_secs=0)
-        folder.cleanup()
+        folder.remove()
 
     # SIGHUP is what a terminal says that is closed.
-    with StopSignals(also=[signal.SIGHUP], at_once=end_at_once) as signals, folder, view:
-        directory = Path(folder.name)
-        return Cluster(conf, request, view, signals, directory=directory, mark=mark).run()
+    with (
+        StopSignals(also=[signal.SIGHUP], at_once=end_at_once) as signals,
+        folder,
+        view,
+        Warden(folder, mark),
+    ):
+        return Cluster(conf, request, view, signals, directory=folder.path, mark=mark).run()
 
 
 class Cluster:

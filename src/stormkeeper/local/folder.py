@@ -1,0 +1,114 @@
+"""The folder of a local run, and those that killed runs have left.
+
+A run holds a lock on a file in its folder, and its warden holds the same one. The system lets go of
+it when both have ended, however they ended: a folder whose lock can be had is nobody's any more.
+The file names the run's mark, by which what is left of its processes is found.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from stormkeeper.local.processes import end_marked
+
+log = logging.getLogger(__name__)
+
+PREFIX = "stormkeeper-local-"
+
+#: In a run's folder, locked by its owner; what is in it is the run's mark.
+OWNER = ".owner"
+
+
+class RunFolder:
+    """A folder in the system's temporary one, removed at the end; its run carries `mark`.
+
+    Raises
+    ------
+    OSError
+        There is no place for it.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        aside = self.path / f"{OWNER}.new"
+        aside.write_text(mark)
+        self._owner = aside.open("r+b")
+        _lock(self._owner)
+        # Nobody finds the file before it is locked.
+        aside.rename(self.path / OWNER)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.remove()
+        self._owner.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor that holds the lock, for the run's warden to hold it too."""
+        return self._owner.fileno()
+
+    def remove(self) -> None:
+        """Remove the folder and all that is in it, as far as the system allows."""
+        remove(self.path)
+
+
+def remove_abandoned() -> int:
+    """Remove the folders of runs that were killed, and what is left of their processes.
+
+    Only this user's, and only where the owner is provably gone. Returns how many there were.
+    """
+    removed = 0
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            removed += _remove_if_abandoned(folder)
+    return removed
+
+
+def remove(folder: Path) -> None:
+    """Remove a run's folder.
+
+    The file that tells whose it is goes last: should this be cut short, the next one goes on.
+    """
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != OWNER:
+                entry.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_if_abandoned(folder: Path) -> bool:
+    if folder.lstat().st_uid != os.getuid():
+        return False
+    # Whoever plants a link in a folder that all may write to gets nothing by it.
+    owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(owner, "r+b") as file:
+        if not _lock(file):
+            return False
+        mark = file.read().decode()
+        if mark:
+            end_marked(mark, settle_secs=0)
+        remove(folder)
+    return True
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # somebody's, or a file system without locks
+        log.debug("%s was not locked: %s", file.name, error)
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""The warden of a run that is killed, and of one that ends in order."""
+
+import subprocess
+import sys
+
+import pytest
+
+from stormkeeper.local.processes import RUN_MARK, end_marked, marked
+from support.waiting import until
+
+MARK = "of-a-warden-s-test"
+
+#: Has a warden, and a child that heeds no signal and is nobody's once the run is killed.
+RUN = f"""
+import os, signal, subprocess, sys
+from stormkeeper.local.folder import RunFolder
+from stormkeeper.local.warden import Warden
+with RunFolder({MARK!r}) as folder, Warden(folder, {MARK!r}):
+    (folder.path / "data").mkdir()
+    subprocess.Popen(
+        [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN);"
+         "print('up', flush=True); time.sleep(600)"],
+        env=dict(os.environ, {RUN_MARK}={MARK!r}),
+    )
+    sys.stdin.readline()
+print("over", flush=True)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN],
+        env={"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "up\n"
+    with process:
+        yield process
+        process.kill()
+    end_marked(MARK, settle_secs=0)
+
+
+def test_nothing_is_left_of_a_run_that_is_killed(run, tmp_path):
+    assert marked(MARK)
+    assert list(tmp_path.iterdir())
+    run.kill()
+    until(lambda: not marked(MARK) and not list(tmp_path.iterdir()), 60)
+
+
+def test_it_does_nothing_to_a_run_that_ends_in_order(run, tmp_path):
+    run.stdin.write("\n")
+    run.stdin.flush()
+    assert run.stdout.readline() == "over\n"
+    assert run.wait(30) == 0
+    assert marked(MARK)
+    assert list(tmp_path.iterdir()) == []
