@@ -25,12 +25,19 @@ def test_report_has_the_documented_shape():
                 "port": 6700,
                 "pulses": 12,
                 "max_gap_secs": 3.25,
+                "completed": False,
             }
         ],
         "components": {"w": {"emitted": 4, "executed": 2}},
         "tables": {"liveness": 1},
         "processes_left": 0,
     }
+
+
+def test_silence_after_the_end_is_no_gap():
+    seen = WorkerSeen(Slot("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
+    (worker,) = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)["workers"]
+    assert (worker["completed"], worker["max_gap_secs"]) == (True, 3.0)
 
 
 def test_silence_at_the_end_counts_as_a_gap():

@@ -225,6 +225,58 @@ def first_receipt(address):
         return time.monotonic() - pulse.age_ms / 1000
 
 
+FINITE = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+lines = spark.readStream.text({folder!r})
+query = lines.writeStream.queryName("copied").format("noop").trigger(availableNow=True).start()
+query.awaitTermination()
+"""
+
+
+def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
+    folder, lines, _ = text
+    script, report, kept = (tmp_path / name for name in ("finite.py", "r.json", "kept"))
+    script.write_text(FINITE.format(folder=str(folder)))
+    run = local(script, "--report", report, "--keep", kept)
+    assert run.end(300) == 0, run.text()
+    assert re.search(r"finite-1-\d+ at 6700 is completed: its queries have ended", run.text())
+    assert " is late in " not in run.text()
+    seen = json.loads(report.read_text())
+    (worker,) = seen["workers"]
+    assert worker["completed"]
+    assert seen["components"] == {"copied": {"emitted": lines, "executed": 0}}
+    rows = pq.read_table(tables.current_path(kept, tables.LIVENESS)).to_pylist()
+    assert [row["status"] for row in rows] == ["completed"]
+
+
+def test_without_its_pipeline_a_job_runs_for_its_time_and_is_stopped(local, text, tmp_path):
+    folder, _, _ = text
+    report = tmp_path / "r.json"
+    run = local(
+        WORD_COUNT, "-c", f"input={folder}", "--no-pipeline", "--seconds", 2, "--report", report
+    )
+    run.wait_for(r"waiting: Spark is starting in the worker")
+    assert run.end(120) == 0, run.text()
+    assert "heartbeat pipeline" not in run.text()
+    assert "pipeline writes" not in run.text()
+    seen = json.loads(report.read_text())
+    assert not seen["workers"][0]["completed"]
+    assert seen["tables"] == {"liveness": 0, "component_statistics": 0}
+
+
+def test_nothing_is_left_of_one_that_is_killed_while_spark_runs(local, text, tmp_path):
+    folder, _, _ = text
+    run = local(WORD_COUNT, "-c", f"input={folder}", "--no-pipeline")
+    run.wait_for(r"  \| batch 0: ")
+    processes = family(run.process.pid)
+    assert any(process.name() == "java" for process in processes)
+    os.kill(run.process.pid, signal.SIGKILL)
+    until(lambda: alive(processes) == [], 60)
+    until(lambda: not list(tmp_path.glob("stormkeeper-local-*")), 60)
+
+
 def test_script_that_does_not_exist_is_a_usage_error(local, tmp_path):
     run = local(tmp_path / "nothing.py")
     assert run.end(30) == 2

@@ -22,7 +22,7 @@ ADDRESS = "127.0.0.1:41001"
 SLOT = Slot("wc-1-1", "local", 6700)
 
 
-def picture(now=100.0, output=(), status="alive", output_count=None, waits_for=""):
+def picture(now=100.0, output=(), status="alive", output_count=None, waits_for="", completed=False):
     components = {"lines": Counts(1200, 0), "words": Counts(34567, 1200)}
     return Picture(
         title="wc-1-1",
@@ -33,7 +33,7 @@ def picture(now=100.0, output=(), status="alive", output_count=None, waits_for="
         processes=[ProcessSeen("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
         snapshot=Snapshot(
             [PacemakerSeen(ADDRESS, True, "i", 21, 1)],
-            [WorkerSeen(SLOT, ADDRESS, 21, now - 1.5, 3.1, components)],
+            [WorkerSeen(SLOT, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
         ),
         statuses={("wc-1-1", "local", 6700): status},
         rates={"words": Counts(345, 12)},
@@ -120,6 +120,19 @@ def test_line_view_says_when_a_worker_turns_dead_or_alive():
         f"  65 s  wc-1-1 at 6700 is {status} in the liveness table"
         for status in ("alive", "late", "dead", "alive", "no more")
     ]
+
+
+def test_who_has_completed_is_neither_late_nor_dead():
+    pictures = [picture(), *(picture(status=status, completed=True) for status in ("late", "dead"))]
+    said = [line for line in text_of(LineView, *pictures).splitlines() if " at 6700 is " in line]
+    assert said == [
+        "  65 s  wc-1-1 at 6700 is alive in the liveness table",
+        "  65 s  wc-1-1 at 6700 is completed: its queries have ended by themselves",
+    ]
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(pictures[-1]))
+    assert "completed" in out.getvalue()
+    assert "dead" not in out.getvalue()
 
 
 def test_line_view_says_once_what_is_waited_for():

@@ -20,6 +20,12 @@ def test_a_pulse_overwritten_between_two_looks_is_counted():
     assert pulse.count == 3
 
 
+def test_the_last_pulse_of_a_worker_may_say_that_it_is_done():
+    beats = [heartbeat("wc-1-17"), heartbeat("wc-1-17", completed=True)]
+    read = [pulses([change(path("wc-1-17"), 9, beat)], 5.0, 1) for beat in beats]
+    assert [pulse.completed for (pulse,) in read] == [False, True]
+
+
 def test_overwritten_pulses_of_several_workers_are_nobody_s():
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
     changes = [change(path("wc-1-17", port=port), port, beat) for port in (6700, 6701)]

@@ -88,6 +88,15 @@ def test_the_table_is_all_that_is_carried_on():
     assert table["status"].to_pylist() == ["dead"]
 
 
+def test_completion_is_carried_on():
+    last = [Reading(path("t"), heartbeat(completed=True), 5, 0.0)]
+    table, _ = next_liveness(None, typed(NOW, {A: last}), LIMITS)
+    table, _ = next_liveness(table, typed(NOW + 500, {A: []}), LIMITS)
+    assert table.select(["status", "age_secs"]).to_pylist() == [
+        {"status": "completed", "age_secs": 500.0}
+    ]
+
+
 def test_only_the_newest_of_copies_is_handed_on():
     readings = {
         A: [Reading(path("t"), heartbeat(time_secs=3), 5, 8.0)],

@@ -355,3 +355,33 @@ def test_no_living_worker_dies_and_every_dead_one_is_found(seed, worker_count, f
     for row in world.table.rows:
         assert row.status == (Status.ALIVE if row.worker in world.alive else Status.DEAD), row
     assert {row.worker for row in world.table.rows} >= world.alive
+
+
+def done(at, server=A):
+    return beat(at, server)._replace(completed=True)
+
+
+def test_a_worker_that_has_said_that_it_is_done_is_completed_and_not_missed():
+    table = Table().at(100, beat(100)).at(103, done(103))
+    assert table[W].status is Status.COMPLETED
+    table.at(103 + LIMITS.late_secs + 1)
+    assert table[W].status is Status.COMPLETED
+    table.at(103 + LIMITS.timeout_secs + 1)
+    assert (table[W].status, table[W].stale) == (Status.COMPLETED, False)
+    assert table[W].age_secs == pytest.approx(LIMITS.timeout_secs + 1)
+
+
+def test_completion_stays_when_the_server_that_knew_of_it_goes():
+    table = Table().at(103, done(103)).at(200, a=DOWN)
+    assert (table[W].status, table[W].stale) == (Status.COMPLETED, False)
+
+
+def test_a_completed_worker_that_beats_again_is_alive():
+    table = Table().at(103, done(103)).at(110, beat(110))
+    assert table[W].status is Status.ALIVE
+
+
+def test_a_completed_worker_is_forgotten_as_a_dead_one_is():
+    table = Table().at(103, done(103)).at(103 + LIMITS.forget_secs)
+    assert [row.worker for row in table.rows] == [W]
+    assert table.at(104 + LIMITS.forget_secs).rows == []

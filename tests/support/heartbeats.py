@@ -58,6 +58,7 @@ def heartbeat(
     *,
     time_secs: int | None = None,
     uptime_secs: int = 10,
+    completed: bool | None = None,
 ) -> bytes:
     """Return a worker's pulse; executors are (first task, last task)."""
     return serialize(
@@ -66,6 +67,7 @@ def heartbeat(
             {ExecutorInfo(*tasks): stats for tasks, stats in (executors or {}).items()},
             int(time.time()) if time_secs is None else time_secs,
             uptime_secs,
+            completed,
         )
     )
 

@@ -130,6 +130,7 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
     assert ours == {
         ("ExecutorStats", "component"): False,
         ("ExecutorStats", "partial_batches"): False,
+        ("ClusterWorkerHeartbeat", "completed"): False,
         **{(name, "leader_epoch"): False for name in leaders},
     }
 

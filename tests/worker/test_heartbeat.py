@@ -6,7 +6,7 @@ from stormkeeper.worker.statistics import ALL_TIME, Executor, Work, WorkerStatis
 WINDOWS = ["600", "10800", "86400", ALL_TIME]
 
 
-def beat():
+def beat(*, completed=False):
     statistics = WorkerStatistics()
     statistics.add(Executor("lines", "spout", "totals", 2, 3))
     statistics.add(Executor("words", "bolt", "totals", 4, 4, ("lines",)))
@@ -17,13 +17,28 @@ def beat():
         "totals": Work(executed={"words": 40}),
     }
     statistics.record("totals", done, 0.0)
-    return heartbeat("wc-1-1", statistics.snapshot(0.0), time_secs=1_700_000_000, uptime_secs=9)
+    return heartbeat(
+        "wc-1-1",
+        statistics.snapshot(0.0),
+        time_secs=1_700_000_000,
+        uptime_secs=9,
+        completed=completed,
+    )
 
 
 def test_it_reads_back_as_it_was_written():
     for compression in Compression:
         data = serialize(beat(), compression)
         assert deserialize(ClusterWorkerHeartbeat, data) == beat()
+
+
+def test_only_the_heartbeat_of_a_completed_worker_says_anything_of_it():
+    usual, last = (
+        serialize(beat(completed=completed), Compression.PLAIN) for completed in (False, True)
+    )
+    assert deserialize(ClusterWorkerHeartbeat, last).completed
+    # Field 1000, a bool (2), true, ahead of the end of the record: a field that Storm skips.
+    assert last == usual[:-1] + b"\x02\x03\xe8\x01\x00"
 
 
 def test_executors_by_task_and_component():

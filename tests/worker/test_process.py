@@ -209,7 +209,9 @@ def test_plain_script_that_ends_by_itself(start, pacemakers, text, script):
         for file in folder.iterdir()
         for line in file.read_text().removesuffix("\n").split("\n")
     )
-    counts = Beats(pacemakers, worker.path).counts()
+    beats = Beats(pacemakers, worker.path)
+    assert beats.newest().completed
+    counts = beats.counts()
     groups = int(worker.wait_for(r"^groups (\d+)$", 1).group(1))
     assert counts == {"longer": (longer, 0), "query-2": (groups, 0)}
 
@@ -242,7 +244,9 @@ def test_a_script_that_waits_for_its_query_goes_on_when_it_is_stopped(
     assert worker.lines[-2:] == ["after the query", "the very end"]
     written = int(output.read_text())
     assert written < lines
-    assert Beats(pacemakers, worker.path).counts() == {"saved": (written, 0)}
+    beats = Beats(pacemakers, worker.path)
+    assert beats.counts() == {"saved": (written, 0)}
+    assert not beats.newest().completed
 
 
 def test_it_beats_to_pacemakers_while_there_is_no_zookeeper(start, pacemakers, script):
@@ -301,6 +305,7 @@ def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, 
     assert "spark.driver.memory" in log
     assert "Traceback" not in log, log
     assert beats.newest().uptime_secs > 0
+    assert not beats.newest().completed
 
 
 SLOW = """

@@ -24,13 +24,13 @@ from stormkeeper.conf import Address, Conf
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import hints, outcome, report
-from stormkeeper.local.family import Family, StartInterruptedError
+from stormkeeper.local.family import START_SECS, Family, StartInterruptedError
 from stormkeeper.local.folder import RunFolder, remove_abandoned
 from stormkeeper.local.ledger import Snapshot
 from stormkeeper.local.naming import storm_id
 from stormkeeper.local.processes import end_marked
 from stormkeeper.local.submission import submit
-from stormkeeper.local.view import Picture, ProcessSeen, Rates, View, view_on
+from stormkeeper.local.view import COMPLETED, Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.waiting import is_pipeline_due, waits_for
 from stormkeeper.local.warden import Warden
 from stormkeeper.local.watch import Watch
@@ -308,14 +308,34 @@ class Cluster:
                 return 0
             self._check_children()
             if self._children["worker"].returncode == 0:
+                self._view.note(f"all queries of {self._storm_id} have ended")
+                self._have_end_written_down()
                 return 0
         return 0
 
+    def _have_end_written_down(self) -> None:
+        """Wait until the tables have the worker's end, where they outlive the run."""
+        if self._pipeline_conf is None or not self._conf["pipeline.tables.dir"]:
+            return
+        self._spawn_pipeline(self._pipeline_conf)
+        slot = (self._storm_id, NODE, PORT)
+        deadline = time.monotonic() + START_SECS
+        while not self._signals.wait(LOOK_SECS) and time.monotonic() < deadline:
+            self._note_pipeline()
+            self._show(RUNNING)
+            self._check_children()
+            if outcome.statuses(self._tables).get(slot) == COMPLETED:
+                return
+
     def _start_pipeline_when_due(self) -> None:
-        if self._pipeline_conf is None or self._watch is None or "pipeline" in self._children:
+        if self._pipeline_conf is None or self._watch is None:
             return
         if is_pipeline_due(self._watch.snapshot(), time.monotonic() - self._began):
-            self._spawn("pipeline", ["pipeline", "--config", str(self._pipeline_conf)], WRITING)
+            self._spawn_pipeline(self._pipeline_conf)
+
+    def _spawn_pipeline(self, conf_file: Path) -> None:
+        if "pipeline" not in self._children:
+            self._spawn("pipeline", ["pipeline", "--config", str(conf_file)], WRITING)
 
     def _note_pipeline(self) -> None:
         child = self._children.get("pipeline")

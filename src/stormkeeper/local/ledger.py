@@ -48,6 +48,8 @@ class Pulse:
     received: float
     components: Mapping[str, Counts]
     count: int = 1
+    #: Whether it says that all queries of the worker have ended by themselves.
+    completed: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,13 @@ class WorkerSeen:
     last_received: float
     max_gap_secs: float
     components: Mapping[str, Counts]
+    #: Whether all of its queries have ended by themselves.
+    completed: bool = False
 
     def gap_at(self, now: float) -> float:
-        """Return the longest silence, the one that lasts at `now` included."""
+        """Return the longest silence; the one that lasts at `now` counts, unless it is the end."""
+        if self.completed:
+            return self.max_gap_secs
         return max(self.max_gap_secs, now - self.last_received)
 
 
@@ -144,7 +150,13 @@ class Ledger:
         before = self._workers.get(pulse.slot)
         if before is None:
             self._workers[pulse.slot] = WorkerSeen(
-                pulse.slot, address, pulse.count, pulse.received, 0.0, pulse.components
+                pulse.slot,
+                address,
+                pulse.count,
+                pulse.received,
+                0.0,
+                pulse.components,
+                pulse.completed,
             )
             return
         if pulse.received < before.last_received:
@@ -158,4 +170,5 @@ class Ledger:
             pulse.received,
             max(before.max_gap_secs, pulse.received - before.last_received),
             pulse.components,
+            pulse.completed,
         )

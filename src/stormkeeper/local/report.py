@@ -35,6 +35,7 @@ def build(
                 "port": w.slot.port,
                 "pulses": w.pulses,
                 "max_gap_secs": round(w.gap_at(now), 3),
+                "completed": w.completed,
             }
             for w in snapshot.workers
         ],

@@ -13,13 +13,16 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.local.ledger import Counts, Slot, Snapshot
+from stormkeeper.local.ledger import Counts, Slot, Snapshot, WorkerSeen
 
 #: Time between two plain progress lines, in seconds.
 LINE_SECS = 5.0
 
 #: What shows the cursor again, and begins a line below the picture.
 _SHOW_CURSOR = b"\x1b[?25h\n"
+
+#: Of a worker whose queries have all ended by themselves; the liveness table has the same word.
+COMPLETED = "completed"
 
 #: Lines of the topology's own output in the picture.
 OUTPUT_LINES = 6
@@ -54,8 +57,14 @@ class Picture:
     output: Sequence[str]
     output_count: int
 
-    def status(self, slot: Slot) -> str:
-        """Return what the liveness table says of the worker there; empty where it says nothing."""
+    def status(self, worker: WorkerSeen) -> str:
+        """Return what is known of a worker: the liveness table's status, or that it is completed.
+
+        Its last pulse says so, sooner than the table; empty where nobody says anything.
+        """
+        slot = worker.slot
+        if worker.completed:
+            return COMPLETED
         return self.statuses.get((slot.topology, slot.node, slot.port), "")
 
 
@@ -130,13 +139,15 @@ class LineView:
                 self._print(f"{picture.up_secs:4.0f} s  waiting: {picture.waits_for}")
         for worker in picture.snapshot.workers:
             slot = worker.slot
-            status = picture.status(slot)
+            status = picture.status(worker)
             if status != self._statuses.get(slot, ""):
                 self._statuses[slot] = status
-                self._print(
-                    f"{picture.up_secs:4.0f} s  {slot.topology} at {slot.port} "
-                    f"is {status or 'no more'} in the liveness table"
+                said = (
+                    "is completed: its queries have ended by themselves"
+                    if status == COMPLETED
+                    else f"is {status or 'no more'} in the liveness table"
                 )
+                self._print(f"{picture.up_secs:4.0f} s  {slot.topology} at {slot.port} {said}")
         if picture.now < self._next:
             return
         self._next = picture.now + LINE_SECS
@@ -228,10 +239,10 @@ def processes_table(picture: Picture) -> Table:
 def workers_table(picture: Picture) -> Table:
     """Show the workers: the age of their last pulse, and what the liveness table says of them."""
     table = _table("worker", "slot", "last pulse", "at", "pulses", "longest gap", "liveness")
-    colours = {"alive": "green", "late": "yellow", "dead": "bold red"}
+    colours = {"alive": "green", "late": "yellow", "dead": "bold red", COMPLETED: "green"}
     for worker in picture.snapshot.workers:
         slot = worker.slot
-        status = picture.status(slot)
+        status = picture.status(worker)
         table.add_row(
             slot.topology,
             f"{slot.node}:{slot.port}",

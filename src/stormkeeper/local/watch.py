@@ -140,6 +140,7 @@ def pulses(changes: Sequence[Change], now: float, stored: int) -> list[Pulse]:
                 now - change.age_ms / 1000,
                 component_counts(beat),
                 1 + overwritten,
+                bool(beat.completed),
             )
         )
     return found

@@ -42,6 +42,7 @@ _HEARTBEAT: Final = [
     ("time_secs", pa.int64()),
     ("uptime_secs", pa.int32()),
     ("executors", pa.list_(_EXECUTOR)),
+    ("completed", pa.bool_()),
     ("error", pa.string()),
 ]
 
@@ -74,6 +75,8 @@ def heartbeats(df: DataFrame) -> DataFrame:
     - ``executors``: an array of ``task_start``, ``task_end``, ``component`` (null in a heartbeat of
       Storm's own workers, which does not carry it), ``kind`` (spout or bolt), ``rate``, and
       ``counters`` as `statistics` has them.
+    - ``completed``: whether all queries of the worker have ended by themselves, and this is its
+      last heartbeat.
     - ``error``: why the pulse could not be decoded, in which case the columns above but the path's
       are null; else null.
     - ``server``, ``instance``, ``path``, ``revision``, ``age_secs``, ``received_at``, ``read_at``:
@@ -135,6 +138,7 @@ def decode_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         "time_secs": [beat and beat.time_secs for beat, _ in beats],
         "uptime_secs": [beat and beat.uptime_secs for beat, _ in beats],
         "executors": _executors([beat for beat, _ in beats]),
+        "completed": [beat and bool(beat.completed) for beat, _ in beats],
         "error": [error for _, error in beats],
         # Spark hands times over in the session's time zone.
         **{name: batch[name].cast(TYPED.field(name).type) for name in _PASSED_ON},

@@ -12,7 +12,10 @@ The rules, and why:
   *stale*: silent for longer than the timeout, without proof. Once somebody else has gone over from
   a silent server to another one, workers have noticed its loss themselves; whoever has not turned
   up elsewhere since is then judged by the servers that do answer.
-- **Only a newer pulse ends death.** A server that goes down later does not raise the dead.
+- **Who has said that it is done is not missed.** The last pulse of a worker whose queries have
+  ended by themselves says so; it is completed, however long it is silent.
+- **Only a newer pulse ends death, or completion.** A server that goes down later does not raise
+  the dead.
 - **A tombstone is no evidence of death.** It says that somebody deleted the pulse, as happens when
   a topology is killed. When it comes from the server with the worker's newest pulse, the worker is
   no longer looked for, and its row goes.
@@ -29,7 +32,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
-#: How long a dead worker is shown, in seconds.
+#: How long a dead worker, or a completed one, is shown, in seconds.
 FORGET_SECS: Final = 3600.0
 
 
@@ -39,6 +42,8 @@ class Status(StrEnum):
     ALIVE = "alive"
     LATE = "late"
     DEAD = "dead"
+    #: Its queries have all ended by themselves, as its last pulse says.
+    COMPLETED = "completed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Limits:
     timeout_secs
         The longest silence of one that is not dead: ``nimbus.task.timeout.secs``.
     forget_secs
-        The longest silence after which a dead worker still has a row.
+        The longest silence after which a dead or completed worker still has a row.
     """
 
     late_secs: float
@@ -85,6 +90,7 @@ class Beat(NamedTuple):
     time_secs: int | None = None
     uptime_secs: int | None = None
     error: str | None = None
+    completed: bool | None = None
 
 
 class Tombstone(NamedTuple):
@@ -257,7 +263,7 @@ def _row(beat: Beat, seen: float, before: Row | None) -> Row:
         revision=beat.revision,
         last_seen=seen,
         age_secs=0.0,
-        status=Status.ALIVE,
+        status=Status.COMPLETED if beat.completed else Status.ALIVE,
         stale=False,
         time_secs=beat.time_secs,
         uptime_secs=beat.uptime_secs,
@@ -269,6 +275,8 @@ def _row(beat: Beat, seen: float, before: Row | None) -> Row:
 
 def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
     age = max(0.0, now - row.last_seen)
+    if row.status is Status.COMPLETED:
+        return row._replace(age_secs=age)
     found = status(age, limits)
     is_proven = row.status is Status.DEAD or status(watched_secs, limits) is Status.DEAD
     stale = found is Status.DEAD and not is_proven
@@ -276,4 +284,4 @@ def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
 
 
 def _is_forgotten(row: Row, limits: Limits) -> bool:
-    return row.status is Status.DEAD and row.age_secs > limits.forget_secs
+    return row.status in (Status.DEAD, Status.COMPLETED) and row.age_secs > limits.forget_secs

@@ -99,12 +99,14 @@ class ClusterWorkerHeartbeat(TPayload):
     executor_stats: dict[ExecutorInfo, ExecutorStats]
     time_secs: int
     uptime_secs: int
+    completed: bool | None
     def __init__(
         self,
         storm_id: str,
         executor_stats: dict[ExecutorInfo, ExecutorStats],
         time_secs: int,
         uptime_secs: int,
+        completed: bool | None = None,
     ) -> None: ...
 
 class NodeInfo(TPayload):

@@ -62,6 +62,8 @@ struct ClusterWorkerHeartbeat {
   2: required map<ExecutorInfo, ExecutorStats> executor_stats
   3: required i64 time_secs (storm2 = "i32")
   4: required i32 uptime_secs
+  // Ours: true in the last heartbeat of a worker whose queries have all ended by themselves.
+  1000: optional bool completed
 }
 
 // ---- assignments: which worker runs what ----------------------------------------------------------

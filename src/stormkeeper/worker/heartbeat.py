@@ -29,6 +29,7 @@ def heartbeat(
     *,
     time_secs: int,
     uptime_secs: int,
+    completed: bool = False,
 ) -> ClusterWorkerHeartbeat:
     """Return the record of a heartbeat.
 
@@ -42,6 +43,8 @@ def heartbeat(
         Wall-clock time, in seconds since 1970.
     uptime_secs
         Age of the worker.
+    completed
+        Whether all of its queries have ended by themselves, well.
     """
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
@@ -53,6 +56,7 @@ def heartbeat(
         },
         time_secs=time_secs,
         uptime_secs=uptime_secs,
+        completed=completed or None,
     )
 
 

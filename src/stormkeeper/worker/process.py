@@ -169,6 +169,7 @@ class Worker:
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
         self._finished = False
+        self._completed = False
         self._codec = Codec.from_conf(conf)
         self._beater = Beater(
             lambda: factory.connect_heartbeats(conf),
@@ -189,7 +190,7 @@ class Worker:
         try:
             scripts.prepare(self._script, self._arguments, self._py_files)
             self._beater.start()
-            return self._work()
+            code = self._work()
         except ConfigError:
             raise
         except (StormkeeperError, Py4JError, OSError) as error:
@@ -198,6 +199,9 @@ class Worker:
                 return 0
             log_failure(log, self._jvm_failure(error) or error)
             return 1
+        else:
+            self._completed = not self._stopping()
+            return code
         finally:
             self._script_over.set()
             if self._stopping():
@@ -355,6 +359,7 @@ class Worker:
             self._statistics.snapshot(now),
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
+            completed=self._completed,
         )
         return self._codec.write(beat)
 
