@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from stormkeeper.conf.address import Address
 from stormkeeper.conf.keys import is_known, is_secret, nearest
 from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.conf.spark_sizes import check as check_spark_size
 from stormkeeper.conf.yaml_text import read as read_yaml
 from stormkeeper.conf.yaml_text import write as write_yaml
 from stormkeeper.conf.yaml_text import write_value
@@ -360,14 +361,15 @@ def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     for name, value in values.items():
         key = SCHEMA.get(name)
-        if key is None or key.is_elsewhere(value):
-            checked[name] = copy.deepcopy(value)
-            continue
-        if key.is_unset(value):
+        if key is not None and key.is_unset(value):
             checked[name] = defaults()._values[name]
             continue
         try:
-            checked[name] = key.convert(value)
+            if key is None or key.is_elsewhere(value):
+                check_spark_size(name, value)
+                checked[name] = copy.deepcopy(value)
+            else:
+                checked[name] = key.convert(value)
         except ConfigError as error:
             given = "a value that is not shown here" if is_secret(name) else _show(value)
             where = f"{source}: {name}" if source else name
