@@ -1,4 +1,6 @@
-"""Who may do what, by path."""
+"""Who may do what, by path, and beside it who may in Storm."""
+
+from typing import NamedTuple
 
 import pytest
 from kazoo.security import make_digest_acl_credential
@@ -45,6 +47,120 @@ DAEMONS_ONLY = {
 }
 
 
+#: Permissions of Storm's lists, by who has them: the daemons, a topology's workers, everybody. A
+#: worker's list has "workers" for its creator and "daemons" for ``storm.zookeeper.superACL``.
+DAEMONS_OWN = {"daemons": "all"}
+READ_TOO = {"daemons": "all", "workers": "read"}
+WRITE_TOO = {"daemons": "all", "workers": "all"}
+NOT_IN_STORM = None
+
+
+class Row(NamedTuple):
+    """A node, who makes it, and Storm's list beside ours."""
+
+    path: str
+    by: Role
+    storm: dict[str, str] | None
+    ours: dict[str, str]
+    #: Where ours is another list than Storm's.
+    why: str = ""
+
+
+BY_DAEMONS = [
+    *(Row(path, Role.SERVER, DAEMONS_OWN, DAEMONS_OWN) for path in paths.DIRECTORIES),
+    Row(f"/storms/{ID}", Role.SERVER, READ_TOO, READ_TOO),
+    Row(f"/assignments/{ID}", Role.SERVER, READ_TOO, READ_TOO),
+    Row(f"/credentials/{ID}", Role.SERVER, READ_TOO, READ_TOO),
+    Row(f"/logconfigs/{ID}", Role.SERVER, READ_TOO, READ_TOO),
+    Row(
+        paths.CREDENTIALS,
+        Role.SERVER,
+        READ_TOO,
+        DAEMONS_OWN,
+        "Storm makes it with the list of the first topology that has credentials",
+    ),
+    Row(f"/workerbeats/{ID}", Role.SERVER, WRITE_TOO, WRITE_TOO),
+    Row(f"/workerbeats/{ID}/s-1-6700", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(f"/errors/{ID}", Role.SERVER, WRITE_TOO, WRITE_TOO),
+    Row(f"/errors/{ID}/spout", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(f"/errors/{ID}/spout/e0000000000", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(f"/errors/{ID}/spout-last-error", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(f"/backpressure/{ID}", Role.SERVER, WRITE_TOO, WRITE_TOO),
+    Row(f"/backpressure/{ID}/s-1-6700", Role.SERVER, NOT_IN_STORM, DAEMONS_OWN, "as /workerbeats"),
+    Row(paths.PROFILER_CONFIGS, Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(f"/profilerconfigs/{ID}", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(f"/profilerconfigs/{ID}/h_6700_JMAP_DUMP", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row("/supervisors/s-1", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row("/nimbuses/h", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row("/leader-lock/_c_x-latch-0000000000", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row("/blobstore/key", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row("/blobstore/key/h:6627:0-1", Role.SERVER, DAEMONS_OWN, DAEMONS_OWN),
+    Row(
+        "/blobstoremaxkeysequencenumber/key",
+        Role.SERVER,
+        {"everybody": "all"},
+        DAEMONS_OWN,
+        "Storm leaves the counter open, and none but Nimbuses count",
+    ),
+    Row(f"/tasks/{ID}", Role.SERVER, NOT_IN_STORM, READ_TOO, "as the base, which it belongs to"),
+    Row(
+        f"/tasks/{ID}/7",
+        Role.SERVER,
+        NOT_IN_STORM,
+        READ_TOO,
+        "the leader writes a node for each task, and a worker reads those of its tasks",
+    ),
+    Row(f"/taskbeats/{ID}", Role.SERVER, NOT_IN_STORM, WRITE_TOO, "as /workerbeats"),
+    Row(f"/taskbeats/{ID}/7", Role.SERVER, NOT_IN_STORM, DAEMONS_OWN, "as /workerbeats"),
+    Row(f"/taskerrors/{ID}", Role.SERVER, NOT_IN_STORM, WRITE_TOO, "as /errors"),
+    Row(f"/taskerrors/{ID}/7", Role.SERVER, NOT_IN_STORM, DAEMONS_OWN, "as /errors"),
+]
+
+BY_WORKERS = [
+    Row(path, Role.WORKER, WRITE_TOO, WRITE_TOO)
+    for path in (
+        f"/workerbeats/{ID}/s-1-6700",
+        f"/errors/{ID}/spout",
+        f"/errors/{ID}/spout/e0000000000",
+        f"/errors/{ID}/spout-last-error",
+    )
+] + [
+    Row(path, Role.WORKER, NOT_IN_STORM, WRITE_TOO, "as /workerbeats and /errors")
+    for path in (
+        f"/backpressure/{ID}/s-1-6700",
+        f"/taskbeats/{ID}/7",
+        f"/taskerrors/{ID}/7",
+        f"/taskerrors/{ID}/7/e0000000000",
+    )
+]
+
+
+@pytest.mark.parametrize("row", [*BY_DAEMONS, *BY_WORKERS], ids=lambda row: row.path)
+def test_lists_are_storms_or_narrower(row):
+    """Storm's as its code gives them: with each call either the maker's list or a topology's."""
+    rules = AccessRules(
+        authenticated=True, role=row.by, topology_digest=TOPOLOGY, super_acl=DAEMONS
+    )
+    names = {
+        CREATOR[:2]: "daemons" if row.by is Role.SERVER else "workers",
+        DAEMONS[:2]: "daemons",
+        ("digest", TOPOLOGY): "workers",
+    }
+    ours = {names[grant[:2]]: grant.permission.value for grant in rules.grants(row.path)}
+    assert ours == row.ours
+    assert bool(row.why) == (row.storm != row.ours)
+    if row.storm is not None and "everybody" not in row.storm:
+        for who, permission in ours.items():
+            assert row.storm.get(who) in (permission, "all")
+
+
+def test_every_directory_has_its_row():
+    rows = [*BY_DAEMONS, *BY_WORKERS]
+    # Nothing of ours writes these.
+    untouched = {paths.LEADER_INFO, paths.SECRET_KEYS}
+    assert {paths.first_level(row.path) for row in rows} == paths.FIRST_LEVEL - untouched
+
+
 @pytest.fixture
 def rules():
     """A daemon's, where topologies authenticate too."""
@@ -63,10 +179,11 @@ def test_workers_read_what_is_theirs_to_know(rules, directory, below):
 
 
 @pytest.mark.parametrize("directory", sorted(ALL))
-@pytest.mark.parametrize("below", ["", "/1", "/1/2"])
-def test_workers_write_where_they_report(rules, directory, below):
+def test_workers_make_what_they_report_and_what_daemons_make_there_is_the_daemons(rules, directory):
     granted = (CREATOR, Grant("digest", TOPOLOGY, Permission.ALL))
-    assert rules.grants(f"{directory}/{ID}{below}") == granted
+    assert rules.grants(f"{directory}/{ID}") == granted
+    for below in ("1", "1/2"):
+        assert rules.grants(f"{directory}/{ID}/{below}") == (CREATOR,)
 
 
 @pytest.mark.parametrize("directory", sorted(paths.FIRST_LEVEL))
@@ -102,13 +219,13 @@ def test_nobody_is_let_in_where_no_topology_authenticates():
 def test_a_topology_with_a_digest_of_its_own(rules):
     own = digest_id("wc-1:secret")
     rules.admit(ID, own)
-    assert rules.grants(f"/errors/{ID}/spout") == (CREATOR, Grant("digest", own, Permission.ALL))
+    assert rules.grants(f"/errors/{ID}") == (CREATOR, Grant("digest", own, Permission.ALL))
     assert rules.grants("/errors/other")[1].id == TOPOLOGY
 
 
 def test_a_topology_without_any(rules):
     rules.admit(ID, None)
-    assert rules.grants(f"/errors/{ID}/spout") == (CREATOR,)
+    assert rules.grants(f"/errors/{ID}") == (CREATOR,)
 
 
 def test_admitting_changes_nothing_for_who_does_not_authenticate():

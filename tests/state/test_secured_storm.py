@@ -95,6 +95,32 @@ def test_a_worker_does_its_work(worker, daemon, leader):
 @pytest.mark.parametrize(
     "operation",
     [
+        lambda worker: worker.state.get_children(f"/errors/{ID}/spout"),
+        lambda worker: worker.state.delete_node(f"/errors/{ID}/spout/e0000000000"),
+        lambda worker: worker.last_error(ID, "spout"),
+        lambda worker: worker.report_error(ID, "spout", "forged"),
+        lambda worker: worker.worker_heartbeat(ID, "node", 6700),
+        lambda worker: worker.set_worker_heartbeat(
+            ID, "node", 6700, ClusterWorkerHeartbeat(ID, {}, 2, 2)
+        ),
+    ],
+    ids=["list", "delete", "read", "report", "read a heartbeat", "beat"],
+)
+def test_what_a_daemon_reports_is_the_daemons(worker, daemon, operation):
+    daemon.report_error(ID, "spout", "the daemon's", host="host", port=6700)
+    daemon.set_worker_heartbeat(ID, "node", 6700, ClusterWorkerHeartbeat(ID, {}, 1, 1))
+    with pytest.raises(AccessDeniedError):
+        operation(worker)
+    assert [error.error for error in daemon.errors(ID, "spout")] == ["the daemon's"]
+    assert daemon.last_error(ID, "spout").error == "the daemon's"
+    assert daemon.worker_heartbeat(ID, "node", 6700).time_secs == 1
+    # Beside it, workers report what is theirs.
+    assert worker.report_error(ID, "count", "broken")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
         lambda worker: worker.assignment_info(OTHER),
         lambda worker: worker.credentials(OTHER),
         lambda worker: worker.storm_base(OTHER),

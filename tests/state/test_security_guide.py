@@ -16,19 +16,24 @@ GUIDE = (
     (Path(__file__).parents[2] / "docs" / "security.md").read_text().partition("\n## ZooKeeper")[2]
 )
 
-RIGHTS = {"read": {Permission.READ}, "everything": {Permission.ALL}}
+RIGHTS = {"read": {Permission.READ}, "everything": {Permission.ALL}, "nothing": set()}
 
 
 def test_workers_may_what_the_table_says():
-    rows = re.findall(r"^\| ((?:`/\w+`(?:, )?)+) \| (\w+) \|$", GUIDE, re.MULTILINE)
-    said = {name: RIGHTS[right] for names, right in rows for name in re.findall(r"/\w+", names)}
+    rows = re.findall(r"^\| ((?:`/\w+`(?:, )?)+) \| (\w+) \| (\w+) \|$", GUIDE, re.MULTILINE)
     rules = AccessRules(authenticated=True, topology_digest="wc:x")
-    granted = {
-        directory: {g.permission for g in rules.grants(f"{directory}/wc-1") if g.scheme == "digest"}
-        for directory in paths.FIRST_LEVEL
-    }
-    assert {directory: rights for directory, rights in granted.items() if rights} == said
-    assert len(said) > 5
+    for column, below in enumerate(("", "/1"), start=1):
+        said = {name: RIGHTS[row[column]] for row in rows for name in re.findall(r"/\w+", row[0])}
+        granted = {
+            directory: {
+                grant.permission
+                for grant in rules.grants(f"{directory}/wc-1{below}")
+                if grant.scheme == "digest"
+            }
+            for directory in paths.FIRST_LEVEL
+        }
+        assert {name: rights for name, rights in granted.items() if rights or name in said} == said
+        assert len(said) == 10
 
 
 def test_every_key_that_is_named_exists():

@@ -70,7 +70,8 @@ def test_daemons_let_workers_in():
     daemon = security(SERVER, TOPOLOGY)
     worker = digest_id("wc-1:hush")
     assert daemon.acl("/storms/wc-1") == [CREATOR, make_acl("digest", worker, read=True)]
-    assert daemon.acl("/errors/wc-1/spout") == [CREATOR, make_acl("digest", worker, all=True)]
+    assert daemon.acl("/errors/wc-1") == [CREATOR, make_acl("digest", worker, all=True)]
+    assert daemon.acl("/errors/wc-1/spout") == [CREATOR]
     assert daemon.acl("/credentials") == CREATOR_ALL_ACL
 
 

@@ -1,8 +1,8 @@
 """Who may do what with a node of the cluster's state: Storm's rules, path by path.
 
 A node gets its rules when it is made, from whoever makes it. Daemons keep what they make to
-themselves, and let a topology's workers read what is theirs to know, and write where they report.
-Workers let the daemons at what they make.
+themselves, but let a topology's workers read what is theirs to know, and make nodes of their own
+in the directories where they report. Workers let the daemons at what they make.
 """
 
 import base64
@@ -43,19 +43,16 @@ class Grant(NamedTuple):
 #: Whoever makes the node, under every identity that it has proved.
 CREATOR: Final = Grant("auth", "", Permission.ALL)
 
-#: What a topology's workers may do at and below ``<directory>/<topology id>``.
-_OF_TOPOLOGIES: Final = {
-    paths.STORMS: Permission.READ,
-    paths.ASSIGNMENTS: Permission.READ,
-    paths.CREDENTIALS: Permission.READ,
-    paths.LOG_CONFIGS: Permission.READ,
-    paths.TASKS: Permission.READ,
-    paths.WORKERBEATS: Permission.ALL,
-    paths.ERRORS: Permission.ALL,
-    paths.BACKPRESSURE: Permission.ALL,
-    paths.TASKBEATS: Permission.ALL,
-    paths.TASKERRORS: Permission.ALL,
-}
+#: Where a topology's workers may read: at and below ``<directory>/<topology id>``.
+_READ: Final = frozenset(
+    (paths.STORMS, paths.ASSIGNMENTS, paths.CREDENTIALS, paths.LOG_CONFIGS, paths.TASKS)
+)
+
+#: Where they may do everything with ``<directory>/<topology id>`` itself, and so make nodes below
+#: it. What a daemon has made there is the daemon's.
+_REPORT: Final = frozenset(
+    (paths.WORKERBEATS, paths.ERRORS, paths.BACKPRESSURE, paths.TASKBEATS, paths.TASKERRORS)
+)
 
 
 class AccessRules:
@@ -112,12 +109,21 @@ class AccessRules:
             return ()
         if self._role is Role.WORKER:
             return self._workers_own
-        _, directory, *names = path.split("/", 3)
-        permission = _OF_TOPOLOGIES.get(f"/{directory}")
-        if permission is None or not names:
+        permission = _of_workers(path)
+        storm_id = paths.storm_id_of(path)
+        if permission is None or storm_id is None:
             return (CREATOR,)
-        digest = self._admitted.get(names[0], self._topology_digest)
+        digest = self._admitted.get(storm_id, self._topology_digest)
         return (CREATOR,) if digest is None else (CREATOR, Grant("digest", digest, permission))
+
+
+def _of_workers(path: str) -> Permission | None:
+    """Return what a topology's workers may do with a node that a daemon makes."""
+    top = paths.first_level(path)
+    if top in _READ:
+        return Permission.READ
+    is_a_topology_s = path.count("/") == 2
+    return Permission.ALL if top in _REPORT and is_a_topology_s else None
 
 
 #: Nothing is proved, and so everything is open to everyone.
