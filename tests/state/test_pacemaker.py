@@ -36,6 +36,8 @@ def open_state(ensemble, two_pacemakers):
     yield open_state
     for state in states:
         state.close()
+    with PacemakerPool(two_pacemakers) as cleaning:
+        cleaning.delete_path("/workerbeats")
 
 
 def test_heartbeats_are_in_the_pacemakers_only(ensemble, open_state, two_pacemakers):
