@@ -103,7 +103,7 @@ class StateAuthenticationError(StateError):
 
 
 class NotLeaderError(StateError):
-    """The fence is gone: somebody else may lead; nothing was written."""
+    """We do not lead, or not any more: somebody else may; nothing was written."""
 
 
 class TransactionError(StateError):
