@@ -5,8 +5,10 @@ import pytest
 from stormkeeper.errors import NoNodeError, StateUnavailableError
 from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary
+from support.waiting import until
 
 HOST = "nimbus1.example"
 
@@ -154,6 +156,21 @@ def test_an_answer_that_is_lost_leaves_no_second_registration(ensemble, storm, m
     ensemble.resume(storm.state)
     storm.add_nimbus_host(summary())
     assert registered(memory) == {HOST: 6627}
+
+
+@pytest.mark.zookeeper
+def test_on_zookeeper_each_finds_a_place(connect, proxy):
+    first = StormClusterState(connect(proxy.address, session_timeout_secs=1.0), Codec())
+    second = StormClusterState(connect(), Codec())
+    first.add_nimbus_host(summary())
+    second.add_nimbus_host(summary(port=6628))
+    assert registered(second.state) == {HOST: 6627, f"{HOST}:6628": 6628}
+    proxy.cut()
+    until(lambda: registered(second.state) == {f"{HOST}:6628": 6628})
+    second.add_nimbus_host(summary(port=6628))
+    assert registered(second.state) == {HOST: 6628}
+    proxy.mend()
+    until(lambda: registered(second.state) == {HOST: 6628, f"{HOST}:6627": 6627})
 
 
 @pytest.mark.parametrize("name", [HOST, f"{HOST}:6627", f"{HOST}:6627:0"])
