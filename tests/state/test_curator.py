@@ -1,0 +1,105 @@
+"""The queue of those who would lead, with Curator's latches in it, as Storm's Nimbuses stand there.
+
+Curator itself, in a JVM, from the jars that PySpark brings.
+"""
+
+from pathlib import Path
+
+import py4j.java_gateway
+import pyspark
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+
+from stormkeeper.errors import NotLeaderError
+from stormkeeper.local.java import find_java
+from stormkeeper.state import fences, locks, paths
+from support.waiting import until
+
+pytestmark = pytest.mark.zookeeper
+
+JAVA_S = b"nimbus-java.example:6627:0"
+
+
+@pytest.fixture(scope="module")
+def jvm():
+    port, token, process = py4j.java_gateway.launch_gateway(
+        classpath=str(Path(pyspark.__file__).parent / "jars" / "*"),
+        javaopts=["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        java_path=str(find_java()),
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+    yield gateway.jvm
+    gateway.shutdown()
+    process.stdin.close()
+    process.kill()
+    process.wait(timeout=10)
+
+
+@pytest.fixture
+def start_latch(jvm, zookeeper_server, zookeeper_root):
+    """Has somebody in the JVM queue up, as Storm's Nimbus does."""
+    curator = jvm.org.apache.curator
+    client = curator.framework.CuratorFrameworkFactory.newClient(
+        str(zookeeper_server.address), curator.retry.RetryOneTime(100)
+    )
+    client.start()
+    latches = []
+
+    def start_latch():
+        latch = curator.framework.recipes.leader.LeaderLatch(
+            client, zookeeper_root + paths.LEADER_LOCK, JAVA_S.decode()
+        )
+        latch.start()
+        latches.append(latch)
+        return latch
+
+    yield start_latch
+    for latch in latches:
+        if latch.getState().name() != "CLOSED":
+            latch.close()
+    client.close()
+
+
+def test_each_waits_for_the_one_before_it(connect, start_latch):
+    state, other = connect(), connect()
+    first = locks.take(state, b"nimbus1.example:6627:0")
+    fence = fences.obtain(state, first)
+    latch = start_latch()
+    until(lambda: len(locks.queue(state)) == 2)
+    last = locks.take(other)
+    ours, theirs, _ = locks.queue(other)
+    assert (ours, theirs.nimbus) == (first, ("nimbus-java.example", 6627, 0))
+    assert locks.before(other, last) == theirs
+    assert not latch.hasLeadership()
+
+    locks.give_up(state, first)
+    until(latch.hasLeadership)
+    with pytest.raises(NotLeaderError, match="it is gone"):
+        fences.verify(state, fence)
+    with pytest.raises(NotLeaderError, match=rf"'{JAVA_S.decode()}'\) is before it"):
+        fences.obtain(other, last)
+
+    latch.close()
+    until(lambda: locks.before(other, last) is None)
+    assert fences.obtain(other, last).epoch > fence.epoch
+
+
+def test_who_comes_after_one_of_storm_s_finds_it_in_the_directory_that_it_made(
+    connect, start_latch
+):
+    latch = start_latch()
+    until(latch.hasLeadership)
+    state = connect()
+    lock = locks.take(state)
+    assert locks.before(state, lock).holder == JAVA_S
+    latch.close()
+    until(lambda: locks.before(state, lock) is None)
+    fence = fences.obtain(state, lock)
+
+    later = start_latch()
+    until(lambda: len(locks.queue(state)) == 2)
+    assert not later.hasLeadership()
+    fences.verify(state, fence)
