@@ -13,6 +13,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state import fences, locks, paths
 from stormkeeper.state.fenced import BATCH_BYTES, ROUNDS, FencedClusterState
+from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import (
     DIRECTORY,
     ClusterState,
@@ -98,6 +99,16 @@ class TestOnEveryStore:
         for write in (leader.mkdirs, lambda path: leader.set_data(path, b"")):
             with pytest.raises(StateError, match="ephemeral"):
                 write("/e/x")
+
+    def test_who_does_not_lead_gets_no_handle(self, store, state, leader):
+        other = store.open()
+        lock = locks.take(other)
+        waiting = Fence(lock.path, lock.created)
+        for session, fence in ((other, waiting), (other, leader.fence), (state, waiting)):
+            with pytest.raises(NotLeaderError):
+                FencedClusterState(session, fence)
+        with pytest.raises(TypeError):
+            FencedClusterState(state, lock)
 
     def test_a_successor_writes_and_the_former_leader_reads_it(self, store, state, leader):
         other = store.open()

@@ -22,7 +22,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state import paths
+from stormkeeper.state import fences, paths
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import DIRECTORY, ClusterState
 from stormkeeper.state.transactions import Create, Operation, Result, Transaction
@@ -52,14 +52,21 @@ class FencedClusterState(WrappedReader):
     Parameters
     ----------
     state
-        A session with the store, closed with this; it need not be the one that the lock ends with.
+        The session that the lock ends with, closed with this.
     fence
-        The leader's lock. Once it is gone, or anybody has set its value, every write raises
-        `NotLeaderError`, for ever: no lock is made twice.
+        The leader's, which is verified once. When its lock is gone, or anybody has set the lock's
+        value, every write raises `NotLeaderError`, for ever: no lock is made twice.
     batch
         How many nodes one transaction deletes at most.
     clock
         Seconds, for the deadline of deletions.
+
+    Raises
+    ------
+    TypeError, NotLeaderError
+        Whoever has `fence` does not lead: see `stormkeeper.state.fences.verify`.
+    StateUnavailableError
+        The store could not be asked.
 
     Notes
     -----
@@ -77,6 +84,7 @@ class FencedClusterState(WrappedReader):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(state)
+        fences.verify(state, fence)
         self._fence = fence
         self._batch = batch
         self._clock = clock

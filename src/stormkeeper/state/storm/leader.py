@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stormkeeper.state import fences
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storm.backpressure import BackpressureCleaning
@@ -34,10 +33,10 @@ class LeaderClusterState(
 ):
     """All reads, and what a leader decides: every write is fenced, every record says which leader.
 
-    It is made by a lock of its session that is the first in the queue: that is verified once, when
-    it is made, and holds for as long as the lock is there, which every write checks. When the lock
-    is gone every write raises `NotLeaderError`, and goes on to: a process that leads again makes
-    another with its new lock.
+    Its session has the first lock of the queue: that was verified when `state` was made, and holds
+    for as long as the lock is there, which every write checks. When the lock is gone every write
+    raises `NotLeaderError`, and goes on to: a process that leads again makes another with its new
+    lock.
 
     Parameters
     ----------
@@ -51,11 +50,7 @@ class LeaderClusterState(
     Raises
     ------
     TypeError
-        `state` is any other store, or its fence no `Fence`.
-    NotLeaderError
-        Its fence is no lock of its session, or not the first: see `stormkeeper.state.fences`.
-    StateUnavailableError
-        The store could not be asked.
+        `state` is any other store.
     """
 
     _state: FencedClusterState
@@ -68,7 +63,6 @@ class LeaderClusterState(
                 f"a leader writes through a FencedClusterState, not through a"
                 f" {type(state).__name__}"
             )
-        fences.verify(state, state.fence)
         super().__init__(state, codec, clock=clock)
 
     @property
@@ -85,7 +79,7 @@ def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     Raises
     ------
     TypeError, NotLeaderError, StateUnavailableError
-        As `LeaderClusterState`: this session does not lead by `fence`.
+        As `FencedClusterState`: this session does not lead by `fence`.
     """
     leader = LeaderClusterState(FencedClusterState(storm.state, fence), storm.codec)
     storm.handles.add(leader)
