@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-from asyncio import sslproto
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
@@ -44,10 +43,8 @@ from stormkeeper.pacemaker.server.channels import (
 )
 from stormkeeper.pacemaker.server.exchange import Exchange
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.secure_transport import TLS_BYTES, secure
 
-#: Bytes that come over TLS and are decrypted at a time: a record has no more. asyncio makes a
-#: buffer of this size for every connection, and of 256 KiB if it is not told.
-_TLS_BYTES: Final = 16_384
 #: Seconds for a client to finish TLS.
 _HANDSHAKE_SECONDS: Final = 10.0
 
@@ -133,7 +130,7 @@ class AsyncioChannels:
         """Answer what has come, read no more, and half-close every channel when that is sent."""
         # After the loop has looked at the sockets so often that what a client could send at a time
         # has been read, over TLS too.
-        self._finish_after(READ_BYTES // _TLS_BYTES)
+        self._finish_after(READ_BYTES // TLS_BYTES)
 
     def _finish_after(self, looks: int) -> None:
         if looks >= 0:
@@ -233,8 +230,6 @@ class _Channel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         #: What holds the bytes that the system did not take, TLS or not.
         self._below: asyncio.Transport | None = None
-        #: What asyncio told of a TLS connection before its transport was at hand.
-        self._told_early: list[Callable[[], object]] = []
         #: Whether answers wait for the client to read.
         self._is_full = False
         #: Whether the session is over; what follows is sending its last answers, and closing.
@@ -259,23 +254,17 @@ class _Channel(asyncio.BufferedProtocol):
             if tls is None:
                 await loop.connect_accepted_socket(lambda: self, connection)
                 return
-            sslproto.SSLProtocol.max_size = _TLS_BYTES
             # In two steps, as only so the transport below is known: it may hold unread answers too.
             self._below, _ = await loop.connect_accepted_socket(_Unread, connection)
-            transport = await loop.start_tls(
+            await secure(
                 self._below,
                 self,
                 tls,
-                server_side=True,
-                ssl_handshake_timeout=handshake_timeout,
-                ssl_shutdown_timeout=LINGER,
+                handshake_timeout=handshake_timeout,
+                shutdown_timeout=LINGER,
             )
-            assert transport is not None
-            self.connection_made(transport)
-            for tell in self._told_early:
-                tell()
-            self._told_early.clear()
-            self.move()
+            if self._transport is None and not self._is_over:
+                raise ConnectionResetError
         except OSError as error:
             self._close(connection)
             if tls is None:
@@ -317,9 +306,6 @@ class _Channel(asyncio.BufferedProtocol):
             self.move()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.task is not None and not self._is_over and self._transport is None:
-            self._told_early.append(lambda: self.connection_lost(exc))
-            return
         self._end(BY_CLIENT, CLOSED_BY_CLIENT if exc is None else RESET_BY_CLIENT)
         self._transport = None
         self._hold(0)
@@ -337,9 +323,6 @@ class _Channel(asyncio.BufferedProtocol):
             self.move()
 
     def eof_received(self) -> None:
-        if self._transport is None:
-            self._told_early.append(self.eof_received)
-            return
         if not self._is_over:
             # Over TLS more is read than was asked for, and the end with it.
             self._take_last_writes()
