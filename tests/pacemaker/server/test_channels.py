@@ -1,7 +1,9 @@
 """The rules of channels, with both engines, over real sockets: what comes is answered."""
 
 import asyncio
+import re
 import socket
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from stormkeeper.pacemaker.server.channels import LATENCY_BOUNDS
 from stormkeeper.pacemaker.wire import Message, MessageType, decode, encode
 from support.engines import ENGINES, OpenSession, Rig, on_each
 from support.pulse_frames import ANSWERS, STREAM, get, ids, send
+
+SERVER = Path(__file__).parents[3] / "src/stormkeeper/pacemaker/server"
 
 
 @on_each
@@ -42,6 +46,32 @@ def test_random_chunks_give_the_same_answers(name, sizes):
             assert await client.receive(len(ANSWERS)) == ANSWERS
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, 2**31 - 4, 2**31 - 5])
+@on_each
+async def test_the_longest_frame_there_can_be_is_waited_for(engine, length):
+    async with Rig(engine, max_size=2**31 - 1) as rig:
+        for cut in (1, 4):
+            client = rig.connect()
+            header = length.to_bytes(4, "big")
+            for piece in (header[:cut], header[cut:] + b"abc", b"def"):
+                before = rig.channels.counters()["bytes_in"]
+                await client.send(piece)
+                await rig.until(
+                    lambda: rig.channels.counters()["bytes_in"] == before + len(piece)  # noqa: B023
+                )
+        assert rig.told() == []
+        other = rig.connect()
+        await other.send(send("/a", 7, b"x"))
+        assert ids(await other.receive(19)) == [7]
+
+
+def test_no_length_is_a_c_int():
+    # Sums of them would overflow where messages may have as many bytes as an int can count.
+    source = (SERVER / "_compiled.pyx").read_text()
+    assert "Py_ssize_t read_i32(" in source
+    assert not re.findall(r"\bint32_t \w+", source)
 
 
 @on_each

@@ -141,14 +141,15 @@ cdef const char *ACKNOWLEDGEMENT = b"\x00\x00\x00\x0f\x08\x00\x01\x00\x00\x00\x0
 cdef const char *PULSE_ANSWER = b"\x08\x00\x01\x00\x00\x00\x0b\x0c\x00\x02\x0c\x00\x02\x0b\x00\x01"
 
 
-cdef inline int32_t read_i32(const char *at) noexcept nogil:
+# Lengths are Py_ssize_t, as sums of them would overflow a C int. On the wire they are i32.
+cdef inline Py_ssize_t read_i32(const char *at) noexcept nogil:
     cdef const unsigned char *raw = <const unsigned char *> at
     return <int32_t> (
         (<uint32_t> raw[0] << 24) | (<uint32_t> raw[1] << 16) | (<uint32_t> raw[2] << 8) | raw[3]
     )
 
 
-cdef inline void write_i32(char *at, int32_t value) noexcept nogil:
+cdef inline void write_i32(char *at, Py_ssize_t value) noexcept nogil:
     cdef uint32_t raw = <uint32_t> value
     at[0] = <char> (raw >> 24)
     at[1] = <char> (raw >> 16)
@@ -1059,12 +1060,12 @@ cdef class EpollChannels:
         What is left is a part of a frame of `frame_size`, or requests, `has_unanswered`.
         """
         cdef Py_ssize_t pos = 0
-        cdef int32_t length
+        cdef Py_ssize_t length
         channel.frame_size = 4
         while size - pos >= 4 and not channel.is_over:
             length = read_i32(data + pos)
             if 0 <= length <= self.max_size and size - pos - 4 < length:
-                channel.frame_size = 4 + <Py_ssize_t> length
+                channel.frame_size = 4 + length
                 break
             if (
                 self._answers_size + self._values_size >= ANSWER_BYTES
@@ -1086,7 +1087,7 @@ cdef class EpollChannels:
         self._queue.append(channel)
         return 0
 
-    cdef bint _is_allowed(self, _Channel channel, int32_t length) except -1:
+    cdef bint _is_allowed(self, _Channel channel, Py_ssize_t length) except -1:
         if 0 <= length <= self.max_size:
             return True
         self._end(channel, rules.PROTOCOL, str(bad_length(length, self.max_size)))
@@ -1211,12 +1212,12 @@ cdef class EpollChannels:
             return False
         is_copied = details_size < LARGE or self._value_count == VALUES
         answer = self._room(4 + answer_size - (0 if is_copied else details_size))
-        write_i32(answer, <int32_t> answer_size)
+        write_i32(answer, answer_size)
         memcpy(answer + 4, PULSE_ANSWER, 16)
         memcpy(answer + 20, frame + 13, 4 + path_size)
         answer += 24 + path_size
         memcpy(answer, TO_DETAILS, 3)
-        write_i32(answer + 3, <int32_t> details_size)
+        write_i32(answer + 3, details_size)
         answer += 7
         self._answers_size += 4 + answer_size
         if is_copied:
