@@ -276,19 +276,54 @@ class TestSessions:
         assert not state.node_exists("/supervisors/s-1")
         assert not state.node_exists("/supervisors")
 
-    def test_a_registration_that_another_took_is_left_to_it(self, store, state):
+    def test_a_registration_that_another_took_is_left_to_it_until_it_goes(self, store, state):
         other = store.open()
         state.set_ephemeral_node("/s", b"mine")
         state.set_ephemeral_node("/t", b"mine")
         other.set_ephemeral_node("/s", b"other")
         store.expire(state)
-        until(lambda: state.get_data("/t") == b"mine")
+        until(lambda: state.get_data("/t") == b"mine" and state.unregistered == ["/s"])
         assert state.get_data("/s") == b"other"
         other.close()
-        until(lambda: not state.node_exists("/s"))
         store.expire(state)
-        until(lambda: state.get_data("/t") == b"mine")
-        assert not state.node_exists("/s")
+        until(lambda: state.get_data("/s") == b"mine")
+        assert state.unregistered == []
+
+    @pytest.mark.parametrize(
+        "withdraw",
+        [
+            lambda state: state.delete_node("/top"),
+            lambda state: state.transaction().delete("/top/s").commit(),
+            lambda state: state.withdraw_registration("/top/s"),
+        ],
+        ids=["deletion", "transaction", "neither"],
+    )
+    def test_a_registration_that_could_not_be_made_again_can_be_withdrawn(
+        self, store, state, withdraw
+    ):
+        other = store.open()
+        state.set_ephemeral_node("/top/s", b"mine")
+        other.set_ephemeral_node("/top/s", b"other")
+        store.expire(state)
+        until(lambda: state.unregistered == ["/top/s"])
+        withdraw(state)
+        assert state.unregistered == []
+        other.close()
+        state.set_ephemeral_node("/t", b"")
+        store.expire(state)
+        until(lambda: state.node_exists("/t"))
+        assert not state.node_exists("/top/s")
+
+    def test_a_registration_that_could_not_be_made_again_can_be_made_anew(self, store, state):
+        other = store.open()
+        state.set_ephemeral_node("/s", b"mine")
+        other.set_ephemeral_node("/s", b"other")
+        store.expire(state)
+        until(lambda: state.unregistered == ["/s"])
+        state.set_ephemeral_node("/s", b"anew")
+        assert state.unregistered == []
+        assert other.get_data("/s") == b"anew"
+        assert state.recovery_defects == 0
 
     def test_watches_outlive_the_session(self, store, state):
         heard = Hearing(state)

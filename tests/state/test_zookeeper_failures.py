@@ -403,8 +403,12 @@ class TestNetworkCut:
         until(lambda: not other.node_exists("/s"))
         other.set_ephemeral_node("/s", b"theirs")
         proxy.mend()
-        until(lambda: "another session took it" in caplog.text)
+        until(lambda: state.unregistered == ["/s"])
+        assert f"session {other.session_id:#x} made it meanwhile, and has it" in caplog.text
         assert state.get_data("/s") == b"theirs"
+        other.close()
+        until(lambda: state.get_data("/s") == b"mine")
+        until(lambda: state.unregistered == [])
 
     def test_one_registration_that_cannot_be_made_again_does_not_keep_the_others(
         self, connect, proxy, caplog
@@ -421,9 +425,12 @@ class TestNetworkCut:
         other.set_data("/watched", b"")
         proxy.mend()
         until(lambda: (CREATED, "/watched") in heard.events())
-        assert "/b is not registered any more" in caplog.text
+        assert "not registered yet, and tried again: /b: cannot create" in caplog.text
+        assert "others made it meanwhile" in caplog.text
         assert state.get_data("/a") == state.get_data("/c") == b"mine"
         assert state.get_children("/b") == ["child"]
+        other.delete_node("/b")
+        until(lambda: state.get_data("/b") == b"mine")
 
     def test_a_watch_that_is_not_allowed_any_more_is_told(
         self, connect, proxy, raw, zookeeper_root

@@ -1,12 +1,13 @@
 """What is put back after a reconnection, at servers that a test scripts."""
 
+import logging
 import struct
 import time
 
 import pytest
 
-from stormkeeper.errors import StateAuthenticationError
-from stormkeeper.state import zookeeper_recovery
+from stormkeeper.errors import AccessDeniedError, StateAuthenticationError
+from stormkeeper.state import zookeeper_registrations
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_settings import Settings
@@ -14,7 +15,8 @@ from support.scripted_zookeeper import CLOSE, ScriptedZooKeeper
 from support.waiting import until
 
 CREATE, EXISTS, GET, LIST = 1, 3, 4, 12
-NO_NODE, NO_AUTH, AUTH_FAILED = -101, -102, -115
+NO_NODE, NO_AUTH, NO_CHILDREN, INVALID_ACL, AUTH_FAILED = -101, -102, -108, -114, -115
+UNIMPLEMENTED = -6
 
 STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 3, 0, 0, 0, 0, 0, 9)
 
@@ -23,7 +25,7 @@ def text(value):
     return struct.pack("!i", len(value)) + value.encode()
 
 
-def serve(peer, *, there=("/",), denied=(), refusals=None, secs=0.0):
+def serve(peer, *, there=("/",), denied=(), refusals=None, refusal=AUTH_FAILED, secs=0.0):
     """Answer requests of a tree in which nothing changes but the asker's own."""
     while True:
         asked = peer.next()
@@ -35,7 +37,7 @@ def serve(peer, *, there=("/",), denied=(), refusals=None, secs=0.0):
             peer.send(peer.answer(asked, error=NO_AUTH))
         elif asked.type == CREATE and refusals and refusals.get(asked.path):
             refusals[asked.path] -= 1
-            peer.send(peer.answer(asked, error=AUTH_FAILED))
+            peer.send(peer.answer(asked, error=refusal))
         elif asked.type == CREATE:
             peer.send(peer.answer(asked, text(asked.path)))
         elif asked.path not in there:
@@ -84,15 +86,15 @@ def test_registrations_may_take_longer_together_than_one_call(connect):
         assert made == registered
 
 
-class TestRefusedRegistrations:
-    """The servers do not take the client for who it says it is while registrations are made."""
+class TestRegistrationsThatCannotBeMade:
+    """They are refused, or in the way of a defect, when the next session makes them again."""
 
     @pytest.fixture(autouse=True)
     def _soon(self, monkeypatch):
-        monkeypatch.setattr(zookeeper_recovery, "RECOVERY_PAUSE_SECS", 0.05)
-        monkeypatch.setattr(zookeeper_recovery, "_LONGEST_PAUSE_SECS", 0.1)
+        monkeypatch.setattr(zookeeper_registrations, "FIRST_PAUSE_SECS", 0.02)
+        monkeypatch.setattr(zookeeper_registrations, "LONGEST_PAUSE_SECS", 0.04)
 
-    def refusing(self, times):
+    def refusing(self, times, error=AUTH_FAILED):
         """Scripts of two sessions; in the second the node /b is refused so often."""
 
         def first(peer):
@@ -104,34 +106,64 @@ class TestRefusedRegistrations:
 
         def refuse(peer):
             peer.greet(session=2)
-            serve(peer, refusals={"/b": times})
+            serve(peer, refusals={"/b": times}, refusal=error)
 
         return first, expired, refuse
 
     def made(self, server):
         return [asked.path for asked in server.peers[2].asked if asked.type == CREATE]
 
-    def test_it_is_tried_again_and_keeps_nobody_waiting(self, connect):
-        with ScriptedZooKeeper(*self.refusing(3)) as server:
+    @pytest.mark.parametrize(
+        "error", [AUTH_FAILED, NO_AUTH, INVALID_ACL, NO_CHILDREN, UNIMPLEMENTED]
+    )
+    def test_it_is_tried_again_and_keeps_nobody_waiting(self, connect, error):
+        with ScriptedZooKeeper(*self.refusing(3, error)) as server:
             state, told = connect(server), []
             state.register(lambda event, _path: told.append(event))
             for path in ("/a", "/b", "/c"):
                 state.set_ephemeral_node(path, b"mine")
             server.peers[0].hang_up()
-            until(lambda: state._registered_in == 2 and not state._recovery._refused)
+            until(lambda: state._registered_in == 2 and not state.unregistered)
             assert self.made(server) == ["/a", "/b", "/c", "/b", "/b", "/b"]
-            assert state._recovery.has_registered("/b")
             until(lambda: told == [EventType.EVENTS_MISSED])
+            assert state.recovery_defects == 0
 
-    def test_it_is_given_up_in_the_end(self, connect, monkeypatch, caplog):
-        monkeypatch.setattr(zookeeper_recovery, "REFUSED_SECS", 0.3)
-        with ScriptedZooKeeper(*self.refusing(10_000)) as server:
+    def test_it_is_never_given_up_and_logged_less_and_less(self, connect, caplog):
+        caplog.set_level(logging.INFO)
+        with ScriptedZooKeeper(*self.refusing(40)) as server:
             state = connect(server)
             state.set_ephemeral_node("/b", b"mine")
             server.peers[0].hang_up()
-            until(lambda: not state._recovery.has_registered("/b"))
-            assert "/b is not registered any more" in caplog.text
-            assert len(self.made(server)) >= 3
+            until(lambda: state._registered_in == 2)
+            assert state.unregistered == ["/b"]
+            until(lambda: not state.unregistered)
+            assert self.made(server) == ["/b"] * 41
+            until(lambda: "registered again: /b" in caplog.text)
+            said = [record.getMessage() for record in caplog.records]
+            # The first, second, fourth, eighth, sixteenth and thirty-second time.
+            assert len([line for line in said if "not registered yet" in line]) == 6
+
+    def test_many_are_one_line(self, connect, caplog):
+        registered = [f"/b/{number}" for number in range(8)]
+
+        def refuse(path, _data, _deadline):
+            refused.append(path)
+            raise AccessDeniedError(f"cannot create {path}")
+
+        refused = []
+        with ScriptedZooKeeper(*self.refusing(0)) as server:
+            state = connect(server)
+            for path in registered:
+                state.set_ephemeral_node(path, b"mine")
+            state._tree.recreate_ephemeral = refuse
+            server.peers[0].hang_up()
+            until(lambda: len(refused) >= 8)
+            until(lambda: "not registered yet" in caplog.text)
+            assert state.unregistered == registered
+            assert (
+                "not registered yet, and tried again: /b/0, /b/1, /b/2 and 5 more: cannot create"
+                " /b/0"
+            ) in caplog.text
 
     def test_one_that_is_deleted_meanwhile_is_not_tried_again(self, connect):
         with ScriptedZooKeeper(*self.refusing(10_000)) as server:
@@ -140,8 +172,37 @@ class TestRefusedRegistrations:
             server.peers[0].hang_up()
             until(lambda: state._registered_in == 2)
             state.delete_node("/b")
-            until(lambda: not state._recovery._refused)
+            assert state.unregistered == []
             assert state._recovery._idle_secs() is None
+
+    def test_what_waits_to_be_tried_again_ends_with_the_session(self, connect, monkeypatch):
+        monkeypatch.setattr(zookeeper_registrations, "FIRST_PAUSE_SECS", 3600.0)
+        monkeypatch.setattr(zookeeper_registrations, "LONGEST_PAUSE_SECS", 3600.0)
+        with ScriptedZooKeeper(*self.refusing(10_000)) as server:
+            state = connect(server)
+            state.set_ephemeral_node("/b", b"mine")
+            server.peers[0].hang_up()
+            until(lambda: state.unregistered == ["/b"])
+            state.close()
+            assert not state._recovery._thread.is_alive()
+
+    def test_a_defect_with_one_keeps_the_others_from_nothing(self, connect, caplog):
+        def fail(path, data, deadline):
+            if path == "/b" and not failed:
+                failed.append(path)
+                raise ValueError("on purpose")
+            recreate(path, data, deadline)
+
+        failed = []
+        with ScriptedZooKeeper(*self.refusing(0)) as server:
+            state = connect(server)
+            recreate, state._tree.recreate_ephemeral = state._tree.recreate_ephemeral, fail
+            for path in ("/a", "/b", "/c"):
+                state.set_ephemeral_node(path, b"mine")
+            server.peers[0].hang_up()
+            until(lambda: state._registered_in == 2 and not state.unregistered)
+            assert self.made(server) == ["/a", "/c", "/b"]
+            assert "on purpose" in [str(r.exc_info[1]) for r in caplog.records if r.exc_info]
 
     def test_a_whole_session_that_is_refused_is_followed_by_another(self, connect):
         def later(peer):
@@ -164,7 +225,52 @@ class TestRefusedRegistrations:
             server.peers[0].hang_up()
             until(lambda: state._registered_in == 2)
             assert [asked.path for asked in server.peers[3].asked if asked.type == CREATE] == ["/b"]
-            assert state._recovery.has_registered("/b")
+            assert state.unregistered == []
+
+
+class TestADefect:
+    """The thread comes upon an error that nobody has foreseen."""
+
+    @pytest.fixture(autouse=True)
+    def _soon(self, monkeypatch):
+        monkeypatch.setattr(zookeeper_registrations, "FIRST_PAUSE_SECS", 0.02)
+        monkeypatch.setattr(zookeeper_registrations, "LONGEST_PAUSE_SECS", 0.04)
+
+    @pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+    def test_it_does_not_end_what_heals(self, connect, caplog, kind):
+        def serves(session):
+            def script(peer):
+                peer.greet(session=session)
+                serve(peer, there=("/", "/node"))
+
+            return script
+
+        def expired(peer):
+            peer.greet(session=0, timeout_ms=0)
+
+        def fail():
+            if state._connection.session_id == 2 and len(failed) < 10:
+                failed.append(None)
+                raise kind("on purpose")
+            return every()
+
+        failed = []
+        with ScriptedZooKeeper(serves(1), expired, serves(2), expired, serves(3)) as server:
+            state, told = connect(server), []
+            every, state._armed.all = state._armed.all, fail
+            state.register(lambda event, path: told.append((event, path)))
+            state.set_ephemeral_node("/a", b"mine")
+            server.peers[0].hang_up()
+            until(lambda: state.recovery_defects == 10)
+            until(lambda: not state._recovery._failures._in_a_row)
+            server.peers[2].hang_up()
+            until(lambda: state._registered_in == 3)
+            until(lambda: told == [(EventType.EVENTS_MISSED, "/")] * 2)
+            made = [asked.path for asked in server.peers[4].asked if asked.type == CREATE]
+            assert made == ["/a"]
+            said = [record for record in caplog.records if record.exc_info]
+            assert [str(record.exc_info[1]) for record in said] == ["on purpose"] * 4
+            assert "by a defect of Stormkeeper" in said[0].getMessage()
 
 
 def test_a_watch_of_what_may_not_be_looked_at_any_more_is_told_once(connect):

@@ -201,7 +201,7 @@ class TestRegistrations:
         state = connect(call_timeout_secs=1.5)
         state.set_ephemeral_node("/s", b"mine")
         with (
-            state._recovery.registrations(state._connection.deadline()),
+            state._registrations.held(state._connection.deadline()),
             pytest.raises(StateUnavailableError, match="being made again"),
         ):
             state.transaction().delete("/s").commit()
@@ -212,7 +212,7 @@ class TestRegistrations:
         state = connect()
         state.mkdirs("/a")
         done = threading.Event()
-        with state._recovery.registrations(state._connection.deadline()):
+        with state._registrations.held(state._connection.deadline()):
             state.transaction().delete("/a").commit()
             done.set()
         assert done.is_set()

@@ -87,6 +87,8 @@ class MemoryState(NodeHeartbeats):
         self._closed = False
         self._armed = ArmedWatches()
         self._registrations: dict[str, bytes] = {}
+        # Those that could not be made again, and others that are none any more.
+        self._unregistered: set[str] = set()
         #: Whether the server has ended the session, and it does not know yet.
         self.ended = False
         #: What will be lost of the next write.
@@ -106,6 +108,17 @@ class MemoryState(NodeHeartbeats):
     def heartbeats_are_nodes(self) -> bool:
         """See `StateReader.heartbeats_are_nodes`."""
         return True
+
+    @property
+    def unregistered(self) -> list[str]:
+        """See `ClusterState.unregistered`."""
+        with self._server.lock:
+            return sorted(self._unregistered & self._registrations.keys())
+
+    @property
+    def recovery_defects(self) -> int:
+        """See `StateReader.recovery_defects`; what it does is done by whoever reconnects."""
+        return 0
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """See `StateReader.get_data`."""
@@ -166,6 +179,13 @@ class MemoryState(NodeHeartbeats):
                 lambda tree: tree.put_ephemeral(path, data, self._session_id),
             )
             self._registrations[path] = data
+            self._unregistered.discard(path)
+
+    def withdraw_registration(self, path: str) -> None:
+        """See `ClusterState.withdraw_registration`."""
+        paths.check(path)
+        with self._server.lock:
+            self._registrations.pop(path, None)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """See `ClusterState.create_sequential`."""
@@ -261,14 +281,16 @@ class MemoryState(NodeHeartbeats):
         return self._callbacks.run_pending()
 
     def _register_again(self) -> None:
-        for path, data in list(self._registrations.items()):
+        # Without a clock, what cannot be made now waits for the next session.
+        self._unregistered.clear()
+        for path, data in self._registrations.items():
             tree = self._server.tree
             if tree.find(path) is None:
                 events = tree.put_ephemeral(path, data, self._session_id)
                 self._server.commit(self, [Create(path, data, ephemeral=True)], events)
             else:
-                del self._registrations[path]
-                log.warning("%s is not registered any more: another session took it", path)
+                self._unregistered.add(path)
+                log.warning("not registered yet: %s: another session has it", path)
 
     def _look_again(self) -> None:
         """Tell what the armed watches missed."""

@@ -109,6 +109,11 @@ class PacemakerState(WrappedReader):
         """See `StateReader.heartbeats_are_nodes`; they are pulses."""
         return False
 
+    @property
+    def unregistered(self) -> list[str]:
+        """See `ClusterState.unregistered`."""
+        return self._wrapped.unregistered
+
     def admit(self, storm_id: str, digest_id: str | None) -> None:
         """See `StateWriter.admit`."""
         self._wrapped.admit(storm_id, digest_id)
@@ -132,6 +137,10 @@ class PacemakerState(WrappedReader):
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
         self._wrapped.set_ephemeral_node(path, data)
+
+    def withdraw_registration(self, path: str) -> None:
+        """See `ClusterState.withdraw_registration`."""
+        self._wrapped.withdraw_registration(path)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """See `ClusterState.create_sequential`."""

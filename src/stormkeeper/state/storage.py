@@ -191,6 +191,11 @@ class StateReader(HeartbeatReader, Protocol):
         ...
 
     @property
+    def recovery_defects(self) -> int:
+        """How often putting back what a session had failed of a defect, and was tried again."""
+        ...
+
+    @property
     def heartbeats_are_nodes(self) -> bool:
         """Whether heartbeats are nodes of this store; they are not where there is a Pacemaker."""
         ...
@@ -353,13 +358,20 @@ class StateWriter(StateReader, Protocol):
 class ClusterState(StateWriter, HeartbeatStore, Protocol):
     """A session with a store of the cluster's state, and with nodes of its own."""
 
+    @property
+    def unregistered(self) -> list[str]:
+        """The paths of registrations that could not be made again so far, sorted."""
+        ...
+
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Make an ephemeral node of this session; make its ancestors if they are absent.
 
         This is for registrations: the node is this session's afterwards, whoever had it. If it
         is this session's already, its value is set. If it is another's, which is to say left over
         from an earlier life of this process, or persistent, it is replaced in one step. After a
-        lost session it is made again, unless another session has taken the path by then.
+        lost session it is made again. Where that cannot be, as another session has the path by
+        then, or the store refuses it, nothing is replaced, and it is tried again until the node is
+        there, or is withdrawn: by `withdraw_registration`, `delete_node` or a transaction.
 
         Raises
         ------
@@ -367,6 +379,13 @@ class ClusterState(StateWriter, HeartbeatStore, Protocol):
             There is a node that has children.
         StateError
             Its parent is ephemeral and so can have no children.
+        """
+        ...
+
+    def withdraw_registration(self, path: str) -> None:
+        """Have the node of `set_ephemeral_node` at a path, whoever has it by now, not made again.
+
+        It is not deleted; one that is no registration is fine.
         """
         ...
 

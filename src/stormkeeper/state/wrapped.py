@@ -36,6 +36,11 @@ class WrappedReader:
         return self._wrapped.session_id
 
     @property
+    def recovery_defects(self) -> int:
+        """See `StateReader.recovery_defects`."""
+        return self._wrapped.recovery_defects
+
+    @property
     def heartbeats_are_nodes(self) -> bool:
         """See `StateReader.heartbeats_are_nodes`."""
         return self._wrapped.heartbeats_are_nodes

@@ -24,6 +24,7 @@ from stormkeeper.state.transactions import Delete, Operation, Result, Transactio
 from stormkeeper.state.watches import ArmedWatches, Watch, Watched
 from stormkeeper.state.zookeeper_connection import Connection
 from stormkeeper.state.zookeeper_recovery import Recovery, seen
+from stormkeeper.state.zookeeper_registrations import Registrations
 from stormkeeper.state.zookeeper_settings import Settings
 from stormkeeper.state.zookeeper_tree import Tree, Watcher
 
@@ -81,9 +82,10 @@ class ZooKeeperState(NodeHeartbeats):
         self._last_event: WatchedEvent | None = None
         self._connection = Connection(settings, self._on_connection)
         self._tree = Tree(self._connection, self._acl)
+        self._registrations = Registrations(self._connection, self._tree, self._node)
         self._recovery = Recovery(
             self._connection,
-            self._tree,
+            self._registrations,
             self._node,
             armed=self._armed,
             watcher=self._on_watch,
@@ -113,6 +115,16 @@ class ZooKeeperState(NodeHeartbeats):
     def session_id(self) -> int | None:
         """ZooKeeper's id of the newest session."""
         return self._connection.session_id
+
+    @property
+    def unregistered(self) -> list[str]:
+        """See `ClusterState.unregistered`."""
+        return sorted(self._registrations.missing())
+
+    @property
+    def recovery_defects(self) -> int:
+        """See `StateReader.recovery_defects`."""
+        return self._recovery.defects
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """See `ClusterState.get_data`."""
@@ -201,9 +213,15 @@ class ZooKeeperState(NodeHeartbeats):
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
         node, deadline = self._node(path), self._connection.deadline()
-        with self._recovery.registrations(deadline) as registrations:
+        with self._registrations.held(deadline):
             self._tree.put_ephemeral(node, data, deadline)
-            registrations[path] = data
+            self._registrations.put(path, data)
+
+    def withdraw_registration(self, path: str) -> None:
+        """See `ClusterState.withdraw_registration`."""
+        paths.check(path)
+        with self._registrations.held(self._connection.deadline()):
+            self._registrations.withdraw([path])
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """See `ClusterState.create_sequential`."""
@@ -220,9 +238,9 @@ class ZooKeeperState(NodeHeartbeats):
         if path == "/":
             raise InvalidPathError("the root of the cluster's state is not deleted")
         node, deadline = self._node(path), self._connection.deadline()
-        with self._recovery.registrations(deadline) as registrations:
-            for registered in [p for p in registrations if paths.is_at_or_below(p, path)]:
-                del registrations[registered]
+        with self._registrations.held(deadline):
+            registered = self._registrations.paths()
+            self._registrations.withdraw([p for p in registered if paths.is_at_or_below(p, path)])
         self._tree.delete(node, deadline)
 
     def sync_path(self, path: str) -> None:
@@ -255,7 +273,7 @@ class ZooKeeperState(NodeHeartbeats):
     @property
     def _registered_in(self) -> int | None:
         """The session that registrations were last made in."""
-        return self._recovery.registered_in
+        return self._registrations.made_in
 
     def _find_root(self, may_make: bool) -> None:
         root, deadline = self._root or "/", self._connection.deadline()
@@ -301,11 +319,10 @@ class ZooKeeperState(NodeHeartbeats):
     def _commit(self, operations: Sequence[Operation]) -> list[Result]:
         deadline = self._connection.deadline()
         deleted = [operation.path for operation in operations if isinstance(operation, Delete)]
-        if any(self._recovery.has_registered(path) for path in deleted):
-            with self._recovery.registrations(deadline) as registrations:
+        if any(self._registrations.has(path) for path in deleted):
+            with self._registrations.held(deadline):
                 results = self._commit_now(operations, deadline)
-                for path in deleted:
-                    registrations.pop(path, None)
+                self._registrations.withdraw(deleted)
             return results
         return self._commit_now(operations, deadline)
 

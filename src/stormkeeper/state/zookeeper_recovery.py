@@ -7,35 +7,23 @@ new connection, after what they missed has been told.
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from kazoo.protocol.serialization import Exists, GetChildren2
 from kazoo.protocol.states import ZnodeStat
 
-from stormkeeper.errors import (
-    NoNodeError,
-    StateAuthenticationError,
-    StateClosedError,
-    StateError,
-    StateUnavailableError,
-)
+from stormkeeper.errors import NoNodeError, StateClosedError, StateError
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
 from stormkeeper.state.zookeeper_connection import Connection
-from stormkeeper.state.zookeeper_tree import Tree, Watcher
+from stormkeeper.state.zookeeper_registrations import Failures, Registrations
+from stormkeeper.state.zookeeper_tree import Watcher
 
 log = logging.getLogger(__name__)
 
-#: How long the thread waits before it tries again, in seconds.
-RECOVERY_PAUSE_SECS: Final = 1.0
-
-#: How long the servers may refuse a registration, as they do while users are changed, before it is
-#: given up, and the longest pause between two attempts, in seconds.
-REFUSED_SECS: Final = 60.0
-_LONGEST_PAUSE_SECS: Final = 10.0
+#: How often it is looked whether a connection that is away has to be started again, in seconds.
+LOOK_SECS: Final = 1.0
 
 #: What the watcher of something is told that may not be looked at any more.
 _DENIED: Final = {
@@ -45,14 +33,16 @@ _DENIED: Final = {
 
 
 class Recovery:
-    """Registrations and armed watches of a session, and the thread that puts them back.
+    """The thread that puts back a session's registrations and armed watches.
+
+    Nothing ends it but the end of the connection: what it fails of is logged and tried again.
 
     Parameters
     ----------
     connection
         Whose reconnections are followed.
-    tree
-        Makes the registrations again.
+    registrations
+        Which this has made again.
     node
         Returns the whole path in ZooKeeper.
     armed
@@ -66,7 +56,7 @@ class Recovery:
     def __init__(
         self,
         connection: Connection,
-        tree: Tree,
+        registrations: Registrations,
         node: Callable[[str], str],
         *,
         armed: ArmedWatches,
@@ -74,19 +64,14 @@ class Recovery:
         tell: Callable[[EventType, str], None],
     ) -> None:
         self._connection = connection
-        self._tree = tree
+        self._registrations = registrations
         self._node = node
         self._armed = armed
         self._watcher = watcher
         self._tell = tell
-        #: Ephemeral nodes of this process, and the session that they were last made in.
-        self._registrations: dict[str, bytes] = {}
-        self.registered_in: int | None = None
-        self._registering = threading.Lock()
-        # Registrations that the servers refuse, since when, and when they are asked again.
-        self._refused: dict[str, float] = {}
-        self._pause = RECOVERY_PAUSE_SECS
-        self._retry_at = 0.0
+        #: How often it failed of what it should never fail of.
+        self.defects = 0
+        self._failures = Failures()
         # The newest session whose predecessor's end was told.
         self._told_in: int | None = None
         self._wake = threading.Event()
@@ -94,7 +79,8 @@ class Recovery:
 
     def start(self) -> None:
         """Follow the connection, which has its first session now."""
-        self.registered_in = self._told_in = self._connection.session_id
+        self._registrations.begin()
+        self._told_in = self._registrations.made_in
         self._thread.start()
 
     def wake(self) -> None:
@@ -105,106 +91,60 @@ class Recovery:
         """Wait a little for the thread to end, after the connection was closed."""
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(RECOVERY_PAUSE_SECS)
-
-    @contextmanager
-    def registrations(self, deadline: float) -> Iterator[dict[str, bytes]]:
-        """Yield the registrations by path, and keep the thread from them and from their nodes.
-
-        Raises
-        ------
-        StateUnavailableError
-            They are being made again, and were not done by the deadline.
-        """
-        if not self._registering.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise StateUnavailableError(
-                "the registrations of this session are being made again, and ZooKeeper has not"
-                " answered in time"
-            )
-        try:
-            yield self._registrations
-        finally:
-            self._registering.release()
-
-    def has_registered(self, path: str) -> bool:
-        """Return whether there is a registration at a path, as of now."""
-        return path in self._registrations
+            self._thread.join(LOOK_SECS)
 
     def _run(self) -> None:
         connection = self._connection
         while not connection.closed:
-            self._wake.wait(self._idle_secs())
+            is_news = self._wake.wait(self._idle_secs())
             self._wake.clear()
-            if connection.dead:
-                connection.restart()
-            elif connection.state is ConnectionState.CONNECTED:
-                self._put_back()
+            try:
+                if connection.dead:
+                    connection.restart()
+                elif connection.state is ConnectionState.CONNECTED:
+                    self._put_back(is_news)
+            except StateClosedError:
+                pass
+            except BaseException as error:
+                self._failed(error)
+            else:
+                self._failures.forget()
+
+    def _failed(self, error: BaseException) -> None:
+        """Say what was not put back, and wait a little; it is all tried again."""
+        if self._connection.closed:
+            return
+        is_defect = not isinstance(error, StateError)
+        self.defects += is_defect
+        pause = self._failures.failed()
+        if self._failures.is_told:
+            log.log(
+                logging.ERROR if is_defect else logging.WARNING,
+                "what the ZooKeeper session had is not back yet%s: %s",
+                ", by a defect of Stormkeeper" * is_defect,
+                repr(error) if is_defect else error,
+                exc_info=error if is_defect else None,
+            )
+        self._connection.wait_changed(pause)
+        self._wake.set()
 
     def _idle_secs(self) -> float | None:
         """Return how long there is nothing to do; None: until something happens."""
         if self._connection.state is not ConnectionState.CONNECTED:
-            return RECOVERY_PAUSE_SECS
-        return max(0.0, self._retry_at - time.monotonic()) if self._refused else None
+            return LOOK_SECS
+        return self._registrations.due_secs()
 
-    def _put_back(self) -> None:
-        try:
-            self._register_again()
-            self._tell_new_session()
+    def _put_back(self, is_news: bool) -> None:
+        """Put back what is not there; only registrations where nothing has happened."""
+        self._registrations.make_again()
+        self._tell_new_session()
+        if is_news:
             self._look_again()
-        except StateClosedError:
-            pass
-        except StateError as error:
-            if not self._connection.closed:
-                log.warning("what the ZooKeeper session had is not back yet: %s", error)
-                self._connection.wait_changed(RECOVERY_PAUSE_SECS)
-                self._wake.set()
-
-    def _register_again(self) -> None:
-        connection = self._connection
-        with self.registrations(connection.deadline()) as registrations:
-            session = connection.session_id
-            refused = {p: since for p, since in self._refused.items() if p in registrations}
-            self._refused = refused
-            wanted = list(registrations)
-            if session == self.registered_in:
-                if not refused or time.monotonic() < self._retry_at:
-                    return
-                wanted = list(refused)
-            for path in wanted:
-                self._register(path, registrations)
-            self.registered_in = session
-            self._retry_at = time.monotonic() + self._pause
-            longer = min(2 * self._pause, _LONGEST_PAUSE_SECS)
-            self._pause = longer if self._refused else RECOVERY_PAUSE_SECS
-
-    def _register(self, path: str, registrations: dict[str, bytes]) -> None:
-        """Make a registration again; others must not suffer where it is refused."""
-        connection = self._connection
-        try:
-            # Each has its own time: all together, many would never be done.
-            self._tree.recreate_ephemeral(
-                self._node(path), registrations[path], connection.deadline()
-            )
-        except (StateUnavailableError, StateClosedError):
-            raise
-        except StateError as error:
-            if isinstance(error, StateAuthenticationError):
-                if connection.state is not ConnectionState.CONNECTED:
-                    # The whole session was refused; another one will be made.
-                    raise
-                now = time.monotonic()
-                if now - self._refused.setdefault(path, now) < REFUSED_SECS:
-                    log.warning("%s is not registered yet: %s", path, error)
-                    return
-            log.warning("%s is not registered any more: %s", path, error)
-            del registrations[path]
-        else:
-            log.info("%s is registered again in the new session", path)
-        self._refused.pop(path, None)
 
     def _tell_new_session(self) -> None:
-        if self.registered_in != self._told_in:
-            self._told_in = self.registered_in
+        made_in = self._registrations.made_in
+        if made_in != self._told_in:
+            self._told_in = made_in
             self._tell(EventType.EVENTS_MISSED, "/")
 
     def _look_again(self) -> None:

@@ -139,7 +139,7 @@ class Tree:
         Raises
         ------
         NodeExistsError
-            It is none of ours: another session has taken the path by now, and is left with it.
+            Another session has the path by now, or a persistent node is there; it is left as it is.
         """
         connection = self._connection
         connection.repeated(
@@ -205,7 +205,10 @@ class Tree:
             stat = self._look_at(path, deadline)
             # At every look, as another session may take it between two.
             if stat is not None and not over_others and stat.ephemeralOwner not in ours:
-                raise NodeExistsError(f"cannot create {path} again: another session took it")
+                by_whom = f"session {stat.ephemeralOwner:#x}" if stat.ephemeralOwner else "others"
+                raise NodeExistsError(
+                    f"cannot create {path} again: {by_whom} made it meanwhile, and has it"
+                )
             try:
                 if stat is None:
                     self._create(path, data, deadline, ephemeral=True)

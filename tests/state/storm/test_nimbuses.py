@@ -125,10 +125,25 @@ class TestAfterALostSession:
         ensemble.resume(storm.state)
         ensemble.deliver()
         assert registered(other.state) == {HOST: 6628, f"{HOST}:6627": 6627}
+        assert storm.state.unregistered == []
         # It is a registration like any other: it comes back, too.
         ensemble.expire(storm.state)
         ensemble.deliver()
         assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
+
+    def test_who_went_to_another_place_is_not_at_two_when_the_first_is_free(
+        self, ensemble, storm, other
+    ):
+        storm.add_nimbus_host(summary())
+        ensemble.suspend(storm.state)
+        ensemble.end_session(storm.state)
+        other.add_nimbus_host(summary(port=6628))
+        ensemble.resume(storm.state)
+        ensemble.deliver()
+        other.disconnect()
+        ensemble.expire(storm.state)
+        ensemble.deliver()
+        assert [nimbus.port for nimbus in storm.nimbuses()] == [6627]
 
     def test_what_a_later_life_has_is_left_to_it(self, ensemble, storm, other, memory):
         storm.add_nimbus_host(summary())

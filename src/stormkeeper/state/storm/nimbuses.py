@@ -73,6 +73,8 @@ class NimbusPlace:
         self._of_its_own = paths.nimbus(f"{host}:{port}")
         self._lock = threading.Lock()
         self._data = b""
+        #: Whether it was registered under its host, and did not give that up.
+        self._had_of_host = False
 
     def take(self, data: bytes) -> None:
         """Register `data`, in the place of what an earlier life left."""
@@ -104,6 +106,7 @@ class NimbusPlace:
             is_ours = node is not None and node.stat.owner == self._state.session_id
             if path == self._of_host and node is not None and self._is_anothers(node):
                 self._dispatch.forget(Watched.NODE, path, self._look_again)
+                self._withdraw(path, node)
                 path = self._of_its_own
             elif is_ours and node is not None and node.data == self._data:
                 if path == self._of_host:
@@ -112,6 +115,7 @@ class NimbusPlace:
             elif node is None or is_ours or over_others:
                 # Whoever comes in between is replaced, and finds another place by its watch.
                 self._state.set_ephemeral_node(path, self._data)
+                self._had_of_host |= path == self._of_host
             else:
                 self._dispatch.forget(Watched.NODE, path, self._look_again)
                 return
@@ -123,6 +127,17 @@ class NimbusPlace:
         with self._dispatch.once(Watched.NODE, path, self._look_again) as watch:
             [node] = self._state.read_many([path], watch)
         return node
+
+    def _withdraw(self, path: str, node: NodeData) -> None:
+        """Give up a place that another process has taken; once that goes, it would be ours again.
+
+        The session's own other Nimbus has its registration there.
+        """
+        if self._had_of_host and node.stat.owner != self._state.session_id:
+            self._had_of_host = False
+            self._state.withdraw_registration(path)
+            # The other one may have gone just now.
+            self._leave(path)
 
     def _is_anothers(self, node: NodeData) -> bool:
         try:
