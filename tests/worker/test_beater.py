@@ -122,6 +122,17 @@ def test_a_fault_of_its_own_does_not_end_it(beater, recording, caplog):
     until(lambda: recording.beats)
 
 
+def test_one_that_cannot_tell_of_the_first_beat_goes_on_beating(recording, caplog):
+    def tell():
+        raise BrokenPipeError("nobody reads")
+
+    made = Beater(lambda: recording, PATH, lambda: b"x", period_secs=PERIOD, on_first=tell)
+    made.start()
+    until(lambda: len(recording.beats) >= 3)
+    made.close(5.0)
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["nobody reads"]
+
+
 def test_it_connects_again_until_it_can(recording):
     tries = []
 

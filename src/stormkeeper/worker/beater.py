@@ -113,4 +113,8 @@ class Beater:
             self._failing_since = None
         if self._on_first is not None:
             on_first, self._on_first = self._on_first, None
-            on_first()
+            try:
+                on_first()
+            except Exception:
+                # Such as a stdout that nobody reads any more: no reason to stop beating.
+                log.exception("the first heartbeat was taken, and telling so failed")
