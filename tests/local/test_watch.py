@@ -77,3 +77,21 @@ def test_the_last_look_is_tried_again_where_it_was_not_answered_in_time(start_pa
         server.resume()
         seen = finished.result(20)
     assert [worker.pulses for worker in seen.workers] == [21]
+
+
+def test_a_defect_does_not_end_the_look(start_pacemaker, monkeypatch, caplog):
+    def fail(*arguments):
+        failed.append(None)
+        if len(failed) <= 3:
+            raise ValueError("on purpose")
+        return pulses(*arguments)
+
+    failed = []
+    monkeypatch.setattr("stormkeeper.local.watch.pulses", fail)
+    server = start_pacemaker()
+    watch = Watch([Address(server.host, server.port)], period_secs=0.05)
+    with PacemakerClient(server.address) as client:
+        client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17", {(1, 1): spout(12)}))
+        until(lambda: watch.snapshot().workers, 30)
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"]
+    assert watch.finish().pacemakers[0].reachable

@@ -80,7 +80,7 @@ class Watch:
         client = self._settings.client(
             server, name="storm-local", try_timeout=ANSWER_SECS, retries=0
         )
-        instance, after = None, 0
+        instance, after, is_failing = None, 0, False
         with client:
             last_looks = 0
             while True:
@@ -92,12 +92,21 @@ class Watch:
                         page = client.changes(paths.WORKERBEATS, page.next, 0, page.instance)
                         seen += page.changes
                     now = time.monotonic()
+                    stored = page.next - (after if page.instance == instance else 0)
+                    found = pulses(seen, now, stored)
                 except (PacemakerError, ProtocolError) as error:
                     log.debug("%s does not answer: %s", address, error)
                     with self._lock:
                         self._ledger.silent(address)
+                except Exception:
+                    # It is looked at again: a thread that ended would show for ever what was.
+                    if not is_failing:
+                        log.exception("%s cannot be watched, a defect of Stormkeeper", address)
+                    is_failing = True
+                    with self._lock:
+                        self._ledger.silent(address)
                 else:
-                    stored = page.next - (after if page.instance == instance else 0)
+                    is_failing = False
                     instance, after = page.instance, page.next
                     with self._lock:
                         self._ledger.answered(
@@ -105,7 +114,7 @@ class Watch:
                             instance=page.instance,
                             pulses_received=info.pulses_received if info else 0,
                             keys=info.keys if info else 0,
-                            pulses=pulses(seen, now, stored),
+                            pulses=found,
                         )
                     if last_looks:
                         return
