@@ -102,3 +102,24 @@ def test_what_systemd_is_told(tmp_path):
             assert await until_told(b"WATCHDOG=1")  # while it drains too
 
         run(body, environ={"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "100000"})
+
+
+def test_what_fails_once_is_done_the_next_time():
+    async def body(observation):
+        loop = asyncio.get_running_loop()
+        failures, done = [], asyncio.Event()
+        loop.set_exception_handler(lambda _loop, context: failures.append(context["exception"]))
+        times = iter(range(10))
+
+        def action():
+            number = next(times)
+            if number == 1:
+                raise OSError("on purpose")
+            if number == 2:
+                done.set()
+
+        observation._repeat("a test's", 0.01, action)
+        await done.wait()
+        return [str(failure) for failure in failures]
+
+    assert run(body) == ["on purpose"]

@@ -138,7 +138,8 @@ class Observation:
         return f"{counted(connections, 'connection')}, {counted(pulses, 'pulse')} held"
 
     def _repeat(self, name: str, secs: float, action: Callable[[], None]) -> None:
-        action()
+        # First of all, as what fails once is to be done the next time all the same.
         self._timers[name] = asyncio.get_running_loop().call_later(
             secs, self._repeat, name, secs, action
         )
+        action()

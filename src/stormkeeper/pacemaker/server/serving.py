@@ -253,6 +253,8 @@ class PacemakerServer:
 
     def _expire(self, expired: int) -> None:
         """Expire for a moment, and go on soon if there may be more."""
+        # Not under way any more, should this fail: the next tick begins anew.
+        self._is_expiring = False
         # While the horizon is nearer, a pulse may be old because its next could not come.
         ttl: float = self.conf["pacemaker.pulse.ttl.secs"]
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
