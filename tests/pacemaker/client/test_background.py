@@ -1,5 +1,7 @@
 import threading
 
+import pytest
+
 from stormkeeper.pacemaker.client.background import Background
 from support.waiting import until
 
@@ -19,3 +21,29 @@ def test_work_that_hangs_holds_up_one_thread_and_only_the_newest_piece_follows()
     until(lambda: done == [4] and not threads())
     background.run(lambda: done.append("again"))
     until(lambda: done == [4, "again"] and not threads())
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_piece_that_fails_keeps_no_later_one_from_being_done(caplog, kind):
+    def fail():
+        raise kind("on purpose")
+
+    background, done = Background("background-test"), []
+    background.run(fail)
+    until(lambda: not threads())
+    background.run(lambda: done.append("later"))
+    until(lambda: done == ["later"])
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["on purpose"]
+
+
+def test_a_piece_for_which_there_is_no_thread_keeps_no_later_one_from_being_done(monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    background, done = Background("background-test"), []
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            background.run(lambda: done.append("never"))
+    background.run(lambda: done.append("later"))
+    until(lambda: done == ["later"])

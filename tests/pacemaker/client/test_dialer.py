@@ -151,3 +151,40 @@ def test_a_lookup_that_ends_wakes_whoever_polls(selector, listener):
     dial.start()
     assert awake.wait(5.0)
     assert connected(dial) == listener.getsockname()
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+def test_a_name_that_no_name_server_can_be_asked_for(selector, host):
+    dial = dialer(selector, 1, host)
+    dial.start()
+    with pytest.raises(socket.gaierror, match="no host name"):
+        until(dial.poll, 5.0)
+
+
+def test_a_lookup_that_fails_of_a_defect_ends_the_attempt(selector, caplog):
+    def fail(_host, _port, flags):
+        if flags:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        raise ValueError("on purpose")
+
+    dial = dialer(selector, 1, "name", resolve=fail)
+    for _ in range(2):
+        dial.start()
+        with pytest.raises(OSError, match="a defect of Stormkeeper, ValueError"):
+            until(dial.poll, 5.0)
+    assert [str(record.exc_info[1]) for record in caplog.records] == ["on purpose"] * 2
+
+
+def test_a_lookup_for_which_there_is_no_thread_ends_the_attempt(selector, monkeypatch, listener):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    address = listener.getsockname()
+    dial = dialer(selector, 1, "name", resolve=names(lambda: [(V4, address)]))
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse)
+        dial.start()
+        with pytest.raises(OSError, match="no thread to look up its name"):
+            dial.poll()
+    dial.start()
+    assert connected(dial) == address

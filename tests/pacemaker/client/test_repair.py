@@ -117,3 +117,43 @@ def test_a_closed_client_is_no_defect(repair_of):
     repair.remember(client.address, SUBTREE, "/w")
     client.close()
     repair.make_good(client)
+
+
+def test_a_defect_with_one_server_ends_nothing(repair_of, monkeypatch, caplog):
+    def fail(message, retries):
+        failed.append(message.path)
+        if len(failed) <= 3:
+            raise ValueError("on purpose")
+        return submit(message, retries=retries)
+
+    java, other, failed = JavaPacemaker(), JavaPacemaker(), []
+    java.store, other.store = {"/v": b"", "/w": b""}, {"/w": b""}
+    repair, (client, sound) = repair_of(java, other)
+    repair._first_secs = 0.05
+    submit = client.submit
+    monkeypatch.setattr(client, "submit", fail)
+    for path in ("/v", "/w"):
+        repair.remember(client.address, PULSE, path)
+    repair.remember(sound.address, PULSE, "/w")
+    until(lambda: not java.store and not other.store)
+    # Both, each time: none is left behind as if somebody were about it.
+    assert failed == ["/v", "/v", "/v", "/v", "/w"]
+    assert repair.defects == 3
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"] * 2
+    until(lambda: not is_running())
+
+
+def test_a_shortage_of_threads_is_over_with_the_next_delete(repair_of, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    java = JavaPacemaker()
+    java.store = {"/v": b"", "/w": b""}
+    repair, (client,) = repair_of(java)
+    # The client has its own by now.
+    client.exists("/v")
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse)
+        repair.remember(client.address, PULSE, "/v")
+    repair.remember(client.address, PULSE, "/w")
+    until(lambda: not java.store)

@@ -5,8 +5,11 @@ up at a deadline; the thread cannot be stopped, so the next piece waits for it t
 that wait only the newest is done.
 """
 
+import logging
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 
@@ -27,13 +30,14 @@ class Background:
         self._is_running = False
 
     def run(self, work: Work) -> None:
-        """Do `work`, which must not raise; it takes the place of work that was not begun yet."""
+        """Do `work`; it takes the place of work that was not begun yet. Its errors are logged."""
         with self._lock:
             self._next = work
             if self._is_running:
                 return
+            # Only now, as there may be no more threads; it waits for the lock.
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
             self._is_running = True
-        threading.Thread(target=self._run, name=self._name, daemon=True).start()
 
     def _run(self) -> None:
         while True:
@@ -42,4 +46,8 @@ class Background:
                 if work is None:
                     self._is_running = False
                     return
-            work()
+            try:
+                work()
+            except BaseException:
+                # Else no later piece would ever be begun.
+                log.exception("%s failed: this is a defect of Stormkeeper", self._name)

@@ -7,6 +7,7 @@ one, so that an address that swallows everything does not hide the others.
 """
 
 import errno
+import logging
 import os
 import selectors
 import socket
@@ -14,14 +15,20 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+log = logging.getLogger(__name__)
+
 Candidate = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 _IN_PROGRESS = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EALREADY, errno.EINTR})
 
 
 def resolve(host: str, port: int, flags: int) -> list[Candidate]:
-    """Look up where to connect to, in the resolver's order."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    """Look up where to connect to, in the resolver's order; raises `OSError` alone."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError as error:
+        # A label of the name is empty, or longer than a name server could be asked for.
+        raise socket.gaierror(socket.EAI_NONAME, f"no host name: {error}") from error
     return [(family, address) for family, _, _, _, address in found]
 
 
@@ -87,8 +94,14 @@ class Dialer:
         except socket.gaierror:
             if self._lookup is None:
                 self._found = None
-                self._lookup = threading.Thread(target=self._look_up, name=self._name, daemon=True)
-                self._lookup.start()
+                lookup = threading.Thread(target=self._look_up, name=self._name, daemon=True)
+                try:
+                    lookup.start()
+                except RuntimeError as error:
+                    # No more threads, for now: this attempt fails.
+                    self._error = OSError(errno.EAGAIN, f"no thread to look up its name: {error}")
+                else:
+                    self._lookup = lookup
 
     def poll(self) -> socket.socket | None:
         """Go on with the attempt; return the connection once it is made.
@@ -175,4 +188,8 @@ class Dialer:
             self._found = self._resolve(self._host, self._port, 0)
         except OSError as error:
             self._found = error
+        except BaseException as error:
+            # Else the attempt would wait for ever.
+            log.exception("looking up %s failed: this is a defect of Stormkeeper", self._host)
+            self._found = OSError(errno.EIO, f"a defect of Stormkeeper, {type(error).__name__}")
         self._wake()

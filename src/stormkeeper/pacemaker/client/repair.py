@@ -2,11 +2,13 @@
 
 Whoever is about to ask a server something calls `make_good` first: the deletes go ahead of it on
 the same connection, so what is read is already without what was deleted. For servers that nobody
-asks, a thread tries now and then; it lives only while something is missed.
+asks, a thread tries now and then; it lives only while something is missed, and nothing that goes
+wrong with one server, not even a defect of ours, ends it or keeps it from the others.
 """
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -58,6 +60,8 @@ class Repair:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+        #: How often the thread failed of what it should never fail of.
+        self.defects = 0
         #: Set when there is a reason not to sleep on.
         self._news = threading.Event()
 
@@ -76,8 +80,14 @@ class Repair:
                 return
             self._news.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    # No more threads, for now: the next delete that is missed asks again.
+                    log.warning("no deletes are made good yet, but ahead of reads: %s", error)
+                else:
+                    self._thread = thread
 
     def pulse_sent(self, address: Address, path: str) -> None:
         """Take note that a pulse of `path` is about to be sent to a server."""
@@ -85,13 +95,19 @@ class Repair:
 
     def make_good(self, client: PacemakerClient) -> None:
         """Send a server what it missed, without waiting, ahead of whatever is sent to it next."""
-        for missed in self._missed.take(client.address):
-            try:
+        left = deque(self._missed.take(client.address))
+        try:
+            while left:
+                missed = left[0]
                 future = client.submit(Message(missed.kind, path=missed.path), retries=0)
-            except StormkeeperError:  # the client was closed
+                left.popleft()
+                future.add_done_callback(partial(self._settle, client.address, missed))
+        except StormkeeperError:  # the client was closed
+            pass
+        finally:
+            # Whatever it failed of: they are nobody's now, and so to be tried again.
+            for missed in left:
                 self._missed.settle(client.address, missed, done=False)
-                return
-            future.add_done_callback(partial(self._settle, client.address, missed))
 
     def close(self) -> None:
         """End the thread. What is missed still stays so."""
@@ -125,6 +141,17 @@ class Repair:
                 continue
             delay = min(_GROWTH * delay, LONGEST_SECS)
             for address in self._missed.servers():
-                client = self._clients[address]
-                if client.retry_in() == 0.0:
-                    self.make_good(client)
+                try:
+                    client = self._clients[address]
+                    if client.retry_in() == 0.0:
+                        self.make_good(client)
+                except Exception:
+                    # Without this thread nothing would be made good any more where nobody asks.
+                    self.defects += 1
+                    if self.defects & (self.defects - 1) == 0:
+                        log.exception(
+                            "what %s missed is not made good yet, by a defect of Stormkeeper (%s"
+                            " so far)",
+                            address,
+                            self.defects,
+                        )
