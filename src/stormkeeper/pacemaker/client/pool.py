@@ -166,6 +166,11 @@ class PacemakerPool:
         return self._writer.server
 
     @property
+    def repair_defects(self) -> int:
+        """How often making good a missed delete failed of a defect of Stormkeeper."""
+        return self._repair.defects
+
+    @property
     def silent(self) -> frozenset[Address]:
         """The servers that the last read missed, as they did not answer or refused."""
         return self._silence.silent

@@ -159,6 +159,11 @@ class PacemakerClient:
         """Why the server failed the last time; empty if it never did."""
         return self._thread.last_failure
 
+    @property
+    def defects(self) -> int:
+        """How often its thread failed of a defect of Stormkeeper, and connected anew."""
+        return self._thread.defects
+
     def retry_in(self) -> float:
         """Return the seconds until the server is tried again; 0 unless it failed just now."""
         return self._thread.retry_in()

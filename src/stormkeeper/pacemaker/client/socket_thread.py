@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 #: Seconds that `close` waits for the thread, which only a callback of a future can delay.
 _JOIN_SECS: Final = 5.0
 
+#: Seconds that the thread rests after a defect; twice as long each time, and at most.
+_DEFECT_SECS: Final = 0.05
+_LONGEST_DEFECT_SECS: Final = 1.0
+
 _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
 
 
@@ -96,6 +100,8 @@ class SocketThread:
         self._awake = True
         self._complained = False
         self._background = Background(f"{name} authentication")
+        #: How often the thread failed of what it should never fail of.
+        self.defects = 0
 
         # Of the thread alone, once it runs.
         self._selector: selectors.BaseSelector
@@ -104,6 +110,7 @@ class SocketThread:
         self._dialer: Dialer
         self._attempt: int | None = None
         self._watched = 0
+        self._in_a_row = 0
         #: When the thread began to look for what happened on its sockets.
         self._looked_at = clock()
 
@@ -119,7 +126,8 @@ class SocketThread:
         PacemakerClosedError
             If the client is closed.
         PacemakerUnavailableError
-            If the process is a fork of the one in which the client was made.
+            If the process is a fork of the one in which the client was made, or can have no more
+            threads.
         """
         if os.getpid() != self._pid:
             # Threads do not survive a fork, and the lock may be held by one that is gone.
@@ -130,11 +138,12 @@ class SocketThread:
         future: Future[Message] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
+            if self._thread is None and self._exchange.state is not Link.CLOSED:
+                # Before there is a call that nobody would ever settle.
+                self._start()
             alarm = self._exchange.alarm
             self._exchange.submit(call, self._clock())
             self._futures[call] = future
-            if self._thread is None:
-                self._start()
             settled = self._perform()
             if self._exchange.alarm < alarm:
                 self._wake()
@@ -189,11 +198,26 @@ class SocketThread:
     # --- with the lock held ----------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._selector = selectors.DefaultSelector()
         self._waker, self._sleeper = socket.socketpair()
         self._waker.setblocking(False)
         self._sleeper.setblocking(False)
+        self._open_selector()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._selector.close()
+            self._waker.close()
+            self._sleeper.close()
+            raise PacemakerUnavailableError(
+                f"{self._name} has no thread, as the system gives no more of them now: {error}"
+            ) from error
+        self._thread = thread
+
+    def _open_selector(self) -> None:
+        self._selector = selectors.DefaultSelector()
         self._selector.register(self._sleeper, selectors.EVENT_READ)
+        self._attempt, self._watched = None, 0
         self._dialer = Dialer(
             self._host,
             self._port,
@@ -201,8 +225,6 @@ class SocketThread:
             wake=self._wake_from_lookup,
             name=f"{self._name} lookup",
         )
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
 
     def _wake(self) -> None:
         if not self._awake:
@@ -274,7 +296,7 @@ class SocketThread:
 
     def _run(self) -> None:
         try:
-            while self._turn():
+            while self._goes_on():
                 pass
         except BaseException:
             log.exception("%s ends: this is a defect of Stormkeeper", self._name)
@@ -291,6 +313,43 @@ class SocketThread:
                     ours.close()
                 if self._channel is not None:
                     self._channel.socket.close()
+
+    def _goes_on(self) -> bool:
+        """Take a turn; a defect costs the connection, and neither the thread nor the client."""
+        try:
+            goes_on = self._turn()
+        except BaseException as error:
+            self.defects += 1
+            self._in_a_row += 1
+            if self.defects & (self.defects - 1) == 0:
+                log.exception(
+                    "%s connects anew, for a defect of Stormkeeper (%s so far)",
+                    self._name,
+                    self.defects,
+                )
+            # Before the lock is taken: others go on meanwhile.
+            time.sleep(min(_DEFECT_SECS * 2.0 ** min(self._in_a_row, 30), _LONGEST_DEFECT_SECS))
+            return self._begin_anew(f"a defect of Stormkeeper: {error!r}")
+        self._in_a_row = 0
+        return goes_on
+
+    def _begin_anew(self, reason: str) -> bool:
+        """Let go of the connection and of all that is known of sockets; False at the end."""
+        with self._lock:
+            self._dialer.cancel()
+            self._selector.close()
+            self._let_go()
+            dropped, self._dropped = self._dropped, []
+            for gone in dropped:
+                gone.close()
+            self._attempt_wanted = None
+            self._open_selector()
+            closed = self._exchange.state is Link.CLOSED
+            if not closed:
+                self._exchange.failed(reason, self._clock())
+            settled = self._perform()
+        _settle(settled)
+        return not closed
 
     def _turn(self) -> bool:
         """Do what is due, then sleep until something happens; return False at the end."""

@@ -1,0 +1,69 @@
+"""What becomes of a client whose thread comes upon a defect, or is not to be had."""
+
+import threading
+
+import pytest
+
+from stormkeeper.errors import PacemakerUnavailableError
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.socket_thread import SocketThread
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
+from support.waiting import until
+
+
+@pytest.fixture
+def client():
+    java = JavaPacemaker()
+    java.store = {"/w": b"pulse"}
+    with ScriptedPacemaker(java) as peer, PacemakerClient(peer.address) as client:
+        yield client
+
+
+@pytest.mark.parametrize("step", ["_read", "_watch", "_dial", "_turn"])
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_a_defect_costs_the_connection_and_not_the_client(client, monkeypatch, caplog, step, kind):
+    def fail(self, *arguments, **options):
+        if len(failed) < 3:
+            failed.append(None)
+            raise kind("on purpose")
+        return do(self, *arguments, **options)
+
+    failed, do = [], getattr(SocketThread, step)
+    assert client.get_pulse("/w") == b"pulse"
+    thread = client._thread._thread
+    if step == "_dial":
+        client._thread.rest()
+    monkeypatch.setattr(SocketThread, step, fail)
+    # The answer to the first may come before the thread comes to it.
+    for _ in range(2):
+        assert client.get_pulse("/w") == b"pulse"
+    until(lambda: client.defects == 3)
+    assert client.get_pulse("/w") == b"pulse"
+    assert client._thread._thread is thread
+    assert thread.is_alive()
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"] * 2
+
+
+def test_a_defect_that_stays_lets_the_client_close(client, monkeypatch):
+    def fail(_self):
+        raise ValueError("on purpose")
+
+    assert client.get_pulse("/w") == b"pulse"
+    thread = client._thread._thread
+    monkeypatch.setattr(SocketThread, "_turn", fail)
+    client.get_pulse("/w")
+    until(lambda: client.defects >= 3)
+    client.close()
+    assert not thread.is_alive()
+
+
+def test_a_shortage_of_threads_is_over_when_it_is_over(client, monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(PacemakerUnavailableError, match="no thread"):
+                client.get_pulse("/w")
+    assert client.get_pulse("/w") == b"pulse"
