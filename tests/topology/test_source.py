@@ -120,6 +120,7 @@ def changed(before, after):
         ("parallelism=2", "paralelism=2", 7, "unexpected keyword argument 'paralelism'"),
         ("parallelism=2", "parallelism=0", 8, "whole number of 1 or more"),
         ('Topology("good"', 'Topology("not good"', 5, "is no name for a topology"),
+        ('y = Topology("good"', 'y: Topology = Topology("not good"', 5, "is no name for a"),
         ("foreachBatch(save)", "foreachBatch(save).start()", 21, "started its query itself"),
         ("return both.writeStream", "both.writeStream", 20, "returned nothing (is a `return`"),
         (

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.topology import Topology
-from stormkeeper.worker.reading import Reading, fullest, parsed, stops_early
+from stormkeeper.worker.reading import Reading, Seen, fullest, parsed, stops_early
 
 
 def lines_topology(folder):
@@ -150,6 +150,11 @@ def test_the_fullest_of_several_readings():
     assert fullest([Reading((30, 0)), Reading((0, 25))]) == 55
 
 
+def test_what_spark_tells_of_the_last_reading_counts_where_there_is_no_more():
+    seen = Seen({"a": 60, "b": 0}, frozenset("a")).with_last({"a": 2, "b": 5, "c": 7})
+    assert seen == Seen({"a": 60, "b": 5, "c": 7}, frozenset("a"))
+
+
 PRINTED = """LastAttemptMap {
 25 -> LastAttemptVal(
   rddId=25,
@@ -227,8 +232,16 @@ JOINED = """== Physical Plan ==
 
 
 @pytest.mark.parametrize(
-    ("plan", "early"), [(SHOWN, True), (LIMITED, True), (GROUPED, False), (JOINED, False)]
+    ("plan", "early"),
+    [
+        (SHOWN, True),
+        (SHOWN.replace("CollectLimit", "CollectTail"), True),
+        (SHOWN.replace("CollectLimit", "TakeOrderedAndProject"), False),
+        (LIMITED, True),
+        (GROUPED, False),
+        (JOINED, False),
+        ("", False),
+    ],
 )
 def test_which_plans_stop_early(plan, early):
     assert stops_early(plan) is early
-    assert stops_early(plan.replace("Limit", "Tail")) is (early and plan is SHOWN)

@@ -188,7 +188,7 @@ class _Reading:
         self._plan()
 
     def _statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.Assign) and self._makes_topology(node.value):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and self._makes_topology(node.value):
             self._make(node, cast("ast.Call", node.value))
         elif isinstance(node, ast.FunctionDef):
             self._function(node)
@@ -196,12 +196,12 @@ class _Reading:
             for name in _names_bound(node):
                 self._names[name] = _UNKNOWN
 
-    def _makes_topology(self, value: ast.expr) -> bool:
+    def _makes_topology(self, value: ast.expr | None) -> bool:
         return isinstance(value, ast.Call) and ast.unparse(value.func) in self._called
 
-    def _make(self, node: ast.Assign, call: ast.Call) -> None:
-        target = node.targets[0]
-        if self._topology is not None or len(node.targets) > 1 or not isinstance(target, ast.Name):
+    def _make(self, node: ast.Assign | ast.AnnAssign, call: ast.Call) -> None:
+        target, *others = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if self._topology is not None or others or not isinstance(target, ast.Name):
             raise _UndecidedError
         name = _first_argument(call)
         # Whatever is computed is left to the worker.

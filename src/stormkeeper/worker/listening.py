@@ -103,8 +103,8 @@ class QueryEvents:
             if run is None or number <= run.last_batch:
                 return
             run.last_batch = number
-        read = self.readings.take(run.query_id, number)
-        self.counter.batch(run, Seen({**observed, **read.rows}, read.partial), took_ms)
+        seen = self.readings.take(run.query_id, number).with_last(observed)
+        self.counter.batch(run, seen, took_ms)
         with self._changed:
             run.batches += 1
             self._changed.notify_all()

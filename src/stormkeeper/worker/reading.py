@@ -97,6 +97,12 @@ class Seen:
     rows: Mapping[str, int] = field(default_factory=dict)
     partial: frozenset[str] = frozenset()
 
+    def with_last(self, observed: Mapping[str, int]) -> Seen:
+        """Return the same with what the last reading saw, which Spark tells of every batch."""
+        names = {**self.rows, **observed}
+        rows = {name: max(self.rows.get(name, 0), observed.get(name, 0)) for name in names}
+        return Seen(rows, self.partial)
+
 
 def fullest(readings: Iterable[Reading]) -> int:
     """Return the rows of the fullest reading.
@@ -226,7 +232,14 @@ class BatchReadings:
             if execution is None:
                 return
             readings = self._read(context, query_id, execution, int(own) if own else None)
-        except (Py4JError, PySparkException, AttributeError, TypeError, ValueError) as error:
+        except (
+            Py4JError,
+            PySparkException,
+            AttributeError,
+            OSError,
+            TypeError,
+            ValueError,
+        ) as error:
             # The user's batch is done; that it cannot be counted exactly is not its failure.
             if not self._failed:
                 self._failed = True
