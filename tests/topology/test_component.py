@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 
 from stormkeeper.errors import TopologyError
@@ -81,3 +83,17 @@ def test_spout_that_asks_for_an_input():
         TopologyError, match=r"spout 's' has nothing .* 'lines'.*`spark` and `conf`"
     ):
         Component("s", "spout", lambda lines: lines)
+
+
+def test_the_place_of_a_function_is_that_of_the_innermost():
+    def lines(spark):
+        return spark
+
+    @functools.wraps(lines)
+    def wrapped(spark):
+        return lines(spark)
+
+    line = lines.__code__.co_firstlineno
+    for function in (lines, wrapped):
+        assert Component("lines", "spout", function).place == f"{__file__}, line {line}"
+    assert Component("length", "bolt", len, ["lines"]).place == ""

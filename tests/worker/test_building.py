@@ -224,6 +224,15 @@ class TestFaults:
         with pytest.raises(TopologyError, match=said):
             self.build(spark, self.one_bolt(numbers[0], returns))
 
+    def test_where_the_function_is(self, spark, numbers):
+        def out(lines):
+            return lines
+
+        with pytest.raises(TopologyError) as caught:
+            self.build(spark, self.one_bolt(numbers[0], out))
+        line = out.__code__.co_firstlineno
+        assert str(caught.value).startswith(f"{__file__}, line {line}: nobody reads from the bolt")
+
     def test_sink_that_starts_its_query(self, spark, numbers, tmp_path):
         def out(lines):
             writer = lines.writeStream.format("noop")

@@ -65,6 +65,12 @@ class Component:
     def __repr__(self) -> str:
         return f"<{self.kind} {self.id}>"
 
+    @property
+    def place(self) -> str:
+        """File and line of the function, ``job.py, line 7``; empty where it is not of Python."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return f"{code.co_filename}, line {code.co_firstlineno}" if code is not None else ""
+
     def arguments(
         self, inputs: Sequence[Any], services: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:

@@ -66,16 +66,19 @@ def _build_query(
     query: Query, spark: SparkSession, conf: Mapping[str, Any], checkpoint: str
 ) -> Built:
     frames: dict[str, DataFrame] = {}
-    returned: Any = None
     for component in query.components:
         inputs = [
             _input(frames[source], Edge(source, component.id, position), component.parallelism)
             for position, source in enumerate(component.inputs)
         ]
         returned = _call(component, inputs, {"spark": spark, "conf": conf})
-        if component.id != query.id:
-            frames[component.id] = _output(component, returned)
-    writer = _writer(query.components[-1], returned)
+        try:
+            if component.id != query.id:
+                frames[component.id] = _output(component, returned)
+            else:
+                writer = _writer(component, returned)
+        except TopologyError as error:
+            raise TopologyError(f"{component.place}: {error}".removeprefix(": ")) from error
     return Built(query, writer.queryName(query.id).option("checkpointLocation", checkpoint))
 
 
