@@ -212,6 +212,10 @@ def test_modules_beside_it_and_those_it_brings_are_there(script, tmp_path):
     )
 
 
+def test_a_script_that_cannot_be_read(tmp_path):
+    assert said(tmp_path) == f"{tmp_path} cannot be read: Is a directory"
+
+
 def test_nothing_of_the_script_is_run(script, tmp_path):
     """Neither its module level, nor defaults, decorators and annotations."""
     touch = f"open({str(tmp_path / 'ran')!r}, 'w')"

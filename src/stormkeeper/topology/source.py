@@ -56,7 +56,10 @@ def check(script: Path, py_files: Sequence[Path] = ()) -> None:
     TopologyError
         For the first fault; the message begins with the script and the line.
     """
-    source = script.read_bytes()
+    try:
+        source = script.read_bytes()
+    except OSError as error:
+        raise TopologyError(f"{script} cannot be read: {error.strerror}") from error
     try:
         tree = parsed(source)
     except SyntaxError as error:
