@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/installed
 KERBEROS := $(VENV)/kerberos
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate format clean
+.PHONY: help setup run test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -66,6 +66,10 @@ fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
 
 simulate: $(INSTALLED) ## leaders that were stopped, under many schedules (SEEDS=10000)
 	@SIMULATION_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/simulation --timeout 3600 $(ARGS)
+
+# PEER is exported by make itself, as it is given on the command line.
+interop: $(KERBEROS) ## ours against Storm's own Java (PEER=DIR: the jars of a Storm, see docs/interop.md)
+	@$(BIN)/pytest tests/interop $(ARGS)
 
 soak: $(INSTALLED) ## Pacemakers under workers that come and go, until memory is flat (SECONDS=3600)
 	@$(BIN)/python bench/soak.py --seconds $(SECONDS)
