@@ -9,13 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kazoo.security import make_digest_acl
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from stormkeeper.errors import OutcomeUnknownError, StateError, StateUnavailableError
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_connection import WINDOW
+from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
 from support.stores import settings_for
@@ -431,6 +434,33 @@ class TestNetworkCut:
         assert state.get_children("/b") == ["child"]
         other.delete_node("/b")
         until(lambda: state.get_data("/b") == b"mine")
+
+    def test_whatever_a_daemon_registers_is_back_once_the_servers_allow_it(
+        self, connect, raw, zookeeper_root
+    ):
+        """Their directories are closed to it while its session ends, and opened again later."""
+        state, other = connect(), connect()
+        storm = StormClusterState(state, Codec())
+        storm.supervisor_heartbeat("sup-1", SupervisorInfo(1_700_000_000, "h1.example"))
+        storm.add_nimbus_host(NimbusSummary("h1.example", 6627, 0, False, "2.8.0"))
+        storm.setup_blob("wc-1-1-stormcode.ser", "h1.example:6627", 1)
+        registered = [
+            "/blobstore/wc-1-1-stormcode.ser/h1.example:6627-1",
+            "/nimbuses/h1.example",
+            "/supervisors/sup-1",
+        ]
+        assert all(other.node_exists(path) for path in registered)
+        directories = [f"{zookeeper_root}{path.rpartition('/')[0]}" for path in registered]
+        closed = make_acl("world", "anyone", read=True, admin=True)
+        for directory in directories:
+            raw.set_acls(directory, [closed])
+        expire_session(state)
+        assert state.unregistered == registered
+        assert not any(other.node_exists(path) for path in registered)
+        for directory in directories:
+            raw.set_acls(directory, OPEN_ACL_UNSAFE)
+        until(lambda: not state.unregistered)
+        assert all(other.node_exists(path) for path in registered)
 
     def test_a_watch_that_is_not_allowed_any_more_is_told(
         self, connect, proxy, raw, zookeeper_root
