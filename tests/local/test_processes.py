@@ -1,10 +1,12 @@
 """Children of a local cluster: ready lines, failures that explain themselves, and no orphans."""
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
@@ -57,6 +59,29 @@ def test_child_that_fails_to_start_shows_its_log(start):
     child = start("raise SystemExit('no such disk: buy one')")
     with pytest.raises(LocalClusterError, match=r"(?s)exit code 1.*no such disk: buy one"):
         child.wait_ready(DEADLINE)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_disk_ends_no_child(start, tmp_path, caplog):
+    child = start(
+        "import pathlib, time\n"
+        f"while not pathlib.Path({str(tmp_path / 'full')!r}).exists(): time.sleep(0.01)\n"
+        "print('ready at here:1')\n"
+        "for number in range(9): print(number)"
+    )
+    with child._log_file, Path("/dev/full").open("ab") as full:
+        child._log_file = full
+        (tmp_path / "full").touch()
+        assert child.wait_ready(DEADLINE)
+        until(lambda: child.line_count == 9)
+        until(lambda: child.returncode is not None)
+        child._reader.join(DEADLINE)
+        with contextlib.suppress(OSError):
+            full.close()
+    assert child.returncode == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        f"thing: what it says is not in {child.log}: [Errno 28] No space left on device"
+    ]
 
 
 def test_command_that_does_not_exist_is_our_error(tmp_path):

@@ -7,6 +7,7 @@ parent is long gone.
 """
 
 import contextlib
+import logging
 import os
 import re
 import signal
@@ -20,6 +21,8 @@ from pathlib import Path
 import psutil
 
 from stormkeeper.errors import LocalClusterError
+
+log = logging.getLogger(__name__)
 
 RUN_MARK = "STORMKEEPER_RUN"
 
@@ -69,6 +72,7 @@ class Child:
         self.line_count = 0
         self.ready_match: re.Match[str] | None = None
         self._ready = ready
+        self._is_log_broken = False
         self._log_read = 0
         self._log_file = log.open("ab")
         try:
@@ -191,16 +195,26 @@ class Child:
         if stdout is None:
             return
         # The log is closed here, as a process that the child left behind may still write.
-        with stdout, self._log_file:
+        with stdout, contextlib.suppress(OSError), self._log_file:
             for raw in stdout:
-                self._log_file.write(raw)
-                self._log_file.flush()
+                self._write(raw)
                 line = raw.decode(errors="replace").rstrip()
                 if self.ready_match is None and (match := self._ready.search(line)):
                     self.ready_match = match
                 else:
                     self.lines.append(line)
                     self.line_count += 1
+
+    def _write(self, raw: bytes) -> None:
+        try:
+            self._log_file.write(raw)
+            self._log_file.flush()
+        except OSError as error:
+            # Such as a disk that is full. Its output is read on, as the child would die of a pipe
+            # that nobody reads.
+            if not self._is_log_broken:
+                self._is_log_broken = True
+                log.warning("%s: what it says is not in %s: %s", self.name, self.log, error)
 
 
 def end_marked(run: str, *, settle_secs: float) -> int:
