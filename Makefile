@@ -26,8 +26,9 @@ run: $(INSTALLED) ## a whole cluster on this machine, counting words (Ctrl-C end
 $(KERBEROS): $(INSTALLED)
 	@if scripts/setup $(VENV) kerberos; then touch $@; fi
 
-# Two at a time, as most of them wait for something (ARGS=-n0: one after another).
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Two at a time, as most of them wait for something (ARGS=-n0: one after another; WORKERS=3).
+WORKERS := 2
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(KERBEROS) ## the tests, against real ZooKeeper, Spark and daemons
 	@$(PYTEST) $(ARGS)
 
