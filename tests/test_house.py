@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "pipeline": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "topology"},
     "worker": GROUND | {"conf", "thrift", "daemon", "state", "topology"},
     "local": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "pipeline", "topology"},
-    "cli": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "pipeline", "local"},
+    "cli": GROUND
+    | {"conf", "thrift", "daemon", "pacemaker", "state", "topology", "pipeline", "local"},
 }
 
 #: The parts of a room that has parts, and what each may import of the others.

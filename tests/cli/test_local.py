@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +141,31 @@ def test_a_cluster_that_fails_is_one_line_and_exit_code_1(monkeypatch, local):
     assert (told.exit_code, told.stderr) == (1, "storm: the worker ended with 3\n")
     monkeypatch.setattr(cluster, "run", lambda *_: 3)
     assert local().exit_code == 3
+
+
+def test_a_fault_in_the_source_is_said_before_anything_starts(tmp_path):
+    """As one line, by a command that has loaded neither PySpark nor anything else that is slow."""
+    script = tmp_path / "job.py"
+    script.write_text("import os\nimport no_such_module\n")
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "stormkeeper", "local", str(script)],
+        capture_output=True, text=True, check=False, timeout=60,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    imports = {line.rpartition("|")[2].strip() for line in told.stderr.splitlines()}
+    said = [line for line in told.stderr.splitlines() if not line.startswith("import time:")]
+    assert told.returncode == 1
+    assert said == [
+        f"storm: {script}, line 2: No module named 'no_such_module': install it in the Python "
+        f"that runs storm ({sys.executable} -m pip install no_such_module), or bring it with "
+        "--py-files"
+    ]
+    assert "stormkeeper.topology.source" in imports
+    assert not imports & {
+        "pyspark",
+        "pyarrow",
+        "numpy",
+        "kazoo.client",
+        "stormkeeper.local.cluster",
+    }
+    assert list(tmp_path.iterdir()) == [script]

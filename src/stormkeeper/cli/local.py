@@ -90,6 +90,11 @@ def local(
     if keep is not None:
         _keep_tables_in(keep, no_pipeline=no_pipeline)
     conf = load_conf(unknown="keep")
+    from stormkeeper.topology import source
+
+    with faults():
+        source.check(topology, py_files)
+    # What it imports takes longer than the check.
     from stormkeeper.local import cluster
 
     request = cluster.Request(

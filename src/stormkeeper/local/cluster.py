@@ -36,7 +36,6 @@ from stormkeeper.local.warden import Warden
 from stormkeeper.local.watch import Watch
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings, for_a_file
-from stormkeeper.topology import source
 
 log = logging.getLogger(__name__)
 
@@ -118,14 +117,11 @@ def run(conf: Conf, request: Request) -> int:
     ------
     LocalClusterError
         A process did not start, or ended on its own with an error.
-    TopologyError
-        The script has a fault that is seen without running it; nothing was started.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
     if request.report is not None and not request.report.parent.is_dir():
         raise LocalClusterError(f"the report's folder {request.report.parent} does not exist")
-    source.check(request.topology, request.py_files)
     mark = uuid.uuid4().hex
     view = view_on(Console())
     if abandoned := remove_abandoned():
