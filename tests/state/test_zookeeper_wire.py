@@ -339,6 +339,17 @@ def test_nothing_waits_for_a_thread_that_there_is_not():
     assert isinstance(answers.failure, NotSentError)
 
 
+def test_kazoos_thread_is_not_woken_to_wait_for_who_woke_it():
+    client = KazooClient()
+    wire = Wire(client, None, print)
+    client._session_callback(KeeperState.CONNECTED)
+    held = []
+    wire._wake = lambda: held.append(wire._queueing.locked()) or True
+    wire.submit(list(Answers(reads(paths(3))).requests(0, 3)))
+    assert held == [False]
+    assert len(client._queue) == 3
+
+
 @pytest.mark.parametrize(
     "state", [KeeperState.CONNECTING, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION]
 )

@@ -144,11 +144,20 @@ class Wire(ConnectionHandler):  # type: ignore[misc]
         """
         with self._queueing:
             client = self.client
-            # The byte may come first: kazoo's thread looks into the queue under the lock.
-            if client._state in _CONNECTED and self._wake():
+            is_queued = client._state in _CONNECTED
+            if is_queued:
                 client._queue.extend(requests)
-                return
-        _were_not_sent(requests)
+        # Not under the lock: kazoo's thread would wake up to wait for it.
+        if not is_queued:
+            _were_not_sent(requests)
+        elif not self._wake():
+            # Nobody looks into the queue any more.
+            _were_not_sent(self._take_back())
+
+    def _take_back(self) -> list[tuple[Any, Any]]:
+        with self._queueing:
+            queue = self.client._queue
+            return [queue.popleft() for _ in range(len(queue))]
 
     def withdraw(self, answers: Answers) -> int:
         """Have those of some requests not sent that still wait for it; returns how many did."""
