@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
 from stormkeeper.local.processes import RUN_MARK, end_marked, marked
+from stormkeeper.local.warden import IGNORED
 from support.waiting import until
 
 MARK = "of-a-warden-s-test"
@@ -48,6 +51,26 @@ def test_nothing_is_left_of_a_run_that_is_killed(run, tmp_path):
     assert list(tmp_path.iterdir())
     run.kill()
     until(lambda: not marked(MARK) and not list(tmp_path.iterdir()), 60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is ignored")
+def test_a_signal_to_all_processes_does_not_end_it_before_the_run(run, tmp_path):
+    (warden,) = [
+        child
+        for child in psutil.Process(run.pid).children()
+        if "stormkeeper.local.warden" in child.cmdline()
+    ]
+    for number in IGNORED:
+        until(lambda number=number: ignores(warden.pid, number), 30)
+        warden.send_signal(number)
+    run.kill()
+    until(lambda: not marked(MARK) and not list(tmp_path.iterdir()), 60)
+
+
+def ignores(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:"))
+    return int(mask, 16) >> (number - 1) & 1
 
 
 def test_it_does_nothing_to_a_run_that_ends_in_order(run, tmp_path):
