@@ -42,12 +42,15 @@ LOCAL_CHECKPOINTS = {
     ".checkpointing.FileSystemBasedCheckpointFileManager"
 }
 
+#: The JVM sees for itself whether an archive fits it and its jars, and else does without.
+QUIET_ABOUT_CLASSES = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
 #: The user's own JVM options, in either key, may name another collector or compiler: two of a
 #: kind would keep the JVM from starting, so ours then stay away.
 _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
 
-def settings(conf: Mapping[str, Any], app_name: str) -> dict[str, str]:
+def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) -> dict[str, str]:
     """Return what a session of this configuration is started with, all ``spark.*``.
 
     Parameters
@@ -56,6 +59,8 @@ def settings(conf: Mapping[str, Any], app_name: str) -> dict[str, str]:
         Any mapping; only keys that begin with ``spark.`` count, and None means "not set".
     app_name
         ``spark.app.name``, unless the configuration names one.
+    archive
+        Whether the JVM uses the archive of Spark's classes, where there is one.
     """
     given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
@@ -83,9 +88,25 @@ def settings(conf: Mapping[str, Any], app_name: str) -> dict[str, str]:
                 shlex.quote(f"-Djava.io.tmpdir={tempfile.gettempdir()}"),
                 shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
                 f"-Dstormkeeper.log={'json' if is_json() else 'text'}",
+                *(_archive_options() if archive else ()),
             )
         )
     return chosen | given
+
+
+def archive_place() -> Path:
+    """Return where the archive of Spark's classes is, or would be: in this Python's environment.
+
+    `stormkeeper.daemon.spark_archive` makes it. With it a JVM starts in half the time.
+    """
+    return Path(sys.prefix, "var", "stormkeeper", "spark.jsa")
+
+
+def _archive_options() -> list[str]:
+    archive = archive_place()
+    if not archive.is_file():
+        return []
+    return [shlex.quote(f"-XX:SharedArchiveFile={archive}"), *QUIET_ABOUT_CLASSES]
 
 
 def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:

@@ -1,0 +1,77 @@
+"""An archive of the classes that Spark needs to start, which the JVM then maps instead of reading.
+
+``python -m stormkeeper.daemon.spark_archive`` makes it, in this Python's own environment: it runs
+a streaming query, in a session as any daemon's, and has the JVM write down at its end what it has
+loaded (application class data sharing, JEP 350). `stormkeeper.daemon.spark` uses it wherever it is
+there. A JVM of another version, or other jars, does without it by itself.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stormkeeper.daemon import spark
+from stormkeeper.errors import EngineError
+
+#: How long the query may take, and then the writing, in seconds; both are of the order of ten.
+QUERY_SECS = 120
+WRITING_SECS = 240.0
+
+
+def make() -> Path:
+    """Make the archive anew and return its place; the one of before serves until then.
+
+    Raises
+    ------
+    EngineError
+        Spark did not start, or the JVM wrote nothing.
+    """
+    archive = spark.archive_place()
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    new = archive.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = spark.settings(spark.LOCAL_CHECKPOINTS, "spark-archive", archive=False)
+        settings["spark.driver.defaultJavaOptions"] += " " + shlex.join(
+            [f"-XX:ArchiveClassesAtExit={new}", *spark.QUIET_ABOUT_CLASSES]
+        )
+        session = spark.session(settings, "spark-archive")
+        try:
+            _run_a_query(session, Path(folder, "lines"))
+        finally:
+            spark.end(session, WRITING_SECS)
+    if not new.is_file():
+        raise EngineError(f"the JVM has not written {new}: is there space for 200 MB?")
+    new.replace(archive)
+    return archive
+
+
+def _run_a_query(session: SparkSession, folder: Path) -> None:
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.txt").write_text("to be or not to be\n" * 10)
+    lines = session.readStream.option("maxFilesPerTrigger", 1).text(str(folder))
+    words = lines.select(F.explode(F.split("value", r"\W+")).alias("word")).where("word != ''")
+    counts = words.observe("words", F.count(F.lit(1)).alias("rows")).groupBy("word").count()
+    query = (
+        counts.writeStream.outputMode("complete")
+        .option("checkpointLocation", str(folder.with_name("checkpoint")))
+        .trigger(availableNow=True)
+        .foreachBatch(_collect)
+        .start()
+    )
+    if not query.awaitTermination(QUERY_SECS):
+        raise EngineError(f"Spark did not count three files in {QUERY_SECS} s")
+
+
+def _collect(batch: DataFrame, _: int) -> None:
+    batch.collect()
+
+
+if __name__ == "__main__":
+    print(f"Spark's classes are in {make()}")
