@@ -17,8 +17,9 @@ from typing import Self
 from stormkeeper.local.folder import RunFolder, remove
 from stormkeeper.local.processes import end_marked
 
-#: How long the processes of a killed run may go on, in seconds. They were told to end.
-SETTLE_SECS = 2.0
+#: How long the processes of a killed run may go on, in seconds. They were told to end, and all but
+#: a running batch do so at once.
+SETTLE_SECS = 1.0
 
 #: How long a warden may take to end, in seconds.
 END_SECS = 5.0
