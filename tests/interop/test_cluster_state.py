@@ -87,15 +87,9 @@ def records_file(storm_peer, tmp_path):
     return str(path)
 
 
-#: Where ours are others, on purpose (docs/security.md): a topology's workers may do at what daemons
-#: write for them what they may do at its directory, and no topology's may read all credentials.
-OTHERWISE = {
-    paths.CREDENTIALS,
-    paths.workerbeat(TOPOLOGY, SUPERVISOR, PORT),
-    paths.component_errors(TOPOLOGY, COMPONENT),
-    f"{paths.component_errors(TOPOLOGY, COMPONENT)}/e0000000000",
-    paths.last_error(TOPOLOGY, COMPONENT),
-}
+#: Where ours are others, on purpose (docs/security.md): no topology's workers read the list of all
+#: credentials.
+OTHERWISE = {paths.CREDENTIALS}
 
 
 def write(storm, topology_conf):
@@ -108,7 +102,7 @@ def write(storm, topology_conf):
     storm.report_error(TOPOLOGY, COMPONENT, ERROR, host=HOST, port=PORT)
     leader.setup_heartbeats(TOPOLOGY, topology_conf)
     storm.set_worker_heartbeat(TOPOLOGY, SUPERVISOR, PORT, RECORDS["ClusterWorkerHeartbeat"])
-    storm.add_nimbus_host(NIMBUS, RECORDS["NimbusSummary"])
+    storm.add_nimbus_host(RECORDS["NimbusSummary"])
     leader.set_credentials(TOPOLOGY, RECORDS["Credentials"], topology_conf)
     leader.set_topology_log_config(TOPOLOGY, RECORDS["LogConfig"], topology_conf)
     leader.set_worker_profile_request(TOPOLOGY, RECORDS["ProfileRequest"])

@@ -6,7 +6,6 @@ What runs is Storm's; what drives it is in ``tests/interop/java``.
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from stormkeeper.local import ports
 from stormkeeper.local.java import find_java
 
 #: The folder with Storm's jars.
@@ -228,8 +228,5 @@ def _javac() -> Path:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, at any address."""
-    with socket.socket() as tcp:
-        tcp.bind(("", 0))
-        port: int = tcp.getsockname()[1]
-        return port
+    """Return a port for a server of Storm's, which listens on every address."""
+    return ports.reserve("0.0.0.0")
