@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stormkeeper.errors import AccessDeniedError, StateAuthenticationError
-from stormkeeper.state import zookeeper_registrations
+from stormkeeper.state import zookeeper_recovery, zookeeper_registrations
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_settings import Settings
@@ -331,3 +331,28 @@ def test_a_watch_that_is_remembered_after_the_next_connection_was_made_is_left_i
         state._armed.arm, state._armed.all = late, all_watches
         read(state)
         until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
+
+
+def test_a_client_that_cannot_be_started_again_is_started_later(connect, caplog, monkeypatch):
+    def refuse():
+        refused.append(None)
+        if len(refused) < 5:
+            raise RuntimeError("can't start new thread")
+        return start()
+
+    monkeypatch.setattr(zookeeper_recovery, "LOOK_SECS", 0.02)
+    monkeypatch.setattr(zookeeper_registrations, "FIRST_PAUSE_SECS", 0.02)
+    monkeypatch.setattr(zookeeper_registrations, "LONGEST_PAUSE_SECS", 0.04)
+    refused = []
+    with ScriptedZooKeeper(lambda peer: (peer.greet(), serve(peer))) as server:
+        state = connect(server)
+        client = state._connection._client
+        start, client.start_async = client.start_async, refuse
+        client.stop()
+        until(lambda: len(server.peers) == 2 and state.connection is ConnectionState.CONNECTED)
+        said = [record.getMessage() for record in caplog.records]
+        assert (
+            len([line for line in said if "cannot be started again yet: RuntimeErr" in line]) == 3
+        )
+        assert len([line for line in said if "is started again" in line]) == 1
+        assert state.recovery_defects == 0

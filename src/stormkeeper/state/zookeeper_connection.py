@@ -181,19 +181,27 @@ class Connection:
         )
 
     def restart(self) -> None:
-        """Connect again, as a new session, after kazoo has given up; does not wait for it."""
-        if self._refused is None:
-            log.error("the ZooKeeper client ended on its own and is started again")
-        else:
-            log.warning("%s; it is tried again", self._refused)
+        """Connect again, as a new session, after kazoo has given up; does not wait for it.
+
+        Raises
+        ------
+        StateError
+            It cannot be started now, as there are no more threads, or one of kazoo's does not end.
+        """
+        refused = self._refused
         with self._starting:
             if self._closed:
                 return
             try:
                 self._client.start_async()
-            except Exception:
-                # Such as a thread of kazoo's that does not end; it is tried again later.
-                log.exception("the ZooKeeper client cannot be started again")
+            except Exception as error:
+                raise StateError(
+                    f"the ZooKeeper client ended and cannot be started again yet: {error!r}"
+                ) from error
+        if refused is None:
+            log.error("the ZooKeeper client ended on its own and is started again")
+        else:
+            log.warning("%s; it is tried again", refused)
 
     def close(self) -> None:
         """End the session; calls under way fail. Returns within ten seconds, whatever happens."""
