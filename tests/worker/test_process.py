@@ -467,3 +467,19 @@ def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, rel
     beat = deserialize(ClusterWorkerHeartbeat, data)
     assert data == serialize(beat, release=Release(release))
     assert data != serialize(beat, release=Release(5 - release))
+
+
+def test_a_second_run_into_a_file_sinks_folder_is_refused(start, numbers, script):
+    worker = start(
+        script(f"""
+from pyspark.sql import SparkSession
+
+rows = SparkSession.builder.getOrCreate().readStream.text({str(numbers[0])!r})
+for run in ("first", "second"):
+    writer = rows.writeStream.format("parquet").trigger(availableNow=True)
+    writer.option("checkpointLocation", run).start("out").awaitTermination()
+""")
+    )
+    assert worker.ended(START_SECS) == 1
+    (line,) = [line for line in worker.errors if "belongs to another run" in line]
+    assert "script.py, line 7: the folder out belongs" in line

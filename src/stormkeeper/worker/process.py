@@ -37,6 +37,7 @@ from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import build
 from stormkeeper.worker.counting import TopologyCounts
 from stormkeeper.worker.failure import log_failure, readable, readable_text
+from stormkeeper.worker.file_sinks import FileSinks
 from stormkeeper.worker.heartbeat import heartbeat
 from stormkeeper.worker.listening import QueryEvents
 from stormkeeper.worker.running import TopologyRun
@@ -164,6 +165,7 @@ class Worker:
         self._events = QueryEvents(self._adopted)
         self._session = WorkerSession(self._run_conf, storm_id, py_files)
         self._gate = Gate()
+        self._sinks = FileSinks()
         self._countdown = Countdown()
         self._queries_stopped = threading.Event()
         self._script_over = threading.Event()
@@ -262,6 +264,7 @@ class Worker:
     def _work(self) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._gate.installed())
+            stack.enter_context(self._sinks.installed())
             stack.enter_context(self._events.readings.installed())
             stack.enter_context(self._session.offered(self._before_session_stop))
             with adopted(self._events):
@@ -315,6 +318,8 @@ class Worker:
             conf,
             lambda query: settings.checkpoint(conf, self._storm_id, query),
         )
+        for query in built:  # before any of them runs
+            self._sinks.check(query.writer)
         TopologyRun(built, self._events, self._stopping).run()
 
     def _stay(self) -> None:

@@ -1,0 +1,151 @@
+"""Refuses a file sink whose folder belongs to another run: Spark would write nothing, unsaid.
+
+A file sink (``format("parquet")`` and the like) keeps a log of its batches in ``_spark_metadata``,
+beside its files, and passes over a batch whose number is in it: it takes that for a batch of its
+own, written before a crash. A query with a new checkpoint counts from 0 again. In the folder of an
+earlier run all of its batches seem written, up to the last number of that run, and their rows are
+dropped without a word.
+
+A query's checkpoint notes each batch before the sink sees it. So a log that goes beyond its query's
+checkpoint is another query's, and the batches up to its end are what would be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from stormkeeper.errors import TopologyError
+
+_LOG = "_spark_metadata"
+
+#: Of a writer: its options, their names in lower case, and the name of its query.
+_Options = dict[str, Any]
+_QUERY = "query name"
+
+#: Where queries keep their checkpoints that do not say it themselves, below it by name.
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+
+class FileSinks:
+    """Knows the options of this process's streaming writers, and refuses what would write nothing.
+
+    A writer does not tell what was set: that is noted as it is set, through its public methods.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
+
+    def check(self, writer: DataStreamWriter) -> None:
+        """Look at a writer that is about to be started.
+
+        Raises
+        ------
+        TopologyError
+            When its folder has the log of another run, with batches that this one would repeat.
+        """
+        options = self._known.get(writer, {})
+        if options.get("path"):
+            _check(str(options["path"]), options)
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Note what is set from now on, and check each writer that any code starts."""
+        names = ("option", "options", "queryName", "start", "toTable")
+        methods = {name: getattr(DataStreamWriter, name) for name in names}
+        for name, method in methods.items():
+            setattr(DataStreamWriter, name, self._noting(method))
+        try:
+            yield
+        finally:
+            for name, method in methods.items():
+                setattr(DataStreamWriter, name, method)
+
+    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            writer = given.pop("self")
+            self._note(writer, given)
+            if method.__name__ == "start":
+                self.check(writer)
+            elif method.__name__ == "toTable":
+                place = _location(given["tableName"])
+                if place is not None:
+                    _check(place, self._known[writer])
+            return method(*args, **kwargs)
+
+        return noting
+
+    def _note(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
+        known = self._known.setdefault(writer, {})
+        found = {"path": given.get("path"), _QUERY: given.get("queryName")}
+        found |= {given.get("key", ""): given.get("value"), **given.get("options", {})}
+        known |= {name.lower(): value for name, value in found.items() if value is not None}
+
+
+def _check(folder: str, options: Mapping[str, Any]) -> None:
+    checkpoint = options.get("checkpointlocation")
+    name = options.get(_QUERY)
+    spark = SparkSession.active()
+    if not checkpoint:
+        root = spark.conf.get(_CHECKPOINTS, None)
+        checkpoint = f"{root}/{name}" if root and name else None
+    try:
+        written = _newest(_names(spark, f"{folder}/{_LOG}"))
+        begun = _newest(_names(spark, f"{checkpoint}/offsets")) if checkpoint else None
+    except (PySparkException, Py4JError):  # Spark's own look at the folder will say why
+        return
+    if written is None or (begun is not None and begun >= written):
+        return
+    known = "has none" if begun is None else f"ends with batch {begun}"
+    first = 0 if begun is None else begun + 1
+    raise TopologyError(
+        f"the folder {folder} belongs to another run: its log of batches, {folder}/{_LOG}, ends "
+        f"with batch {written}, and the checkpoint of this query, {checkpoint or 'a new one'}, "
+        f"{known}. Spark would take the batches {first} to {written} for written, and drop their "
+        "rows. Write each run to a folder of its own, or move this one away; to go on where that "
+        "run ended, start the query with that run's checkpoint"
+    )
+
+
+def _newest(names: Iterable[str]) -> int | None:
+    """Return the highest number among a log's files: ``7``, or ``9.compact`` for those up to it."""
+    numbers = (re.fullmatch(r"(\d+)(?:\.compact)?", name) for name in names)
+    return max((int(number[1]) for number in numbers if number), default=None)
+
+
+def _names(spark: SparkSession, folder: str) -> list[str]:
+    """Return the names of the files in a folder on any of Spark's file systems.
+
+    Spark's public interface passes over files such as these; its JVM lists them.
+    """
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(folder)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    if not files.exists(path):
+        return []
+    return [str(status.getPath().getName()) for status in files.listStatus(path)]
+
+
+def _location(table: str) -> str | None:
+    spark = SparkSession.active()
+    try:
+        if not spark.catalog.tableExists(table):
+            return None
+        described = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    except PySparkException:
+        return None
+    return next((str(row[1]) for row in described if row[0] == "Location"), None)
