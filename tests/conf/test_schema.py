@@ -38,6 +38,8 @@ OURS = {
     "pacemaker.tls.minimum.version",
     "pipeline.checkpoint.dir",
     "pipeline.late.secs",
+    "pipeline.metrics.bind.host",
+    "pipeline.metrics.port",
     "pipeline.tables.dir",
     "pipeline.trigger.secs",
     "storm.meta.serialization.release",

@@ -9,6 +9,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, rows, tables
 from stormkeeper.pipeline.current import LIVENESS
+from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
@@ -57,6 +58,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
     assert path("wc-1-17") in shown
     assert re.search(r"\|\s*words\|\s*12\|", shown)  # executed, from the statistics
     assert re.search(r"\|\s*wc-1-17\|\s*words\|\s*3\|\s*12\|", shown)  # from the table
+    assert re.search(rf"\|{servers[1].address}\|true\s+\|NULL\s+\|", shown)
     assert re.search(r"wc\s+node\s+6700\s+alive", shown)  # with pyarrow
 
 
@@ -67,7 +69,7 @@ def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, caps
 
 
 def test_every_option_key_and_column_is_described():
-    for schema in (rows.SCHEMA, LIVENESS, COMPONENT_STATISTICS):
+    for schema in (rows.SCHEMA, LIVENESS, COMPONENT_STATISTICS, SERVERS):
         for name in schema.names:
             assert f"`{name}`" in PAGE, name
     for name in ("servers", "path", "timeoutSecs", "pageSize"):
@@ -75,5 +77,5 @@ def test_every_option_key_and_column_is_described():
     for key in defaults():
         if key.startswith("pipeline."):
             assert f"| `{key}`" in PAGE, key
-    for name in (tables.LIVENESS, tables.COMPONENT_STATISTICS):
+    for name in tables.NAMES:
         assert f"**`{name}`**" in PAGE, name

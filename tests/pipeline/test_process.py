@@ -1,3 +1,5 @@
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -193,7 +195,9 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
         until(lambda: not [child for child in before if child.is_running()])
-        assert not [line for line in pipeline.errors() if "stormkeeper" in line]
+        cut_off, back = [line for line in pipeline.errors() if "stormkeeper" in line]
+        assert f"the Pacemaker {a.address} cannot be read: " in cut_off
+        assert f"the Pacemaker {a.address} is read again" in back
 
         # It goes on where it was, and when it is killed it leaves nothing running either.
         rows, number = pipeline.workers(), len(pipeline.history())
@@ -325,6 +329,64 @@ def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
         release.set()
         spark.conf.unset(key)
         query.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path):
+    def jaas(name, password):
+        file = tmp_path / name
+        file.write_text(f'PacemakerDigest {{ username="storm" password="{password}"; }};\n')
+        return {
+            "pacemaker.auth.method": "DIGEST",
+            "java.security.auth.login.config": str(file),
+        }
+
+    def readyz():
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+            connection.request("GET", "/readyz")
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def servers():
+        place = tables.current_path(pipeline.directory, tables.SERVERS)
+        return {row["server"]: row for row in pq.read_table(place).to_pylist()}
+
+    def said():
+        return [line for line in pipeline.errors() if " stormkeeper.pipeline." in line]
+
+    down, refusing = start_pacemaker(), start_pacemaker(conf=jaas("server.jaas", "right"))
+    down.kill()
+    conf = {**jaas("pipeline.jaas", "wrong"), "pipeline.metrics.port": 0}
+    with Pipeline(tmp_path, [down.address, refusing.address], **conf) as pipeline:
+        pipeline.start()
+        # Before there is a Spark
+        log = until(lambda: len(said()) >= 4 and said())
+        port = int(re.search(r"metrics on http://127.0.0.1:(\d+)/metrics", log[0])[1])
+        assert not any("java" in child.name() for child in pipeline.descendants())
+        assert (
+            f"WARNING stormkeeper.pipeline.sight the Pacemaker {down.address} cannot be" in log[1]
+        )
+        assert "connection refused" in log[1]
+        assert f"the Pacemaker {refusing.address} cannot be read: " in log[2]
+        assert "password" in log[2]
+        assert "none of 2 Pacemakers can be read" in log[3]
+        status, text = readyz()
+        assert (status, text.splitlines()[0]) == (503, "no Pacemaker can be read")
+        assert f"{down.address} " in text
+        assert f"{refusing.address} " in text
+        # Nor do the tables of its batches look like those of a cluster without workers.
+        assert pipeline.first_line()
+        assert pipeline.workers() == {}
+        found = servers()
+        assert {row["reachable"] for row in found.values()} == {False}
+        assert "connection refused" in found[down.address]["reason"]
+        assert readyz()[0] == 503
+        # What was said is not said again, but for what changes.
+        until(lambda: len(pipeline.history()) > 3)
+        assert said() == log
+        pipeline.signal(signal.SIGTERM)
+        assert pipeline.ended() == 0
 
 
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):

@@ -71,9 +71,10 @@ def dev_zookeeper() -> None:
 def pipeline() -> None:
     """Run the heartbeat pipeline on Spark.
 
-    Reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker liveness
-    and component statistics to pipeline.tables.dir, and prints `pipeline writing to DIR` when the
-    first rows are there. SIGTERM and SIGINT stop it.
+    Reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker
+    liveness, component statistics and servers to pipeline.tables.dir, and prints `pipeline
+    writing to DIR` when the first batch is there. Logs which Pacemakers cannot be read, and why.
+    Metrics and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
     """
     conf = load_conf()
     from stormkeeper.pipeline import process

@@ -321,6 +321,12 @@ _KEYS = (
         "pipeline.late.secs",
         "silence after which a worker counts as late; null: three of task.heartbeat.frequency.secs",
     ),
+    port_or_null(
+        "pipeline.metrics.port",
+        "port of the heartbeat pipeline's metrics and health, over HTTP; 0: any free one;"
+        " null: none",
+    ),
+    text_or_null("pipeline.metrics.bind.host", "address of these; null: 127.0.0.1"),
     # User interface
     port("ui.port", "port of the web UI"),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +17,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
+from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ConfigError, EngineError, TableError
+from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, tables, totals
+from stormkeeper.pipeline.health import look_at_all
 from stormkeeper.pipeline.liveness import Limits
+from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.servers import next_servers
+from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import Origin, SnapshotTables
 
 log = logging.getLogger(__name__)
@@ -45,15 +53,17 @@ _SPARK_DEFAULTS: Final = {
 
 
 def serve(conf: Conf) -> int:
-    """Keep the tables of liveness and component statistics until told to stop.
+    """Keep the tables of liveness, component statistics and servers until told to stop.
 
+    Logs which Pacemakers cannot be read, before Spark is started and whenever that changes.
     Prints ``pipeline writing to DIR`` once the first batch is in the tables. Returns 0 after
     SIGTERM or SIGINT (the running batch is finished first), 1 when Spark or a batch failed.
 
     Raises
     ------
     ConfigError
-        When no Pacemaker is configured, or a folder is given as a URL.
+        When no Pacemaker is configured, a file that says how to come to one is missing or wrong,
+        or a folder is given as a URL.
     """
     die_with_parent()
     configure_logging()
@@ -67,18 +77,50 @@ def serve(conf: Conf) -> int:
     checkpoint_directory(conf)
     with StopSignals() as stop:
         try:
-            with tables.sole_writer(directory):
-                _run_session(conf, servers, stop)
-        except (EngineError, TableError) as error:
+            sight = Sight()
+            with tables.sole_writer(directory), _observed(conf, sight):
+                options = Options.parse(_source_options(conf, servers))
+                settings = options.settings()
+                sight.looked(look_at_all(options.servers, options.timeout_secs, settings))
+                _run_session(conf, servers, stop, sight)
+        except (EngineError, ListenError, TableError) as error:
             log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
             return 1
     return 0
 
 
-def _run_session(conf: Conf, servers: list[str], stop: StopSignals) -> None:
+@contextlib.contextmanager
+def _observed(conf: Conf, sight: Sight) -> Iterator[None]:
+    """Serve metrics and health meanwhile, if ``pipeline.metrics.port`` says where."""
+    port = conf["pipeline.metrics.port"]
+    if port is None:
+        yield
+        return
+    listener = listen(
+        conf["pipeline.metrics.bind.host"] or "127.0.0.1",
+        port,
+        keys="pipeline.metrics.bind.host, pipeline.metrics.port",
+        backlog=16,
+        if_taken="set pipeline.metrics.port to another port, or to 0 for any free one",
+        if_elsewhere="set pipeline.metrics.bind.host to an address of this machine",
+        if_forbidden="set pipeline.metrics.port to 1024 or more",
+    )
+    from stormkeeper.pipeline.metrics import pages  # noqa: PLC0415 - 5 MB, for who asks for them
+
+    served = pages(lambda: sight.seen, conf["pipeline.trigger.secs"], time.monotonic)
+    log.info("metrics on http://%s/metrics", address_of(listener))
+    with HttpThread(listener, served):
+        yield
+
+
+def _source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
+    return {"servers": ",".join(servers), **access_of(conf)}
+
+
+def _run_session(conf: Conf, servers: list[str], stop: StopSignals, sight: Sight) -> None:
     session = engine.session({**_SPARK_DEFAULTS, **conf}, "storm-pipeline")
     try:
-        _run(session, conf, servers, stop)
+        _run(session, conf, servers, stop, sight)
     finally:
         engine.end(session)
 
@@ -116,11 +158,17 @@ def limits(conf: Conf) -> Limits:
     return Limits(float(late), float(conf["nimbus.task.timeout.secs"]))
 
 
-def start(session: SparkSession, conf: Conf, servers: list[str], directory: Path) -> StreamingQuery:
-    """Start the streaming query that keeps the tables in `directory`."""
-    options = {"servers": ",".join(servers), **access_of(conf)}
+def start(
+    session: SparkSession,
+    conf: Conf,
+    servers: list[str],
+    directory: Path,
+    sight: Sight | None = None,
+) -> StreamingQuery:
+    """Start the streaming query that keeps the tables in `directory`, and tells `sight` of them."""
+    options = _source_options(conf, servers)
     raw = session.readStream.format("pacemaker").options(**options).load()
-    keeper = Keeper(directory, limits(conf))
+    keeper = Keeper(directory, limits(conf), sight)
     return (
         decode.typed(raw)
         .writeStream.queryName(_QUERY)
@@ -139,9 +187,10 @@ class Keeper:
     reading was done, and the batch is not repeated, or nothing of the first reading is left.
     """
 
-    def __init__(self, directory: Path, limits: Limits) -> None:
+    def __init__(self, directory: Path, limits: Limits, sight: Sight | None = None) -> None:
         self._tables = SnapshotTables(directory)
         self._limits = limits
+        self._sight = sight or Sight()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Read the batch (rows as `decode.typed` gives them) and publish the next tables."""
@@ -152,21 +201,31 @@ class Keeper:
         before = self._tables.read
         liveness, newest = current.next_liveness(before(tables.LIVENESS), rows, self._limits)
         statistics = totals.next_statistics(before(tables.COMPONENT_STATISTICS), newest, liveness)
+        servers = next_servers(before(tables.SERVERS), rows)
         self._tables.publish(
-            {tables.LIVENESS: liveness, tables.COMPONENT_STATISTICS: statistics}, origin
+            {
+                tables.LIVENESS: liveness,
+                tables.COMPONENT_STATISTICS: statistics,
+                tables.SERVERS: servers,
+            },
+            origin,
         )
+        self._sight.published(servers, liveness)
 
 
 def _query_id(batch: DataFrame) -> str:
     return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
-def _run(session: SparkSession, conf: Conf, servers: list[str], stop: StopSignals) -> None:
+def _run(
+    session: SparkSession, conf: Conf, servers: list[str], stop: StopSignals, sight: Sight
+) -> None:
     directory = tables_directory(conf)
     announced = False
     try:
-        query = start(session, conf, servers, directory)
+        query = start(session, conf, servers, directory, sight)
         while query.isActive and not stop.wait(_POLL_SECS):
+            sight.alive()
             if not announced and query.lastProgress is not None:
                 announce(f"pipeline writing to {directory}")
                 announced = True

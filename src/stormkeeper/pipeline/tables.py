@@ -43,9 +43,10 @@ log = logging.getLogger(__name__)
 
 LIVENESS: Final = "liveness"
 COMPONENT_STATISTICS: Final = "component_statistics"
+SERVERS: Final = "servers"
 
 #: All of them.
-NAMES: Final = (LIVENESS, COMPONENT_STATISTICS)
+NAMES: Final = (LIVENESS, COMPONENT_STATISTICS, SERVERS)
 
 _PREFIX: Final = "batch="
 

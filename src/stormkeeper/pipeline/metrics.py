@@ -1,0 +1,136 @@
+"""What the pipeline sees as Prometheus reads it, and its health, as pages."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from stormkeeper.daemon.http import Page
+from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.pipeline.liveness import Status
+from stormkeeper.pipeline.sight import Seen
+
+#: What all names begin with.
+PREFIX: Final = "stormkeeper_pipeline_"
+
+#: Seconds for which a process that does its regular work may not have looked at its query.
+MAX_SILENCE: Final = 5.0
+
+#: The age at which the newest batch is too old: this many triggers, and this many seconds at least.
+_TRIGGERS: Final = 5
+_LEAST_SECS: Final = 60.0
+
+
+def pages(
+    seen: Callable[[], Seen], trigger_secs: float, clock: Callable[[], float]
+) -> dict[str, Callable[[str], Page]]:
+    """Return the pages of a pipeline, by path.
+
+    ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
+    whether the process looks after its query; ``/readyz`` whether the tables are of the present and
+    of at least one Pacemaker, and how each of these is.
+
+    Parameters
+    ----------
+    seen
+        Returns what is seen now.
+    trigger_secs
+        Time between two batches.
+    clock
+        Seconds of the monotonic clock of `seen`.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_PipelineMetrics(lambda: (seen(), unready(seen(), trigger_secs, clock()))))
+    registry.register(ProcessMetrics())
+
+    def metrics(accept: str) -> Page:
+        encode, content_type = choose_encoder(accept)
+        return Page(200, encode(registry), content_type)
+
+    def healthz(_: str) -> Page:
+        looked_at = seen().looked_at
+        ago = 0.0 if looked_at is None else clock() - looked_at
+        if ago <= MAX_SILENCE:
+            return Page(200, b"ok\n")
+        return Page(503, f"the query was last looked at {ago:.1f} s ago\n".encode())
+
+    def readyz(_: str) -> Page:
+        now = seen()
+        why = unready(now, trigger_secs, clock())
+        lines = [why or "ready"]
+        lines += [f"{name} {one.reason or 'is read'}" for name, one in now.servers.items()]
+        return Page(503 if why else 200, "".join(f"{line}\n" for line in lines).encode())
+
+    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+
+
+def unready(seen: Seen, trigger_secs: float, now: float) -> str | None:
+    """Return why the tables do not say how workers are; None where they do."""
+    if seen.servers and seen.sees_nothing:
+        return "no Pacemaker can be read"
+    if seen.published_at is None:
+        return "no batch has been published yet"
+    age = now - seen.published_at[0]
+    if age > max(_LEAST_SECS, _TRIGGERS * trigger_secs):
+        return f"the newest batch was published {age:.0f} s ago"
+    return None
+
+
+class _PipelineMetrics(Collector):
+    def __init__(self, state: Callable[[], tuple[Seen, str | None]]) -> None:
+        self._state = state
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        seen, why = self._state()
+        ready = GaugeMetricFamily(
+            f"{PREFIX}ready",
+            "Whether the tables are of the present, and of at least one Pacemaker.",
+            float(why is None),
+        )
+        yield ready
+        yield CounterMetricFamily(f"{PREFIX}batches", "Batches published.", seen.batches)
+        if seen.published_at is not None:
+            yield GaugeMetricFamily(
+                f"{PREFIX}last_batch_timestamp_seconds",
+                "When the newest batch was published, since the epoch.",
+                seen.published_at[1],
+            )
+            workers = GaugeMetricFamily(
+                f"{PREFIX}workers", "Workers in the newest batch.", labels=["status"]
+            )
+            for status in Status:
+                workers.add_metric([status], seen.workers.get(status, 0))
+            yield workers
+            yield GaugeMetricFamily(
+                f"{PREFIX}workers_stale",
+                "Workers silent for longer than the timeout, without proof that they are dead.",
+                seen.stale,
+            )
+        yield from _servers(seen)
+
+
+def _servers(seen: Seen) -> Iterator[Metric]:
+    reachable = GaugeMetricFamily(
+        f"{PREFIX}server_reachable", "Whether a Pacemaker could be read.", labels=["server"]
+    )
+    horizon = GaugeMetricFamily(
+        f"{PREFIX}server_horizon_seconds",
+        "Time for which a Pacemaker could receive and keep pulses without a break.",
+        labels=["server"],
+    )
+    pulses = GaugeMetricFamily(
+        f"{PREFIX}server_pulses", "Pulses that a Pacemaker holds.", labels=["server"]
+    )
+    for name, server in seen.servers.items():
+        reachable.add_metric([name], server.reason is None)
+        if server.horizon_secs is not None:
+            horizon.add_metric([name], server.horizon_secs)
+        if server.keys is not None:
+            pulses.add_metric([name], server.keys)
+    yield from (reachable, horizon, pulses)

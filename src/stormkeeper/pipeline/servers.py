@@ -1,0 +1,81 @@
+"""What a batch saw of the Pacemakers: the table of servers, a row each, whether they answer or not.
+
+It stands beside the other tables of the batch and says what they are worth: a table of workers that
+was made while no server could be read says nothing of workers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.pipeline import rows
+
+#: One row per server of ``pacemaker.servers``.
+SERVERS: Final = pa.schema(
+    [
+        ("server", pa.string()),
+        ("reachable", pa.bool_()),
+        ("reason", pa.string()),
+        ("since", rows.TIMESTAMP),
+        ("read_at", rows.TIMESTAMP),
+        ("instance", pa.string()),
+        ("revision", pa.int64()),
+        ("uptime_secs", pa.float64()),
+        ("horizon_secs", pa.float64()),
+        ("keys", pa.int64()),
+        ("reset", pa.bool_()),
+    ]
+)
+
+#: What a client's error says of its tries; why they failed comes last.
+_TRIES: Final = re.compile(r"\(\d+ (?:try|tries) in [\d.]+ s(?:; (?P<cause>.*))?\)")
+
+
+def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
+    """Return the table of servers after a batch, sorted by server.
+
+    Parameters
+    ----------
+    previous
+        The table so far, for since when a server has been as it is; None at the beginning.
+    batch
+        Rows as `decode.typed` gives them; those of other kinds are passed over.
+    """
+    found = batch.filter(pc.equal(batch["kind"], rows.SERVER)).sort_by("server")
+    health = pa.Table.from_struct_array(found["health"].combine_chunks())
+    columns = {name: found[name] for name in ("server", "read_at", "instance", "revision")}
+    columns |= {name: health[name] for name in health.column_names if name != "error"}
+    columns["reason"] = health["error"]
+    # Whatever time zone a session shows them in, times are microseconds since the epoch.
+    read_at = found["read_at"].cast(pa.int64()).to_pylist()
+    before = _since(previous)
+    states = zip(found["server"].to_pylist(), health["reachable"].to_pylist(), strict=True)
+    columns["since"] = pa.array(
+        [before.get(state, now) for state, now in zip(states, read_at, strict=True)],
+        rows.TIMESTAMP,
+    )
+    return pa.table({name: columns[name] for name in SERVERS.names}).cast(SERVERS)
+
+
+def cause(reason: str) -> str:
+    """Return what stays the same in the reasons of one failure that is met again and again.
+
+    >>> cause("a:1 did not answer CHANGES /p (2 tries in 0.5 s; connection refused)")
+    'connection refused'
+    """
+    tries = _TRIES.search(reason)
+    if tries is not None:
+        return tries["cause"] or ""
+    return re.sub(r"\d+", "", reason)
+
+
+def _since(previous: pa.Table | None) -> dict[tuple[str, bool], int]:
+    if previous is None:
+        return {}
+    columns = (previous[name].to_pylist() for name in ("server", "reachable"))
+    since = previous["since"].cast(pa.int64()).to_pylist()
+    return dict(zip(zip(*columns, strict=True), since, strict=True))

@@ -1,0 +1,122 @@
+"""What the pipeline sees at the moment, for its log, its metrics and its health.
+
+Each server that cannot be read is a warning at once, with the reason, and again whenever the reason
+is another one; when it is read again that is said too. A pipeline that sees nothing at all says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from stormkeeper.daemon.logs import counted
+from stormkeeper.pipeline.health import Health
+from stormkeeper.pipeline.servers import cause
+
+log = logging.getLogger(__name__)
+
+
+class ServerSeen(NamedTuple):
+    """A server as it was last seen; `reason` is None when it answered."""
+
+    reason: str | None
+    horizon_secs: float | None = None
+    keys: int | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything at one moment; never changed, only replaced.
+
+    Parameters
+    ----------
+    servers
+        By name; empty before the first look.
+    batches
+        How many this process has published.
+    published_at
+        When the newest one was, on the monotonic clock, and as seconds since the epoch; None before
+        the first.
+    workers
+        How many workers of each status there are in it; those that are stale are late ones too.
+    looked_at
+        When the process last found its query alive, on the monotonic clock; None before it runs.
+    """
+
+    servers: Mapping[str, ServerSeen] = field(default_factory=dict)
+    batches: int = 0
+    published_at: tuple[float, float] | None = None
+    workers: Mapping[str, int] = field(default_factory=dict)
+    stale: int = 0
+    looked_at: float | None = None
+
+    @property
+    def sees_nothing(self) -> bool:
+        """Whether no server could be read."""
+        return not any(server.reason is None for server in self.servers.values())
+
+
+class Sight:
+    """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
+
+    Parameters
+    ----------
+    clock
+        Seconds of a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seen = Seen()
+        self._clock = clock
+
+    def looked(self, health: Mapping[str, Health]) -> None:
+        """Take in how the servers were before there was a batch."""
+        self._servers(
+            (name, ServerSeen(one.error, one.horizon_secs, one.keys))
+            for name, one in health.items()
+        )
+
+    def published(self, servers: pa.Table, liveness: pa.Table) -> None:
+        """Take in a batch whose tables were published."""
+        self._servers(
+            (row["server"], ServerSeen(row["reason"], row["horizon_secs"], row["keys"]))
+            for row in servers.to_pylist()
+        )
+        status = liveness["status"].value_counts().to_pylist()
+        self.seen = replace(
+            self.seen,
+            batches=self.seen.batches + 1,
+            published_at=(self._clock(), time.time()),
+            workers={row["values"]: row["counts"] for row in status},
+            stale=liveness["stale"].to_pylist().count(True),
+        )
+
+    def alive(self) -> None:
+        """Take in that the query runs, and can be asked."""
+        self.seen = replace(self.seen, looked_at=self._clock())
+
+    def _servers(self, found: Iterable[tuple[str, ServerSeen]]) -> None:
+        before, self.seen = self.seen, replace(self.seen, servers=dict(found))
+        for name, server in self.seen.servers.items():
+            _log_change(name, before.servers.get(name), server)
+        if self.seen.sees_nothing and not (before.servers and before.sees_nothing):
+            log.warning(
+                "none of %s can be read: until one is, the tables say nothing of workers that "
+                "are alive",
+                counted(len(self.seen.servers), "Pacemaker"),
+                extra={"servers": len(self.seen.servers)},
+            )
+
+
+def _log_change(name: str, before: ServerSeen | None, now: ServerSeen) -> None:
+    fields = {"server": name}
+    if now.reason is not None:
+        if before is None or before.reason is None or cause(before.reason) != cause(now.reason):
+            log.warning("the Pacemaker %s cannot be read: %s", name, now.reason, extra=fields)
+    elif before is not None and before.reason is not None:
+        log.info("the Pacemaker %s is read again", name, extra=fields)

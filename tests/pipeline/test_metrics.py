@@ -1,0 +1,79 @@
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stormkeeper.pipeline.metrics import PREFIX, pages
+from stormkeeper.pipeline.sight import Seen, ServerSeen
+
+PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+
+UP, DOWN = ServerSeen(None, 20.0, 3), ServerSeen("it is gone")
+NOW = 1000.0
+
+
+def ask(path, seen, trigger_secs=5.0):
+    page = pages(lambda: seen, trigger_secs, lambda: NOW)[path]("")
+    return page.status, page.body.decode()
+
+
+def published(ago=0.0, **servers):
+    workers = {"alive": 2, "late": 1}
+    return Seen(servers, 7, (NOW - ago, 1.5e9), workers, 1, looked_at=NOW - ago)
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "lines"),
+    [
+        (Seen(), 503, ["no batch has been published yet"]),
+        (Seen({"a": UP}), 503, ["no batch has been published yet", "a is read"]),
+        (Seen({"a": DOWN}), 503, ["no Pacemaker can be read", "a it is gone"]),
+        (published(a=DOWN), 503, ["no Pacemaker can be read", "a it is gone"]),
+        (published(a=UP, b=DOWN), 200, ["ready", "a is read", "b it is gone"]),
+        (published(60.0, a=UP), 200, ["ready", "a is read"]),
+        (published(61.0, a=UP), 503, ["the newest batch was published 61 s ago", "a is read"]),
+    ],
+)
+def test_ready_is_who_has_tables_of_the_present_and_of_a_pacemaker(seen, status, lines):
+    assert ask("/readyz", seen) == (status, "".join(f"{line}\n" for line in lines))
+
+
+def test_a_slow_trigger_makes_a_batch_old_later():
+    assert ask("/readyz", published(290.0, a=UP), trigger_secs=60.0)[0] == 200
+    assert ask("/readyz", published(310.0, a=UP), trigger_secs=60.0)[0] == 503
+
+
+def test_healthy_is_who_looks_after_the_query():
+    assert ask("/healthz", Seen())[0] == 200  # Spark is being started
+    assert ask("/healthz", published(4.0))[0] == 200
+    status, text = ask("/healthz", published(6.0))
+    assert (status, text) == (503, "the query was last looked at 6.0 s ago\n")
+
+
+def test_the_figures_are_those_of_the_newest_batch():
+    _, text = ask("/metrics", published(a=UP, b=DOWN))
+    found = {
+        (re.sub(PREFIX, "", sample.name), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(PREFIX)
+    }
+    assert found == {
+        ("ready",): 1,
+        ("batches_total",): 7,
+        ("last_batch_timestamp_seconds",): 1.5e9,
+        ("workers", "alive"): 2,
+        ("workers", "late"): 1,
+        ("workers", "dead"): 0,
+        ("workers", "completed"): 0,
+        ("workers_stale",): 1,
+        ("server_reachable", "a"): 1,
+        ("server_reachable", "b"): 0,
+        ("server_horizon_seconds", "a"): 20,
+        ("server_pulses", "a"): 3,
+    }
+    assert "process_cpu_seconds_total" in text
+    for name, *_ in found:
+        assert f"| `{name}` |" in PAGE, name
+    assert f"{PREFIX}ready 0.0" in ask("/metrics", Seen({"a": DOWN}))[1]

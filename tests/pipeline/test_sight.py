@@ -1,0 +1,78 @@
+import logging
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.pipeline.current import LIVENESS
+from stormkeeper.pipeline.health import Health
+from stormkeeper.pipeline.servers import SERVERS
+from stormkeeper.pipeline.sight import ServerSeen, Sight
+
+UP, DOWN = Health(1.0, None, None, 30.0, 20.0, 3), Health(1.0, "it is gone (1 try in 0.0 s; gone)")
+
+
+def servers(**reasons):
+    found = [
+        {"server": name, "reachable": reason is None, "reason": reason, "keys": 4}
+        for name, reason in reasons.items()
+    ]
+    return pa.Table.from_pylist(found, schema=SERVERS)
+
+
+def liveness(*statuses):
+    rows = [{"status": status.rstrip("?"), "stale": status.endswith("?")} for status in statuses]
+    return pa.Table.from_pylist(rows, schema=LIVENESS)
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.INFO, "stormkeeper.pipeline.sight")
+
+    def take():
+        lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    return take
+
+
+def test_each_change_of_a_server_is_one_line(said):
+    sight = Sight()
+    sight.looked({"a": UP, "b": DOWN})
+    assert said() == [("WARNING", f"the Pacemaker b cannot be read: {DOWN.error}")]
+    for _ in range(3):
+        sight.published(servers(a=None, b="it is gone (2 tries in 0.3 s; gone)"), liveness())
+    assert said() == []
+    sight.published(servers(a=None, b="wrong password"), liveness())
+    assert said() == [("WARNING", "the Pacemaker b cannot be read: wrong password")]
+    sight.published(servers(a=None, b=None), liveness())
+    assert said() == [("INFO", "the Pacemaker b is read again")]
+
+
+def test_who_sees_nothing_says_so_once(said):
+    sight = Sight()
+    sight.looked({"a": DOWN, "b": DOWN})
+    *_, (level, line) = said()
+    assert level == "WARNING"
+    assert line.startswith("none of 2 Pacemakers can be read: ")
+    sight.published(servers(a=DOWN.error, b=DOWN.error), liveness())
+    assert said() == []
+    sight.published(servers(a=None, b=DOWN.error), liveness())
+    assert said() == [("INFO", "the Pacemaker a is read again")]
+    sight.published(servers(a=DOWN.error, b=DOWN.error), liveness())
+    assert [line.split()[0] for _, line in said()] == ["the", "none"]
+
+
+def test_what_is_seen_is_that_of_the_newest_batch():
+    sight = Sight(clock=lambda: 100.0)
+    assert sight.seen.sees_nothing
+    assert sight.seen.published_at is None
+    sight.looked({"a": UP})
+    assert sight.seen.servers == {"a": ServerSeen(None, 20.0, 3)}
+    sight.published(servers(a=None), liveness("alive", "late", "late?", "dead"))
+    sight.alive()
+    seen = sight.seen
+    assert (seen.batches, seen.published_at[0], seen.looked_at) == (1, 100.0, 100.0)
+    assert seen.workers == {"alive": 1, "late": 2, "dead": 1}
+    assert seen.stale == 1
+    assert not seen.sees_nothing
