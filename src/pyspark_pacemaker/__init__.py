@@ -1,6 +1,12 @@
-"""Where Spark looks for ``format("pacemaker")``: it imports ``pyspark_<name>`` by itself."""
+"""Where Spark looks for ``format("pacemaker")``: it imports ``pyspark_<name>`` by itself.
 
+`register` is for a session whose workers run another Python.
+"""
+
+from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.source import PacemakerDataSource
+
+__all__ = ["DefaultSource", "register"]
 
 
 class DefaultSource(PacemakerDataSource):

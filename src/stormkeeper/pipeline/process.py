@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from stormkeeper.pipeline import current, decode, tables, totals
 from stormkeeper.pipeline.health import look_at_all
 from stormkeeper.pipeline.liveness import Limits
 from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.servers import next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import Origin, SnapshotTables
@@ -120,6 +123,8 @@ def _source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
 def _run_session(conf: Conf, servers: list[str], stop: StopSignals, sight: Sight) -> None:
     session = engine.session({**_SPARK_DEFAULTS, **conf}, "storm-pipeline")
     try:
+        if os.environ["PYSPARK_PYTHON"] != sys.executable:
+            register(session)  # which says it when that one cannot read Pacemakers
         _run(session, conf, servers, stop, sight)
     finally:
         engine.end(session)

@@ -1,0 +1,107 @@
+"""Sessions whose workers run another Python: one that has PySpark, and not this package."""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import py4j
+import pyspark
+import pytest
+
+from stormkeeper.pacemaker.client import PacemakerClient
+from support.heartbeats import heartbeat, path
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+PAGE = (Path(__file__).parents[2] / "docs" / "heartbeat-pipeline.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+#: What PySpark needs for data sources.
+PARTS = (
+    "pyspark",
+    "py4j",
+    "pyarrow",
+    "numpy",
+    "numpy.libs",
+    "pandas",
+    "dateutil",
+    "pytz",
+    "six.py",
+)
+
+
+@pytest.fixture
+def other(tmp_path):
+    """The folder of the programs of a virtual environment with PySpark alone."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (folder,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    places = {Path(module.__file__).parents[1] for module in (pyspark, py4j)}
+    for place in places:
+        for part in PARTS:
+            if (place / part).exists():
+                (folder / part).symlink_to(place / part)
+    return tmp_path / "venv" / "bin"
+
+
+def run(python, program, folder, **environ):
+    """Run a program; return what it printed and said, without Spark's greetings."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    settings = "--master local[1] --conf spark.ui.enabled=false pyspark-shell"
+    done = subprocess.run(
+        [str(python), "-c", program],
+        cwd=folder,
+        env={**inherited, "PYSPARK_SUBMIT_ARGS": settings, **environ},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_reads_whatever_python3_is_and_names_what_cannot_be_mended(
+    pacemaker, other, tmp_path
+):
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17"))
+    (example,) = (code for code in EXAMPLES if "pyspark_pacemaker.register(" in code)
+    example = example.replace("pacemaker-1:6699,pacemaker-2:6699", pacemaker.address)
+    (cannot,) = (line for line in PAGE.splitlines() if line.startswith("Spark's workers cannot"))
+    said = run(
+        sys.executable,
+        example
+        + f"""
+import os
+python = {str(other / "python3")!r}
+for named in (True, False):
+    # As if it had been so before the session started; the second is no Python at all.
+    os.environ["PYSPARK_PYTHON"] = spark.sparkContext.pythonExec = python if named else "/nowhere"
+    try:
+        pyspark_pacemaker.register(spark)
+    except Exception as error:
+        print(error)
+""",
+        tmp_path,
+        PATH=f"{other}:{os.environ['PATH']}",
+    )
+    assert path("wc-1-17") in said
+    lines = [line for line in said.splitlines() if line.startswith("Spark's workers")]
+    lacks, is_none = lines
+    pattern = re.escape(cannot).replace(re.escape("/usr/bin/python3 on node-7"), r"(\S+) on \S+")
+    pattern = pattern.replace("/opt/stormkeeper/bin/python", re.escape(sys.executable))
+    assert re.fullmatch(pattern, lacks)[1] == str(other / "python3")
+    assert "/nowhere did not run: " in is_none
+
+
+def test_an_environment_with_pyspark_alone_reads_with_our_python(pacemaker, other, tmp_path):
+    (example,) = (code for code in EXAMPLES if "/opt/stormkeeper/bin/python" in code)
+    example = example.replace("pacemaker-1:6699,pacemaker-2:6699", pacemaker.address)
+    example = example.replace("/opt/stormkeeper/bin/python", sys.executable)
+    lacking = "try:\n    import stormkeeper\nexcept ImportError as error:\n    print(error)\n"
+    said = run(other / "python3", lacking + example, tmp_path)
+    assert "No module named 'stormkeeper'" in said
+    assert re.search(rf"{pacemaker.address}\|\s*true", said)
