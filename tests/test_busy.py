@@ -56,6 +56,15 @@ def test_the_first_run_that_fails_ends_it():
     assert said.count("run 1 of 3 ended with 7") == said.count("busy:") == 1
 
 
+def test_a_command_is_ended_with_it():
+    with start("sleep", "600") as running:
+        until(lambda: len(loads(running)) == busy.COMPUTING + 1)
+        family = until(lambda: len(found := psutil.Process(running.pid).children()) > 3 and found)
+        running.terminate()
+        assert running.wait(30) == 128 + signal.SIGTERM
+        until(lambda: not any(process.is_running() for process in family))
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_goes_on_after_its_end(number):
     with start("cat") as running:

@@ -5,13 +5,14 @@
     python tests/support/busy.py --times 3 make test
 
 Beside it run two programs that only compute, and one that opens and closes a thousand connections
-a second on the loopback address. They end with this one, however it ends, and nothing else is
-ended. The exit code is that of the first run that failed, or 0.
+a second on the loopback address. They end with this one, however it ends; SIGTERM goes on to the
+command. Nothing else is ended. The exit code is that of the first run that failed, or 0.
 """
 
 import argparse
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -111,8 +112,11 @@ def run(command: Sequence[str], times: int) -> int:
     """Run a command some times, until one fails; return its exit code."""
     for number in range(1, times + 1):
         began = time.monotonic()
-        with busy() as made:
-            code = subprocess.run(command, check=False).returncode
+        with busy() as made, subprocess.Popen(command) as process:
+            try:
+                code = process.wait()
+            finally:
+                process.terminate()
         secs = time.monotonic() - began
         print(
             f"busy: run {number} of {times} ended with {code} after {secs:.0f} s, beside"
@@ -135,6 +139,8 @@ def main() -> None:
         end_with_parent()
         LOADS[given.be]()
     elif given.command:
+        # So that what it started is ended by the way.
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
         sys.exit(run(given.command, given.times))
     else:
         parser.error("name a command, such as: make test")

@@ -169,7 +169,7 @@ def test_plain_script_is_counted_and_a_killed_worker_leaves_no_process(start, pa
     worker = start(EXAMPLES / "plain_streaming.py", **{"spark.imports.input": str(folder)})
     beats = Beats(pacemakers, worker.path)
     until(lambda: beats.counts().get("imports", (0, 0))[0] > 0, START_SECS)
-    worker.wait_for(r"^\| *module\|count\|", 30)
+    worker.wait_for(r"^\| *module\|count\|")
     family = worker.family()
     assert any("java" in process.name() for process in family)
     worker.send(signal.SIGKILL)
