@@ -1,6 +1,9 @@
 # `make run` and `make test` do all of their own set-up; see README.md.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
+# Where it is set, each of the hundreds of daemons that tests start compiles our modules anew: 0.30 s
+# of CPU for 0.22.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
