@@ -80,7 +80,7 @@ simulate: $(INSTALLED) ## leaders that were stopped, under many schedules (SEEDS
 
 # PEER is exported by make itself, as it is given on the command line.
 interop: $(KERBEROS) ## ours against Storm's own Java (PEER=DIR: the jars of a Storm, see docs/interop.md)
-	@$(BIN)/pytest tests/interop $(ARGS)
+	@$(BIN)/pytest tests/interop -m interop $(ARGS)
 
 soak: $(INSTALLED) ## Pacemakers under workers that come and go, until memory is flat (SECONDS=3600)
 	@$(BIN)/python bench/soak.py --seconds $(SECONDS)

@@ -28,7 +28,7 @@ from support.heartbeats import spout
 from support.leaders import lead
 from support.storm_peer import PeerProcess
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.zookeeper]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300), pytest.mark.zookeeper]
 
 # As ClusterState.java has them.
 TOPOLOGY = "wc-1-1700000000"

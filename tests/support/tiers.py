@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 #: Marks of the tests that do not run unless somebody asks; of several, the last one counts.
-LATER: Final = ("slow", "faults")
+LATER: Final = ("slow", "faults", "interop")
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
