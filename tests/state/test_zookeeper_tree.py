@@ -106,7 +106,9 @@ def test_one_that_may_not_be_read_is_told(tree):
 def test_what_another_session_takes_meanwhile_is_left_with_it(tree, theirs):
     absent = ((EXISTS, "/s", NO_NODE, b""),) if theirs else ()
     tree, connection = tree(*absent, *theirs, (EXISTS, "/s", OK, THEIRS))
-    with pytest.raises(NodeExistsError, match="/s again: another session took it"):
+    with pytest.raises(
+        NodeExistsError, match="/s again: session 0x99 made it meanwhile, and has it"
+    ):
         tree.recreate_ephemeral("/s", b"mine", connection.deadline())
 
 

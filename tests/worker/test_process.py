@@ -460,6 +460,8 @@ def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, rel
         storm_id="wc-1-1",
         node="node",
         port=6700,
+        arguments=(),
+        py_files=(),
         settle=lambda _topology: conf,
         stopping=lambda: False,
     )
