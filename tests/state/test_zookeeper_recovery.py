@@ -2,6 +2,7 @@
 
 import logging
 import struct
+import threading
 import time
 
 import pytest
@@ -330,6 +331,34 @@ def test_a_watch_that_is_remembered_after_the_next_connection_was_made_is_left_i
         arm, every = state._armed.arm, state._armed.all
         state._armed.arm, state._armed.all = late, all_watches
         read(state)
+        until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
+
+
+def test_a_connection_that_is_made_when_the_time_to_wait_for_one_is_up_is_looked_at(connect):
+    def script(peer):
+        peer.greet()
+        serve(peer, there=("/", "/a"))
+
+    def later(peer):
+        assert waiting.wait(30.0)
+        script(peer)
+
+    def wait_in_vain(secs):
+        if secs is None or waiting.is_set():
+            return wait(secs)
+        waiting.set()
+        # It comes after the time was up, and before anything else is done.
+        until(news.is_set)
+        return False
+
+    waiting = threading.Event()
+    with ScriptedZooKeeper(script, later) as server:
+        state = connect(server)
+        state.get_data("/a", watch=True)
+        news = state._recovery._wake
+        wait, news.wait = news.wait, wait_in_vain
+        server.peers[0].hang_up()
+        until(lambda: len(server.peers) == 2)
         until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
 
 

@@ -97,7 +97,9 @@ class Recovery:
         connection = self._connection
         while not connection.closed:
             is_news = self._wake.wait(self._idle_secs())
-            self._wake.clear()
+            if is_news:
+                # Not where the time was up: news may have come since, and nobody has looked.
+                self._wake.clear()
             try:
                 if connection.dead:
                     connection.restart()
