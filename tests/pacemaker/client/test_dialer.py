@@ -1,3 +1,5 @@
+import errno
+import os
 import selectors
 import socket
 import threading
@@ -188,3 +190,22 @@ def test_a_lookup_for_which_there_is_no_thread_ends_the_attempt(selector, monkey
             dial.poll()
     dial.start()
     assert connected(dial) == address
+
+
+def test_a_socket_that_cannot_be_watched_ends_the_attempt(selector, monkeypatch, listener):
+    """The system watches so many for each user (fs.epoll.max_user_watches), and no more."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    address = listener.getsockname()
+    dial = dialer(selector, address[1])
+    with monkeypatch.context() as shortage:
+        shortage.setattr(selector, "register", refuse)
+        for _ in range(2):
+            dial.start()
+            with pytest.raises(OSError, match="No space left on device"):
+                dial.poll()
+    dial.start()
+    assert connected(dial) == address
+    assert not selector.get_map()

@@ -142,10 +142,7 @@ class Dialer:
     def cancel(self) -> None:
         """Give up the attempt. A lookup under way serves the next one."""
         self._candidates = []
-        if self._socket is not None:
-            self._selector.unregister(self._socket)
-            self._socket.close()
-            self._socket = None
+        self._close()
 
     def _take(self, found: list[Candidate]) -> None:
         first = (self._attempts - 1) % len(found) if found else 0
@@ -155,24 +152,35 @@ class Dialer:
         self._candidate = candidate
         family, address = candidate
         try:
-            self._socket = socket.socket(family, socket.SOCK_STREAM)
+            connecting = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
             self._error = error
             return
-        self._socket.setblocking(False)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._selector.register(self._socket, selectors.EVENT_WRITE)
-        error_number = self._socket.connect_ex(address)
+        try:
+            connecting.setblocking(False)
+            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connecting.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            # The system has a limit on what is registered, too.
+            self._selector.register(connecting, selectors.EVENT_WRITE)
+        except OSError as error:
+            connecting.close()
+            self._error = error
+            return
+        self._socket = connecting
+        error_number = connecting.connect_ex(address)
         if error_number not in _IN_PROGRESS:
             self._abandon(OSError(error_number, os.strerror(error_number)))
 
     def _abandon(self, error: OSError) -> None:
         self._error = error
-        if self._socket is not None:
-            self._selector.unregister(self._socket)
-            self._socket.close()
-            self._socket = None
+        self._close()
+
+    def _close(self) -> None:
+        # Whatever comes of it: a second time there is nothing to close.
+        gone, self._socket = self._socket, None
+        if gone is not None:
+            self._selector.unregister(gone)
+            gone.close()
 
     def _is_connected(self, connecting: socket.socket) -> bool:
         try:
