@@ -1,5 +1,9 @@
 """What becomes of a client whose thread comes upon a defect, or is not to be had."""
 
+import errno
+import re
+import selectors
+import socket
 import threading
 
 import pytest
@@ -57,13 +61,21 @@ def test_a_defect_that_stays_lets_the_client_close(client, monkeypatch):
     assert not thread.is_alive()
 
 
-def test_a_shortage_of_threads_is_over_when_it_is_over(client, monkeypatch):
-    def refuse(_thread):
-        raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize(
+    ("where", "what", "error"),
+    [
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+        (socket, "socketpair", OSError(errno.EMFILE, "Too many open files")),
+        (selectors, "DefaultSelector", OSError(errno.EMFILE, "Too many open files")),
+    ],
+)
+def test_a_shortage_is_over_when_it_is_over(client, monkeypatch, where, what, error):
+    def refuse(*_):
+        raise error
 
     with monkeypatch.context() as shortage:
-        shortage.setattr(threading.Thread, "start", refuse)
+        shortage.setattr(where, what, refuse)
         for _ in range(2):
-            with pytest.raises(PacemakerUnavailableError, match="no thread"):
+            with pytest.raises(PacemakerUnavailableError, match=re.escape(str(error))):
                 client.get_pulse("/w")
     assert client.get_pulse("/w") == b"pulse"

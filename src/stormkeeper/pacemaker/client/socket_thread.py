@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -127,7 +128,7 @@ class SocketThread:
             If the client is closed.
         PacemakerUnavailableError
             If the process is a fork of the one in which the client was made, or can have no more
-            threads.
+            threads or files.
         """
         if os.getpid() != self._pid:
             # Threads do not survive a fork, and the lock may be held by one that is gone.
@@ -198,20 +199,22 @@ class SocketThread:
     # --- with the lock held ----------------------------------------------------------------------
 
     def _start(self) -> None:
-        self._waker, self._sleeper = socket.socketpair()
-        self._waker.setblocking(False)
-        self._sleeper.setblocking(False)
-        self._open_selector()
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            self._selector.close()
-            self._waker.close()
-            self._sleeper.close()
-            raise PacemakerUnavailableError(
-                f"{self._name} has no thread, as the system gives no more of them now: {error}"
-            ) from error
+        with ExitStack() as undoing:
+            try:
+                self._waker, self._sleeper = socket.socketpair()
+                for ours in (self._waker, self._sleeper):
+                    undoing.enter_context(ours)
+                    ours.setblocking(False)
+                self._open_selector()
+                undoing.callback(self._selector.close)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+            except (OSError, RuntimeError) as error:
+                raise PacemakerUnavailableError(
+                    f"{self._name} has no thread, as the system does not give what it needs now:"
+                    f" {error}"
+                ) from error
+            undoing.pop_all()
         self._thread = thread
 
     def _open_selector(self) -> None:
