@@ -184,6 +184,7 @@ class TestRegistrationsThatCannotBeMade:
             state.set_ephemeral_node("/b", b"mine")
             server.peers[0].hang_up()
             until(lambda: state.unregistered == ["/b"])
+            assert state._recovery._idle_secs() > 1000.0
             state.close()
             assert not state._recovery._thread.is_alive()
 
@@ -272,6 +273,30 @@ class TestADefect:
             said = [record for record in caplog.records if record.exc_info]
             assert [str(record.exc_info[1]) for record in said] == ["on purpose"] * 4
             assert "by a defect of Stormkeeper" in said[0].getMessage()
+
+    def test_it_is_followed_by_a_pause_each_time(self, connect):
+        def serves(peer):
+            peer.greet()
+            serve(peer)
+
+        def fail():
+            raise RuntimeError("on purpose")
+
+        def wait_changed(secs):
+            pauses.append(secs)
+            wait(secs)
+
+        pauses = []
+        with ScriptedZooKeeper(serves) as server:
+            state = connect(server)
+            connection = state._connection
+            wait, connection.wait_changed = connection.wait_changed, wait_changed
+            state._armed.all = fail
+            server.peers[0].hang_up()
+            until(lambda: state.recovery_defects >= 5)
+            state.close()
+        assert len(pauses) in (state.recovery_defects, state.recovery_defects - 1)
+        assert all(0.01 <= pause <= 0.04 for pause in pauses)
 
 
 def test_a_watch_of_what_may_not_be_looked_at_any_more_is_told_once(connect):

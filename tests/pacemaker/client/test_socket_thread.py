@@ -5,11 +5,13 @@ import re
 import selectors
 import socket
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client import PacemakerClient, socket_thread
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
@@ -55,10 +57,15 @@ def test_a_defect_that_stays_lets_the_client_close(client, monkeypatch):
     assert client.get_pulse("/w") == b"pulse"
     thread = client._thread._thread
     monkeypatch.setattr(SocketThread, "_turn", fail)
+    pauses, sleep = [], time.sleep
+    shorter = SimpleNamespace(sleep=lambda secs: (pauses.append(secs), sleep(secs / 100)))
+    monkeypatch.setattr(socket_thread, "time", shorter)
     client.get_pulse("/w")
-    until(lambda: client.defects >= 3)
+    until(lambda: client.defects >= 8)
     client.close()
     assert not thread.is_alive()
+    assert pauses[:6] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert len(pauses) == client.defects
 
 
 @pytest.mark.parametrize(
