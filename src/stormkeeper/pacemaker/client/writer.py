@@ -172,8 +172,8 @@ class Writer:
             return
         try:
             future = self._clients[home].submit(_LOOK, retries=0)
-        except PacemakerClosedError:
-            return  # whoever writes will hear of it
+        except PacemakerUnavailableError:
+            return  # it is closed, of which whoever writes will hear, or has no thread for now
         future.add_done_callback(self._looked)
 
     def _looked(self, future: Future[Message]) -> None:

@@ -11,9 +11,10 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import LocalProtocolError, NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.pacemaker.wire import MessageType
 from support.pacemaker import PacemakerProcess, nobody
 from support.pools import TRY, address, timed
-from support.scripted_pacemaker import ScriptedPacemaker, refusing
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
 from support.waiting import until
 
 
@@ -103,6 +104,26 @@ def test_the_writers_of_a_server_come_back_to_it_and_the_spread_is_as_before(sta
     assert all(now == before for now, before in zip(away, at_first, strict=True) if before in away)
     daemons[0].start()
     until(lambda: beat() == at_first)
+
+
+def test_a_look_for_a_server_whose_client_can_have_no_thread_costs_no_write(
+    stack, pool_of, monkeypatch
+):
+    def lack(message, **_):
+        asked.append(message.type)
+        raise PacemakerUnavailableError("no thread")
+
+    def has_looked():
+        pool.send_pulse("/w", b"1")
+        return MessageType.CREATE_PATH in asked
+
+    asked = []
+    servers = [stack.enter_context(ScriptedPacemaker(JavaPacemaker())) for _ in range(2)]
+    home, other = map(address, servers)
+    pool = pool_of(*servers, write_to=home, look_secs=0.01)
+    monkeypatch.setattr(pool.clients[home], "submit", lack)
+    until(has_looked)
+    assert pool.write_server == other
 
 
 def test_with_the_patience_of_a_real_worker_a_pulse_is_elsewhere_within_two_seconds(
