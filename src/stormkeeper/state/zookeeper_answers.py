@@ -51,9 +51,9 @@ class Answers:
 
     @property
     def none_sent(self) -> bool:
-        """Whether one has failed because it was not sent, and so was none of the others.
+        """Whether a request has failed because it was not sent, and no other one was sent either.
 
-        Where a connection breaks, those fail first that were sent in it.
+        The first failure tells: where a connection breaks, those fail first that were sent in it.
         """
         with self._changed:
             return isinstance(self.failure, NotSentError) and all(

@@ -6,9 +6,9 @@ calls each. `Wire` takes its place:
 - One write takes all requests that are queued, up to `WRITE_REQUESTS` or `WRITE_BYTES`, and one
   read all answers that have arrived, up to `READ_BYTES`. Many requests are queued at once
   (`Wire.submit`), with one object for all their answers in place of one for each.
-- A request is queued while there is a connection, and leaves the queue with it; kazoo queues it
-  between two connections too, and sends it in the next one, however long ago its caller gave up.
-  One that waits to be sent can be withdrawn (`Wire.withdraw`).
+- Requests are queued only while there is a connection, and fail when it breaks. kazoo queues them
+  between two connections too, and sends them in the next one, however long ago their callers gave
+  up. What waits to be sent can be withdrawn (`Wire.withdraw`).
 - A connection counts as made only when its client has been authenticated; with kazoo alone,
   requests are sent before. SASL is spoken with the mechanisms of `stormkeeper.sasl`.
 - The answer to an authentication overtakes others, and goes to whom it belongs.

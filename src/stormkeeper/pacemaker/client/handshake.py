@@ -16,8 +16,9 @@ SCRAM goes like DIGEST. The rules that hold here:
   wants no authentication, and is sent nothing more. One that does want it ends at a control message
   or a token that follows a plain message on the same connection. So the question has a connection
   of its own, and the authentication begins another.
-- **The question is EXISTS.** A server of ours, which is asked with GET_PULSE who it is, so knows a
-  client that is going to authenticate from one that does not know that it has to.
+- **The question is EXISTS.** Who only wants to know what a server of ours is, asks it with
+  GET_PULSE. So the server can tell a client that is about to authenticate from one that does not
+  know that it has to.
 - **The question is asked each time.** Another server may have taken the place of the one that
   answered it before. Both connections go to the same address, of a host that has several, and the
   second is made within the patience of one try, in which no Java Pacemaker starts.

@@ -10,8 +10,8 @@ The rules that hold here:
   so many lines are logged in a span of time: nobody can fill the log.
 - A client of ours that is to authenticate first finds out, on a connection of its own and with
   EXISTS of the reserved path, whether that would end a Java Pacemaker. That it is refused is no
-  news. A client that asks with GET_PULSE who this server is, is refused and leaves without having
-  done anything else, is as likely to lack the method: that is told.
+  news. Another client asks with GET_PULSE who this server is. If it leaves after the refusal, and
+  has done nothing else, it may lack the method: that is logged.
 """
 
 import logging
