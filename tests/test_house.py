@@ -64,6 +64,15 @@ def test_every_room_has_its_rule_and_its_line_in_the_picture():
         assert re.search(rf"^\| `{room}(/|`)", ARCHITECTURE, re.MULTILINE), room
 
 
+@pytest.mark.parametrize("part", ["pacemaker/server", "pacemaker/client", "state"])
+def test_every_module_of_a_part_that_is_drawn_has_its_place_in_it(part):
+    table = ARCHITECTURE.partition(f"\n| `{part}/` | |\n")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)/?`", table)
+    families = tuple(re.findall(r"`(\w+_)…`", table))
+    modules = {path.stem for path in (PACKAGE / part).glob("*.py")} - {"__init__", *named}
+    assert {name for name in modules if not name.startswith(families)} == set()
+
+
 @pytest.mark.parametrize("room", sorted(MAY_IMPORT))
 def test_imports_point_downwards(room):
     place = PACKAGE / room
