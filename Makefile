@@ -38,13 +38,13 @@ $(KERBEROS): $(INSTALLED)
 # Two at a time, as most of them wait for something (ARGS=-n0: one after another; WORKERS=3).
 WORKERS := 2
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-test: $(KERBEROS) ## the tests, against real ZooKeeper, Spark and daemons
+test: $(KERBEROS) $(ARCHIVE) ## the tests, against real ZooKeeper, Spark and daemons
 	@$(PYTEST) $(ARGS)
 
-test-slow: $(KERBEROS) ## the slow ones, which `make test` leaves out (one alone: pytest FILE::NAME)
+test-slow: $(KERBEROS) $(ARCHIVE) ## the slow ones, which `make test` leaves out (one alone: pytest FILE::NAME)
 	@$(PYTEST) -m slow $(ARGS)
 
-test-busy: $(KERBEROS) ## `make test` beside busy loops and thousands of connections (TIMES=3)
+test-busy: $(KERBEROS) $(ARCHIVE) ## `make test` beside busy loops and thousands of connections (TIMES=3)
 	@$(BIN)/python tests/support/busy.py --times $(or $(TIMES),3) $(MAKE) test
 
 lint: $(INSTALLED) ## formatter, linter, strict type checker
