@@ -3,14 +3,13 @@
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
+from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.client.conversations import (
     copies_below,
     copy_of,
     pulses_below,
     single,
 )
-from stormkeeper.pacemaker.server.answering import Answerer
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.wire import (
@@ -20,73 +19,15 @@ from stormkeeper.pacemaker.wire import (
     MessageType,
     Pulse,
     Scan,
-    decode,
-    encode,
 )
-from support.scripted_pacemaker import answered
+from support.conversing import Clock, Java, Ours, hold
 
 SERVER = Address("a", 6699)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture
 def clock():
     return Clock()
-
-
-def hold(conversation, reply):
-    """Hold a conversation with `reply(message)`; return what it found and the rounds it took."""
-    rounds = 0
-    try:
-        messages = next(conversation)
-        while True:
-            rounds += 1
-            assert 0 < len(messages) <= 100, "more than a connection takes at once"
-            try:
-                answers = [reply(message) for message in messages]
-            except UnsupportedExtensionError as error:
-                messages = conversation.throw(error)
-            else:
-                messages = conversation.send(answers)
-    except StopIteration as end:
-        return end.value, rounds
-
-
-class Server:
-    """Our server's answers to CHANGES, in pages as small as the test wants."""
-
-    def __init__(self, clock, limit=0):
-        self.clock = clock
-        self.limit = limit
-        self.store = PulseStore(PulseIndex(), "first", clock)
-        self.before_answer = lambda: None
-
-    def __call__(self, message):
-        self.before_answer()
-        request = message.changes_request
-        if request is None:
-            return decode(Answerer(self.store, lambda: None).answer(encode(message)[4:])[4:])
-        limits = [some for some in (request.limit, self.limit) if some]
-        request = request._replace(limit=min(limits, default=0))
-        asked = encode(Message(MessageType.CHANGES, 0, changes_request=request))
-        return decode(Answerer(self.store, lambda: None).answer(asked[4:])[4:])
-
-
-class Java:
-    def __init__(self, store):
-        self.store = store
-
-    def __call__(self, message):
-        if message.type >= 100:
-            raise UnsupportedExtensionError("no")
-        return answered(self.store, message)
 
 
 def test_a_single_question():
@@ -97,7 +38,7 @@ def test_a_single_question():
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 7])
 def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
-    server = Server(clock, limit)
+    server = Ours(clock, limit)
     for number in range(10):
         server.store.put(b"/a/%d" % number, b"%d" % number)
         clock.now += 1.0
@@ -112,7 +53,7 @@ def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
 
 
 def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
-    server = Server(clock, limit=2)
+    server = Ours(clock, limit=2)
     for number in range(8):
         server.store.put(b"/%d" % number, b"old")
     beats = iter(range(7, 0, -1))
@@ -129,7 +70,7 @@ def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
 
 
 def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clock):
-    server = Server(clock, limit=2)
+    server = Ours(clock, limit=2)
     for number in range(6):
         server.store.put(b"/old/%d" % number, b"old")
     rounds = []
@@ -211,7 +152,7 @@ def test_all_pulses_of_a_java_pacemaker_are_walked_to():
 
 
 def test_the_copy_of_a_path_takes_one_request_whatever_is_below_it(clock):
-    server = Server(clock)
+    server = Ours(clock)
     for number in range(40):
         server.store.put(b"/a/%d" % number, b"below")
     clock.now += 5.0

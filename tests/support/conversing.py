@@ -1,0 +1,67 @@
+"""Holds conversations of clients with stores of ours and of Storm's kind, without a connection."""
+
+from stormkeeper.errors import UnsupportedExtensionError
+from stormkeeper.pacemaker.server.answering import Answerer
+from stormkeeper.pacemaker.server.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.wire import Message, decode, encode
+from support.scripted_pacemaker import answered
+
+
+class Clock:
+    """Goes on when a test says so."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Ours:
+    """A real store, which answers CHANGES in pages as small as the test wants."""
+
+    def __init__(self, clock, limit=0):
+        self.clock = clock
+        self.limit = limit
+        self.store = PulseStore(PulseIndex(), "first", clock)
+        self.before_answer = lambda: None
+
+    def __call__(self, message):
+        self.before_answer()
+        request = message.changes_request
+        if request is not None:
+            limits = [some for some in (request.limit, self.limit) if some]
+            request = request._replace(limit=min(limits, default=0))
+            message = Message(message.type, 0, changes_request=request)
+        return decode(Answerer(self.store, lambda: None).answer(encode(message)[4:])[4:])
+
+
+class Java:
+    """A store as a Java Pacemaker has it: without ages, tombstones and extensions."""
+
+    def __init__(self, store):
+        self.store = store
+
+    def __call__(self, message):
+        if message.type >= 100:
+            raise UnsupportedExtensionError("no")
+        return answered(self.store, message)
+
+
+def hold(conversation, reply):
+    """Hold a conversation with `reply(message)`; return what it found and the rounds it took."""
+    rounds = 0
+    try:
+        messages = next(conversation)
+        while True:
+            rounds += 1
+            assert 0 < len(messages) <= 100, "more than a connection takes at once"
+            try:
+                answers = [reply(message) for message in messages]
+            except UnsupportedExtensionError as error:
+                messages = conversation.throw(error)
+            else:
+                messages = conversation.send(answers)
+    except StopIteration as end:
+        return end.value, rounds
