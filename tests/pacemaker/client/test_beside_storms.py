@@ -85,7 +85,7 @@ def sent(storm, *frames):
             client.socket.sendall(frame)
             if frame is not frames[-1]:
                 client.receive()
-        client.socket.settimeout(0.2)
+        client.socket.settimeout(10.0)
         try:
             while client.socket.recv(4096):
                 pass
