@@ -208,6 +208,21 @@ def test_a_connection_that_ends_before_we_proved_anything_is_tried_again(world):
     assert isinstance(world.outcomes[call], Message)
 
 
+def test_a_connection_that_we_let_go_of_in_it_is_no_refusal(world):
+    call = world.ask("/a", retries=1)
+    world.connect()
+    world.be_asked()
+    world.compute()
+    world.hear(token(b"challenge"))
+    world.exchange.abandoned("no thread", world.now)
+    world.carried_out()
+    world.steps.clear()
+    world.wait(1.0)
+    world.connect()
+    world.authenticate()
+    assert world.sent[-1] == call.frame
+
+
 def test_a_server_that_hangs_in_it_has_the_patience_of_a_try(world):
     call = world.ask("/a", retries=0)
     world.connect()
@@ -380,6 +395,27 @@ def test_a_client_authenticates_and_reads():
         assert client.get_pulse("/a") == b"1"
         assert client.children("/") == ["a"]
     assert peer.connections == 2
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_step_for_which_there_is_no_thread_is_neither_a_refusal_nor_a_defect(monkeypatch, step):
+    def lack(work):
+        steps.append(work)
+        if len(steps) == step:
+            raise RuntimeError("can't start new thread")
+        run(work)
+
+    steps = []
+    with (
+        ScriptedPacemaker(Digest()) as peer,
+        PacemakerClient(peer.address, identity=identity()) as client,
+    ):
+        background = client._thread._background
+        run = background.run
+        monkeypatch.setattr(background, "run", lack)
+        assert client.get_pulse("/a") == b"1"
+        assert client.defects == 0
+    assert peer.connections == 4
 
 
 def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():

@@ -13,6 +13,7 @@ import pytest
 from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient, socket_thread
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
+from support.mechanisms import Digest, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.waiting import until
 
@@ -48,6 +49,24 @@ def test_a_defect_costs_the_connection_and_not_the_client(client, monkeypatch, c
     assert client._thread._thread is thread
     assert thread.is_alive()
     assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"] * 2
+
+
+def test_a_defect_in_the_authentication_is_no_refusal(monkeypatch):
+    def fail(self, current):
+        handshake = self._exchange._handshake
+        if handshake is not None and handshake.has_begun and not failed:
+            failed.append(None)
+            raise ValueError("on purpose")
+        read(self, current)
+
+    failed, read = [], SocketThread._read
+    monkeypatch.setattr(SocketThread, "_read", fail)
+    with (
+        ScriptedPacemaker(Digest()) as peer,
+        PacemakerClient(peer.address, identity=identity()) as client,
+    ):
+        assert client.get_pulse("/a") == b"1"
+        assert client.defects == 1
 
 
 def test_a_defect_that_stays_lets_the_client_close(client, monkeypatch):

@@ -181,6 +181,10 @@ class Exchange:
             refusal = None if peer_at_fault else handshake.ended(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
+    def abandoned(self, reason: str, now: float) -> None:
+        """Take note that the connection was let go of, for a reason that is none of the peer's."""
+        self._lost(reason, now)
+
     def refused(self, refusal: StormkeeperError, now: float) -> None:
         """Take note that the connection cannot be used, and no other would be any better."""
         self._lost(str(refusal), now, refusal=refusal)

@@ -248,7 +248,7 @@ class SocketThread:
                 self._let_go()
                 self._connect(again=True)
             elif isinstance(effect, Compute):
-                self._background.run(partial(self._compute, effect))
+                self._begin_to(effect)
             elif isinstance(effect, Drop):
                 self._drop(effect.reason)
             else:
@@ -272,6 +272,13 @@ class SocketThread:
             self._fail(error, self._clock())
         if channel.has_unsent:
             self._wake()
+
+    def _begin_to(self, step: Compute) -> None:
+        try:
+            self._background.run(partial(self._compute, step))
+        except RuntimeError as error:
+            # No more threads, for now.
+            self._exchange.abandoned(f"no thread to authenticate in: {error}", self._clock())
 
     def _connect(self, *, again: bool) -> None:
         """Want a connection: again to the address of the last one, or to the next there is."""
@@ -349,7 +356,7 @@ class SocketThread:
             self._open_selector()
             closed = self._exchange.state is Link.CLOSED
             if not closed:
-                self._exchange.failed(reason, self._clock())
+                self._exchange.abandoned(reason, self._clock())
             settled = self._perform()
         _settle(settled)
         return not closed
