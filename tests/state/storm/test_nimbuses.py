@@ -131,6 +131,26 @@ class TestAfterALostSession:
         ensemble.deliver()
         assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
 
+    def test_who_cannot_look_for_another_looks_when_there_is_a_connection_again(
+        self, ensemble, storm, other, memory
+    ):
+        storm.add_nimbus_host(summary())
+        ensemble.suspend(storm.state)
+        ensemble.end_session(storm.state)
+        other.add_nimbus_host(summary(port=6628))
+        ensemble.resume(storm.state)
+        for _ in range(3):
+            ensemble.suspend(storm.state)
+            ensemble.deliver()
+            assert registered(other.state) == {HOST: 6628}
+            ensemble.resume(storm.state)
+            ensemble.suspend(storm.state)
+            ensemble.deliver()
+        ensemble.resume(storm.state)
+        ensemble.deliver()
+        assert registered(memory) == {HOST: 6628, f"{HOST}:6627": 6627}
+        assert not memory._callbacks._listeners
+
     def test_who_went_to_another_place_is_not_at_two_when_the_first_is_free(
         self, ensemble, storm, other
     ):

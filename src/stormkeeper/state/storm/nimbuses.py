@@ -12,7 +12,7 @@ from typing import Final
 
 from stormkeeper.errors import SerializationError, StateClosedError, StateError
 from stormkeeper.state import paths
-from stormkeeper.state.storage import ClusterState, NodeData
+from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 from stormkeeper.state.storm.codec import Codec, checked
 from stormkeeper.state.storm.dispatch import Callback, Dispatch
 from stormkeeper.state.storm.reading import Reading
@@ -73,6 +73,8 @@ class NimbusPlace:
         self._of_its_own = paths.nimbus(f"{host}:{port}")
         self._lock = threading.Lock()
         self._data = b""
+        # Whether it waits for a connection to look for a place; of the store's callbacks alone.
+        self._is_following = False
         #: Whether it was registered under its host, and did not give that up.
         self._had_of_host = False
 
@@ -84,13 +86,29 @@ class NimbusPlace:
 
     def _look_again(self) -> None:
         """Find a place again if it is another one's by now, as after a lost session."""
+        if not self._is_following:
+            # Beforehand, so that no connection is missed that is made while this fails.
+            self._is_following = True
+            self._state.add_listener(self._on_connection)
         try:
             with self._lock:
                 self._settle(over_others=False)
         except StateClosedError:
             pass
         except StateError as error:
-            log.warning("the Nimbus of %s may not be registered: %s", self._of_its_own, error)
+            log.warning(
+                "the Nimbus of %s may not be registered, and looks for a place again when a"
+                " connection is made: %s",
+                self._of_its_own,
+                error,
+            )
+            return
+        self._is_following = False
+        self._state.remove_listener(self._on_connection)
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        if state is ConnectionState.CONNECTED:
+            self._look_again()
 
     def _settle(self, *, over_others: bool) -> None:
         """Write until it is there, and watched.
