@@ -35,8 +35,8 @@ run: $(ARCHIVE) ## a whole cluster on this machine, counting words (Ctrl-C ends 
 $(KERBEROS): $(INSTALLED)
 	@if scripts/setup $(VENV) kerberos; then touch $@; fi
 
-# Two at a time, as most of them wait for something (ARGS=-n0: one after another; WORKERS=3).
-WORKERS := 2
+# Three at a time, as most of them wait for something (ARGS=-n0: one after another; WORKERS=2).
+WORKERS := 3
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(KERBEROS) $(ARCHIVE) ## the tests, against real ZooKeeper, Spark and daemons
 	@$(PYTEST) $(ARGS)

@@ -113,6 +113,7 @@ def alive(processes):
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     folder, lines, words = text
     output, report = tmp_path / "totals.json", tmp_path / "r.json"
@@ -235,6 +236,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
     folder, lines, _ = text
     script, report, kept = (tmp_path / name for name in ("finite.py", "r.json", "kept"))

@@ -257,6 +257,7 @@ sys.addaudithook(on_event)
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)  # two starts of Spark
+@pytest.mark.slow
 def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
     pacemaker, tmp_path
 ):

@@ -63,6 +63,7 @@ def run(python, program, folder, **environ):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_example_reads_whatever_python3_is_and_names_what_cannot_be_mended(
     pacemaker, other, tmp_path
 ):
@@ -97,6 +98,7 @@ for named in (True, False):
     assert "/nowhere did not run: " in is_none
 
 
+@pytest.mark.slow
 def test_an_environment_with_pyspark_alone_reads_with_our_python(pacemaker, other, tmp_path):
     (example,) = (code for code in EXAMPLES if "/opt/stormkeeper/bin/python" in code)
     example = example.replace("pacemaker-1:6699,pacemaker-2:6699", pacemaker.address)
