@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import textwrap
@@ -113,6 +114,47 @@ def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["-9", "True"]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "psutil.Process().children() != [bystander]",
+        pytest.param("SparkContext._gateway is not None", marks=pytest.mark.spark),
+    ],
+    ids=["its program runs", "it can be called"],
+)
+def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path, moment):
+    program = f"""
+        import subprocess, sys
+        import psutil
+        from pyspark import SparkContext
+        from stormkeeper.daemon.spark import session
+        from stormkeeper.errors import EngineError
+        code = "import time; time.sleep(60)"
+        bystander = psutil.Popen([sys.executable, "-c", code])
+        try:
+            session({{"spark.master": "local[1]"}}, "cancelled", cancelled=lambda: {moment})
+        except EngineError:
+            print("given up")
+        print([child == bystander for child in psutil.Process().children()
+               if child.status() != psutil.STATUS_ZOMBIE])
+        bystander.kill()
+        bystander.wait()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["given up", "[True]"]
+    # The folder of a JVM that was up stays, as of any that is killed.
+    assert [path for path in tmp_path.iterdir() if not path.name.startswith("spark-")] == []
 
 
 def test_the_reason_is_the_last_line_of_a_python_traceback_or_the_first_of_all():

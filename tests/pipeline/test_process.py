@@ -390,6 +390,18 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         assert pipeline.ended() == 0
 
 
+def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
+    with Pipeline(tmp_path, [pacemaker.address]) as pipeline:
+        pipeline.start()
+        started = until(pipeline.descendants)
+        pipeline.signal(signal.SIGTERM)
+        assert pipeline.first_line() == ""
+        assert pipeline.ended() == 0
+        assert psutil.wait_procs(started, 20)[1] == []
+        assert not (tmp_path / "pipeline-checkpoints").exists()
+        assert pipeline.errors() == []
+
+
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
     with Pipeline(tmp_path, []) as pipeline:
         started = time.monotonic()

@@ -421,6 +421,16 @@ def test_a_fault_in_the_source_ends_it_before_it_beats(start, script):
     assert "script.py, line 10: " in worker.errors[-1]
 
 
+def test_a_stop_while_spark_starts_leaves_no_script_behind(start, script):
+    code = "from pyspark.sql import SparkSession\nSparkSession.builder.getOrCreate()\nprint('on')\n"
+    worker = start(script(code))
+    started = until(lambda: worker.family()[1:])
+    assert worker.stop() == 0, worker.text
+    all_gone(started)
+    assert "on" not in worker.lines
+    assert "leaving it" not in worker.text
+
+
 def test_wrong_configuration_ends_it_before_it_beats(start, script):
     worker = start(script("print('ran')\n"), **{"task.heartbeat.frequency.secs": -1})
     assert worker.ended() == 2

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -48,6 +49,9 @@ QUIET_ABOUT_CLASSES = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 #: The user's own JVM options, in either key, may name another collector or compiler: two of a
 #: kind would keep the JVM from starting, so ours then stay away.
 _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+
+#: How often it is asked, while Spark starts, whether that is still wanted, in seconds.
+_LOOK_SECS = 0.1
 
 
 def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) -> dict[str, str]:
@@ -109,7 +113,9 @@ def _archive_options() -> list[str]:
     return [shlex.quote(f"-XX:SharedArchiveFile={archive}"), *QUIET_ABOUT_CLASSES]
 
 
-def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
+def session(
+    conf: Mapping[str, Any], app_name: str, *, cancelled: Callable[[], bool] = lambda: False
+) -> SparkSession:
     """Start a Spark session, or adapt the one that runs in this process already.
 
     The Python that runs this is the one that Spark's Python workers run (``PYSPARK_PYTHON``,
@@ -117,10 +123,17 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
     handler, which only cancels jobs, is taken out again. When this process ends, however it
     ends, the JVM ends with it.
 
+    Parameters
+    ----------
+    conf, app_name
+        As those of `settings`.
+    cancelled
+        Asked meanwhile, in a thread of its own; once it says so, the start is given up.
+
     Raises
     ------
     EngineError
-        When Spark does not start: no Java, or a setting that it refuses.
+        When Spark does not start: no Java, or a setting that it refuses; or it was cancelled.
     """
     chosen = settings(conf, app_name)
     # It tells of every call, and of every error that is reported by whoever gets it.
@@ -132,7 +145,7 @@ def session(conf: Mapping[str, Any], app_name: str) -> SparkSession:
         builder = builder.config(key, value)
     restore = _keep_interrupt_handler()
     try:
-        with _unhurt_by_sigterm():
+        with _unhurt_by_sigterm(), _ended_when(cancelled):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise EngineError(
@@ -237,6 +250,39 @@ def _unhurt_by_sigterm() -> Iterator[None]:
         yield
     finally:
         _shielding = False
+
+
+@contextlib.contextmanager
+def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
+    """End programs that are started meanwhile, once `cancelled` says so.
+
+    A JVM that starts takes no notice of anything until it is up, and PySpark waits for that. So it
+    is killed, and what it has put into the temporary folder by then stays there.
+    """
+    us, over = psutil.Process(), threading.Event()
+    others = us.children()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_SECS):
+            if cancelled():
+                for program in us.children():
+                    if program not in others:
+                        _kill(program)
+
+    watcher = threading.Thread(target=watch, name="spark-start", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _kill(program: psutil.Process) -> None:
+    """Kill a program and all that it has started."""
+    with contextlib.suppress(psutil.Error):
+        for process in (*program.children(recursive=True), program):
+            process.kill()
 
 
 _shielding = False

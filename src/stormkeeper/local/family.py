@@ -15,7 +15,7 @@ from stormkeeper.local.processes import RUN_MARK, Child
 START_SECS = 120.0
 
 #: How long a process may take to end when asked to, in seconds. A running micro-batch is finished:
-#: a worker gives it 15, and then wants to send its last pulse and end Spark.
+#: the worker and the pipeline give it 15, and then have to end Spark.
 GRACE_SECS = 40.0
 
 #: Time between two looks at a process that starts, in seconds.

@@ -42,8 +42,12 @@ _QUERY: Final = "heartbeats"
 _POLL_SECS: Final = 0.2
 
 #: How long a running batch may go on after a stop is asked for, in seconds. One that is cut off is
-#: repeated at the next start.
-_STOP_SECS: Final = 20.0
+#: repeated at the next start. With what cutting it off may take (``stopTimeout`` below) and Spark's
+#: end, it is less than what `storm local` gives the pipeline to end.
+_STOP_SECS: Final = 15.0
+
+#: How long stopping Spark's session and ending its JVM may take each, in seconds.
+_END_SECS: Final = 7.0
 
 #: What this process wants of Spark where the configuration says nothing: few checkpoint files,
 #: times that mean the same wherever it runs, and an end of waiting for a batch that is cut off.
@@ -60,7 +64,8 @@ def serve(conf: Conf) -> int:
 
     Logs which Pacemakers cannot be read, before Spark is started and whenever that changes.
     Prints ``pipeline writing to DIR`` once the first batch is in the tables. Returns 0 after
-    SIGTERM or SIGINT (the running batch is finished first), 1 when Spark or a batch failed.
+    SIGTERM or SIGINT (the running batch is finished first, Spark's start is given up), 1 when Spark
+    or a batch failed.
 
     Raises
     ------
@@ -121,13 +126,22 @@ def _source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
 
 
 def _run_session(conf: Conf, servers: list[str], stop: StopSignals, sight: Sight) -> None:
-    session = engine.session({**_SPARK_DEFAULTS, **conf}, "storm-pipeline")
+    try:
+        session = engine.session(
+            {**_SPARK_DEFAULTS, **conf}, "storm-pipeline", cancelled=lambda: stop.stopped
+        )
+    except EngineError as error:
+        if not stop.stopped:
+            raise
+        log.debug("stopped while Spark started: %s", error)
+        return
     try:
         if os.environ["PYSPARK_PYTHON"] != sys.executable:
             register(session)  # which says it when that one cannot read Pacemakers
-        _run(session, conf, servers, stop, sight)
+        if not stop.stopped:
+            _run(session, conf, servers, stop, sight)
     finally:
-        engine.end(session)
+        engine.end(session, _END_SECS)
 
 
 def tables_directory(conf: Conf) -> Path:

@@ -163,7 +163,7 @@ class Worker:
         self._statistics = WorkerStatistics()
         self._adopted = AdoptedQueries(self._statistics)
         self._events = QueryEvents(self._adopted)
-        self._session = WorkerSession(self._run_conf, storm_id, py_files)
+        self._session = WorkerSession(self._run_conf, storm_id, py_files, cancelled=stopping)
         self._gate = Gate()
         self._sinks = FileSinks()
         self._countdown = Countdown()

@@ -54,14 +54,22 @@ class WorkerSession:
         ``spark.app.name``, unless the configuration names one.
     py_files
         Modules and archives of modules that Spark's Python workers get.
+    cancelled
+        Asked while Spark starts; once it says so, the start is given up.
     """
 
     def __init__(
-        self, conf: Callable[[], Mapping[str, Any]], name: str, py_files: Sequence[Path] = ()
+        self,
+        conf: Callable[[], Mapping[str, Any]],
+        name: str,
+        py_files: Sequence[Path] = (),
+        *,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._conf = conf
         self._name = name
         self._py_files = py_files
+        self._cancelled = cancelled
         self._lock = threading.RLock()
         self._session: SparkSession | None = None
         self._given: dict[str, Any] = {}
@@ -83,14 +91,16 @@ class WorkerSession:
         Raises
         ------
         EngineError
-            When Spark does not start.
+            When Spark does not start, or its start was cancelled.
         """
         with self._lock:
             if not is_running(self._session):
                 self._given = spark_values(self._conf(), asked or {})
                 self._starting = True
                 try:
-                    self._session = engine.session(self._given, self._name)
+                    self._session = engine.session(
+                        self._given, self._name, cancelled=self._cancelled
+                    )
                 finally:
                     self._starting = False
                 _quieten(self._session)
