@@ -177,6 +177,9 @@ def test_a_topology_of_nothing(script):
         changed(
             "both.writeStream.foreachBatch(save)", "both.transform(f) if a else both.writeStream"
         ),
+        changed("def out(both)", "def out(both, to=sink)").replace(
+            "both.writeStream.foreachBatch(save)", "to(both)"
+        ),
         changed("    return both.writeStream", "    both = both.writeStream\n    return both"),
         # Only where somebody tries it out.
         GOOD + "\nif TRYING:\n    both.writeStream.start()\n",

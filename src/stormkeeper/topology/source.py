@@ -294,9 +294,10 @@ class _Reading:
             self._fault(started, faults.starts_beside(topology.name))
         for id_, component in topology.components.items():
             if component.kind == "bolt":
-                self._bolt(id_, self._functions[id_], is_read=id_ in read)
+                self._bolt(component, self._functions[id_], is_read=id_ in read)
 
-    def _bolt(self, id_: str, function: ast.FunctionDef, *, is_read: bool) -> None:
+    def _bolt(self, component: Component, function: ast.FunctionDef, *, is_read: bool) -> None:
+        id_ = component.id
         for started in _starts(function.body):
             self._fault(started, faults.starts_itself(id_))
         returned = [n.value for n in _own(function) if isinstance(n, ast.Return) and n.value]
@@ -308,7 +309,7 @@ class _Reading:
             return
         if len(returned) != 1:
             return
-        frames = {argument.arg for argument in function.args.args} - set(SERVICES)
+        frames = _frames(function, component)
         root, attributes = _chain(returned[0])
         if root not in frames or any(root in _names_bound(node) for node in function.body):
             return
@@ -368,6 +369,13 @@ def _names_bound(node: ast.stmt) -> Iterator[str]:
             yield part.asname or part.name.partition(".")[0]
         elif isinstance(part, _NAMED) and part.name:
             yield part.name
+
+
+def _frames(function: ast.FunctionDef, component: Component) -> set[str]:
+    """Return the parameters that get the inputs' DataFrames; others have defaults."""
+    parameters = (*function.args.posonlyargs, *function.args.args)
+    names = [parameter.arg for parameter in parameters if parameter.arg not in SERVICES]
+    return set(names[: len(component.inputs)])
 
 
 def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
