@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
@@ -46,7 +47,21 @@ def test_ready_line_is_matched_and_later_lines_are_kept(start):
     child = start("print('ready at here:1'); print('one'); print('two'); input()" + "\n")
     match = child.wait_ready(DEADLINE)
     assert match.group(1) == "here:1"
-    until(lambda: list(child.lines) == ["one", "two"])
+    until(lambda: child.output() == (["one", "two"], 2))
+
+
+def test_lines_and_their_number_are_of_one_moment(start):
+    child = start("for number in range(30_000): print(number + 1)")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns as often as they can
+    try:
+        deadline, count = time.monotonic() + DEADLINE, 0
+        while count < 30_000:
+            assert time.monotonic() < deadline, count
+            lines, count = child.output()
+            assert not count or lines[-1] == str(count)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_not_ready_yet_is_none_not_an_error(start):
@@ -73,7 +88,7 @@ def test_a_full_disk_ends_no_child(start, tmp_path, caplog):
         child._log_file = full
         (tmp_path / "full").touch()
         assert child.wait_ready(DEADLINE)
-        until(lambda: child.line_count == 9)
+        until(lambda: child.output()[1] == 9)
         until(lambda: child.returncode is not None)
         child._reader.join(DEADLINE)
         with contextlib.suppress(OSError):
@@ -155,8 +170,8 @@ def test_orphan_that_holds_the_output_open_disturbs_nobody(start, recwarn):
     child = start(orphan)
     child.wait_ready(DEADLINE)
     child.stop(DEADLINE)
-    before = child.line_count
-    until(lambda: child.line_count > before + 3)
+    before = child.output()[1]
+    until(lambda: child.output()[1] > before + 3)
     assert child.log.stat().st_size > 0
     assert not recwarn.list
 

@@ -169,7 +169,9 @@ def test_view_fits_the_console():
 def test_line_view_prints_output_that_repeats_itself_and_outgrows_its_tail():
     pictures = [picture(output=["done"] * min(n, 3), output_count=n) for n in (1, 3, 5, 5, 9)]
     # Of the last four only three were kept.
-    assert text_of(LineView, *pictures).count("| done") == 8
+    text = text_of(LineView, *pictures)
+    assert text.count("| done") == 8
+    assert text.count("| (lines left out here: 1)") == 1
 
 
 def test_rates_are_over_the_last_seconds_not_since_the_start():

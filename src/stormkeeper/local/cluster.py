@@ -371,6 +371,7 @@ class Cluster:
     def _picture(self, snapshot: Snapshot, now: float, up_secs: float, hint: str) -> Picture:
         worker, pipeline = self._children["worker"], self._children.get("pipeline")
         starts = pipeline is not None and pipeline.state() == "starting"
+        output, output_count = worker.output()
         return Picture(
             title=self._storm_id,
             hint=hint,
@@ -390,8 +391,8 @@ class Cluster:
             snapshot=snapshot,
             statuses=outcome.statuses(self._tables),
             rates=self._rates.update(now, snapshot.components()),
-            output=list(worker.lines),
-            output_count=worker.line_count,
+            output=output,
+            output_count=output_count,
         )
 
     # --- stop --------------------------------------------------------------------------------

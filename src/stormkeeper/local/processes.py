@@ -67,9 +67,9 @@ class Child:
     ) -> None:
         self.name = name
         self.log = log
-        self.lines: deque[str] = deque(maxlen=TAIL_LINES)
-        #: How many lines there have been; `lines` has the last of them.
-        self.line_count = 0
+        self._output_lock = threading.Lock()
+        self._lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._line_count = 0
         self.ready_match: re.Match[str] | None = None
         self._ready = ready
         self._is_log_broken = False
@@ -129,6 +129,11 @@ class Child:
             else:
                 time.sleep(POLL_SECS)
         return self.ready_match
+
+    def output(self) -> tuple[list[str], int]:
+        """Return its last lines on standard output, and how many there have been."""
+        with self._output_lock:
+            return list(self._lines), self._line_count
 
     def log_tail(self) -> str:
         """Return the last lines of its log."""
@@ -202,8 +207,9 @@ class Child:
                 if self.ready_match is None and (match := self._ready.search(line)):
                     self.ready_match = match
                 else:
-                    self.lines.append(line)
-                    self.line_count += 1
+                    with self._output_lock:
+                        self._lines.append(line)
+                        self._line_count += 1
 
     def _write(self, raw: bytes) -> None:
         try:

@@ -130,6 +130,8 @@ class LineView:
     def show(self, picture: Picture) -> None:
         """Print what the topology and the liveness table say that is new, and at times progress."""
         unseen = picture.output_count - self._shown
+        if unseen > len(picture.output):
+            self._print(f"  | (lines left out here: {unseen - len(picture.output):,})")
         for line in picture.output[-unseen:] if unseen > 0 else ():
             self._print(f"  | {line}")
         self._shown = picture.output_count
