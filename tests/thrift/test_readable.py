@@ -62,6 +62,16 @@ def test_a_heartbeat_without_executors():
     assert render(beat({})).splitlines()[-1] == "executors    0"
 
 
+def test_what_only_our_workers_say_is_shown_where_they_say_it():
+    spout = r.ExecutorSpecificStats(spout=r.SpoutStats({}, {}, {}))
+    stats = r.ExecutorStats({"600": {"a": 7}}, {}, spout, 1.0, partial_batches={"600": 3})
+    record = beat({r.ExecutorInfo(1, 1): stats})
+    record.completed = True
+    lines = [line.split() for line in render(record).splitlines()]
+    assert ["completed", "true"] in lines
+    assert lines[-1] == ["partial-batches", "-", "3"]
+
+
 def test_the_order_of_a_heartbeats_maps_does_not_show():
     stats = {"10800": {"b": 2, "a": 1}, ":all-time": {"a": 1}, "600": {"a": 1}, "60": {}}
     reversed_stats = {

@@ -223,7 +223,9 @@ def top(once: bool, as_json: bool, interval: float) -> None:
     """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the noisiest topologies.
 
     Ctrl-C ends it. Topologies with the most bytes come first. A worker is silent when its newest
-    pulse, on whichever Pacemaker, is older than nimbus.task.timeout.secs.
+    pulse, on whichever Pacemaker, is older than nimbus.task.timeout.secs. So is one whose queries
+    have all ended by themselves: only what is in its pulse says so, which `storm heartbeats get`
+    prints.
 
     Exit code 3: at the first look no Pacemaker could be read.
     """

@@ -184,6 +184,8 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
     yield f"storm-id     {_printable(beat.storm_id)}"
     yield f"time-secs    {beat.time_secs}{_date(beat.time_secs)}"
     yield f"uptime-secs  {beat.uptime_secs}{_duration(beat.uptime_secs)}"
+    if beat.completed:
+        yield "completed    true"
     yield f"executors    {len(beat.executor_stats)}"
     for name, text in also:
         yield f"{name:<11}  {text}"
@@ -219,6 +221,8 @@ def _executor(executor: ExecutorInfo, stats: ExecutorStats) -> Iterator[str]:
     rows = [["statistic", "stream", *map(_printable, windows)]]
     for name, by_window in statistics:
         rows += _statistic(_label(name), by_window, windows)
+    if (partial := stats.partial_batches) is not None:
+        rows.append(["partial-batches", "-", *(_figure(partial.get(window)) for window in windows)])
     yield from (_INDENT + line for line in _table(rows))
 
 
