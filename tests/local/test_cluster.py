@@ -15,6 +15,30 @@ class NothingStartsError(Exception):
     """Raised in place of the first process."""
 
 
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Returns what the Pacemakers of a run are given to read, by ``storm.yaml`` and overrides."""
+
+    def nothing_starts(*_):
+        raise NothingStartsError
+
+    monkeypatch.setattr(cluster.Cluster, "_spawn", nothing_starts)
+
+    def write(text, overrides):
+        storm_yaml = tmp_path / "storm.yaml"
+        storm_yaml.write_text(text)
+        (tmp_path / "topology.py").write_text("")
+        request = cluster.Request(tmp_path / "topology.py", overrides)
+        view, signals = SimpleNamespace(note=print), SimpleNamespace()
+        conf = load(files=[storm_yaml], overrides=overrides)
+        one = cluster.Cluster(conf, request, view, signals, directory=tmp_path, mark="mark")
+        with pytest.raises(NothingStartsError):
+            one._start()
+        return load(files=[tmp_path / "servers.yaml"])
+
+    return write
+
+
 @pytest.mark.parametrize(
     ("overrides", "counts"),
     [
@@ -23,21 +47,19 @@ class NothingStartsError(Exception):
         ([f"pacemaker.childopts=-D{KEY}=/commanded"], "/commanded"),
     ],
 )
-def test_its_processes_read_the_login_file_that_counts(tmp_path, monkeypatch, overrides, counts):
-    def nothing_starts(*_):
-        raise NothingStartsError
-
-    monkeypatch.setattr(cluster.Cluster, "_spawn", nothing_starts)
-    storm_yaml = tmp_path / "storm.yaml"
-    storm_yaml.write_text(
+def test_its_processes_read_the_login_file_that_counts(written, overrides, counts):
+    conf = written(
         f"{KEY}: /of/the/key\npacemaker.childopts: -Xmx1g -D{KEY}=/of/the/option\n"
-        "pacemaker.auth.method: DIGEST\n"
+        "pacemaker.auth.method: DIGEST\n",
+        overrides,
     )
-    conf = load(files=[storm_yaml], overrides=overrides)
-    (tmp_path / "topology.py").write_text("")
-    request = cluster.Request(tmp_path / "topology.py", overrides)
-    view, signals = SimpleNamespace(note=print), SimpleNamespace()
-    one = cluster.Cluster(conf, request, view, signals, directory=tmp_path, mark="mark")
-    with pytest.raises(NothingStartsError):
-        one._start()
-    assert access_of(load(files=[tmp_path / "servers.yaml"]))[KEY] == counts
+    assert access_of(conf)[KEY] == counts
+
+
+@pytest.mark.parametrize(("configured", "own"), [("null", None), ("9095", 0)])
+def test_two_pacemakers_do_not_share_a_port_for_metrics(written, configured, own):
+    conf = written(
+        f"pacemaker.metrics.port: {configured}\npacemaker.metrics.bind.host: 10.0.0.1\n", []
+    )
+    assert conf["pacemaker.metrics.port"] == own
+    assert conf["pacemaker.metrics.bind.host"] is None

@@ -49,7 +49,9 @@ PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
 #: Without the current folder on its path, where a file may have the name of a library's module.
 PYTHON = (sys.executable, "-P", "-m")
 
-#: Settings by which the processes of a run find each other and their folder.
+_METRICS_PORT = "pacemaker.metrics.port"
+
+#: Settings by which the processes of a run find each other and their folder, and listen.
 OWN_KEYS = frozenset(
     {
         "storm.local.dir",
@@ -60,6 +62,8 @@ OWN_KEYS = frozenset(
         "pacemaker.host",
         "pacemaker.port",
         "pacemaker.bind.host",
+        _METRICS_PORT,
+        "pacemaker.metrics.bind.host",
     }
 )
 
@@ -211,6 +215,9 @@ class Cluster:
                 "storm.zookeeper.port": 0,
                 "pacemaker.port": 0,
                 "pacemaker.bind.host": "127.0.0.1",
+                # One port cannot be that of both, and may be taken by the Pacemaker that it is for.
+                _METRICS_PORT: None if self._conf[_METRICS_PORT] is None else 0,
+                "pacemaker.metrics.bind.host": None,
                 "pipeline.tables.dir": str(self._tables),
             }
         )
