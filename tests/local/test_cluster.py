@@ -63,3 +63,7 @@ def test_two_pacemakers_do_not_share_a_port_for_metrics(written, configured, own
     )
     assert conf["pacemaker.metrics.port"] == own
     assert conf["pacemaker.metrics.bind.host"] is None
+
+
+def test_its_zookeeper_is_spoken_to_as_it_speaks(written):
+    assert written("storm.zookeeper.ssl.enable: true\n", [])["storm.zookeeper.ssl.enable"] is False

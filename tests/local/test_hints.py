@@ -35,9 +35,11 @@ def test_the_commands_name_the_addresses(monkeypatch, argv0, shown):
 
 def test_they_win_over_the_user_s_own_configuration():
     own = ["storm.zookeeper.servers=far:1", "storm.zookeeper.port=1", "pacemaker.servers=far"]
-    heartbeats, state = of("storm.zookeeper.root=/elsewhere")
+    own += ["storm.zookeeper.ssl.enable=true"]
+    heartbeats, state = of("storm.zookeeper.root=/elsewhere", own[-1])
     read = conf.load(files=(), overrides=[*own, *settings(heartbeats), *settings(state)])
     assert read["pacemaker.servers"] == PACEMAKERS
     assert read["storm.zookeeper.servers"] == ["127.0.0.1"]
     assert read["storm.zookeeper.port"] == ZOOKEEPER.port
     assert read["storm.zookeeper.root"] == "/elsewhere"
+    assert read["storm.zookeeper.ssl.enable"] is False

@@ -57,6 +57,7 @@ OWN_KEYS = frozenset(
         "storm.local.dir",
         "storm.zookeeper.servers",
         "storm.zookeeper.port",
+        "storm.zookeeper.ssl.enable",
         "storm.cluster.state.store",
         "pacemaker.servers",
         "pacemaker.host",
@@ -213,6 +214,7 @@ class Cluster:
             {
                 "storm.local.dir": str(self._directory),
                 "storm.zookeeper.port": 0,
+                "storm.zookeeper.ssl.enable": False,
                 "pacemaker.port": 0,
                 "pacemaker.bind.host": "127.0.0.1",
                 # One port cannot be that of both, and may be taken by the Pacemaker that it is for.

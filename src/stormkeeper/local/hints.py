@@ -9,6 +9,7 @@ from stormkeeper.conf import Address, Conf
 from stormkeeper.pacemaker.client.settings import access_of
 
 _ROOT = "storm.zookeeper.root"
+_TLS = "storm.zookeeper.ssl.enable"
 
 
 def commands(conf: Conf, zookeeper: Address, pacemakers: Sequence[str]) -> list[str]:
@@ -25,6 +26,7 @@ def commands(conf: Conf, zookeeper: Address, pacemakers: Sequence[str]) -> list[
     heartbeats += [f"{key}={value}" for key, value in access_of(conf).items()]
     state = [f"storm.zookeeper.servers={zookeeper.host}", f"storm.zookeeper.port={zookeeper.port}"]
     state += [f"{_ROOT}={conf[_ROOT]}"] if _ROOT in conf.changed() else []
+    state += [f"{_TLS}=false"] if conf[_TLS] else []
     return [
         _command("heartbeats list /workerbeats", heartbeats),
         _command("state tree", state),
