@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import folder
 from stormkeeper.local.folder import OWNER, PREFIX, RunFolder, remove_abandoned
 from stormkeeper.local.processes import RUN_MARK, marked
@@ -45,6 +46,42 @@ def test_a_folder_goes_at_the_end_with_all_that_is_in_it(temporary):
         (one.path / "data").mkdir()
         (one.path / "data" / "file").write_text("")
         (one.path / "worker.log").write_text("")
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_place_for_it_the_error_says_what_to_do(temporary, monkeypatch):
+    monkeypatch.setattr(folder.tempfile, "tempdir", str(temporary / "none"))
+    with pytest.raises(LocalClusterError, match=r"No such file or directory.*: set TMPDIR to"):
+        RunFolder("mark")
+    monkeypatch.setattr(folder.tempfile, "tempdir", None)
+    monkeypatch.setattr(folder.tempfile, "_candidate_tempdir_list", lambda: [])
+    with pytest.raises(LocalClusterError, match=r"No usable temporary directory.*: set TMPDIR to"):
+        remove_abandoned()
+
+
+def test_where_there_is_no_space_nothing_is_left(temporary):
+    """A limit on the size of files, which does not hold for folders, stands for a full disk."""
+    program = """
+import resource, signal, tempfile
+from stormkeeper.errors import LocalClusterError
+from stormkeeper.local.folder import RunFolder
+tempfile.gettempdir()  # which tries to write there, once
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    RunFolder("mark")
+except LocalClusterError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert "File too large" in done.stdout
     assert list(temporary.iterdir()) == []
 
 

@@ -130,7 +130,7 @@ def run(conf: Conf, request: Request) -> int:
     mark = uuid.uuid4().hex
     view = view_on(Console())
     if abandoned := remove_abandoned():
-        view.note(f"removed what {abandoned} killed runs had left")
+        view.note(f"removed what was left of runs that were killed: {abandoned}")
     folder = RunFolder(mark)
 
     def end_at_once(number: int) -> None:

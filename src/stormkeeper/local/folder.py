@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from stormkeeper.errors import LocalClusterError
 from stormkeeper.local.processes import end_marked
 
 log = logging.getLogger(__name__)
@@ -30,15 +31,22 @@ class RunFolder:
 
     Raises
     ------
-    OSError
+    LocalClusterError
         There is no place for it.
     """
 
     def __init__(self, mark: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        except OSError as error:
+            raise _no_place(error) from error
         aside = self.path / f"{OWNER}.new"
-        aside.write_text(mark)
-        self._owner = aside.open("r+b")
+        try:
+            aside.write_text(mark)
+            self._owner = aside.open("r+b")
+        except OSError as error:
+            self.remove()
+            raise _no_place(error) from error
         _lock(self._owner)
         # Nobody finds the file before it is locked.
         aside.rename(self.path / OWNER)
@@ -68,9 +76,18 @@ def remove_abandoned() -> int:
     """Remove the folders of runs that were killed, and what is left of their processes.
 
     Only this user's, and only where the owner is provably gone. Returns how many there were.
+
+    Raises
+    ------
+    LocalClusterError
+        There is no temporary folder.
     """
     removed = 0
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    try:
+        temporary = Path(tempfile.gettempdir())
+    except OSError as error:
+        raise _no_place(error) from error
+    for folder in temporary.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             removed += _remove_if_abandoned(folder)
     return removed
@@ -88,6 +105,13 @@ def remove(folder: Path) -> None:
             elif entry.name != OWNER:
                 entry.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_place(error: OSError) -> LocalClusterError:
+    return LocalClusterError(
+        f"there is no place for the files of a run ({error}): set TMPDIR to a folder that can be"
+        " written and has space"
+    )
 
 
 def _remove_if_abandoned(folder: Path) -> bool:
