@@ -67,3 +67,19 @@ def test_two_pacemakers_do_not_share_a_port_for_metrics(written, configured, own
 
 def test_its_zookeeper_is_spoken_to_as_it_speaks(written):
     assert written("storm.zookeeper.ssl.enable: true\n", [])["storm.zookeeper.ssl.enable"] is False
+
+
+def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "START_SECS", 0.0)
+    monkeypatch.setattr(cluster.Cluster, "_spawn", lambda *_: None)
+    (tmp_path / "topology.py").write_text("")
+    conf = load(files=(), overrides=[f"pipeline.tables.dir={tmp_path / 'kept'}"])
+    said = []
+    view = SimpleNamespace(note=said.append)
+    signals = SimpleNamespace(wait=lambda _: False, stopped=False)
+    request = cluster.Request(tmp_path / "topology.py")
+    one = cluster.Cluster(conf, request, view, signals, directory=tmp_path, mark="mark")
+    one._pipeline_conf = tmp_path / "cluster.yaml"
+    one._have_end_written_down()
+    (line,) = said
+    assert f"the tables in {tmp_path / 'kept'} do not say that topology-1-" in line

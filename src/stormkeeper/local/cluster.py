@@ -331,6 +331,11 @@ class Cluster:
             self._check_children()
             if outcome.statuses(self._tables).get(slot) == COMPLETED:
                 return
+        if not self._signals.stopped:
+            self._view.note(
+                f"storm: after {START_SECS:.0f} s the tables in {self._tables} do not say that"
+                f" {self._storm_id} is completed; they stay as they are"
+            )
 
     def _start_pipeline_when_due(self) -> None:
         if self._pipeline_conf is None or self._watch is None:
