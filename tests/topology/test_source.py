@@ -168,6 +168,10 @@ def test_a_topology_of_nothing(script):
         changed("bolt(lines)", "bolt(liens)").replace(
             "from pyspark.sql import", "from os import *\nfrom pyspark.sql import"
         ),
+        changed("bolt(lines)", "bolt(liens)").replace(
+            "@topology.bolt(liens)",
+            "match [lines]:\n    case [liens]:\n        pass\n\n@topology.bolt(liens)",
+        ),
         changed("def save", "add(topology)\n\ndef save").replace("@topology.bolt(both)\n", ""),
         changed("@topology.bolt(lines)", "@cached\n@topology.bolt(lines)"),
         changed("name=", "**settings, name="),

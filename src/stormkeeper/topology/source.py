@@ -357,7 +357,14 @@ def _empty(node: ast.FunctionDef) -> Callable[..., Any]:
     return cast("Callable[..., Any]", function)
 
 
-_NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.ExceptHandler
+_NAMED = (
+    ast.FunctionDef
+    | ast.AsyncFunctionDef
+    | ast.ClassDef
+    | ast.ExceptHandler
+    | ast.MatchAs
+    | ast.MatchStar
+)
 
 
 def _names_bound(node: ast.stmt) -> Iterator[str]:
