@@ -13,6 +13,7 @@ Traceback (most recent call last):
   File "job.py", line 12, in invert
     return 1 / value
 ZeroDivisionError: division by zero
+A message may have a second line.
 26/03/01 12:00:05 ERROR Executor: Exception in task
 \tat org.apache.spark
 2026-03-01T12:00:06.123Z INFO stormkeeper.worker.process stopping
@@ -25,6 +26,7 @@ SHOWN = [
     '    File "job.py", line 12, in invert',
     "      return 1 / value",
     "  ZeroDivisionError: division by zero",
+    "  A message may have a second line.",
 ]
 
 

@@ -9,7 +9,7 @@ _RECORD = re.compile(
 )
 
 #: The line that Spark's log and the JVM's own begin otherwise.
-_OTHERS = re.compile(r"^(\d\d/\d\d/\d\d |[A-Z]+[ :]|\{)")
+_OTHERS = re.compile(r"^(\d\d/\d\d/\d\d |[A-Z]{2,}[ :]|\{)")
 
 
 class WorkerLog:
