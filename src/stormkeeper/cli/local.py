@@ -86,6 +86,9 @@ def local(
     What is wrong with it and can be seen in its source is said before anything starts.
 
     Keys that Stormkeeper does not know are the topology's own, and are handed to it.
+
+    Exit code 0: it was stopped, or all queries have ended. 1: TOPOLOGY has a fault or failed, or
+    another process did. 2: wrong usage or configuration.
     """
     if keep is not None:
         _keep_tables_in(keep, no_pipeline=no_pipeline)
