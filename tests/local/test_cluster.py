@@ -69,6 +69,18 @@ def test_its_zookeeper_is_spoken_to_as_it_speaks(written):
     assert written("storm.zookeeper.ssl.enable: true\n", [])["storm.zookeeper.ssl.enable"] is False
 
 
+@pytest.mark.parametrize(
+    ("overrides", "tables"),
+    [([], "run/tables"), (["pipeline.tables.dir=/kept"], "/kept")],
+)
+def test_the_folders_of_the_cluster_s_own_pipeline_are_left_alone(
+    written, tmp_path, overrides, tables
+):
+    keys = ("pipeline.tables.dir", "pipeline.checkpoint.dir", "topology.checkpoint.dir")
+    conf = written("".join(f"{key}: /data/{key}\n" for key in keys), overrides)
+    assert [conf[key] for key in keys] == [tables.replace("run", str(tmp_path)), None, None]
+
+
 def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "START_SECS", 0.0)
     monkeypatch.setattr(cluster.Cluster, "_spawn", lambda *_: None)

@@ -65,6 +65,7 @@ OWN_KEYS = frozenset(
         "pacemaker.bind.host",
         _METRICS_PORT,
         "pacemaker.metrics.bind.host",
+        "pipeline.checkpoint.dir",
     }
 )
 
@@ -169,8 +170,10 @@ class Cluster:
         self._directory = directory
         self._view = view
         self._signals = signals
-        # Where the user names a folder, the tables outlive the run.
-        self._tables = Path(conf["pipeline.tables.dir"] or directory / "tables").resolve()
+        # A folder that a file names is that of the cluster's own pipeline.
+        self._keeps_tables = conf.is_override("pipeline.tables.dir")
+        kept = conf["pipeline.tables.dir"] if self._keeps_tables else None
+        self._tables = Path(kept or directory / "tables").resolve()
         self._mark = mark
         self._storm_id = storm_id(request.topology, time.time())
         self._family = Family(directory, mark, view.note)
@@ -221,6 +224,8 @@ class Cluster:
                 _METRICS_PORT: None if self._conf[_METRICS_PORT] is None else 0,
                 "pacemaker.metrics.bind.host": None,
                 "pipeline.tables.dir": str(self._tables),
+                "pipeline.checkpoint.dir": None,
+                "topology.checkpoint.dir": None,
             }
         )
         first = self._write_conf("servers.yaml", servers_conf)
@@ -320,7 +325,7 @@ class Cluster:
 
     def _have_end_written_down(self) -> None:
         """Wait until the tables have the worker's end, where they outlive the run."""
-        if self._pipeline_conf is None or not self._conf["pipeline.tables.dir"]:
+        if self._pipeline_conf is None or not self._keeps_tables:
             return
         self._spawn_pipeline(self._pipeline_conf)
         slot = (self._storm_id, NODE, PORT)
