@@ -82,6 +82,7 @@ def test_the_tables_are_kept_where_it_is_said(asked, local, tmp_path):
     assert local("--keep", str(folder)).exit_code == 0
     conf, request = asked[0]
     assert conf["pipeline.tables.dir"] == str(folder)
+    assert conf.is_override("pipeline.tables.dir")
     assert request.pipeline
 
 

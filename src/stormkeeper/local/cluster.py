@@ -23,7 +23,7 @@ from rich.console import Console
 from stormkeeper.conf import Address, Conf
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import hints, outcome, report
+from stormkeeper.local import hints, outcome, report, settings
 from stormkeeper.local.family import START_SECS, Family, StartInterruptedError
 from stormkeeper.local.folder import RunFolder, remove_abandoned
 from stormkeeper.local.ledger import Snapshot
@@ -35,7 +35,7 @@ from stormkeeper.local.waiting import is_pipeline_due, waits_for
 from stormkeeper.local.warden import Warden
 from stormkeeper.local.watch import Watch
 from stormkeeper.local.worker_log import WorkerLog
-from stormkeeper.pacemaker.client.settings import ClientSettings, for_a_file
+from stormkeeper.pacemaker.client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
@@ -44,30 +44,8 @@ PACEMAKERS = 2
 #: Slot of the one worker.
 NODE, PORT = "local", 6700
 
-PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
-
 #: Without the current folder on its path, where a file may have the name of a library's module.
 PYTHON = (sys.executable, "-P", "-m")
-
-_METRICS_PORT = "pacemaker.metrics.port"
-
-#: Settings by which the processes of a run find each other and their folder, and listen.
-OWN_KEYS = frozenset(
-    {
-        "storm.local.dir",
-        "storm.zookeeper.servers",
-        "storm.zookeeper.port",
-        "storm.zookeeper.ssl.enable",
-        "storm.cluster.state.store",
-        "pacemaker.servers",
-        "pacemaker.host",
-        "pacemaker.port",
-        "pacemaker.bind.host",
-        _METRICS_PORT,
-        "pacemaker.metrics.bind.host",
-        "pipeline.checkpoint.dir",
-    }
-)
 
 #: Time between two looks at the processes, in seconds.
 LOOK_SECS = 0.5
@@ -170,10 +148,7 @@ class Cluster:
         self._directory = directory
         self._view = view
         self._signals = signals
-        # A folder that a file names is that of the cluster's own pipeline.
-        self._keeps_tables = conf.is_override("pipeline.tables.dir")
-        kept = conf["pipeline.tables.dir"] if self._keeps_tables else None
-        self._tables = Path(kept or directory / "tables").resolve()
+        self._tables = settings.tables_folder(conf, directory)
         self._mark = mark
         self._storm_id = storm_id(request.topology, time.time())
         self._family = Family(directory, mark, view.note)
@@ -211,23 +186,7 @@ class Cluster:
 
     def _start(self) -> None:
         (self._directory / "tmp").mkdir()
-        # What only the topology knows goes to the worker as the user gave it, and to nobody else.
-        given = [override.partition("=")[0].strip() for override in self._request.overrides]
-        servers_conf = for_a_file(self._conf.without_unknown(given)).with_values(
-            {
-                "storm.local.dir": str(self._directory),
-                "storm.zookeeper.port": 0,
-                "storm.zookeeper.ssl.enable": False,
-                "pacemaker.port": 0,
-                "pacemaker.bind.host": "127.0.0.1",
-                # One port cannot be that of both, and may be taken by the Pacemaker that it is for.
-                _METRICS_PORT: None if self._conf[_METRICS_PORT] is None else 0,
-                "pacemaker.metrics.bind.host": None,
-                "pipeline.tables.dir": str(self._tables),
-                "pipeline.checkpoint.dir": None,
-                "topology.checkpoint.dir": None,
-            }
-        )
+        servers_conf = settings.of_servers(self._conf, self._request.overrides, self._directory)
         first = self._write_conf("servers.yaml", servers_conf)
         self._spawn("zookeeper", ["dev-zookeeper", "--config", str(first)], LISTENING)
         pacemakers = [f"pacemaker {n}" for n in range(1, PACEMAKERS + 1)]
@@ -238,14 +197,7 @@ class Cluster:
             self._note_listening(name)
         zookeeper = Address.parse(self._addresses["zookeeper"], 0)
         servers = [self._addresses[name] for name in pacemakers]
-        cluster_conf = servers_conf.with_values(
-            {
-                "storm.zookeeper.servers": [zookeeper.host],
-                "storm.zookeeper.port": zookeeper.port,
-                "storm.cluster.state.store": PACEMAKER_STATE,
-                "pacemaker.servers": servers,
-            }
-        )
+        cluster_conf = settings.of_cluster(servers_conf, zookeeper, servers)
         second = self._write_conf("cluster.yaml", cluster_conf)
         submit(cluster_conf, self._storm_id, node=NODE, port=PORT, script=self._request.topology)
         self._watch = Watch(
@@ -277,8 +229,8 @@ class Cluster:
         """Return the user's settings but for those by which the processes find each other."""
         kept = []
         for override in self._request.overrides:
-            key = override.partition("=")[0].strip()
-            if key in OWN_KEYS:
+            key = settings.key_of(override)
+            if key in settings.OWN_KEYS:
                 self._view.note(f"-c {key}: a local cluster has its own, this one is passed over")
             else:
                 kept.append(override)
@@ -325,7 +277,7 @@ class Cluster:
 
     def _have_end_written_down(self) -> None:
         """Wait until the tables have the worker's end, where they outlive the run."""
-        if self._pipeline_conf is None or not self._keeps_tables:
+        if self._pipeline_conf is None or not settings.keeps_tables(self._conf):
             return
         self._spawn_pipeline(self._pipeline_conf)
         slot = (self._storm_id, NODE, PORT)

@@ -1,0 +1,100 @@
+"""What the processes of a local run are configured with; pure.
+
+A ``storm.yaml`` is that of a whole cluster, which may run on this machine as well. A run takes from
+it how a cluster behaves, and no address, port or folder of that cluster's daemons.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stormkeeper.conf import Address, Conf
+from stormkeeper.pacemaker.client.settings import for_a_file
+
+PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
+
+_METRICS_PORT = "pacemaker.metrics.port"
+_TABLES = "pipeline.tables.dir"
+
+#: What each run has of its own, and nobody can give it.
+OWN_KEYS = frozenset(
+    {
+        "storm.local.dir",
+        "storm.zookeeper.servers",
+        "storm.zookeeper.port",
+        "storm.zookeeper.ssl.enable",
+        "storm.cluster.state.store",
+        "pacemaker.servers",
+        "pacemaker.host",
+        "pacemaker.port",
+        "pacemaker.bind.host",
+        _METRICS_PORT,
+        "pacemaker.metrics.bind.host",
+        "pipeline.checkpoint.dir",
+    }
+)
+
+#: What belongs to the cluster where a file says it, and to the run where ``-c`` does.
+GIVEN_KEYS = (
+    "pipeline.metrics.port",
+    "pipeline.metrics.bind.host",
+    "topology.checkpoint.dir",
+)
+
+
+def key_of(override: str) -> str:
+    """Return the key of a setting as ``-c`` takes it, ``key=value``."""
+    return override.partition("=")[0].strip()
+
+
+def keeps_tables(conf: Conf) -> bool:
+    """Return whether the user names a folder for the tables, which then outlive the run."""
+    return conf[_TABLES] is not None and conf.is_override(_TABLES)
+
+
+def tables_folder(conf: Conf, directory: Path) -> Path:
+    """Return where the tables of a run in `directory` are."""
+    return Path(conf[_TABLES] if keeps_tables(conf) else directory / "tables").resolve()
+
+
+def of_servers(conf: Conf, overrides: Sequence[str], directory: Path) -> Conf:
+    """Return what ZooKeeper and the Pacemakers read, before their ports are known.
+
+    Parameters
+    ----------
+    conf
+        The user's configuration.
+    overrides
+        What of it was given with ``-c``. What only the topology knows of these goes to the worker
+        as the user gave it, and to nobody else.
+    directory
+        The run's own folder.
+    """
+    given = [key_of(override) for override in overrides]
+    values = {key: None for key in GIVEN_KEYS if not conf.is_override(key)}
+    return for_a_file(conf.without_unknown(given)).with_values(
+        values
+        | {
+            "storm.local.dir": str(directory),
+            "storm.zookeeper.port": 0,
+            "storm.zookeeper.ssl.enable": False,
+            "pacemaker.port": 0,
+            "pacemaker.bind.host": "127.0.0.1",
+            # One port cannot be that of two Pacemakers.
+            _METRICS_PORT: None if conf[_METRICS_PORT] is None else 0,
+            "pacemaker.metrics.bind.host": None,
+            _TABLES: str(tables_folder(conf, directory)),
+            "pipeline.checkpoint.dir": None,
+        }
+    )
+
+
+def of_cluster(servers_conf: Conf, zookeeper: Address, pacemakers: Sequence[str]) -> Conf:
+    """Return what the worker and the pipeline read: the same, with where the servers are."""
+    return servers_conf.with_values(
+        {
+            "storm.zookeeper.servers": [zookeeper.host],
+            "storm.zookeeper.port": zookeeper.port,
+            "storm.cluster.state.store": PACEMAKER_STATE,
+            "pacemaker.servers": list(pacemakers),
+        }
+    )

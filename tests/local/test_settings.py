@@ -1,0 +1,90 @@
+"""What the processes of a local run are given to read."""
+
+import pytest
+
+from stormkeeper.conf import Address, load
+from stormkeeper.local import settings
+from stormkeeper.pacemaker.client.settings import access_of
+
+KEY = "java.security.auth.login.config"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Returns what the servers of a run read in its file, by ``storm.yaml`` and overrides."""
+
+    def write(text, overrides=()):
+        storm_yaml, file = tmp_path / "storm.yaml", tmp_path / "servers.yaml"
+        storm_yaml.write_text(text)
+        conf = load(files=[storm_yaml], overrides=overrides, unknown="keep")
+        settings.of_servers(conf, overrides, tmp_path / "run").write(file)
+        return load(files=[file], strict=True)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("overrides", "counts"),
+    [
+        ([], "/of/the/option"),
+        ([f"{KEY}=/commanded"], "/commanded"),
+        ([f"pacemaker.childopts=-D{KEY}=/commanded"], "/commanded"),
+    ],
+)
+def test_the_login_file_that_counts(written, overrides, counts):
+    conf = written(
+        f"{KEY}: /of/the/key\npacemaker.childopts: -Xmx1g -D{KEY}=/of/the/option\n"
+        "pacemaker.auth.method: DIGEST\n",
+        overrides,
+    )
+    assert access_of(conf)[KEY] == counts
+
+
+@pytest.mark.parametrize(("configured", "own"), [("null", None), ("9095", 0)])
+def test_two_pacemakers_do_not_share_a_port_for_metrics(written, configured, own):
+    conf = written(f"pacemaker.metrics.port: {configured}\npacemaker.metrics.bind.host: 10.0.0.1\n")
+    assert conf["pacemaker.metrics.port"] == own
+    assert conf["pacemaker.metrics.bind.host"] is None
+
+
+def test_its_zookeeper_is_spoken_to_as_it_speaks(written):
+    assert written("storm.zookeeper.ssl.enable: true\n")["storm.zookeeper.ssl.enable"] is False
+
+
+CLUSTERS = """\
+pipeline.tables.dir: /data/tables
+pipeline.checkpoint.dir: /data/checkpoint
+pipeline.metrics.port: 9096
+pipeline.metrics.bind.host: 10.0.0.1
+topology.checkpoint.dir: /data/topologies
+"""
+
+
+def test_what_belongs_to_the_cluster_s_own_pipeline_is_left_alone(written, tmp_path):
+    conf = written(CLUSTERS)
+    assert conf["pipeline.tables.dir"] == str(tmp_path / "run" / "tables")
+    others = [line.partition(":")[0] for line in CLUSTERS.splitlines()[1:]]
+    assert [conf[key] for key in others] == [None] * 4
+
+
+def test_what_the_user_gives_the_run_is_used(written):
+    conf = written(CLUSTERS, ["pipeline.tables.dir=/kept", "pipeline.metrics.port=0"])
+    assert conf["pipeline.tables.dir"] == "/kept"
+    assert conf["pipeline.metrics.port"] == 0
+
+
+def test_what_only_the_topology_knows_is_not_for_the_servers(written):
+    written("", ["input=/data", "task.heartbeat.frequency.secs=1"])
+
+
+def test_the_worker_and_the_pipeline_find_the_servers(written):
+    pacemakers = ["127.0.0.1:41001", "127.0.0.1:41002"]
+    conf = settings.of_cluster(written(""), Address("127.0.0.1", 41000), pacemakers)
+    assert [str(address) for address in conf.pacemaker_servers()] == pacemakers
+    assert conf["storm.zookeeper.servers"] == ["127.0.0.1"]
+    assert conf["storm.zookeeper.port"] == 41000
+
+
+@pytest.mark.parametrize("key", sorted(settings.OWN_KEYS))
+def test_what_nobody_can_give_it_is_known(key):
+    assert key in load(files=())
