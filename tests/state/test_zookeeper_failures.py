@@ -407,8 +407,8 @@ class TestNetworkCut:
         until(lambda: not other.node_exists("/s"))
         other.set_ephemeral_node("/s", b"theirs")
         proxy.mend()
-        until(lambda: state.unregistered == ["/s"])
-        assert f"session {other.session_id:#x} made it meanwhile, and has it" in caplog.text
+        until(lambda: f"session {other.session_id:#x} made it meanwhile, and has it" in caplog.text)
+        assert state.unregistered == ["/s"]
         assert state.get_data("/s") == b"theirs"
         other.close()
         until(lambda: state.get_data("/s") == b"mine")
