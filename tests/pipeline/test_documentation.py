@@ -40,7 +40,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
         }
     )
     query = process.start(spark, conf, addresses, tmp_path / "tables")
-    until(lambda: query.lastProgress, 60)
+    until(lambda: query.lastProgress)
     query.stop()
     namespace = {"spark": spark}
     for example in examples("python"):
@@ -53,7 +53,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
     change = ["server", "instance", "revision"]
     pulses = "kind = 'pulse'"
     try:
-        until(lambda: spark.table("news").where(pulses).dropDuplicates(change).count() == 1, 60)
+        until(lambda: spark.table("news").where(pulses).dropDuplicates(change).count() == 1)
     finally:
         news.stop()
     shown = capsys.readouterr().out

@@ -105,14 +105,14 @@ class Pipeline:
         places = sorted(self.directory.glob("batch=*/liveness.parquet"))
         return [pq.read_table(place).to_pylist() for place in places]
 
-    def until(self, condition, deadline_secs=60.0):
+    def until(self, condition):
         """Wait until the rows of the liveness table fulfil the condition."""
 
         def check():
             assert self._process.poll() is None, self.errors()
             return condition(self.workers())
 
-        return until(check, deadline_secs)
+        return until(check)
 
 
 class Beating:

@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+#: Long enough for a machine that has much else to do; who waits in vain waits in a failing test.
+DEADLINE_SECS: Final = 120.0
 
-def until(condition: Callable[[], T], deadline_secs: float = 30.0) -> T:
+
+def until(condition: Callable[[], T], deadline_secs: float = DEADLINE_SECS) -> T:
     """Return the first true value of `condition`, or fail with its last one at the deadline."""
     deadline = time.monotonic() + deadline_secs
     while not (value := condition()):
