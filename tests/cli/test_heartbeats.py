@@ -123,6 +123,7 @@ def test_list_goes_on_with_what_comes_and_goes(environ, start_pacemaker):
         assert json.loads(as_json.line()) == ["a"]
         listing = stack.enter_context(Running(list_, environ))
         assert listing.line() == "a"
+        assert listing.remark().endswith(" watching /w")
         other.send_pulse("/w/b", b"")
         assert listing.line().split()[1:] == ["+b"]
         assert json.loads(as_json.line()) == ["a", "b"]
@@ -141,6 +142,7 @@ def test_list_goes_on_when_nobody_answers_any_more(environ, client, pacemaker):
     servers = f"pacemaker.servers={pacemaker.address}"
     with Running(["heartbeats", "list", "/w", "--watch", "-c", servers], environ) as listing:
         assert listing.line() == "a"
+        assert listing.remark().endswith(" watching /w")
         pacemaker.kill()
         assert "no Pacemaker answered" in listing.remark()
         pacemaker.start()

@@ -278,6 +278,7 @@ def _follow(pool: "PacemakerPool", path: str, *, as_json: bool) -> None:
     """
     listing = Listing(as_json=as_json)
     names = pool.children(path)
+    remark(f"watching {path}")
     problem: str | None = None
     while True:
         if problem is None:

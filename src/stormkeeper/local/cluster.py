@@ -279,6 +279,7 @@ class Cluster:
         """Wait until the tables have the worker's end, where they outlive the run."""
         if self._pipeline_conf is None or not settings.keeps_tables(self._conf):
             return
+        self._view.note(f"waiting until the tables in {self._tables} say so, too")
         self._spawn_pipeline(self._pipeline_conf)
         slot = (self._storm_id, NODE, PORT)
         deadline = time.monotonic() + START_SECS

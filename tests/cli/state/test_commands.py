@@ -437,3 +437,13 @@ def test_list_goes_on_with_what_comes_and_goes(environ, options, kazoo, zookeepe
         while (names := json.loads(listing.line())) != ["wc-3"]:
             assert names == []
         assert listing.interrupt() == 0
+
+
+def test_list_waits_for_the_root(environ, options, kazoo, zookeeper_root):
+    with Running(["state", "list", "/storms", "--watch", *options()], environ) as listing:
+        assert listing.remark().endswith("; waiting for it")
+        kazoo.create(f"{zookeeper_root}/storms", b"\x07", makepath=True)
+        assert " watching /storms" in listing.remark()
+        kazoo.create(f"{zookeeper_root}/storms/wc-1", b"x")
+        assert listing.line().split()[-1].endswith("wc-1")
+        assert listing.interrupt() == 0

@@ -136,7 +136,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 
     With --watch a line with a time follows for each that comes (+) or goes (-); with --json the
     whole list, each time that it has changed. stderr says how the connection is. PATH need not
-    exist yet. Ctrl-C ends it.
+    exist yet, nor the root. Ctrl-C ends it.
 
     Exit code 1: nothing is at PATH, or ZooKeeper was not reached (with --watch: at the beginning).
     """
@@ -144,7 +144,8 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     if is_watched:
         from stormkeeper.cli.state import following
 
-        with until_interrupted(), _looking(conf) as store:
+        wait = functools.partial(_wait_for_root, waited=[])
+        with until_interrupted(), _looking(conf, wait) as store:
             following.run_list(store, _meant(store, path), as_json=as_json)
         return
     with _looking(conf) as store:
