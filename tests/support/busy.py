@@ -100,12 +100,14 @@ def busy() -> Iterator[list[int]]:
             for line in connecting.stdout:
                 made.append(int(line))
 
-        following = threading.Thread(target=follow)
+        # It ends with what it follows, also where a signal comes before the next line.
+        following = threading.Thread(target=follow, daemon=True)
         following.start()
-        # Last in, so first out: the processes end before this waits for what they said.
-        stack.callback(following.join)
-        stack.callback(connecting.kill)
-        yield made
+        try:
+            yield made
+        finally:
+            connecting.kill()
+            following.join()
 
 
 def run(command: Sequence[str], times: int) -> int:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 #: Long enough for a machine that has much else to do; who waits in vain waits in a failing test.
-DEADLINE_SECS: Final = 120.0
+DEADLINE_SECS: Final = 60.0
 
 
 def until(condition: Callable[[], T], deadline_secs: float = DEADLINE_SECS) -> T:
