@@ -281,7 +281,8 @@ def _ended_when(cancelled: Callable[[], bool]) -> Iterator[None]:
 def _kill(program: psutil.Process) -> None:
     """Kill a program and all that it has started."""
     with contextlib.suppress(psutil.Error):
-        for process in (*program.children(recursive=True), program):
+        # The program first: `spark-class`, a shell script, would complain of its own's end.
+        for process in (program, *program.children(recursive=True)):
             process.kill()
 
 
