@@ -18,5 +18,6 @@ def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeyp
     one = cluster.Cluster(conf, request, view, signals, directory=tmp_path, mark="mark")
     one._pipeline_conf = tmp_path / "cluster.yaml"
     one._have_end_written_down()
-    (line,) = said
+    waiting, line = said
+    assert waiting == f"waiting until the tables in {tmp_path / 'kept'} say so, too"
     assert f"the tables in {tmp_path / 'kept'} do not say that topology-1-" in line
