@@ -17,6 +17,7 @@ from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
+    UnansweredFault,
     conf_options,
     examples,
     exit_with,
@@ -55,9 +56,6 @@ _REMEDIES = {
 }
 _SEE_LOG = "see its machine and its log"
 
-#: Exit code where some Pacemakers, or all, did not answer or refused.
-_NOT_ASKED = 3
-
 #: What every cluster has, be it empty.
 _ALWAYS_THERE = frozenset({"/", "/workerbeats"})
 
@@ -72,12 +70,6 @@ class _BadPath(Fault):
     """Ends the command: what was given is no path."""
 
     exit_code = 2
-
-
-class _NotAsked(Fault):
-    """Ends the command: nothing was found, and not all Pacemakers answered."""
-
-    exit_code = _NOT_ASKED
 
 
 def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
@@ -158,7 +150,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
             click.echo("[]")
     else:
         raise _nothing(f"nothing at {path}", silent)
-    exit_with(_NOT_ASKED if silent else 0)
+    exit_with(UnansweredFault.exit_code if silent else 0)
 
 
 @heartbeats.command(
@@ -197,7 +189,7 @@ def get(path: str, as_json: bool) -> None:
         hint = f"; see `storm heartbeats list {path}`" if below else ""
         raise _nothing(f"no heartbeat at {path}", silent, hint)
     click.echo(_shown(reading, as_json=as_json))
-    exit_with(_NOT_ASKED if silent else 0)
+    exit_with(UnansweredFault.exit_code if silent else 0)
 
 
 @heartbeats.command(
@@ -246,7 +238,7 @@ def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
     """Make the end of a command that found nothing at those that answered."""
     if not silent:
         return Fault(f"{what}{hint}")
-    return _NotAsked(f"{what} on the Pacemakers that answered{hint}")
+    return UnansweredFault(f"{what} on the Pacemakers that answered{hint}")
 
 
 def normal(path: str) -> str:
@@ -303,7 +295,7 @@ def _asked() -> Iterator[None]:
     except ConfigError as error:
         raise ConfigFault(str(error)) from error
     except StormkeeperError as error:
-        raise _NotAsked("; ".join([str(error), *_remedies(error)])) from error
+        raise UnansweredFault("; ".join([str(error), *_remedies(error)])) from error
 
 
 def _remedies(error: StormkeeperError) -> list[str]:
@@ -346,12 +338,12 @@ def _print_servers(*, as_json: bool) -> None:
             told[str(server)] = None if answer is None else readable.to_builtins(answer)
     if as_json:
         click.echo(json.dumps(told))
-        exit_with(_NOT_ASKED if failures else 0)
+        exit_with(UnansweredFault.exit_code if failures else 0)
     for address, info in told.items():
         click.echo(f"{address}:" if info else f"{address}: a Pacemaker without extensions")
         for name, value in (info or {}).items():
             click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
-    exit_with(_NOT_ASKED if failures else 0)
+    exit_with(UnansweredFault.exit_code if failures else 0)
 
 
 def _shown(reading: "Reading", *, as_json: bool) -> str:

@@ -47,6 +47,12 @@ class ConfigFault(Fault):
     exit_code = 2
 
 
+class UnansweredFault(Fault):
+    """Ends the command with one line on stderr: who was asked did not answer, or refused."""
+
+    exit_code = 3
+
+
 @dataclass
 class Settings:
     """What the command line says about the configuration.

@@ -193,10 +193,11 @@ def test_paths_that_cannot_be_are_wrong_usage(ask):
         assert "Usage: storm state get" in told.stderr
 
 
-def test_no_zookeeper_is_there(storm):
+@pytest.mark.parametrize("command", [["tree"], ["list", "/"], ["get", "/storms"], ["check"]])
+def test_no_zookeeper_is_there(storm, command):
     closed = ("-c", "storm.zookeeper.port=1", "-c", "storm.zookeeper.connection.timeout=500")
-    told = storm("state", "tree", "-c", "storm.zookeeper.servers=[127.0.0.1]", *closed)
-    assert (told.returncode, told.stdout) == (1, "")
+    told = storm("state", *command, "-c", "storm.zookeeper.servers=[127.0.0.1]", *closed)
+    assert (told.returncode, told.stdout) == (3, "")
     assert told.stderr.startswith("storm: ")
     assert "127.0.0.1:1" in told.stderr
     assert "Traceback" not in told.stderr
@@ -258,10 +259,7 @@ def test_check_names_the_one_pacemaker_that_does_not_answer(
     assert "the Pacemaker 127.0.0.1:1 was not looked at" in told.stderr
 
 
-def test_check_says_by_its_code_that_it_saw_nothing(storm):
-    closed = ("-c", "storm.zookeeper.port=1", "-c", "storm.zookeeper.connection.timeout=500")
-    told = storm("state", "check", "-c", "storm.zookeeper.servers=[127.0.0.1]", *closed)
-    assert (told.returncode, told.stdout) == (3, "")
+def test_the_code_says_that_the_configuration_is_wrong(storm):
     assert storm("state", "check", "-c", "storm.cluster.state.store=none").returncode == 2
 
 
@@ -335,7 +333,7 @@ def test_what_may_not_be_read_is_named(ask, kazoo, zookeeper_root):
     assert "all well" not in told.stderr
     for command in ("tree", "list", "get"):
         told = ask(command, "/storms")
-        assert (told.returncode, told.stdout) == (1, "")
+        assert (told.returncode, told.stdout) == (3, "")
         assert "ACL" in told.stderr
         assert "nothing at" not in told.stderr
     kazoo.set_acls(zookeeper_root, closed)

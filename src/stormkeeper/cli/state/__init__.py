@@ -17,6 +17,7 @@ from stormkeeper.cli.heartbeats import normal
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
+    UnansweredFault,
     conf_options,
     examples,
     exit_with,
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Exit codes of `check`: something was found; nothing was, and not everything could be looked at.
+#: Exit code of `check` where something was found.
 _FOUND = 1
-_NOT_LOOKED_AT = 3
 
 #: How `printable` writes what it does not print; the paths of nodes have no control characters.
 _ESCAPE = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}")
@@ -46,12 +46,6 @@ _ROOT_SECS = 2.0
 
 #: Tries of a Pacemaker after the first: a person waits, and can ask again.
 _RETRIES = 2
-
-
-class _NotSeen(Fault):
-    """Ends `check` where nothing at all could be looked at."""
-
-    exit_code = _NOT_LOOKED_AT
 
 
 def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
@@ -96,8 +90,10 @@ def tree(path: str, as_json: bool) -> None:
     """Show all nodes at and below PATH: what each holds, its bytes, whether it is ephemeral.
 
     An ephemeral node goes when the session of whoever made it ends; one that is unreadable does not
-    hold what Storm keeps at its path, and `get` says why. Exit code 1: nothing is at PATH, or
-    ZooKeeper was not reached.
+    hold what Storm keeps at its path, and `get` says why.
+
+    Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
+    or refused.
     """
     conf = load_conf()
     with _looking(conf) as store:
@@ -105,8 +101,10 @@ def tree(path: str, as_json: bool) -> None:
 
         path = _meant(store, path)
         found = survey.read(store, path)
+    if found.notes and not found.nodes:
+        raise UnansweredFault("; ".join(found.notes))
     if not found.nodes:
-        raise Fault("; ".join(found.notes) or f"nothing at {path}{_below_root(conf, path)}")
+        raise Fault(f"nothing at {path}{_below_root(conf, path)}")
     _tell_notes(found.notes)
     from stormkeeper.cli.state import showing
 
@@ -138,7 +136,8 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     whole list, each time that it has changed. stderr says how the connection is. PATH need not
     exist yet, nor the root. Ctrl-C ends it.
 
-    Exit code 1: nothing is at PATH, or ZooKeeper was not reached (with --watch: at the beginning).
+    Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
+    or refused (with --watch: at the beginning).
     """
     conf = load_conf()
     if is_watched:
@@ -178,8 +177,10 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
 
     A value that cannot be read is printed as the text that it is, or in hexadecimal, and stderr
     says why; of a very large one the beginning is, and all with --json. Of credentials only the
-    names are printed, with … for each value; of the keys below /secretkeys nothing, ever. Exit code
-    1: nothing is at PATH, or ZooKeeper was not reached.
+    names are printed, with … for each value; of the keys below /secretkeys nothing, ever.
+
+    Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
+    or refused.
     """
     conf = load_conf()
     with _looking(conf) as store:
@@ -224,7 +225,8 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     while ZooKeeper is not reached, is told as one change. stderr says how the connection is. PATH
     need not exist yet, nor the root. Ctrl-C ends it.
 
-    Exit code 1: ZooKeeper was not reached at the beginning.
+    Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
+    refused.
     """
     from stormkeeper.cli.state import following
 
@@ -289,7 +291,7 @@ def check(as_json: bool) -> None:
             _tell_notes([f"nothing found in {nodes}, but not all could be looked at"])
         elif not findings:
             _tell_notes([f"{nodes}, all well"])
-    exit_with(_FOUND if findings else _NOT_LOOKED_AT if found.notes else 0)
+    exit_with(_FOUND if findings else UnansweredFault.exit_code if found.notes else 0)
 
 
 @contextmanager
@@ -300,7 +302,7 @@ def _what_was_not_seen() -> Iterator[None]:
     except ConfigFault:
         raise
     except Fault as fault:
-        raise _NotSeen(fault.message) from fault
+        raise UnansweredFault(fault.message) from fault
 
 
 @contextmanager
@@ -336,6 +338,22 @@ def _warnings_of(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def _asked() -> Iterator[None]:
+    """Have the command end with its own code where ZooKeeper did not answer, or refused."""
+    from stormkeeper.errors import (
+        AccessDeniedError,
+        StateAuthenticationError,
+        StateUnavailableError,
+    )
+
+    with faults():
+        try:
+            yield
+        except (StateUnavailableError, StateAuthenticationError, AccessDeniedError) as error:
+            raise UnansweredFault(str(error)) from error
+
+
+@contextmanager
 def _looking(
     conf: "Conf | None" = None, wait: "Callable[[NoNodeError], None] | None" = None
 ) -> Iterator["ClusterState"]:
@@ -347,7 +365,7 @@ def _looking(
     # What the clients have to say is in the errors, or told by the command, but why it waits.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
     store = None
-    with faults(), _warnings_of("stormkeeper.state.zookeeper_wire"):
+    with _asked(), _warnings_of("stormkeeper.state.zookeeper_wire"):
         while store is None:
             try:
                 store = factory.connect(conf, read_only=True)
@@ -355,7 +373,7 @@ def _looking(
                 if wait is None:
                     raise
                 wait(error)
-    with faults():
+    with _asked():
         try:
             # Others may ask a server that is behind.
             store.sync_path("/")
