@@ -1,5 +1,10 @@
 """The report says what the ledger saw, in the documented shape."""
 
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import report
 from stormkeeper.local.ledger import Counts, PacemakerSeen, Slot, Snapshot, WorkerSeen
 
@@ -44,3 +49,8 @@ def test_silence_at_the_end_counts_as_a_gap():
     seen = WorkerSeen(Slot("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
     built = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)
     assert built["workers"][0]["max_gap_secs"] == 15.0
+
+
+def test_a_full_disk_is_said_in_a_line():
+    with pytest.raises(LocalClusterError, match=r"not written: .*No space left on device"):
+        report.write(Path("/dev/full"), {"workers": []})

@@ -6,7 +6,6 @@ down and its worker moves to the other one; a killed worker is seen to be dead.
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -382,6 +381,12 @@ class Cluster:
         left = end_marked(self._mark, settle_secs=2.0)
         if left:
             self._view.note(f"{left} processes had to be ended by force")
+        if snapshot is not None and "worker" in self._children:
+            # The last pulses came after the stop was asked for, and end the time that is shown.
+            now = max([began, *(worker.last_received for worker in snapshot.workers)])
+            self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))
+        if self._children:
+            self._view.note(f"stopped after {time.monotonic() - began:.1f} s")
         if self._request.report is not None and snapshot is not None:
             seen = report.build(
                 snapshot,
@@ -389,11 +394,5 @@ class Cluster:
                 tables=outcome.rows(self._tables),
                 processes_left=left,
             )
-            self._request.report.write_text(json.dumps(seen, indent=2) + "\n")
+            report.write(self._request.report, seen)
             self._view.note(f"report written to {self._request.report}")
-        if snapshot is not None and "worker" in self._children:
-            # The last pulses came after the stop was asked for, and end the time that is shown.
-            now = max([began, *(worker.last_received for worker in snapshot.workers)])
-            self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))
-        if self._children:
-            self._view.note(f"stopped after {time.monotonic() - began:.1f} s")

@@ -1,8 +1,11 @@
 """The report of a local run, as JSON for scripts and tests."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from stormkeeper.errors import LocalClusterError
 from stormkeeper.local.ledger import Snapshot
 
 
@@ -46,3 +49,17 @@ def build(
         "tables": dict(tables),
         "processes_left": processes_left,
     }
+
+
+def write(file: Path, report: Mapping[str, Any]) -> None:
+    """Write a report to a file.
+
+    Raises
+    ------
+    LocalClusterError
+        The file could not be written.
+    """
+    try:
+        file.write_text(json.dumps(report, indent=2) + "\n")
+    except OSError as error:
+        raise LocalClusterError(f"the report was not written: {error}") from error
