@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from support import tiers
 from support.ensemble import zookeeper_ensemble
 from support.kerberos import kerberos_realm
-from support.machine import its_turn
+from support.machine import turn_of
 from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
 
 __all__ = [
-    "its_turn",
     "kerberos_realm",
     "zookeeper_ensemble",
     "zookeeper_root",
@@ -24,6 +24,12 @@ __all__ = [
     "zookeeper_settings",
 ]
 
+
+# A machine that has other things to do is no fault of what is tested.
+settings.register_profile(
+    "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 # For tests of what decides which tests run.
 pytest_plugins = ["pytester"]
@@ -36,6 +42,13 @@ def pytest_collection_modifyitems(config, items):
     long = {item.path for item in items if item.get_closest_marker("spark") is not None}
     alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
     items.sort(key=lambda item: (item.path not in long, item.path in alone))
+
+
+# Outside of the time-out, as it is nobody's fault how long the others take.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    with turn_of(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,14 +31,13 @@ def turn(folder: Path, *, alone: bool) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def its_turn(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Wait for the turn of a test, if others run beside it."""
-    if not hasattr(request.config, "workerinput"):  # nobody else is there
+@contextmanager
+def turn_of(test: pytest.Item) -> Iterator[None]:
+    """Wait for the turn of a test, if others run beside it, and have it."""
+    if not hasattr(test.config, "workerinput"):  # nobody else is there
         yield
         return
-    alone = request.node.get_closest_marker("alone") is not None
-    with turn(tmp_path_factory.getbasetemp().parent, alone=alone):
+    alone = test.get_closest_marker("alone") is not None
+    # pytest-xdist gives each of its processes a folder in one that is the run's.
+    with turn(Path(test.config.option.basetemp).parent, alone=alone):
         yield
