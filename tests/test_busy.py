@@ -81,3 +81,14 @@ def test_nothing_goes_on_after_its_end(number):
         running.stdin.close()  # which ends the command
         running.wait(30)
         until(lambda: not any(map(goes_on, family)))
+
+
+def test_a_load_that_ends_before_the_command_is_told():
+    def have_one_end():
+        with busy.busy():
+            load = next(load for load in loads(psutil.Process()) if "compute" in load.cmdline())
+            load.kill()
+            until(lambda: not goes_on(load))
+
+    with pytest.raises(RuntimeError, match="not busy to the end"):
+        have_one_end()

@@ -53,7 +53,7 @@ def connect() -> None:
                     listener.accept()[0].close()
                     made += 1
             if now - said >= 1.0:
-                print(round(made / (now - said)), flush=True)
+                print(made, flush=True)
                 made, said = 0, now
             time.sleep(TICK_SECS)
 
@@ -88,11 +88,19 @@ def load(name: str) -> Iterator[subprocess.Popen[str]]:
 
 @contextlib.contextmanager
 def busy() -> Iterator[list[int]]:
-    """A busy machine; what is yielded grows by the connections of each second."""
+    """A busy machine; what is yielded grows by the connections of each second.
+
+    Raises
+    ------
+    RuntimeError
+        At the end: what loads the machine had ended before.
+    """
     with contextlib.ExitStack() as stack:
-        for _ in range(COMPUTING):
-            stack.enter_context(load(compute.__name__))
-        connecting = stack.enter_context(load(connect.__name__))
+        loads = [
+            stack.enter_context(load(name))
+            for name in [compute.__name__] * COMPUTING + [connect.__name__]
+        ]
+        connecting = loads[-1]
         made: list[int] = []
 
         def follow() -> None:
@@ -105,6 +113,8 @@ def busy() -> Iterator[list[int]]:
         following.start()
         try:
             yield made
+            if any(process.poll() is not None for process in loads):
+                raise RuntimeError("the machine was not busy to the end: a load had ended before")
         finally:
             connecting.kill()
             following.join()
@@ -122,7 +132,7 @@ def run(command: Sequence[str], times: int) -> int:
         secs = time.monotonic() - began
         print(
             f"busy: run {number} of {times} ended with {code} after {secs:.0f} s, beside"
-            f" {COMPUTING} busy loops and {sum(made) / max(len(made), 1):.0f} connections a second",
+            f" {COMPUTING} busy loops and {sum(made) / secs:.0f} connections a second",
             file=sys.stderr,
             flush=True,
         )
