@@ -53,9 +53,14 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call():
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
     try:
         return (yield)
     finally:
+        # A daemon that a test runs in this process sets up the log of the whole process.
+        root.setLevel(level)
+        root.handlers[:] = handlers
         # A failing query has PySpark cut these off from the others, and pytest then gives them its
         # handler, which PySpark has write JSON: in whatever test comes next, and from any logger.
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):

@@ -149,3 +149,18 @@ def test_sparks_own_log_has_the_same_form(form):
 def test_numbers_are_written_as_one_says_them():
     told = [logs.counted(number, "connection") for number in (0, 1, 2)]
     assert told == ["0 connections", "1 connection", "2 connections"]
+
+
+def set_up_in_a_test():
+    logs.configure_logging("DEBUG")
+    assert logging.getLogger().level == logging.DEBUG
+
+
+def the_next_test():
+    assert logging.getLogger().level == logging.WARNING
+    assert not any(type(h) is logs._StderrHandler for h in logging.getLogger().handlers)
+
+
+@pytest.mark.parametrize("test", [set_up_in_a_test, the_next_test])
+def test_the_log_that_one_test_sets_up_is_not_that_of_the_next(test):
+    test()
