@@ -1,4 +1,5 @@
 import logging
+import threading
 
 import pyarrow as pa
 import pytest
@@ -76,3 +77,22 @@ def test_what_is_seen_is_that_of_the_newest_batch():
     assert seen.workers == {"alive": 1, "late": 2, "dead": 1}
     assert seen.stale == 1
     assert not seen.sees_nothing
+
+
+def test_what_two_threads_take_in_at_once_is_all_seen():
+    """The clock is asked in the middle of taking something in; there the other thread comes."""
+    times = iter([1.0, 2.0])
+
+    def clock():
+        now = next(times, None)
+        if now == 2.0:
+            batches = threading.Thread(target=sight.published, args=(servers(a=None), liveness()))
+            batches.start()
+            batches.join(60)
+        return now or 3.0
+
+    sight = Sight(clock)
+    sight.alive()
+    assert (sight.seen.started_at, sight.seen.looked_at) == (1.0, 2.0)
+    assert sight.seen.batches == 1
+    assert sight.seen.servers.keys() == {"a"}

@@ -7,10 +7,11 @@ is another one; when it is read again that is said too. A pipeline that sees not
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -46,6 +47,8 @@ class Seen:
         How many workers of each status there are in it; those that are stale are late ones too.
     looked_at
         When the process last found its query alive, on the monotonic clock; None before it runs.
+    started_at
+        When the process began, on the monotonic clock.
     """
 
     servers: Mapping[str, ServerSeen] = field(default_factory=dict)
@@ -54,15 +57,18 @@ class Seen:
     workers: Mapping[str, int] = field(default_factory=dict)
     stale: int = 0
     looked_at: float | None = None
+    started_at: float = 0.0
 
     @property
     def sees_nothing(self) -> bool:
         """Whether no server could be read."""
-        return not any(server.reason is None for server in self.servers.values())
+        return not _any_is_read(self.servers)
 
 
 class Sight:
     """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
+
+    Two threads tell it: that of the batches, and the one that looks after the query.
 
     Parameters
     ----------
@@ -71,46 +77,58 @@ class Sight:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.seen = Seen()
+        self.seen = Seen(started_at=clock())
         self._clock = clock
+        self._lock = threading.Lock()
 
     def looked(self, health: Mapping[str, Health]) -> None:
         """Take in how the servers were before there was a batch."""
-        self._servers(
-            (name, ServerSeen(one.error, one.horizon_secs, one.keys))
-            for name, one in health.items()
-        )
+        found = {
+            name: ServerSeen(one.error, one.horizon_secs, one.keys) for name, one in health.items()
+        }
+        _log_changes(self._replace(servers=found).servers, found)
 
     def published(self, servers: pa.Table, liveness: pa.Table) -> None:
         """Take in a batch whose tables were published."""
-        self._servers(
-            (row["server"], ServerSeen(row["reason"], row["horizon_secs"], row["keys"]))
+        found = {
+            row["server"]: ServerSeen(row["reason"], row["horizon_secs"], row["keys"])
             for row in servers.to_pylist()
-        )
+        }
         status = liveness["status"].value_counts().to_pylist()
-        self.seen = replace(
-            self.seen,
-            batches=self.seen.batches + 1,
+        before = self._replace(
+            servers=found,
+            batches=self.seen.batches + 1,  # which no other thread counts
             published_at=(self._clock(), time.time()),
             workers={row["values"]: row["counts"] for row in status},
             stale=liveness["stale"].to_pylist().count(True),
         )
+        _log_changes(before.servers, found)
 
     def alive(self) -> None:
         """Take in that the query runs, and can be asked."""
-        self.seen = replace(self.seen, looked_at=self._clock())
+        self._replace(looked_at=self._clock())
 
-    def _servers(self, found: Iterable[tuple[str, ServerSeen]]) -> None:
-        before, self.seen = self.seen, replace(self.seen, servers=dict(found))
-        for name, server in self.seen.servers.items():
-            _log_change(name, before.servers.get(name), server)
-        if self.seen.sees_nothing and not (before.servers and before.sees_nothing):
-            log.warning(
-                "none of %s can be read: until one is, the tables say nothing of workers that "
-                "are alive",
-                counted(len(self.seen.servers), "Pacemaker"),
-                extra={"servers": len(self.seen.servers)},
-            )
+    def _replace(self, **changes: Any) -> Seen:
+        """Change what is seen, and return what was seen before."""
+        with self._lock:
+            before, self.seen = self.seen, replace(self.seen, **changes)
+        return before
+
+
+def _log_changes(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]) -> None:
+    for name, server in now.items():
+        _log_change(name, before.get(name), server)
+    if not _any_is_read(now) and (not before or _any_is_read(before)):
+        log.warning(
+            "none of %s can be read: until one is, the tables say nothing of workers that are "
+            "alive",
+            counted(len(now), "Pacemaker"),
+            extra={"servers": len(now)},
+        )
+
+
+def _any_is_read(servers: Mapping[str, ServerSeen]) -> bool:
+    return any(server.reason is None for server in servers.values())
 
 
 def _log_change(name: str, before: ServerSeen | None, now: ServerSeen) -> None:
