@@ -39,13 +39,29 @@ def test_ready_is_who_has_tables_of_the_present_and_of_a_pacemaker(seen, status,
     assert ask("/readyz", seen) == (status, "".join(f"{line}\n" for line in lines))
 
 
+def test_a_reason_that_names_the_server_says_it_once():
+    seen = published(a=UP, b=ServerSeen("b did not answer"))
+    assert ask("/readyz", seen)[1].splitlines() == ["ready", "a is read", "b did not answer"]
+
+
+def test_a_scrape_is_of_one_moment():
+    moments = iter([published(a=UP), published(a=DOWN)])
+    text = pages(lambda: next(moments), 5.0, lambda: NOW)["/metrics"]("").body.decode()
+    assert f"{PREFIX}ready 1.0" in text
+    assert f'{PREFIX}server_reachable{{server="a"}} 1.0' in text
+
+
 def test_a_slow_trigger_makes_a_batch_old_later():
     assert ask("/readyz", published(290.0, a=UP), trigger_secs=60.0)[0] == 200
     assert ask("/readyz", published(310.0, a=UP), trigger_secs=60.0)[0] == 503
 
 
 def test_healthy_is_who_looks_after_the_query():
-    assert ask("/healthz", Seen())[0] == 200  # Spark is being started
+    assert ask("/healthz", Seen(started_at=NOW - 300))[0] == 200  # Spark is being started
+    assert ask("/healthz", Seen(started_at=NOW - 301)) == (
+        503,
+        "Spark has been starting for 301 s\n",
+    )
     assert ask("/healthz", published(4.0))[0] == 200
     status, text = ask("/healthz", published(6.0))
     assert (status, text) == (503, "the query was last looked at 6.0 s ago\n")

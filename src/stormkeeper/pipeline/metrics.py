@@ -19,6 +19,10 @@ PREFIX: Final = "stormkeeper_pipeline_"
 #: Seconds for which a process that does its regular work may not have looked at its query.
 MAX_SILENCE: Final = 5.0
 
+#: Seconds after which it is to have a query. Spark takes most of a minute to start on a busy
+#: machine, and longer where a cluster has it wait for its turn.
+MAX_START: Final = 300.0
+
 #: The age at which the newest batch is too old: this many triggers, and this many seconds at least.
 _TRIGGERS: Final = 5
 _LEAST_SECS: Final = 60.0
@@ -43,7 +47,7 @@ def pages(
         Seconds of the monotonic clock of `seen`.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_PipelineMetrics(lambda: (seen(), unready(seen(), trigger_secs, clock()))))
+    registry.register(_PipelineMetrics(seen, lambda now: unready(now, trigger_secs, clock())))
     registry.register(ProcessMetrics())
 
     def metrics(accept: str) -> Page:
@@ -51,17 +55,18 @@ def pages(
         return Page(200, encode(registry), content_type)
 
     def healthz(_: str) -> Page:
-        looked_at = seen().looked_at
-        ago = 0.0 if looked_at is None else clock() - looked_at
-        if ago <= MAX_SILENCE:
-            return Page(200, b"ok\n")
-        return Page(503, f"the query was last looked at {ago:.1f} s ago\n".encode())
+        why = _unhealthy(seen(), clock())
+        return Page(200, b"ok\n") if why is None else Page(503, f"{why}\n".encode())
 
     def readyz(_: str) -> Page:
         now = seen()
         why = unready(now, trigger_secs, clock())
         lines = [why or "ready"]
-        lines += [f"{name} {one.reason or 'is read'}" for name, one in now.servers.items()]
+        lines += [
+            # Many a reason begins with the server's name.
+            f"{name} {(one.reason or 'is read').removeprefix(f'{name} ')}"
+            for name, one in now.servers.items()
+        ]
         return Page(503 if why else 200, "".join(f"{line}\n" for line in lines).encode())
 
     return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
@@ -79,19 +84,28 @@ def unready(seen: Seen, trigger_secs: float, now: float) -> str | None:
     return None
 
 
+def _unhealthy(seen: Seen, now: float) -> str | None:
+    if seen.looked_at is not None:
+        ago = now - seen.looked_at
+        return f"the query was last looked at {ago:.1f} s ago" if ago > MAX_SILENCE else None
+    ago = now - seen.started_at
+    return f"Spark has been starting for {ago:.0f} s" if ago > MAX_START else None
+
+
 class _PipelineMetrics(Collector):
-    def __init__(self, state: Callable[[], tuple[Seen, str | None]]) -> None:
-        self._state = state
+    def __init__(self, seen: Callable[[], Seen], unready: Callable[[Seen], str | None]) -> None:
+        self._seen = seen
+        self._unready = unready
 
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        seen, why = self._state()
+        seen = self._seen()  # once: all that a scrape has is of one moment
         ready = GaugeMetricFamily(
             f"{PREFIX}ready",
             "Whether the tables are of the present, and of at least one Pacemaker.",
-            float(why is None),
+            float(self._unready(seen) is None),
         )
         yield ready
         yield CounterMetricFamily(f"{PREFIX}batches", "Batches published.", seen.batches)
