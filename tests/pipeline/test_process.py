@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
 import psutil
 import pyarrow.parquet as pq
@@ -20,7 +19,7 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
 from stormkeeper.pipeline.liveness import Limits
 from support.heartbeats import bolt, heartbeat, path, spout
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 LATE, TIMEOUT, TRIGGER = 3, 6, 1
 
@@ -40,7 +39,7 @@ class Pipeline:
             **conf,
         }
         self.directory = directory / "tables"
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as this
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this
         self._process = None
 
     def __enter__(self):
@@ -49,7 +48,7 @@ class Pipeline:
     def __exit__(self, *exc):
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(30)
+            self._process.wait(DEADLINE_SECS)
         self.log.close()
 
     def start(self, prelude=None):
@@ -82,13 +81,19 @@ class Pipeline:
         self._process.send_signal(number)
 
     def ended(self):
-        code = self._process.wait(60)
+        code = self._process.wait(2 * DEADLINE_SECS)
         self._process.stdout.close()
         return code
 
+    def lines(self):
+        """Return what it wrote to stderr until now."""
+        size = os.fstat(self.log.fileno()).st_size
+        lines = os.pread(self.log.fileno(), size, 0).decode().splitlines()
+        return [line for line in lines if "incubator modules" not in line]
+
     def errors(self):
-        self.log.seek(0)
-        return [line for line in self.log.read().splitlines() if "incubator modules" not in line]
+        """Return the same without how servers are: a busy machine may keep one from answering."""
+        return [line for line in self.lines() if " stormkeeper.pipeline.sight " not in line]
 
     def workers(self):
         """Return the rows of the liveness table by storm id."""
@@ -109,7 +114,7 @@ class Pipeline:
         """Wait until the rows of the liveness table fulfil the condition."""
 
         def check():
-            assert self._process.poll() is None, self.errors()
+            assert self._process.poll() is None, self.lines()
             return condition(self.workers())
 
         return until(check)
@@ -130,7 +135,7 @@ class Beating:
 
     def __exit__(self, *exc):
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(DEADLINE_SECS)
         self._client.close()
 
     def _run(self):
@@ -166,44 +171,54 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
                 client.delete_path("/workerbeats/killed")
             pipeline.until(lambda rows: "killed" not in rows)
             # Nobody says so, but who says nothing is dead,
-            pipeline.until(lambda rows: status_of(rows, "silent") == "dead")
-            # and who beats is alive, with the counts of its newest pulse.
-            assert status_of(pipeline.workers(), "steady-1-17") == "alive"
-            words = [
-                row
-                for row in pipeline.statistics()
-                if row["component"] == "words" and row["window"] == ":all-time"
-            ]
-            assert [row["topology"] for row in words] == ["steady"]
-            assert words[0]["executed"] == 10 * words[0]["emitted"] > 10
+            # and who beats is alive,
+            pipeline.until(
+                lambda rows: (
+                    (status_of(rows, "silent"), status_of(rows, "steady-1-17")) == ("dead", "alive")
+                )
+            )
+
+            # with the counts of its newest pulse.
+            def words():
+                return [
+                    row
+                    for row in pipeline.statistics()
+                    if row["component"] == "words"
+                    and row["window"] == ":all-time"
+                    and row["executed"] > 10
+                ]
+
+            (row,) = until(words)
+            assert row["topology"] == "steady"
+            assert row["executed"] == 10 * row["emitted"]
             # A server that is gone is no evidence against its workers.
             with Beating(a, "orphan"):
                 pipeline.until(lambda rows: status_of(rows, "orphan") == "alive")
             a.kill()
-            pipeline.until(lambda rows: rows["orphan"]["stale"])
-            assert status_of(pipeline.workers(), "silent") == "dead"
+            rows = pipeline.until(lambda rows: rows["orphan"]["stale"] and rows)
+            assert status_of(rows, "silent") == "dead"
             a.start()
             pipeline.until(lambda rows: status_of(rows, "orphan") == "dead")
             seen = pipeline.history()
         for row in (row for rows in seen for row in rows):
             expected = "dead" if row["age_secs"] > TIMEOUT else "late"
             expected = expected if row["age_secs"] > LATE else "alive"
-            if row["storm_id"] != "orphan":
+            if row["storm_id"] != "orphan" and not row["stale"]:
                 assert row["status"] == expected, row
         before = pipeline.descendants()
         assert any("java" in child.name() for child in before)
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
         until(lambda: not [child for child in before if child.is_running()])
-        cut_off, back = [line for line in pipeline.errors() if "stormkeeper" in line]
-        assert f"the Pacemaker {a.address} cannot be read: " in cut_off
-        assert f"the Pacemaker {a.address} is read again" in back
+        of_a = [line for line in pipeline.lines() if f"the Pacemaker {a.address} " in line]
+        assert f"the Pacemaker {a.address} cannot be read: " in of_a[0]
+        assert f"the Pacemaker {a.address} is read again" in of_a[-1]
 
         # It goes on where it was, and when it is killed it leaves nothing running either.
         rows, number = pipeline.workers(), len(pipeline.history())
         pipeline.start()
         assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
-        assert len(pipeline.history()) > number
+        until(lambda: len(pipeline.history()) > number)
         assert pipeline.workers().keys() == rows.keys()
         assert status_of(pipeline.workers(), "silent") == "dead"
         before = pipeline.descendants()
@@ -281,11 +296,11 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
         send(3)  # what it reads when it is repeated
         pipeline.start()
         assert pipeline.first_line()
-        assert len(pipeline.history()) > left
+        until(lambda: len(pipeline.history()) > left)
+        until(lambda: {row["emitted"] for row in pipeline.statistics()} == {3})
         assert receipts(tables.LIVENESS, "last_seen") == receipts(
             tables.COMPONENT_STATISTICS, "received_at"
         )
-        assert {row["emitted"] for row in pipeline.statistics()} == {3}
 
 
 @pytest.mark.spark
@@ -293,8 +308,8 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
     def batch(emitted):
         with PacemakerClient(pacemaker.address) as client:
             client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
-        raw = spark.read.format("pacemaker").option("servers", pacemaker.address).load()
-        return decode.typed(raw)
+        raw = spark.read.format("pacemaker").option("servers", pacemaker.address)
+        return decode.typed(raw.option("timeoutSecs", 30).load())
 
     process.Keeper(tmp_path, Limits(9, 30))(batch(1), 1)
     before = sorted(tmp_path.glob("batch=*"))
@@ -311,25 +326,41 @@ def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
     key = "spark.sql.streaming.stopTimeout"
     assert process._SPARK_DEFAULTS[key] == "10s"
     monkeypatch.setattr(process, "_STOP_SECS", 0.5)
-    hanging, release = threading.Event(), threading.Event()
+    hanging, release, ended = threading.Event(), threading.Event(), threading.Event()
 
     def hang(_batch, _number):
         hanging.set()
-        release.wait(60)
+        release.wait(2 * DEADLINE_SECS)
+        ended.set()
 
     spark.conf.set(key, "1s")
     query = spark.readStream.format("rate").load().writeStream.foreachBatch(hang)
     query = query.option("checkpointLocation", str(tmp_path)).start()
     try:
-        assert hanging.wait(60)
-        started = time.monotonic()
+        assert hanging.wait(DEADLINE_SECS)
         process._stop_between_batches(query)
-        assert time.monotonic() - started < 20
+        assert not ended.is_set()
         assert "did not end when cut off" in caplog.text
     finally:
         release.set()
         spark.conf.unset(key)
         query.stop()
+
+
+#: Has the process say when it starts Spark, and wait for whatever a server has to say.
+PATIENT = """
+from stormkeeper.daemon import spark
+from stormkeeper.pipeline import process
+
+options, session = process._source_options, spark.session
+
+def start_session(*given, **more):
+    process.log.info("Spark is started")
+    return session(*given, **more)
+
+spark.session = start_session
+process._source_options = lambda *given: {**options(*given), "timeoutSecs": "30"}
+"""
 
 
 @pytest.mark.spark
@@ -343,8 +374,11 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
             "java.security.auth.login.config": str(file),
         }
 
+    def connect():
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_SECS)
+
     def readyz():
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        with contextlib.closing(connect()) as connection:
             connection.request("GET", "/readyz")
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
@@ -354,17 +388,15 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         return {row["server"]: row for row in pq.read_table(place).to_pylist()}
 
     def said():
-        return [line for line in pipeline.errors() if " stormkeeper.pipeline." in line]
+        return [line for line in pipeline.lines() if " stormkeeper.pipeline." in line]
 
     down, refusing = start_pacemaker(), start_pacemaker(conf=jaas("server.jaas", "right"))
     down.kill()
     conf = {**jaas("pipeline.jaas", "wrong"), "pipeline.metrics.port": 0}
     with Pipeline(tmp_path, [down.address, refusing.address], **conf) as pipeline:
-        pipeline.start()
-        # Before there is a Spark
-        log = until(lambda: len(said()) >= 4 and said())
+        pipeline.start(PATIENT)
+        log = until(lambda: len(said()) >= 5 and said())
         port = int(re.search(r"metrics on http://127.0.0.1:(\d+)/metrics", log[0])[1])
-        assert not any("java" in child.name() for child in pipeline.descendants())
         assert (
             f"WARNING stormkeeper.pipeline.sight the Pacemaker {down.address} cannot be" in log[1]
         )
@@ -372,6 +404,7 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         assert f"the Pacemaker {refusing.address} cannot be read: " in log[2]
         assert "password" in log[2]
         assert "none of 2 Pacemakers can be read" in log[3]
+        assert "Spark is started" in log[4]
         status, text = readyz()
         assert (status, text.splitlines()[0]) == (503, "no Pacemaker can be read")
         assert f"{down.address} " in text
@@ -390,6 +423,7 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         assert pipeline.ended() == 0
 
 
+@pytest.mark.spark
 def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
     with Pipeline(tmp_path, [pacemaker.address]) as pipeline:
         pipeline.start()
@@ -397,19 +431,17 @@ def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
         pipeline.signal(signal.SIGTERM)
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 0
-        assert psutil.wait_procs(started, 20)[1] == []
+        assert psutil.wait_procs(started, DEADLINE_SECS)[1] == []
         assert not (tmp_path / "pipeline-checkpoints").exists()
         assert pipeline.errors() == []
 
 
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
     with Pipeline(tmp_path, []) as pipeline:
-        started = time.monotonic()
         pipeline.start()
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 2
         assert "pacemaker.servers" in pipeline.errors()[-1]
-        assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize("key", ["pipeline.tables.dir", "pipeline.checkpoint.dir"])

@@ -196,7 +196,6 @@ def test_what_the_file_system_refuses_is_not_taken_for_a_second_writer(
     assert "another pipeline" not in str(raised.value)
 
 
-@pytest.mark.spark
 def test_a_second_pipeline_is_refused_until_the_first_has_ended(tmp_path):
     with (
         tables.sole_writer(tmp_path / "tables"),
@@ -208,6 +207,7 @@ def test_a_second_pipeline_is_refused_until_the_first_has_ended(tmp_path):
         pass
 
 
+@pytest.mark.spark
 def test_spark_reads_the_present_rows(spark, tmp_path):
     with pytest.raises(TableError, match="no table 'liveness'"):
         tables.current(spark, tmp_path, "liveness")
