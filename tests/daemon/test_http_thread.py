@@ -19,7 +19,7 @@ def test_pages_are_served_while_the_caller_does_something_else():
     port = int(address_of(listener).rpartition(":")[2])
 
     def ask():
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("GET", "/page")
         return connection.getresponse().read()
 

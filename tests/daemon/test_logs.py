@@ -33,7 +33,7 @@ log.debug("shown now")
 
 def test_one_line_a_record_on_stderr():
     run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout == ""
     first, failed, *traceback, last = run.stderr.splitlines()
@@ -77,7 +77,7 @@ def test_json_is_one_object_a_line_with_fields():
         [sys.executable, "-c", JSON_PROGRAM],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert run.returncode == 1

@@ -58,7 +58,7 @@ def test_a_fresh_session_starts_runs_and_keeps_the_interrupt_handler(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_a_setting_that_spark_refuses_is_one_readable_error(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -130,7 +130,7 @@ def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path,
         from pyspark import SparkContext
         from stormkeeper.daemon.spark import session
         from stormkeeper.errors import EngineError
-        code = "import time; time.sleep(60)"
+        code = "import time; time.sleep(600)"
         bystander = psutil.Popen([sys.executable, "-c", code])
         try:
             session({{"spark.master": "local[1]"}}, "cancelled", cancelled=lambda: {moment})
@@ -147,7 +147,7 @@ def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=150,
         check=False,
     )
     assert done.returncode == 0, done.stderr

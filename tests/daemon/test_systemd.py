@@ -11,7 +11,7 @@ import pytest
 from stormkeeper.daemon.systemd import ServiceManager
 from support.activation import activated
 
-SECS = 20.0
+SECS = 60.0
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -103,7 +103,6 @@ def test_a_server_that_ends_while_it_starts_is_reported_with_its_log(tmp_path):
         server.start()
 
 
-@pytest.mark.timeout(30)
 def test_a_command_that_is_none_is_an_error_and_not_waited_for(tmp_path):
     with pytest.raises(LocalClusterError, match=r"cannot be started with .*null byte"):
         DevZooKeeper(tmp_path, jvm_options=["-Dname=\0"]).start()

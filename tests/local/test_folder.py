@@ -78,7 +78,7 @@ except LocalClusterError as error:
         env={"TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=True,
     )
     assert "File too large" in done.stdout

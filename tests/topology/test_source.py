@@ -238,6 +238,6 @@ def test_reading_a_script_imports_no_pyspark(script):
         f"check(Path({str(script(GOOD))!r})); print('pyspark' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "False"

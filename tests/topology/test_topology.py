@@ -182,6 +182,6 @@ def test_what_is_no_function(topology, lines):
 def test_importing_it_imports_no_pyspark():
     code = "import sys, stormkeeper.topology.plan; print('pyspark' in sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "False"
