@@ -3,10 +3,14 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from typing import Self
 
 from stormkeeper.conf import Address
 from stormkeeper.local import ports
+from support.waiting import DEADLINE_SECS
+
+Pair = tuple[socket.socket, socket.socket]
 
 
 class Proxy:
@@ -21,15 +25,15 @@ class Proxy:
     def __init__(self, target: Address) -> None:
         self._target = target
         self._lock = threading.Lock()
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._pairs: set[Pair] = set()
         self._flowing = threading.Event()
         self._flowing.set()
         self._answering = threading.Event()
         self._answering.set()
-        self._listener = socket.create_server(("127.0.0.1", ports.reserve()))
-        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
-        self._is_cut = False
-        self._accept(self._listener)
+        #: None while it is cut.
+        self._listener: socket.socket | None = None
+        self.address = Address("127.0.0.1", ports.reserve())
+        self.mend()
 
     def __enter__(self) -> Self:
         return self
@@ -41,19 +45,19 @@ class Proxy:
     def cut(self) -> None:
         """Break every connection, and refuse new ones."""
         with self._lock:
-            self._is_cut = True
-            pairs, self._pairs = self._pairs, []
-        # An accept that waits in another thread ends by this, not by close.
-        self._shut(self._listener)
+            listener, self._listener = self._listener, None
+            pairs, self._pairs = self._pairs, set()
+        if listener is not None:
+            # An accept that waits in another thread ends by this, not by close.
+            self._shut(listener)
         for pair in pairs:
-            for side in pair:
-                self._shut(side)
+            self._shut(*pair)
 
     def mend(self) -> None:
         """Take connections again."""
-        self._is_cut = False
-        self._listener = socket.create_server(("127.0.0.1", self.address.port))
-        self._accept(self._listener)
+        listener = socket.create_server((self.address.host, self.address.port))
+        self._listener = listener
+        self._start(self._serve, listener)
 
     def stall(self) -> None:
         """Keep connections open, and pass nothing on until `flow`."""
@@ -74,26 +78,39 @@ class Proxy:
             for client, _server in self._pairs:
                 client.sendall(data)
 
-    def _accept(self, listener: socket.socket) -> None:
-        threading.Thread(target=self._serve, args=(listener,), name="proxy", daemon=True).start()
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=run, args=arguments, name="proxy", daemon=True).start()
 
     def _serve(self, listener: socket.socket) -> None:
-        while True:
+        while listener is self._listener:
             try:
                 client, _ = listener.accept()
-                server = socket.create_connection((self._target.host, self._target.port), 10)
-                server.settimeout(None)
             except OSError:
-                if self._is_cut or listener is not self._listener:
-                    return
                 continue
+            try:
+                server = socket.create_connection(
+                    (self._target.host, self._target.port), DEADLINE_SECS
+                )
+            except OSError:
+                # Nobody is there, and the client must not take that for somebody who is slow.
+                self._shut(client)
+                continue
+            server.settimeout(None)
+            pair = (client, server)
             with self._lock:
-                if not self._is_cut:
-                    self._pairs.append((client, server))
-            for pair in ((client, server, self._flowing), (server, client, self._answering)):
-                threading.Thread(target=self._pass, args=pair, name="proxy", daemon=True).start()
+                # Whoever cuts sees the pairs that there are, and no others.
+                is_there = listener is self._listener
+                if is_there:
+                    self._pairs.add(pair)
+            if not is_there:
+                self._shut(*pair)
+                return
+            self._start(self._pass, pair, client, server, self._flowing)
+            self._start(self._pass, pair, server, client, self._answering)
 
-    def _pass(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
+    def _pass(
+        self, pair: Pair, source: socket.socket, sink: socket.socket, gate: threading.Event
+    ) -> None:
         try:
             while data := source.recv(65536):
                 self._flowing.wait()
@@ -101,11 +118,13 @@ class Proxy:
                 sink.sendall(data)
         except OSError:
             pass
-        self._shut(source)
-        self._shut(sink)
+        with self._lock:
+            self._pairs.discard(pair)
+        self._shut(*pair)
 
     @staticmethod
-    def _shut(side: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            side.shutdown(socket.SHUT_RDWR)
-        side.close()
+    def _shut(*sides: socket.socket) -> None:
+        for side in sides:
+            with contextlib.suppress(OSError):
+                side.shutdown(socket.SHUT_RDWR)
+            side.close()
