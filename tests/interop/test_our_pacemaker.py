@@ -19,8 +19,11 @@ BACK_SECS = 120.0
 
 def need_login(storm_peer, security, say):
     """Skip the test where Storm's client cannot authenticate with Storm's own Pacemaker."""
+    method = security["pacemaker.auth.method"]
     if not storm_peer.logs_in(security):
-        reason = f"its client, its own Pacemaker, {security['pacemaker.auth.method']}: no login"
+        reason = f"its client, its own Pacemaker, {method}: no login"
+        # There is none to fail at: nothing works with these jars, or on this machine.
+        assert method != "NONE", reason
         say(f"{reason}, so none is tried with ours")
         pytest.skip(reason)
 

@@ -37,7 +37,7 @@ appender.stderr.layout.pattern = %d %p %c{1.} %m%n
 _START_SECS = 60.0
 _CHECKS_SECS = 300.0
 _ANSWER_SECS = 120.0
-_STOP_SECS = 30.0
+_STOP_SECS = 60.0
 
 
 class StormPeer:
@@ -167,7 +167,12 @@ class PeerProcess:
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self._line(_START_SECS) == "READY"
+        try:
+            line = self._line(_START_SECS)
+            assert line == "READY", f"not READY: {line!r}"
+        except BaseException:
+            self.kill()
+            raise
 
     @property
     def running(self) -> bool:
