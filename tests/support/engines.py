@@ -18,13 +18,12 @@ from stormkeeper.pacemaker.wire import (
     decode_request,
     encode,
 )
+from support.waiting import DEADLINE_SECS
 
 #: The engines that can be run here.
 ENGINES = ["interpreted"]
 if find_spec("stormkeeper.pacemaker.server._compiled") is not None:
     ENGINES.append("compiled")
-
-_DEADLINE_SECS = 20.0
 
 
 def on_each(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -79,7 +78,7 @@ class Client:
 
     async def send(self, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.sock_sendall(self.socket, data), _DEADLINE_SECS)
+        await asyncio.wait_for(loop.sock_sendall(self.socket, data), DEADLINE_SECS)
 
     async def receive(self, size: int) -> bytes:
         """Receive `size` bytes, or what comes before the end."""
@@ -87,7 +86,7 @@ class Client:
         data = b""
         while len(data) < size:
             piece = await asyncio.wait_for(
-                loop.sock_recv(self.socket, min(size - len(data), 1 << 20)), _DEADLINE_SECS
+                loop.sock_recv(self.socket, min(size - len(data), 1 << 20)), DEADLINE_SECS
             )
             if not piece:
                 break
@@ -149,7 +148,7 @@ class Rig:
 
     async def until(self, condition: Any) -> None:
         """Let the loop run until a condition holds."""
-        async with asyncio.timeout(_DEADLINE_SECS):
+        async with asyncio.timeout(DEADLINE_SECS):
             while not condition():
                 await asyncio.sleep(0.001)
 

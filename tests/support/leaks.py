@@ -22,6 +22,6 @@ def nothing_left_behind() -> Iterator[None]:
     """Fail if more threads or descriptors are open at the end than at the beginning."""
     threads, descriptors = set(threading.enumerate()), _descriptors()
     yield
-    until(lambda: not [t for t in threading.enumerate() if t not in threads], 5.0)
+    until(lambda: not [t for t in threading.enumerate() if t not in threads])
     left = _descriptors() - descriptors
     assert not left, f"descriptors left open: {left}"

@@ -20,10 +20,8 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.local import ports
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
-_START_SECS = 30.0
-_STOP_SECS = 15.0
 _READY = "pacemaker listening on "
 
 
@@ -127,7 +125,7 @@ class PacemakerProcess:
     def wait(self) -> int:
         """Wait for the daemon's end, and return its exit code."""
         assert self._process is not None
-        code = self._process.wait(_STOP_SECS)
+        code = self._process.wait(DEADLINE_SECS)
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._process = None
@@ -156,13 +154,13 @@ class PacemakerProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        deadline = time.monotonic() + _START_SECS
+        deadline = time.monotonic() + DEADLINE_SECS
         line = b""
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 left = deadline - time.monotonic()
-                assert left > 0, f"no ready line in {_START_SECS} s; log: {self.log}"
+                assert left > 0, f"no ready line in {DEADLINE_SECS} s; log: {self.log}"
                 if selector.select(left):
                     piece = os.read(descriptor, 4096)
                     assert piece, f"the Pacemaker ended before it was ready; log: {self.log}"

@@ -20,8 +20,7 @@ from stormkeeper.pacemaker.wire.handshake import (
 )
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize
-
-DEADLINE_SECS = 20.0
+from support.waiting import DEADLINE_SECS
 
 
 class Client:

@@ -21,8 +21,10 @@ from collections.abc import Callable
 from typing import Self
 
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode, encode
+from support.waiting import DEADLINE_SECS
 
-_LIFE_SECS = 30.0
+#: Of a script that nothing ends: longer than anybody waits for what comes of it.
+_LIFE_SECS = 2 * DEADLINE_SECS
 
 
 class ConnectionEndedError(Exception):
@@ -140,7 +142,8 @@ class ScriptedPacemaker:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ended = threading.Event()
         self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept, name="scripted-pacemaker")]
+        self._accepting = threading.Thread(target=self._accept, name="scripted-pacemaker")
+        self._playing: list[threading.Thread] = []
         #: Connections made until now.
         self.connections = 0
         #: What went wrong in scripts, other than that connections ended.
@@ -151,7 +154,7 @@ class ScriptedPacemaker:
         return f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        self._accepting.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -159,13 +162,19 @@ class ScriptedPacemaker:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        # It ends first: no connection comes to the others after that.
+        self._join(self._accepting)
         for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10.0)
-            assert not thread.is_alive()
+        for thread in self._playing:
+            self._join(thread)
         assert not self.errors, self.errors
+
+    @staticmethod
+    def _join(thread: threading.Thread) -> None:
+        thread.join(DEADLINE_SECS)
+        assert not thread.is_alive(), f"{thread.name} goes on after {DEADLINE_SECS} s"
 
     def _accept(self) -> None:
         while not self._ended.is_set():
@@ -178,15 +187,23 @@ class ScriptedPacemaker:
             self.connections += 1
             self._sockets.append(sock)
             thread = threading.Thread(target=self._play, args=(script, sock), name="script")
-            self._threads.append(thread)
             thread.start()
+            self._playing.append(thread)
+
+    def _wrapped(self, tls: ssl.SSLContext, sock: socket.socket) -> ssl.SSLSocket:
+        # Known before the handshake, as that takes as long as the client likes.
+        wrapped = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._sockets.append(wrapped)
+        return wrapped
 
     def _play(self, script: Script, sock: socket.socket) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(sock)
             try:
                 if self._tls is not None:
-                    sock = stack.enter_context(self._tls.wrap_socket(sock, server_side=True))
+                    wrapped = stack.enter_context(self._wrapped(self._tls, sock))
+                    wrapped.do_handshake()
+                    sock = wrapped
                 script(ScriptedConnection(sock, self._ended))
             except (ConnectionEndedError, OSError):
                 pass

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from stormkeeper.conf import Address
+from support.waiting import DEADLINE_SECS
 
 PING, AUTH, CLOSE, SASL = 11, 100, -11, 102
 
@@ -147,40 +148,58 @@ class ScriptedZooKeeper:
         self.peers: list[ScriptedPeer] = []
         #: What scripts failed of, other than that the client went.
         self.failures: list[BaseException] = []
-        self._threads: list[threading.Thread] = []
-        self._start(self._listen)
+        self._playing: list[threading.Thread] = []
+        self._listening = self._start(self._listen)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for sock in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(10)
+        self._shut(self._listener)
+        # It ends first: no connection comes to the others after that.
+        self._join(self._listening)
+        for sock in self._sockets:
+            self._shut(sock)
+        for thread in self._playing:
+            self._join(thread)
         assert not self.failures, self.failures
 
-    def _start(self, run: Callable[..., None], *args: object) -> None:
-        self._threads.append(
-            threading.Thread(target=run, args=args, name="scripted zookeeper", daemon=True)
-        )
-        self._threads[-1].start()
+    @staticmethod
+    def _shut(sock: socket.socket) -> None:
+        # Without the first the end would wait for what the client has still to say.
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+        sock.close()
+
+    @staticmethod
+    def _start(run: Callable[..., None], *args: object) -> threading.Thread:
+        thread = threading.Thread(target=run, args=args, name="scripted zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    @staticmethod
+    def _join(thread: threading.Thread) -> None:
+        thread.join(DEADLINE_SECS)
+        assert not thread.is_alive(), f"{thread.name} goes on after {DEADLINE_SECS} s"
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._listener.accept()
                 self._sockets.append(sock)
-                script = self._scripts[min(len(self._sockets), len(self._scripts)) - 1]
-                self._start(self._run, sock, script)
+                script = self._scripts[min(len(self._playing), len(self._scripts) - 1)]
+                self._playing.append(self._start(self._run, sock, script))
 
     def _run(self, sock: socket.socket, script: Callable[[ScriptedPeer], None]) -> None:
         try:
             if self._context is not None:
-                sock = self._context.wrap_socket(sock, server_side=True)
-                self._sockets.append(sock)
+                # Known before the handshake, as that takes as long as the client likes.
+                wrapped = self._context.wrap_socket(
+                    sock, server_side=True, do_handshake_on_connect=False
+                )
+                self._sockets.append(wrapped)
+                sock = wrapped
+                wrapped.do_handshake()
             peer = ScriptedPeer(sock)
             self.peers.append(peer)
             script(peer)
@@ -189,10 +208,7 @@ class ScriptedZooKeeper:
         except BaseException as error:
             self.failures.append(error)
         finally:
-            # Without this the end would wait for what the client has still to say.
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
+            self._shut(sock)
 
 
 def _buffer(data: bytes) -> bytes:

@@ -11,28 +11,26 @@ daemon. So these end it:
 - KERBEROS: a control message in any case, as its handler knows none.
 - All: a GET_ALL_NODES whose path is no regular expression, if anything is stored.
 
-As a thread, which tells what ended it::
+It runs in a thread, and tells what ended it::
 
     with StormPacemaker("DIGEST", jaas) as storm:
         ...
     assert storm.ended_by is None
-
-As a process, which prints its port and ends with exit code 1:
-``python storm_pacemaker.py DIGEST jaas.conf``.
 """
 
 import asyncio
 import contextlib
 import re
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
 from stormkeeper import conf as configuration
 from stormkeeper.errors import AuthenticationError, StormkeeperError
+from stormkeeper.local import ports
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, decode, encode
 from stormkeeper.pacemaker.wire.handshake import (
     Control,
@@ -42,8 +40,8 @@ from stormkeeper.pacemaker.wire.handshake import (
     token_frame,
 )
 from stormkeeper.sasl import Mechanism, methods
+from support.waiting import DEADLINE_SECS
 
-_START_SECS = 10.0
 _MAX_FRAME = 10_485_760
 
 #: In a regular expression an error to Java, and not to Python.
@@ -261,7 +259,7 @@ class StormPacemaker:
     jaas
         The JAAS file with the server's secrets.
     port
-        Where it listens; 0 for any port that is free, the same one each time that it is started.
+        Where it listens; 0 for any free port, which is reserved for it.
     """
 
     def __init__(self, method: str = "NONE", jaas: Path | None = None, *, port: int = 0) -> None:
@@ -273,7 +271,7 @@ class StormPacemaker:
         self._mechanism = methods.server_mechanism(configuration.defaults().with_values(values))
         self.method = method
         self.host = "127.0.0.1"
-        self.port = port
+        self.port = port or ports.reserve()
         self.store = Store()
         #: Connections made until now.
         self.connections = 0
@@ -299,19 +297,26 @@ class StormPacemaker:
         """Run it in a thread, with nothing stored."""
         self.store = Store()
         self.ended_by = None
-        ready = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self.serve(ready.set)), name="storm-pacemaker"
-        )
+        started: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                asyncio.run(self.serve(lambda: started.set_result(None)))
+            except BaseException as error:
+                if started.done():
+                    raise
+                started.set_exception(error)
+
+        self._thread = threading.Thread(target=run, name="storm-pacemaker")
         self._thread.start()
-        assert ready.wait(_START_SECS)
+        started.result(DEADLINE_SECS)
 
     def stop(self) -> None:
         """Stop it, if it runs; its port is free then."""
         if self._thread is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(self._end.set)
-            self._thread.join(_START_SECS)
+            self._thread.join(DEADLINE_SECS)
             assert not self._thread.is_alive()
             self._thread = None
 
@@ -320,7 +325,6 @@ class StormPacemaker:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
         server = await asyncio.start_server(self._converse, self.host, self.port)
-        self.port = server.sockets[0].getsockname()[1]
         ready()
         await self._end.wait()
         server.close()
@@ -345,9 +349,3 @@ class StormPacemaker:
         finally:
             writer.close()
             self._writers.discard(writer)
-
-
-if __name__ == "__main__":
-    _daemon = StormPacemaker(sys.argv[1], Path(sys.argv[2]) if len(sys.argv) > 2 else None)
-    asyncio.run(_daemon.serve(lambda: print(_daemon.port, flush=True)))
-    sys.exit(f"ended by {_daemon.ended_by}")

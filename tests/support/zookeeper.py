@@ -17,7 +17,7 @@ from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.watches import Watched
 from stormkeeper.state.zookeeper import ZooKeeperState
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 _numbers = itertools.count(1)
 
@@ -52,7 +52,7 @@ def zookeeper_settings(
     return settings
 
 
-def expire_session(state: ZooKeeperState, deadline_secs: float = 30.0) -> None:
+def expire_session(state: ZooKeeperState, deadline_secs: float = DEADLINE_SECS) -> None:
     """End the session of `state` at the server, and wait until a new one has all that it had.
 
     Another client takes the session over and closes it, as only its owner could.

@@ -226,7 +226,7 @@ def test_damage_is_survived(name):
     cls = record_class(name)
     data = bytes.fromhex((PLAIN | COMPRESSED)[name]["hex"])
 
-    @settings(max_examples=60, deadline=2000)
+    @settings(max_examples=60, deadline=None)
     @given(
         st.lists(
             st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), min_size=1, max_size=4
@@ -245,7 +245,7 @@ def test_damage_is_survived(name):
     survives()
 
 
-@settings(deadline=2000)
+@settings(deadline=None)
 @given(st.sampled_from(RECORD_CLASSES), st.binary(max_size=200))
 def test_noise_is_survived(cls, data):
     with contextlib.suppress(SerializationError):

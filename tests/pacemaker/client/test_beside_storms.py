@@ -1,7 +1,5 @@
 """Nothing that clients of ours do ends a Pacemaker of Storm's, whatever its method."""
 
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,7 +15,6 @@ from stormkeeper.pacemaker.client.pool import connect
 from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
-from support import storm_pacemaker
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
 from support.storm_pacemaker import StormPacemaker
@@ -121,18 +118,6 @@ def test_the_stand_in_only_closes_the_connection_where_the_java_daemon_does(stor
         for frames in ([EMPTY_FRAME], [token_frame(b"AP-REQ")], [REQUEST, token_frame(b"no")]):
             assert sent(storm, *frames) is None
         assert storm.connections == 3
-
-
-def test_the_stand_in_as_a_process_ends_with_exit_code_1():
-    command = [sys.executable, storm_pacemaker.__file__, "NONE"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        storm = Address("127.0.0.1", int(process.stdout.readline()))
-        with Client(storm) as client:
-            assert client.ask(MessageType.GET_PULSE, path="/a").pulse.details is None
-            client.socket.sendall(REQUEST)
-            assert client.receive() is None
-        assert process.wait(10.0) == 1
-        assert b"ended by control message SASL_TOKEN_REQUEST" in process.stderr.read()
 
 
 # --- one server -----------------------------------------------------------------------------------
