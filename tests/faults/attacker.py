@@ -14,7 +14,7 @@ from stormkeeper.sasl import Mechanism
 
 #: Longest that a server may take to end a connection that is owed an end, in seconds. Its own
 #: time-outs are set below that, see `SERVER_TIMEOUT_SECS`.
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 
 #: What the servers under abuse allow for a frame, a handshake and a reading, in seconds.
 SERVER_TIMEOUT_SECS: Final = 0.5

@@ -18,6 +18,8 @@ from typing import Any, Final, Self
 #: Requests a second: enough for a 99th percentile, and no load.
 _RATE: Final = 250
 _VALUE: Final = b"I beat " * 400
+#: Longest that the process may take to end, in seconds.
+_END_SECS: Final = 60.0
 
 
 class Bystander:
@@ -38,13 +40,13 @@ class Bystander:
     def __exit__(self, *exc: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait(10)
+        self._process.wait(_END_SECS)
         self._process.stdin.close()  # type: ignore[union-attr]
         self._process.stdout.close()  # type: ignore[union-attr]
 
     def finish(self) -> tuple[list[tuple[float, float]], list[str]]:
         """End it; return (start, seconds) of every request, and what was wrong with any."""
-        output, _ = self._process.communicate(timeout=30)
+        output, _ = self._process.communicate(timeout=_END_SECS)
         told = json.loads(output)
         return [(start, seconds) for start, seconds in told["requests"]], told["wrong"]
 

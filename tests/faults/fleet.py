@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final, Self
 
 _PROCESSES: Final = 2
+#: Longest that a process may take to end, in seconds.
+_END_SECS: Final = 60.0
 
 
 class Fleet:
@@ -52,10 +54,10 @@ class Fleet:
             process.stdin.close()
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(_END_SECS)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(_END_SECS)
 
 
 def _paths(machine: int, workers: int) -> list[str]:

@@ -10,6 +10,7 @@ from stormkeeper.errors import StormkeeperError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import liveness
 from stormkeeper.state import paths
+from support.waiting import DEADLINE_SECS
 
 _LOOK_SECS: Final = 0.5
 #: Longest that a server may take to answer a look before it counts as silent, in seconds.
@@ -49,7 +50,7 @@ class Observer:
     def __exit__(self, *exc: object) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(15)
+            thread.join(DEADLINE_SECS)
 
     def seen_since(self, moment: float) -> set[str]:
         """Return the paths that a server received a pulse of after `moment` (monotonic)."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from stormkeeper.conf import Address
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 HISTORY: Final = "/history"
 
@@ -86,8 +86,8 @@ class Zombie:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()  # also where it is stopped
-        self._process.wait(10)
-        self._reader.join(10)
+        self._process.wait(DEADLINE_SECS)
+        self._reader.join(DEADLINE_SECS)
         self._process.stdin.close()  # type: ignore[union-attr]
         self._process.stdout.close()  # type: ignore[union-attr]
 
