@@ -35,6 +35,10 @@ class MeasurementError(Exception):
     """The generator ended with an error; the message is its last line."""
 
 
+class BusyError(MeasurementError):
+    """The machine did something else meanwhile; another time it may not."""
+
+
 def row(server, op, cell, **figures):
     blank = dict.fromkeys(MEASURED)
     named = {
@@ -52,10 +56,10 @@ def load(server, *arguments, **options):
     process = start_load(server, *arguments, **options)
     found = finish_load(process, float(options.get("seconds", 60)))
     if not found["seconds"]:
-        raise MeasurementError("this machine stood still while it was to be measured: try again")
+        raise BusyError("this machine stood still while it was to be measured: try again")
     made = (found["requests"] + found["unanswered"]) / found["seconds"]
     if made < RATE_KEPT * options.get("rate", 0):
-        raise MeasurementError(f"the generator made {made:,.0f} requests/s only; who else is busy?")
+        raise BusyError(f"the generator made {made:,.0f} requests/s only; who else is busy?")
     return found
 
 

@@ -1,5 +1,9 @@
-"""The generator in C against real servers: what it says must be what was asked of it."""
+"""The generator in C against real servers: what it says must be what was asked of it.
 
+Where time is no matter it makes so many requests (of each connection), however long they take.
+"""
+
+import contextlib
 import shutil
 from types import SimpleNamespace
 
@@ -10,6 +14,7 @@ from pacemaker import compiling, running, servers
 from stormkeeper.local import ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client import PacemakerClient
+from support.waiting import DEADLINE_SECS
 
 pytestmark = [
     pytest.mark.alone,
@@ -31,8 +36,16 @@ def stormkeeper():
         yield server
 
 
+def load(*arguments, **options):
+    """As `running.load`, but tried again, twice, where the machine does something else."""
+    for _ in range(2):
+        with contextlib.suppress(running.BusyError):
+            return running.load(*arguments, **options)
+    return running.load(*arguments, **options)
+
+
 def test_a_closed_loop_measures_both_sides(echo):
-    found = running.load(echo, operation="send", warmup=0.05, seconds=0.2)
+    found = load(echo, operation="send", warmup=0.05, seconds=0.5)
     assert found["requests"] == pytest.approx(found["requests_per_s"] * found["seconds"], rel=0.01)
     assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["p999_ms"] <= found["max_ms"] * 1.01
     assert found["cpu_us"] > 0
@@ -40,16 +53,16 @@ def test_a_closed_loop_measures_both_sides(echo):
 
 
 def test_an_echo_can_be_told_to_store(echo):
-    one = {"operation": "get", "connections": 1, "keys_per_connection": 1, "seconds": 0.3}
+    one = {"operation": "get", "connections": 1, "keys_per_connection": 1, "requests": 10}
     with servers.StoringEcho() as storing:
-        assert running.load(storing, **one)["requests"] > 0
+        assert running.load(storing, **one)["requests"] == 10
     with pytest.raises(running.MeasurementError, match="another value came back"):
         running.load(echo, **one)
 
 
 def test_a_rate_is_kept(echo):
-    found = running.load(echo, operation="send", rate=500, warmup=0.1, seconds=1)
-    assert found["requests"] + found["unanswered"] == pytest.approx(500, rel=0.1)
+    found = load(echo, operation="send", rate=100, warmup=0.1, seconds=2)
+    assert found["requests"] + found["unanswered"] == pytest.approx(200, rel=0.1)
 
 
 def test_what_it_stores_is_what_our_client_reads(stormkeeper):
@@ -70,14 +83,13 @@ def test_what_it_stores_is_what_our_client_reads(stormkeeper):
         operation="children",
         connections=1,
         keys_per_connection=1_000,
-        warmup=0,
-        seconds=0.2,
+        requests=10,
     )
-    assert found["requests"] > 0
+    assert found["requests"] == 10
 
 
 def test_a_rate_that_cannot_be_kept_gives_no_figures(echo):
-    with pytest.raises(running.MeasurementError, match="the generator made"):
+    with pytest.raises(running.BusyError, match="the generator made"):
         running.load(echo, operation="send", rate=50_000_000, warmup=0, seconds=0.3)
 
 
@@ -87,27 +99,29 @@ def test_what_others_keep_comes_back_from_them(kind, operation):
     if shutil.which(kind.name.replace("redis", "redis-server")) is None:
         pytest.skip(f"{kind.name} is not installed")
     with kind() as server:
-        found = running.load(server, operation=operation, warmup=0, seconds=0.1, outstanding=4)
-    assert found["requests"] > 0
+        found = running.load(
+            server, operation=operation, connections=10, requests=40, outstanding=4
+        )
+    assert found["requests"] == 400
 
 
 @pytest.mark.zookeeper
 def test_zookeeper_takes_its_heartbeats(tmp_path):
     with DevZooKeeper(tmp_path) as zookeeper:
         server = SimpleNamespace(port=zookeeper.port, protocol="zookeeper", pids=zookeeper.pid)
-        found = running.load(
+        found = load(
             server,
             operation="send",
             bytes=100,
-            rate=200,
+            rate=50,
             connections=40,
             keys_per_connection=1,
             warmup=0,
-            seconds=0.5,
+            seconds=2,
         )
         assert found["requests"] > 0
         client = KazooClient(str(zookeeper.address))
-        client.start()
+        client.start(timeout=DEADLINE_SECS)
         try:
             topology = "/storm/workerbeats/wc-0-1434561979"
             workers = client.get_children(topology)
@@ -120,7 +134,7 @@ def test_zookeeper_takes_its_heartbeats(tmp_path):
 
 def test_a_value_that_is_not_what_was_sent_ends_it(echo):
     with pytest.raises(running.MeasurementError, match="another value came back"):
-        running.load(echo, operation="get", warmup=0, seconds=0.1)
+        running.load(echo, operation="get", requests=10)
 
 
 def test_a_server_that_is_not_there_is_said(echo):

@@ -27,6 +27,7 @@ from stormkeeper.thrift.serialization import Compression, Release, serialize
 from support.heartbeats import spout
 from support.leaders import lead
 from support.storm_peer import PeerProcess
+from support.waiting import DEADLINE_SECS
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300), pytest.mark.zookeeper]
 
@@ -128,7 +129,7 @@ def read(storm):
 def acls(server, root):
     """Who may do what, by path, wherever Storm's layout has something."""
     client = KazooClient(hosts=str(server.address), auth_data=[("digest", DAEMONS)])
-    client.start(timeout=10)
+    client.start(timeout=DEADLINE_SECS)
     found = {}
 
     def walk(path):

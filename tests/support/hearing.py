@@ -4,6 +4,7 @@ import itertools
 import threading
 
 from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
+from support.waiting import DEADLINE_SECS
 
 _numbers = itertools.count(1)
 
@@ -29,7 +30,9 @@ class Hearing:
         assert not self._state.node_exists(path, watch=True)
         self._state.set_data(path, b"")
         with self._more:
-            assert self._more.wait_for(lambda: last in self._told, 30), "an event was lost"
+            assert self._more.wait_for(lambda: last in self._told, DEADLINE_SECS), (
+                "an event was lost"
+            )
             self._told.remove(last)
         self._state.delete_node(path)
         return list(self._told)
