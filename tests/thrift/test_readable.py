@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.thrift import records as r
@@ -205,7 +205,6 @@ def test_numbers_that_json_lacks_are_null():
     assert to_builtins(r.DebugOptions(samplingpct=float("-inf"))) == {"samplingpct": None}
 
 
-@settings(deadline=None)
 @given(st.sampled_from(RECORD_CLASSES).flatmap(any_record))
 def test_every_record_can_be_shown(record):
     json.dumps(to_builtins(record), allow_nan=False)

@@ -41,7 +41,7 @@ def string(text):
     ids=lambda cls: cls.__name__,
 )
 def test_the_reader_agrees_with_thriftpy2(cls):
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(any_record(cls))
     def agrees(record):
         data = reference_codec.encode(record)
@@ -197,14 +197,15 @@ BOUNDLESS = 2**31 - 1
 def test_announced_lengths_cost_nothing(cls, data, reason):
     decode(records.KillOptions, STOP)
     tracemalloc.start()
-    start = time.process_time()
+    start = time.thread_time()
     try:
         with pytest.raises(SerializationError, match=f"^not an? {cls.__name__}: .*{reason}"):
             decode(cls, data)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert time.process_time() - start < 0.5
+    # To go through as many as are announced would take minutes.
+    assert time.thread_time() - start < 5.0
     assert peak < 2**20
 
 
@@ -249,9 +250,9 @@ def test_only_records_can_be_decoded():
 
 
 def work(data):
-    start = time.process_time()
+    start = time.thread_time()
     decode(records.ClusterWorkerHeartbeat, data)
-    return time.process_time() - start
+    return time.thread_time() - start
 
 
 def test_time_grows_with_the_size_and_not_with_its_square():

@@ -204,7 +204,7 @@ def test_a_heartbeat_is_for_the_storm_that_can_read_it():
 
 @pytest.mark.parametrize("cls", RECORD_CLASSES, ids=lambda cls: cls.__name__)
 def test_every_record_survives_a_round_trip(cls):
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(any_record(cls), st.sampled_from(Compression))
     def survives(record, compression):
         assert deserialize(cls, serialize(record, compression)) == record
@@ -226,7 +226,7 @@ def test_damage_is_survived(name):
     cls = record_class(name)
     data = bytes.fromhex((PLAIN | COMPRESSED)[name]["hex"])
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         st.lists(
             st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), min_size=1, max_size=4
@@ -245,7 +245,6 @@ def test_damage_is_survived(name):
     survives()
 
 
-@settings(deadline=None)
 @given(st.sampled_from(RECORD_CLASSES), st.binary(max_size=200))
 def test_noise_is_survived(cls, data):
     with contextlib.suppress(SerializationError):
