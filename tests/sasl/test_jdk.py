@@ -14,6 +14,7 @@ from stormkeeper.errors import AuthenticationError
 from stormkeeper.local.java import find_java
 from stormkeeper.sasl import methods
 from stormkeeper.sasl.credentials import UserPassword, storm_password, storm_username
+from support.waiting import DEADLINE_SECS
 
 USER = UserPassword(storm_username("nimbus"), storm_password(UserPassword("pmuser", "HUSH")))
 JAR = next(Path(py4j.java_gateway.find_jar_path()).parent.glob("py4j*.jar"))
@@ -73,7 +74,7 @@ def a_jvm(**properties):
         gateway.shutdown()
         process.stdin.close()
         process.kill()
-        process.wait(timeout=10)
+        process.wait(timeout=DEADLINE_SECS)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,13 @@ from stormkeeper.state.zookeeper_settings import Settings
 from support.leaders import fence_of
 from support.pacemaker import PacemakerProcess
 from support.proxy import Proxy
-from support.stores import MemoryStore, PacemakerStore, ZooKeeperStore, settings_for
+from support.stores import (
+    MemoryStore,
+    PacemakerStore,
+    ZooKeeperStore,
+    limit_calls,
+    settings_for,
+)
 from support.zookeeper_requests import TIMES
 
 _turns = itertools.count()
@@ -106,14 +112,19 @@ def leader(session, committed):
 
 @pytest.fixture
 def connect(zookeeper_server, zookeeper_root):
-    """Opens sessions with the shared server, or with another at `address`."""
+    """Opens sessions with the shared server, or with another at `address`.
+
+    A `call_timeout_secs` holds once there is a connection, for which any test has time.
+    """
     sessions = []
 
-    def connect(address=None, **times):
+    def connect(address=None, call_timeout_secs=None, **times):
         settings = settings_for(zookeeper_server, zookeeper_root, **times)
         if address is not None:
             settings = replace(settings, servers=(address,))
         sessions.append(ZooKeeperState(settings))
+        if call_timeout_secs is not None:
+            limit_calls(sessions[-1], call_timeout_secs)
         return sessions[-1]
 
     yield connect

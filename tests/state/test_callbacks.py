@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.storage import ConnectionState, EventType
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 CREATED = EventType.NODE_CREATED
 
@@ -65,7 +65,7 @@ def test_one_may_unregister_another_that_was_still_to_be_told(callbacks):
     last = threading.Event()
     callbacks.register(lambda *_: last.set())
     callbacks.tell_event(CREATED, "/a")
-    assert last.wait(20)
+    assert last.wait(DEADLINE_SECS)
     assert told == []
 
 
@@ -92,17 +92,17 @@ def test_nothing_is_told_after_close():
     def block(*event):
         told.append(event)
         entered.set()
-        leave.wait(20)
+        leave.wait(DEADLINE_SECS)
 
     callbacks.register(block)
     callbacks.tell_event(CREATED, "/a")
     callbacks.tell_event(CREATED, "/b")
-    assert entered.wait(20)
+    assert entered.wait(DEADLINE_SECS)
     closing = threading.Thread(target=callbacks.close)
     closing.start()
     until(lambda: callbacks._closed)
     leave.set()
-    closing.join(20)
+    closing.join(DEADLINE_SECS)
     assert told == [(CREATED, "/a")]
     assert not callbacks._thread.is_alive()
 
@@ -114,11 +114,11 @@ def test_one_that_does_not_return_holds_up_close_for_a_while_only(monkeypatch, c
 
     def block(*_):
         entered.set()
-        leave.wait(20)
+        leave.wait(DEADLINE_SECS)
 
     callbacks.register(block)
     callbacks.tell_event(CREATED, "/a")
-    assert entered.wait(20)
+    assert entered.wait(DEADLINE_SECS)
     callbacks.close()
     assert "a callback still runs" in caplog.text
     leave.set()

@@ -8,7 +8,7 @@ from stormkeeper.errors import StateClosedError
 from stormkeeper.state.storage import ConnectionState
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 
 class TestWatches:
@@ -201,12 +201,12 @@ class TestCallbacks:
 
         def callback(_event, _path):
             entered.set()
-            leave.wait(20)
+            leave.wait(DEADLINE_SECS)
 
         state.register(callback)
         state.get_data("/a", watch=True)
         state.set_data("/a", b"1")
-        assert entered.wait(20)
+        assert entered.wait(DEADLINE_SECS)
         state.set_data("/a", b"2")
         assert state.get_data("/a") == b"2"
         leave.set()
@@ -221,7 +221,7 @@ class TestCallbacks:
         state.register(callback)
         state.get_data("/a", watch=True)
         store.open().set_data("/a", b"")
-        assert closed.wait(20)
+        assert closed.wait(DEADLINE_SECS)
 
 
 class TestSessions:

@@ -13,7 +13,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.local.java import find_java
 from stormkeeper.state import fences, locks, paths
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -35,7 +35,7 @@ def jvm():
     gateway.shutdown()
     process.stdin.close()
     process.kill()
-    process.wait(timeout=10)
+    process.wait(timeout=DEADLINE_SECS)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from stormkeeper.state.zookeeper import ZooKeeperState
 from support.hearing import Hearing
 from support.outgoing import connected_from
 from support.stores import settings_for
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -72,7 +72,7 @@ def test_of_transactions_that_expect_the_same_version_one_happens(sessions):
 
         def write(session, version=version, together=together):
             transaction = session.transaction().set_data("/a", b"", version)
-            together.wait(20)
+            together.wait(DEADLINE_SECS)
             try:
                 return transaction.commit()
             except TransactionError as error:

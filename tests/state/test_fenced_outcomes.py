@@ -13,7 +13,7 @@ from support.interposed import Interposed
 from support.leaders import fence_of
 from support.proxy import Proxy
 from support.stores import settings_for
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 
 class TestInMemory:
@@ -194,7 +194,7 @@ class TestNetworkCut:
         write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
         until(lambda: other.node_exists("/a"))
         proxy.cut()
-        assert isinstance(write.exception(30), OutcomeUnknownError)
+        assert isinstance(write.exception(DEADLINE_SECS), OutcomeUnknownError)
         proxy.flow()
         proxy.mend()
         until(lambda: state.connection is ConnectionState.CONNECTED)
@@ -210,7 +210,7 @@ class TestNetworkCut:
         until(lambda: state._connection._client._pending)
         proxy.cut()
         proxy.flow()
-        assert isinstance(write.exception(30), OutcomeUnknownError)
+        assert isinstance(write.exception(DEADLINE_SECS), OutcomeUnknownError)
         proxy.mend()
         until(lambda: state.connection is ConnectionState.CONNECTED)
         other.sync_path("/")
@@ -218,7 +218,7 @@ class TestNetworkCut:
         leader.set_data("/a", b"y")
 
     def test_a_write_that_was_never_sent_says_so(self, connect, proxy):
-        state = connect(proxy.address, call_timeout_secs=1.0)
+        state = connect(proxy.address, call_timeout_secs=1.5)
         leader = FencedClusterState(state, fence_of(state))
         proxy.cut()
         until(lambda: state.connection is ConnectionState.SUSPENDED)
@@ -251,7 +251,7 @@ class TestNetworkCut:
         proxy.cut()
         proxy.flow()
         proxy.mend()
-        assert deletion.exception(30) is None
+        assert deletion.exception(DEADLINE_SECS) is None
         assert not other.node_exists("/top")
 
 

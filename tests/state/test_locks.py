@@ -21,6 +21,7 @@ from stormkeeper.state.locks import Lock, in_line, predecessor
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 from support.interposed import Interposed
+from support.waiting import DEADLINE_SECS
 
 GUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
@@ -159,7 +160,7 @@ class TestTheQueue:
         # Nobody is woken who is not next.
         locks.take(store.open())
         locks.give_up(store.open(), first)
-        assert told.get(timeout=10) == (EventType.NODE_DELETED, first.path)
+        assert told.get(timeout=DEADLINE_SECS) == (EventType.NODE_DELETED, first.path)
         assert locks.before(state, second, watch=True) is None
 
     def test_a_revoked_one_keeps_its_place(self, store, state):

@@ -14,7 +14,7 @@ from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper import ZooKeeperState
 from support.leaders import fence_of
-from support.pacemaker import PacemakerProcess
+from support.pacemaker import PacemakerProcess, nobody
 
 PATH = "/workerbeats/wc-1/s-6700"
 
@@ -124,8 +124,7 @@ def test_a_leader_deletes_pulses_though_no_pacemaker_knows_its_lock(open_state):
 
 
 def test_without_a_pacemaker_all_else_goes_on(open_state):
-    with PacemakerProcess() as process:
-        gone = Address(process.host, process.port)
+    gone = nobody()
     state = open_state([gone], try_timeout=0.1, retries=1, deadline=1.0, write_deadline=1.0)
     with pytest.raises(PacemakerUnavailableError):
         state.set_worker_hb(PATH, b"beat")

@@ -30,7 +30,7 @@ from support.secure_zookeeper import (
     sasl_conf,
     topology_conf,
 )
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 from support.zookeeper import expire_session
 
 pytestmark = pytest.mark.zookeeper
@@ -311,7 +311,7 @@ def test_a_worker_does_not_make_the_root(open_state, server, zookeeper_server, z
     with pytest.raises(NoNodeError, match=f"there is nothing at {zookeeper_root} in ZooKeeper"):
         open_state(server, topology_conf(WORKER), SUPER, role=Role.WORKER)
     other = KazooClient(hosts=str(zookeeper_server.address))
-    other.start(timeout=30)
+    other.start(timeout=DEADLINE_SECS)
     try:
         assert other.exists(zookeeper_root) is None
     finally:
@@ -381,7 +381,7 @@ def test_with_tls_and_sasl(elsewhere, open_state, tmp_path):
     assert granted(state, "/storms") == {BY_SASL}
 
 
-QUICK = {"storm.zookeeper.connection.timeout": 1_500}
+QUICK = {"storm.zookeeper.connection.timeout": 3_000}
 
 
 def test_a_server_that_is_not_trusted_is_named_at_the_start(secured, open_state, tmp_path):

@@ -13,7 +13,8 @@ from stormkeeper.state.zookeeper_connection import Connection
 from stormkeeper.state.zookeeper_security import Security
 from stormkeeper.state.zookeeper_settings import Settings
 from support.scripted_zookeeper import SASL, ScriptedZooKeeper
-from support.waiting import until
+from support.stores import limit_calls
+from support.waiting import DEADLINE_SECS, until
 from support.zookeeper_requests import TIMES, reads, values
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
@@ -125,7 +126,7 @@ class TestAuthentication:
             ScriptedZooKeeper(broken) as server,
             pytest.raises(StateUnavailableError, match="hung up during SASL"),
         ):
-            connection_to(server.address, security=self.security(), call_timeout_secs=1.0)
+            connection_to(server.address, security=self.security(), call_timeout_secs=2.0)
 
     def test_a_digest_that_is_refused(self, connection_to):
         def script(peer):
@@ -173,14 +174,13 @@ class TestAuthentication:
         drop = threading.Event()
 
         def first(peer):
-            threading.Thread(target=lambda: (drop.wait(20), peer.hang_up())).start()
+            threading.Thread(target=lambda: (drop.wait(DEADLINE_SECS), peer.hang_up())).start()
             self.authenticate(peer)
 
         security = Security(mechanism=mechanism, identities=("sasl:nimbus",))
         with ScriptedZooKeeper(first, self.authenticate) as server:
-            connection = connection_to(
-                server.address, security=security, call_timeout_secs=1.0, retry_ceiling_secs=0.2
-            )
+            connection = connection_to(server.address, security=security, retry_ceiling_secs=0.2)
+            limit_calls(connection, 1.0)
             drop.set()
             until(lambda: connection._refused is not None)
             until(lambda: not connection._handler.loop.is_alive())

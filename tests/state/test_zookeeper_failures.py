@@ -21,9 +21,9 @@ from stormkeeper.state.zookeeper_connection import WINDOW
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
-from support.stores import settings_for
-from support.waiting import until
-from support.zookeeper import expire_session
+from support.stores import limit_calls, settings_for
+from support.waiting import DEADLINE_SECS, until
+from support.zookeeper import expire_behind_cut, expire_session
 
 pytestmark = pytest.mark.zookeeper
 
@@ -61,7 +61,7 @@ class TestServerAway:
 
     @pytest.fixture
     def state(self, own_server):
-        state = ZooKeeperState(settings_for(own_server, "/storm", call_timeout_secs=1.5))
+        state = ZooKeeperState(settings_for(own_server, "/storm", session_timeout_secs=20.0))
         yield state
         state.close()
 
@@ -74,6 +74,7 @@ class TestServerAway:
         heard.forget()
         own_server.stop()
         until(lambda: state.connection is SUSPENDED)
+        limit_calls(state, 1.5)
         calls = [
             lambda: state.get_data("/a"),
             lambda: state.get_data("/a", watch=True),
@@ -101,7 +102,8 @@ class TestServerAway:
         ):
             with pytest.raises(StateUnavailableError, match="SUSPENDED"):
                 call()
-        assert time.monotonic() - began < 10 * 3 * 1.0
+        assert time.monotonic() - began < DEADLINE_SECS
+        limit_calls(state, 10.0)
         own_server.start()
         until(lambda: state.connection is CONNECTED)
         # What failed for want of a connection does not happen later; the session lived on.
@@ -121,13 +123,14 @@ class TestServerAway:
         waiting = threading.Thread(target=lambda: answers.append(state.get_data("/a")))
         waiting.start()
         own_server.start()
-        waiting.join(30)
+        waiting.join(DEADLINE_SECS)
         assert answers == [b"0"]
         state.close()
 
     def test_a_server_that_does_not_answer(self, own_server, state):
         state.set_data("/a", b"0")
         suspend(own_server)
+        limit_calls(state, 2.0)
         try:
             for call in (
                 lambda: state.get_data("/a"),
@@ -139,6 +142,7 @@ class TestServerAway:
                     call()
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
+        limit_calls(state, 10.0)
         # What was asked while it could not answer is done now.
         until(lambda: is_read_as(state, "/a", None))
 
@@ -147,9 +151,7 @@ class TestServerAway:
 
         What the system has taken for it, may be.
         """
-        state = ZooKeeperState(
-            settings_for(own_server, "/storm", session_timeout_secs=60.0, call_timeout_secs=2.0)
-        )
+        state = ZooKeeperState(settings_for(own_server, "/storm", session_timeout_secs=60.0))
         client, ended = state._connection._client, {}
 
         def write(number):
@@ -160,6 +162,7 @@ class TestServerAway:
 
         state.mkdirs("/w")
         suspend(own_server)
+        limit_calls(state, 2.0)
         try:
             with ThreadPoolExecutor(40) as pool:
                 list(pool.map(write, range(40)))
@@ -172,6 +175,7 @@ class TestServerAway:
             assert not client._queue
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
+        limit_calls(state, 10.0)
         assert len(ended) == 40
         assert set(ended.values()) == {OutcomeUnknownError, StateUnavailableError}
         until(lambda: is_read_as(state, "/w", b"\x07"))
@@ -216,7 +220,7 @@ class TestServerAway:
         until(lambda: state.connection is SUSPENDED and not own_server.running)
         own_server.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(DEADLINE_SECS)
         assert len(outcomes) == len(threads)
         # Safe to repeat, so they were.
         assert outcomes["read"] == b"0"
@@ -231,7 +235,7 @@ class TestServerAway:
         state.close()
 
     def test_close_does_not_wait_for_a_server_that_is_away(self, own_server):
-        state = ZooKeeperState(settings_for(own_server, "/storm", call_timeout_secs=30.0))
+        state = ZooKeeperState(settings_for(own_server, "/storm", call_timeout_secs=120.0))
         own_server.stop()
         until(lambda: state.connection is SUSPENDED)
         outcome = []
@@ -246,8 +250,8 @@ class TestServerAway:
         reading.start()
         began = time.monotonic()
         state.close()
-        assert time.monotonic() - began < 15
-        reading.join(5)
+        assert time.monotonic() - began < DEADLINE_SECS
+        reading.join(DEADLINE_SECS)
         assert "was closed" in outcome[0]
 
 
@@ -319,9 +323,8 @@ class TestNetworkCut:
             other.set_data(path, b"1")
         until(lambda: told == set(everyone))
 
-    def test_a_session_that_expires_meanwhile(self, connect, proxy):
-        state = connect(proxy.address, session_timeout_secs=1.0)
-        other = connect()
+    def test_a_session_that_expires_meanwhile(self, connect, proxy, zookeeper_server):
+        state, other = connect(proxy.address), connect()
         state.set_ephemeral_node("/supervisors/s-1", b"mine")
         state.set_data("/a", b"0")
         heard = Hearing(state)
@@ -329,6 +332,7 @@ class TestNetworkCut:
         heard.forget()
         former = state.session_id
         proxy.cut()
+        expire_behind_cut(state, zookeeper_server)
         until(lambda: other.get_children("/supervisors") == [])
         assert state.connection is SUSPENDED
         other.set_data("/a", b"1")
@@ -350,7 +354,7 @@ class TestNetworkCut:
             until(lambda: state._connection._client._pending)
             proxy.cut()
             with pytest.raises(OutcomeUnknownError, match=r"SUSPENDED.*earlier attempt"):
-                deletion.result(30)
+                deletion.result(DEADLINE_SECS)
         proxy.flow()
 
     def test_an_outage_leaves_nothing_to_be_done_after_it(self, connect, proxy):
@@ -358,7 +362,7 @@ class TestNetworkCut:
 
         Each write makes a node of its own, alone or in a transaction.
         """
-        state, other = connect(proxy.address, call_timeout_secs=0.3), connect()
+        state, other = connect(proxy.address), connect()
         state.mkdirs("/w")
         client, stop = state._connection._client, threading.Event()
         never, waiting = [], []
@@ -387,11 +391,13 @@ class TestNetworkCut:
             for worker in range(8):
                 pool.submit(call, worker)
             for _ in range(6):
+                limit_calls(state, 0.3)
                 proxy.cut()
                 until(lambda: state.connection is not CONNECTED)
                 most = len(never) + 8
                 until(lambda most=most: len(never) >= most)
                 assert len(client._queue) + len(client._pending) == 0
+                limit_calls(state, 10.0)
                 proxy.mend()
                 until(lambda: is_read_as(state, "/none", None))
         # One of each who calls. What was sent waits for its answer, or the end of the connection.
@@ -399,11 +405,13 @@ class TestNetworkCut:
         other.sync_path("/w")
         assert not {path.removeprefix("/w/") for path in never} & set(other.get_children("/w"))
 
-    def test_a_registration_that_another_process_took_over(self, connect, proxy, caplog):
-        state = connect(proxy.address, session_timeout_secs=1.0)
-        other = connect()
+    def test_a_registration_that_another_process_took_over(
+        self, connect, proxy, zookeeper_server, caplog
+    ):
+        state, other = connect(proxy.address), connect()
         state.set_ephemeral_node("/s", b"mine")
         proxy.cut()
+        expire_behind_cut(state, zookeeper_server)
         until(lambda: not other.node_exists("/s"))
         other.set_ephemeral_node("/s", b"theirs")
         proxy.mend()
@@ -415,15 +423,15 @@ class TestNetworkCut:
         until(lambda: state.unregistered == [])
 
     def test_one_registration_that_cannot_be_made_again_does_not_keep_the_others(
-        self, connect, proxy, caplog
+        self, connect, proxy, zookeeper_server, caplog
     ):
-        state = connect(proxy.address, session_timeout_secs=1.0)
-        other = connect()
+        state, other = connect(proxy.address), connect()
         for path in ("/a", "/b", "/c"):
             state.set_ephemeral_node(path, b"mine")
         heard = Hearing(state)
         state.get_data("/watched", watch=True)
         proxy.cut()
+        expire_behind_cut(state, zookeeper_server)
         until(lambda: not any(other.node_exists(path) for path in ("/a", "/b", "/c")))
         other.set_data("/b/child", b"in the way")
         other.set_data("/watched", b"")
@@ -489,6 +497,7 @@ class TestNetworkCut:
         with pytest.raises(StateUnavailableError):
             state.get_data("/a")
         until(lambda: state.connection is SUSPENDED)
+        limit_calls(state, 10.0)
         proxy.flow()
         until(lambda: state.connection is CONNECTED)
         until(lambda: is_read_as(state, "/a", None))
@@ -533,7 +542,7 @@ def test_registrations_and_expiry_at_once(connect):
         until(lambda before=before: len(last) > before + 20)
         expire_session(state)
     stop.set()
-    registering.join(20)
+    registering.join(DEADLINE_SECS)
     until(lambda: other.get_data("/s") == str(last[-1]).encode())
     until(lambda: state._registered_in == state.session_id)
     assert other.get_data("/s") == str(last[-1]).encode()

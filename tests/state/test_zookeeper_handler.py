@@ -7,6 +7,7 @@ from kazoo.handlers.utils import selector_select
 from stormkeeper.conf import Address
 from stormkeeper.state.zookeeper_handler import Handler
 from stormkeeper.state.zookeeper_settings import Settings
+from support.pacemaker import nobody
 
 
 @pytest.fixture
@@ -56,5 +57,6 @@ def test_a_connection_that_is_refused_leaves_no_socket(handler):
         address = listener.getsockname()
         with handler.create_connection(address, "localhost", 5.0) as connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    absent = nobody()
     with pytest.raises(ConnectionRefusedError):
-        handler.create_connection(address, "localhost", 5.0)
+        handler.create_connection((absent.host, absent.port), "localhost", 5.0)

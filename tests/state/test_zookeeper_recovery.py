@@ -13,7 +13,8 @@ from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_settings import Settings
 from support.scripted_zookeeper import CLOSE, ScriptedZooKeeper
-from support.waiting import until
+from support.stores import limit_calls
+from support.waiting import DEADLINE_SECS, until
 
 CREATE, EXISTS, GET, LIST = 1, 3, 4, 12
 NO_NODE, NO_AUTH, NO_CHILDREN, INVALID_ACL, AUTH_FAILED = -101, -102, -108, -114, -115
@@ -75,12 +76,13 @@ def test_registrations_may_take_longer_together_than_one_call(connect):
 
     def slow(peer):
         peer.greet(session=2)
-        serve(peer, secs=0.1)
+        serve(peer, secs=0.15)
 
     with ScriptedZooKeeper(first, expired, slow) as server:
-        state = connect(server, call_timeout_secs=1.0)
+        state = connect(server)
         for path in registered:
             state.set_ephemeral_node(path, b"mine")
+        limit_calls(state, 2.0)
         server.peers[0].hang_up()
         until(lambda: state._registered_in == 2)
         made = [asked.path for asked in server.peers[2].asked if asked.type == CREATE]
@@ -366,7 +368,7 @@ def test_a_connection_that_is_made_when_the_time_to_wait_for_one_is_up_is_looked
         serve(peer, there=("/", "/a"))
 
     def later(peer):
-        assert waiting.wait(30.0)
+        assert waiting.wait(DEADLINE_SECS)
         script(peer)
 
     def wait_in_vain(secs):

@@ -33,7 +33,7 @@ from stormkeeper.state.zookeeper_transactions import commit
 from support.proxy import Proxy
 from support.scripted_zookeeper import ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 from support.zookeeper import expire_session
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
@@ -160,7 +160,7 @@ class TestOutcomes:
         until(lambda: other.get_children("/"))
         proxy.cut()
         with pytest.raises(OutcomeUnknownError, match="may have been done or not"):
-            outcome.result(30)
+            outcome.result(DEADLINE_SECS)
         proxy.flow()
         proxy.mend()
         until(lambda: state.connection is CONNECTED)

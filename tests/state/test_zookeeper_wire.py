@@ -29,7 +29,7 @@ from stormkeeper.state.zookeeper_wire import Wire
 from support.certificates import certificates
 from support.scripted_zookeeper import AUTH, CLOSE, ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 from support.zookeeper_requests import TIMES, paths, reads, values
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
@@ -267,7 +267,7 @@ class TestWriting:
             assert answers.wait(2, connection.deadline())
             assert values(answers.all()[:1]) == ["/a"]
             assert isinstance(answers.all()[1], kazoo_errors.ConnectionLoss)
-            assert over.wait(20)
+            assert over.wait(DEADLINE_SECS)
             assert [asked.type for asked in server.peers[0].asked] == [GetData.type, CLOSE]
 
     def test_what_cannot_be_written_fails_alone(self, connection_to):
@@ -370,7 +370,7 @@ def test_nothing_stays_queued_of_a_connection_that_ends_at_that_moment(state):
         client._session_callback(KeeperState.CONNECTED)
         answers = Answers(reads(paths(3)))
         wire.submit(Requests(answers.requests(0, 3)))
-        ending.join(20)
+        ending.join(DEADLINE_SECS)
     assert not client._queue
     assert [type(answer) for answer in answers.all()] == [NotSentError] * 3
 
@@ -469,13 +469,13 @@ class TestARealServer:
         before = client.exists_async("/zookeeper")
         authenticated = client.add_auth_async("digest", "u:p")
         after = client.exists_async("/zookeeper")
-        assert before.get(timeout=20).version >= 0
-        assert authenticated.get(timeout=20) is True
-        assert after.get(timeout=20).version >= 0
+        assert before.get(timeout=DEADLINE_SECS).version >= 0
+        assert authenticated.get(timeout=DEADLINE_SECS) is True
+        assert after.get(timeout=DEADLINE_SECS).version >= 0
 
     def test_what_was_asked_before_the_end_is_answered(self, connection_to, zookeeper_server):
         client = connection_to(zookeeper_server.address)._client
         asked = [client.exists_async("/zookeeper") for _ in range(1500)]
         client.stop()
         for answer in asked:
-            assert answer.get(timeout=20) is not None
+            assert answer.get(timeout=DEADLINE_SECS) is not None

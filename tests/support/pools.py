@@ -4,8 +4,8 @@ import time
 
 from stormkeeper.conf import Address
 
-#: Seconds that a try of these pools takes.
-TRY = 0.5
+#: Seconds that a try of these pools takes: more than a well server may be kept from answering.
+TRY = 2.0
 
 
 def address(server):

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stormkeeper.conf import Address
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
@@ -10,6 +11,7 @@ from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper_connection import Connection
 from stormkeeper.state.zookeeper_settings import Settings
 from support.zookeeper import expire_session
 
@@ -96,3 +98,9 @@ def settings_for(server: DevZooKeeper, root: str, **changes: float) -> Settings:
         **changes,
     }
     return Settings(servers=(server.address,), root=root, **times)
+
+
+def limit_calls(whose: ZooKeeperState | Connection, secs: float) -> None:
+    """Give calls of a session `secs` from now on; it may have had more to connect."""
+    connection = whose if isinstance(whose, Connection) else whose._connection
+    connection._settings = replace(connection._settings, call_timeout_secs=secs)

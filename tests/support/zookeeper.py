@@ -55,7 +55,7 @@ def zookeeper_settings(
 def expire_session(state: ZooKeeperState, deadline_secs: float = DEADLINE_SECS) -> None:
     """End the session of `state` at the server, and wait until a new one has all that it had.
 
-    Another client takes the session over and closes it, as only its owner could.
+    Another client takes the session over and closes it.
     """
     connection = state._connection
     former = connection.session_id
@@ -67,10 +67,7 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = DEADLINE_SECS) 
     deadline = time.monotonic() + deadline_secs
     while connection.session_id == former:
         assert time.monotonic() < deadline, f"the session lives on after {deadline_secs} s"
-        thief = KazooClient(hosts=connection.ensemble, client_id=identity)
-        thief.start(timeout=deadline_secs)
-        thief.stop()
-        thief.close()
+        _close_session(connection.ensemble, identity, deadline_secs)
         # Its owner may have it back before the thief could close it.
         with contextlib.suppress(AssertionError):
             until(lambda: connection.session_id != former, 3.0)
@@ -79,6 +76,22 @@ def expire_session(state: ZooKeeperState, deadline_secs: float = DEADLINE_SECS) 
     assert told.wait(deadline_secs), "nobody was told that events may be missed"
     state.unregister(registration)
     until(lambda: _is_restored(state), deadline_secs)
+
+
+def expire_behind_cut(state: ZooKeeperState, server: DevZooKeeper) -> None:
+    """End the session of `state`, which cannot reach `server` now, as if its time were over."""
+    connection, client = state._connection, state._connection._client
+    until(lambda: connection.state is ConnectionState.SUSPENDED)
+    identity = (client._session_id, client._session_passwd)
+    _close_session(str(server.address), identity, DEADLINE_SECS)
+
+
+def _close_session(hosts: str, identity: tuple[int, bytes], deadline_secs: float) -> None:
+    """Take a session over, and close it, as only its owner could."""
+    thief = KazooClient(hosts=hosts, client_id=identity)
+    thief.start(timeout=deadline_secs)
+    thief.stop()
+    thief.close()
 
 
 def _is_restored(state: ZooKeeperState) -> bool:

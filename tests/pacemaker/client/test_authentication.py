@@ -1,7 +1,6 @@
 """Authentication in the course of a client's life: states and deadlines, then real sockets."""
 
 import threading
-import time
 
 import pytest
 from hypothesis import settings
@@ -32,7 +31,7 @@ from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 REFUSED = Message(MessageType.NOT_AUTHORIZED, 0)
 
@@ -422,11 +421,9 @@ def test_a_wrong_password_is_an_error_at_once_and_not_eleven_tries():
     with (
         ScriptedPacemaker(Digest(b"another")) as peer,
         PacemakerClient(peer.address, identity=identity()) as client,
+        pytest.raises(NotAuthorizedError, match="PacemakerDigest"),
     ):
-        started = time.monotonic()
-        with pytest.raises(NotAuthorizedError, match="PacemakerDigest"):
-            client.get_pulse("/a")
-        assert time.monotonic() - started < 5.0
+        client.get_pulse("/a")
     assert peer.connections == 2
 
 
@@ -446,7 +443,7 @@ def test_a_step_that_hangs_holds_up_neither_the_deadline_nor_other_servers():
 
     class Hanging(Fake):
         def start(self):
-            go_on.wait(30.0)
+            go_on.wait(DEADLINE_SECS)
 
     with (
         ScriptedPacemaker(Digest()) as hung,

@@ -16,7 +16,7 @@ from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_f
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
 from support.storm_pacemaker import StormPacemaker
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 PULSE = "/workerbeats/wc-1-1700000000/node-6700"
 OTHER = "/workerbeats/wc-2-1700000000/node-6700"
@@ -80,7 +80,7 @@ def sent(storm, *frames):
             client.socket.sendall(frame)
             if frame is not frames[-1]:
                 client.receive()
-        client.socket.settimeout(10.0)
+        client.socket.settimeout(DEADLINE_SECS)
         try:
             while client.socket.recv(4096):
                 pass

@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.pacemaker.client.dialer import Dialer
 from support.pacemaker import nobody
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 V4 = socket.AF_INET
 
@@ -31,7 +31,7 @@ def dialer(selector, port, host="127.0.0.1", **options):
 
 def connected(dialer):
     """Poll until there is a connection, and close it."""
-    made = until(dialer.poll, 5.0)
+    made = until(dialer.poll)
     with made:
         return made.getpeername()
 
@@ -49,7 +49,7 @@ def test_nobody_there(selector):
     dial = dialer(selector, nobody().port)
     dial.start()
     with pytest.raises(ConnectionRefusedError):
-        until(dial.poll, 5.0)
+        until(dial.poll)
     assert not selector.get_map()
 
 
@@ -114,7 +114,7 @@ def test_a_slow_lookup_blocks_nobody_and_serves_the_next_attempt(selector, liste
 
     def slow():
         lookups.append(1)
-        answer.wait(10.0)
+        answer.wait(DEADLINE_SECS)
         return [(V4, listener.getsockname())]
 
     dial = dialer(selector, 1, "name", resolve=names(slow))
@@ -136,7 +136,7 @@ def test_a_name_without_an_address_is_an_error_each_time(selector):
     for _ in range(2):
         dial.start()
         with pytest.raises(OSError, match="Name or service not known"):
-            until(dial.poll, 5.0)
+            until(dial.poll)
 
 
 def test_a_lookup_that_ends_wakes_whoever_polls(selector, listener):
@@ -151,7 +151,7 @@ def test_a_lookup_that_ends_wakes_whoever_polls(selector, listener):
         resolve=names(lambda: found),
     )
     dial.start()
-    assert awake.wait(5.0)
+    assert awake.wait(DEADLINE_SECS)
     assert connected(dial) == listener.getsockname()
 
 
@@ -160,7 +160,7 @@ def test_a_name_that_no_name_server_can_be_asked_for(selector, host):
     dial = dialer(selector, 1, host)
     dial.start()
     with pytest.raises(socket.gaierror, match="no host name"):
-        until(dial.poll, 5.0)
+        until(dial.poll)
 
 
 def test_a_lookup_that_fails_of_a_defect_ends_the_attempt(selector, caplog):
@@ -173,7 +173,7 @@ def test_a_lookup_that_fails_of_a_defect_ends_the_attempt(selector, caplog):
     for _ in range(2):
         dial.start()
         with pytest.raises(OSError, match="a defect of Stormkeeper, ValueError"):
-            until(dial.poll, 5.0)
+            until(dial.poll)
     assert [str(record.exc_info[1]) for record in caplog.records] == ["on purpose"] * 2
 
 

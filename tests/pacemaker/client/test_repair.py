@@ -26,7 +26,7 @@ def repair_of(stack):
         clients = {}
         for script in scripts:
             peer = stack.enter_context(ScriptedPacemaker(script))
-            client = stack.enter_context(PacemakerClient(peer.address))
+            client = stack.enter_context(PacemakerClient(peer.address, try_timeout=5.0))
             clients[client.address] = client
         repair = Repair(clients, name="the repair", first_secs=0.2)
         stack.callback(repair.close)
@@ -59,12 +59,12 @@ def test_a_thread_does_it_where_nobody_asks_and_ends_when_all_is_done(repair_of)
     assert not is_running()
     repair.remember(client.address, PULSE, "/w")
     assert is_running()
-    until(lambda: not java.store, 5.0)
+    until(lambda: not java.store)
     assert other.asked == [], "it missed nothing"
-    until(lambda: not is_running(), 10.0)
+    until(lambda: not is_running())
     java.store = {"/w": b""}
     repair.remember(client.address, PULSE, "/w")
-    until(lambda: not java.store, 5.0)
+    until(lambda: not java.store)
 
 
 def test_it_goes_on_until_the_server_answers(repair_of):
@@ -81,7 +81,7 @@ def test_it_goes_on_until_the_server_answers(repair_of):
 
     repair, (client,) = repair_of(later)
     repair.remember(client.address, SUBTREE, "/w")
-    until(lambda: not java.store, 15.0)
+    until(lambda: not java.store)
     assert len(tries) == 3
 
 
@@ -89,8 +89,8 @@ def test_a_refusal_ends_it(repair_of, caplog):
     repair, (client,) = repair_of(refusing)
     repair.remember(client.address, SUBTREE, "/w")
     repair.make_good(client)
-    until(lambda: "DELETE_PATH /w is not made good" in caplog.text, 5.0)
-    until(lambda: not is_running(), 10.0)
+    until(lambda: "DELETE_PATH /w is not made good" in caplog.text)
+    until(lambda: not is_running())
 
 
 def test_a_pulse_on_its_way_ends_the_delete(repair_of):

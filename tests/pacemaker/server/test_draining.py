@@ -11,6 +11,7 @@ import pytest
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.certificates import certificates, tls_conf
 from support.engines import ENGINES
+from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
 from support.waiting import until
 
@@ -42,7 +43,7 @@ def test_what_has_come_is_answered_before_the_end(start_pacemaker, engine):
         assert busy.receive() is None
         assert idle.receive() is None
         assert server.wait() == 0
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
     assert "stopping: 3 connections" in server.log
     deafs = 1 if tls is None else 0
     assert f"stopped: 3 connections had been open, answers not taken by {deafs}\n" in server.log
@@ -85,17 +86,29 @@ def connects(server):
         return False
 
 
-def test_a_second_signal_ends_it_at_once_unless_it_is_the_same(start_pacemaker):
-    server = start_pacemaker()
-    with Client(server) as deaf:
+class PatientPacemaker(PacemakerProcess):
+    """A daemon that waits for answers to be taken as long as any test lasts."""
+
+    program = (
+        "-c",
+        "from stormkeeper.pacemaker.server import serving\n"
+        "serving.DRAIN = 600.0\n"
+        "from stormkeeper.cli import main; main()",
+    )
+
+
+def test_a_second_signal_ends_it_at_once_unless_it_is_the_same():
+    with PatientPacemaker() as server, Client(server) as deaf:
         deaf.send("/large", bytes(1_000_000))
         deaf.socket.sendall(encode(Message(MessageType.GET_PULSE, 1, path="/large")) * 100)
         until(lambda: deaf.socket.recv(1))
+        server.suspend()  # so that both signals are there at once, and so the same
         os.kill(server.pid, signal.SIGTERM)
+        os.kill(server.pid, signal.SIGINT)
+        server.resume()
         until(lambda: "stopping" in server.log)
-        os.kill(server.pid, signal.SIGINT)  # within a second: the same
         time.sleep(1.2)
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait() == 128 + signal.SIGTERM
-    assert server.log.count("ended at once by one more SIGTERM") == 1
-    assert "Traceback" not in server.log
+        assert server.log.count("ended at once by one more SIGTERM") == 1
+        assert "Traceback" not in server.log

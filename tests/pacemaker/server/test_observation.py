@@ -10,6 +10,7 @@ from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ListenError
 from stormkeeper.pacemaker.server.observation import Observation
 from support.figures import FIGURES
+from support.waiting import DEADLINE_SECS
 
 CONF = {
     "pacemaker.bind.host": "127.0.0.1",
@@ -30,7 +31,7 @@ def run(body, conf=CONF, environ=None):
 
 
 def fetch(address, path):
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=DEADLINE_SECS) as answer:
         return answer.read().decode()
 
 
@@ -79,7 +80,7 @@ def test_what_systemd_is_told(tmp_path):
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(name)
-        receiver.settimeout(10)
+        receiver.settimeout(DEADLINE_SECS)
 
         async def until_told(beginning):
             while not (message := await asyncio.to_thread(receiver.recv, 4096)).startswith(

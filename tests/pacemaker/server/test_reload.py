@@ -267,7 +267,7 @@ def test_limits_change_under_the_clients(start_pacemaker, settings):
             pacemaker_max_connections=1,
             pacemaker_path_max_bytes=100,
             pacemaker_store_max_bytes=110_000,
-            pacemaker_frame_timeout_secs=1,
+            pacemaker_frame_timeout_secs=2,
             pacemaker_pulse_ttl_secs=3_600,
             pacemaker_engine="interpreted",
         )

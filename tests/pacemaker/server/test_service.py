@@ -16,12 +16,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.errors import NotAuthorizedError
+from stormkeeper.local import ports
 from stormkeeper.pacemaker.client import PacemakerClient
 from support.activation import activated
 from support.pacemaker import PacemakerProcess
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
-SECS = 20.0
+SECS = DEADLINE_SECS
 PREFIX = "stormkeeper_pacemaker_"
 
 
@@ -158,8 +159,7 @@ def test_who_asks_all_the_time_takes_little_of_the_daemon(server):
 def test_a_metrics_port_that_is_taken_is_one_line_and_exit_code_1(server, port_too, by_whom):
     port = metrics_address(server).rpartition(":")[2]
     if port_too:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = ports.reserve()
     conf = ["pacemaker.bind.host=127.0.0.1", f"pacemaker.port={port if port_too else 0}"]
     conf.append(f"pacemaker.metrics.port={port}")
     options = [part for value in conf for part in ("-c", value)]

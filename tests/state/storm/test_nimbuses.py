@@ -9,6 +9,7 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary
 from support.waiting import until
+from support.zookeeper import expire_behind_cut
 
 HOST = "nimbus1.example"
 
@@ -194,13 +195,14 @@ def test_an_answer_that_is_lost_leaves_no_second_registration(ensemble, storm, m
 
 
 @pytest.mark.zookeeper
-def test_on_zookeeper_each_finds_a_place(connect, proxy):
-    first = StormClusterState(connect(proxy.address, session_timeout_secs=1.0), Codec())
+def test_on_zookeeper_each_finds_a_place(connect, proxy, zookeeper_server):
+    first = StormClusterState(connect(proxy.address), Codec())
     second = StormClusterState(connect(), Codec())
     first.add_nimbus_host(summary())
     second.add_nimbus_host(summary(port=6628))
     assert registered(second.state) == {HOST: 6627, f"{HOST}:6628": 6628}
     proxy.cut()
+    expire_behind_cut(first.state, zookeeper_server)
     until(lambda: registered(second.state) == {f"{HOST}:6628": 6628})
     second.add_nimbus_host(summary(port=6628))
     assert registered(second.state) == {HOST: 6628}

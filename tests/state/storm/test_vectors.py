@@ -17,6 +17,7 @@ from stormkeeper.thrift import records
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from support import reference_codec, vectors
 from support.leaders import lead
+from support.waiting import DEADLINE_SECS
 
 STORM = "wc-1-1700000000"
 SUPERVISOR = "sup-aaaa-10.0.0.1"
@@ -155,7 +156,7 @@ def noted(record):
 def kazoo(zookeeper_server):
     """A client that is not ours."""
     client = KazooClient(hosts=str(zookeeper_server.address))
-    client.start(timeout=10)
+    client.start(timeout=DEADLINE_SECS)
     yield client
     client.stop()
     client.close()

@@ -56,7 +56,9 @@ def pool_of(stack):
 
     def make(*servers, **options):
         return stack.enter_context(
-            PacemakerPool([address(server) for server in servers], try_timeout=TRY, **options)
+            PacemakerPool(
+                [address(server) for server in servers], **{"try_timeout": TRY, **options}
+            )
         )
 
     return make

@@ -71,7 +71,7 @@ def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(
 def test_a_delete_that_nobody_remembers_any_more_is_made_good_by_expiry(stack, direct):
     """The pool that deleted is gone; the server that missed it forgets the pulse by its age."""
     first = stack.enter_context(PacemakerProcess())
-    second = stack.enter_context(PacemakerProcess(conf={"pacemaker.pulse.ttl.secs": 2}))
+    second = stack.enter_context(PacemakerProcess(conf={"pacemaker.pulse.ttl.secs": 5}))
     way = stack.enter_context(Proxy(address(second)))
     way.cut()
     held = direct(second)

@@ -16,6 +16,7 @@ from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from support.leaks import nothing_left_behind
 from support.pacemaker import nobody
 from support.pools import TRY, address
+from support.waiting import DEADLINE_SECS
 
 
 def test_no_server_is_a_mistake_in_the_configuration():
@@ -54,7 +55,7 @@ print(json.dumps([names, sorted({"thriftpy2", "pyspark", "zstandard"} & set(sys.
     run = subprocess.run(
         [sys.executable, "-c", program, *(daemon.address for daemon in daemons)],
         capture_output=True,
-        timeout=30.0,
+        timeout=DEADLINE_SECS,
         check=True,
     )
     assert json.loads(run.stdout) == [["a"], []]
@@ -74,7 +75,7 @@ def test_a_closed_pool_says_so_and_wakes_who_waits(own_daemons, pool_of):
         pool.close()
         for call in waiting:
             with pytest.raises(PacemakerClosedError, match="closed"):
-                call.result(5.0)
+                call.result(DEADLINE_SECS)
     pool.close()
     for verb in (pool.children, pool.delete_path, pool.readings):
         with pytest.raises(PacemakerClosedError, match="closed"):

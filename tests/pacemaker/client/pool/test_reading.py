@@ -20,7 +20,7 @@ from support.scripted_pacemaker import (
     ScriptedPacemaker,
     refusing,
 )
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 #: Between pulses whose order matters: two servers' ages are told by answers that may come late.
 APART_SECS = 0.6
@@ -267,7 +267,7 @@ def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, 
     assert "1 of 2 Pacemakers are missing" in warnings[0].getMessage()
     assert second.address in warnings[0].getMessage()
     second.start()
-    until(lambda: pool.children("/w") and "Every Pacemaker answers again" in caplog.text, 10.0)
+    until(lambda: pool.children("/w") and "Every Pacemaker answers again" in caplog.text)
 
 
 def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daemons, pool_of):
@@ -283,7 +283,7 @@ def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daem
         assert children == ["a"]
         assert took < 0.8 * TRY
     second.resume()
-    until(lambda: not pool.clients[address(second)].suspect or pool.children("/w") is None, 10.0)
+    until(lambda: not pool.clients[address(second)].suspect or pool.children("/w") is None)
 
 
 def test_nobody_to_read_from_is_an_error(pool_of):
@@ -310,7 +310,7 @@ def test_every_try_of_a_server_is_counted(stack, pool_of, read, retries):
             getattr(pool, read)("/w")
         tries, seconds = re.search(r"\((\d+) tr(?:y|ies) in (.+?) s;", str(failure.value)).groups()
         assert int(tries) == peer.connections - before >= 1 + retries
-        assert float(seconds) < 5
+        assert float(seconds) < 30
 
 
 def test_readers_try_again_while_nobody_answers(own_daemons, pool_of):
@@ -320,7 +320,7 @@ def test_readers_try_again_while_nobody_answers(own_daemons, pool_of):
         reading = thread.submit(pool.children, "/w")
         until(lambda: pool.clients[address(own_daemons[0])].suspect)
         own_daemons[0].start()
-        assert reading.result(20.0) == []
+        assert reading.result(DEADLINE_SECS) == []
 
 
 def test_a_refusal_counts_only_where_nobody_answers(stack, daemons, pool_of):
