@@ -1,14 +1,19 @@
 """Topologies on a real Spark session: what their functions may return, and that all is counted."""
 
+import sys
+
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TopologyError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import plan
+from stormkeeper.topology.source import check
+from stormkeeper.worker import script as scripts
 from stormkeeper.worker.building import build
 
 pytestmark = pytest.mark.spark
@@ -297,3 +302,128 @@ def test_functions_get_what_they_ask_for(spark, numbers):
     (built,) = build(plan(topology), spark, conf, lambda query: f"/nonexistent/{query}")
     assert built.query.id == "out"
     assert seen == {"conf": conf, "spark": spark}
+
+
+SCRIPT = """
+from pyspark.sql import DataFrame
+from stormkeeper.topology import Topology
+
+topology = Topology("bodies")
+
+def written(frame):
+    return frame.writeStream.format("noop")
+
+DataFrame.written = written
+
+@topology.spout
+def lines(spark, conf):
+    return spark.readStream.text(conf["input"])
+
+@topology.bolt(lines)
+def out(lines):
+"""
+
+READ = """
+@topology.bolt(out)
+def end(out):
+    return out.writeStream
+"""
+
+START = 'lines.writeStream.format("noop").trigger(availableNow=True).start()'
+
+
+class TestTheSource:
+    """What the source of a script is refused for, the worker refuses in the same words."""
+
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            ("return lines.writeStream.start", ""),
+            ("return lines", "returned a DataFrame"),
+            ("return lines.where('true').groupBy('value').count()", "returned a DataFrame"),
+            (f"return {START}", "started its query itself"),
+            ("lines.where('true').writeStream", "returned nothing"),
+            ("'''Does nothing.'''", "returned nothing"),
+            ("pass", "returned nothing"),
+            ("if lines:\n        return lines", "returned a DataFrame"),
+            (f"try:\n        return {START}\n    finally:\n        pass", "started its query"),
+            # Nothing is said where the source does not tell, or tells that it is right.
+            (f"{START}\n    return lines.writeStream", ""),
+            (f"more = {START}\n    more.stop()\n    return written(lines)", ""),
+            ("return written(lines)", ""),
+            ("return lines.written()", ""),
+            ("return lines.where('true').written().option('a', 'b')", ""),
+            ("lines = written(lines)\n    return lines", ""),
+            ("for lines in [written(lines)]:\n        return lines", ""),
+            ("match [written(lines)]:\n        case [lines]:\n            return lines", ""),
+            ("return (lines := written(lines))", ""),
+            ("return [lines for lines in [written(lines)]][0]", ""),
+            ("try:\n        return lines.nothing()\n    except Exception:\n"
+             "        return lines.writeStream", ""),
+            ("def nested():\n        return lines\n    return nested().writeStream", ""),
+        ],
+    )  # fmt: skip
+    def test_of_sinks(self, spark, numbers, tmp_path, body, said):
+        self.same(spark, numbers, tmp_path, f"{SCRIPT}    {body}\n", said)
+
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            ("return lines.writeStream", "but another bolt reads from it"),
+            ("return lines.writeStream.format('noop')", "but another bolt reads from it"),
+            (f"return {START}", ""),
+            (f"{START}\n    return lines", ""),
+            ("return written(lines)", ""),
+            ("return lines", ""),
+        ],
+    )
+    def test_of_bolts_that_are_read(self, spark, numbers, tmp_path, body, said):
+        self.same(spark, numbers, tmp_path, f"{SCRIPT}    {body}\n{READ}", said)
+
+    @pytest.fixture(autouse=True)
+    def _main(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+    def same(self, spark, numbers, tmp_path, text, said):
+        script = tmp_path / "job.py"
+        script.write_text(text)
+        made = []
+        try:
+            names = scripts.run(script, made.append)
+            conf = defaults().with_values({"input": str(numbers[0])})
+            at = str(tmp_path / "checkpoints")
+            spark.conf.set("spark.sql.streaming.checkpointLocation", at)
+            build(plan(names["topology"]), spark, conf, lambda query: f"{at}/{query}")
+        except (TopologyError, WorkerError) as error:
+            refused = str(error)
+        else:
+            refused = ""
+        finally:
+            spark.conf.unset("spark.sql.streaming.checkpointLocation")
+            for query in spark.streams.active:
+                query.stop()
+            del DataFrame.written
+        if not said:
+            check(script)
+            return
+        with pytest.raises(TopologyError, match=said) as caught:
+            check(script)
+        _, _, found = str(caught.value).partition(": ")
+        assert refused.endswith(found)
+
+
+def test_a_bolt_may_start_a_query_that_is_its_own(spark, numbers, run_topology, tmp_path):
+    folder, values = numbers
+    topology, lines = numbers_topology(folder)
+    own = []
+
+    @topology.bolt(lines)
+    def out(lines):
+        writer = lines.writeStream.queryName("own").format("memory").trigger(availableNow=True)
+        own.append(writer.option("checkpointLocation", str(tmp_path / "own")).start())
+        return all_of_it(lines).format("noop")
+
+    counts = run_topology(topology)
+    own[0].awaitTermination()
+    assert counts.executed["out", "out"] == {"lines": len(values)}
+    assert spark.table("own").count() == len(values)

@@ -1,0 +1,307 @@
+"""The topology that the source of a script describes, made without running the script.
+
+Of each decorated function a copy with the same parameters and no body is given to a real
+`Topology`. That is done only where nothing else has a say in what the topology becomes: each use of
+its name is known, and so is what runs between them.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeGuard, TypeVar, cast
+
+from stormkeeper.errors import TopologyError
+from stormkeeper.topology import faults
+from stormkeeper.topology.component import Component
+from stormkeeper.topology.plan import plan
+from stormkeeper.topology.returning import returned_fault
+from stormkeeper.topology.syntax import bound, chain, evaluated, made_of, mentioned, within
+from stormkeeper.topology.topology import Topology, on_declared
+
+#: What ends a script early, runs what does not stand in it, or binds names unseen.
+_OPEN = frozenset(
+    """
+    SystemExit _exit abort exit quit execl execle execlp execv execve execvp
+    __import__ eval exec exec_module import_module run_module run_path
+    __builtins__ __dict__ __main__ _getframe builtins currentframe globals locals modules setattr
+    vars
+    """.split()  # noqa: SIM905  (a line for each fills the page)
+)
+
+_BODY = "def {name}({parameters}): pass"
+
+_Thing = TypeVar("_Thing")
+
+
+class FaultError(TopologyError):
+    """What is wrong with a topology, and in which line of its script."""
+
+    def __init__(self, node: ast.stmt | ast.expr, message: str) -> None:
+        super().__init__(message)
+        self.line = node.lineno
+
+
+class _UndecidedError(Exception):
+    """Only running the script will tell."""
+
+
+def check_described(
+    tree: ast.Module, called: Collection[str], foreign: Collection[ast.AST]
+) -> None:
+    """Look for faults in the topology that a script describes.
+
+    Parameters
+    ----------
+    tree
+        The script.
+    called
+        What it calls `Topology`.
+    foreign
+        Its imports of modules that may do anything.
+
+    Raises
+    ------
+    FaultError
+        For the first fault.
+    """
+    with contextlib.suppress(_UndecidedError):
+        _Described(tree, _only(called), foreign).check()
+
+
+def first_argument(call: ast.Call) -> str | None:
+    """Return the name that a call of `Topology` gives, None where it is computed."""
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+    argument = next(iter([*call.args, *named]), None)
+    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+        return argument.value
+    return None
+
+
+class _Described:
+    def __init__(self, tree: ast.Module, class_: str, foreign: Collection[ast.AST]) -> None:
+        self._body = tree.body
+        self._made, self._name = _the_topology(tree, class_)
+        self._topology: Topology | None = None
+        #: What the names of the module stand for, as far as that is known.
+        self._names: dict[str, Any] = {}
+        self._functions: dict[str, ast.FunctionDef] = {}
+        self._foreign = foreign
+        names = set(bound(part for node in foreign for part in ast.walk(node)))
+        if "*" in names:
+            raise _UndecidedError
+        #: Names whose use may end the script, or change what others stand for.
+        self._open = made_of(_OPEN, self._body)
+        names.update(node.name for node in self._body if _adds(node, self._name))
+        #: Names whose use may change the topology as well, or a component of it.
+        self._reaching = made_of(_OPEN | names, self._body)
+        self._globals = set(bound(n for n in ast.walk(tree) if isinstance(n, ast.Global)))
+
+    def check(self) -> None:
+        for node in self._body:
+            if node is self._made:
+                self._make(node)
+            elif _adds(node, self._name):
+                self._add(node)
+            else:
+                self._pass([node])
+                if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+                    self._names[node.name] = _empty(node)
+        self._plan()
+
+    def _pass(self, nodes: Iterable[ast.AST]) -> None:
+        """Take in that something runs which does not name the topology."""
+        parts = list(within(nodes))
+        running = mentioned(part for part in parts if not isinstance(part, ast.alias))
+        if running & (self._open if self._topology is None else self._reaching):
+            raise _UndecidedError
+        if self._topology is not None and any(part in self._foreign for part in parts):
+            raise _UndecidedError
+        names = set(bound(parts))
+        if "*" in names:
+            names.update(self._names)
+        self._names.update(dict.fromkeys(names, _UNKNOWN))
+
+    def _make(self, node: ast.Assign | ast.AnnAssign) -> None:
+        assert isinstance(node.value, ast.Call)
+        self._pass([*node.value.args, *node.value.keywords])
+        name = first_argument(node.value)
+        # Whatever is computed is left to the worker.
+        self._topology = _said(node, lambda: _unheard(name if name is not None else "topology"))
+
+    def _add(self, node: ast.FunctionDef) -> None:
+        (decorator,) = node.decorator_list
+        self._pass(evaluated(node))
+        call = decorator if isinstance(decorator, ast.Call) else None
+        component = self._component(node, _method(decorator).attr, call)
+        self._names[node.name] = component
+        self._functions[component.id] = node
+
+    def _component(self, node: ast.FunctionDef, kind: str, call: ast.Call | None) -> Component:
+        if self._topology is None or kind not in {"spout", "bolt"}:
+            raise _UndecidedError
+        decorate = getattr(self._topology, kind)
+        function = _empty(node)
+        if call is None:
+            return _component(_said(node, lambda: decorate(function)))
+        self._pass(call.keywords)
+        given = [self._input(argument) for argument in call.args]
+        settings = {k.arg: _setting(k) for k in call.keywords if k.arg is not None}
+        if len(settings) < len(call.keywords):
+            raise _UndecidedError
+        decorated = _said(call, lambda: decorate(*given, **settings))
+        return _component(_said(node, lambda: decorated(function)))
+
+    def _input(self, argument: ast.expr) -> Any:
+        if isinstance(argument, ast.Constant):
+            return argument.value
+        if isinstance(argument, ast.List | ast.Tuple):
+            return [self._input(element) for element in argument.elts]
+        if not isinstance(argument, ast.Name) or hasattr(builtins, argument.id):
+            raise _UndecidedError
+        name = argument.id
+        if name in self._globals or self._names.get(name) is _UNKNOWN:
+            raise _UndecidedError
+        if name in self._names:
+            return self._names[name]
+        if "*" in self._names:
+            raise _UndecidedError
+        return name  # which `Topology` finds to be unknown, and names the nearest
+
+    def _plan(self) -> None:
+        topology = self._topology
+        assert topology is not None
+        read = {source for c in topology.components.values() for source in c.inputs}
+        unread = [i for i, c in topology.components.items() if c.kind == "spout" and i not in read]
+        where = self._functions[unread[0]] if unread else self._made
+        _said(where, lambda: plan(topology))
+        of_spark = made_of(self._imported_from_pyspark(), self._body)
+        for started in _starts(self._body):
+            if chain(started)[0] in of_spark:
+                raise FaultError(started, faults.starts_beside(topology.name))
+        for id_, component in topology.components.items():
+            if component.kind == "bolt":
+                fault = returned_fault(component, self._functions[id_], is_read=id_ in read)
+                if fault is not None:
+                    raise FaultError(*fault)
+
+    def _imported_from_pyspark(self) -> set[str]:
+        return {
+            name
+            for node in self._body
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark.")
+            for name in bound(node.names)
+        }
+
+
+def _the_topology(tree: ast.Module, class_: str) -> tuple[ast.Assign | ast.AnnAssign, str]:
+    """Return where the one topology is made, and its name, of which every use is known."""
+    made = _only(
+        [
+            node
+            for node in tree.body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.value.func) == class_
+        ]
+    )
+    target = _only(made.targets) if isinstance(made, ast.Assign) else made.target
+    if not isinstance(target, ast.Name):
+        raise _UndecidedError
+    root, name = class_.partition(".")[0], target.id
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    if isinstance(made, ast.AnnAssign):
+        uses.subtract(mentioned(ast.walk(made.annotation)))
+    bindings = Counter(bound(ast.walk(tree)))
+    adding = sum(_adds(node, name) for node in tree.body)
+    # Else one of the two is bound to something else, or handed on, or used in another way.
+    if not uses[root] == bindings[root] == bindings[name] == uses[name] - adding == 1:
+        raise _UndecidedError
+    return made, name
+
+
+def _adds(node: ast.stmt, topology: str) -> TypeGuard[ast.FunctionDef]:
+    """Return whether this is a function whose one decorator is a method of the topology."""
+    if not isinstance(node, ast.FunctionDef) or len(node.decorator_list) != 1:
+        return False
+    method = _method(node.decorator_list[0])
+    return (
+        isinstance(method, ast.Attribute)
+        and isinstance(method.value, ast.Name)
+        and method.value.id == topology
+    )
+
+
+def _method(decorator: ast.expr) -> Any:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def _only(things: Collection[_Thing]) -> _Thing:
+    if len(things) != 1:
+        raise _UndecidedError
+    return next(iter(things))
+
+
+def _component(made: object) -> Component:
+    if not isinstance(made, Component):  # ``@topology.bolt`` alone gives a decorator
+        raise _UndecidedError
+    return made
+
+
+def _said(node: ast.stmt | ast.expr, call: Callable[[], Any]) -> Any:
+    """Return what `call` returns; let what it says have the line."""
+    try:
+        return call()
+    except (TopologyError, TypeError) as error:
+        raise FaultError(node, str(error)) from error
+
+
+def _setting(keyword: ast.keyword) -> Any:
+    try:
+        return ast.literal_eval(keyword.value)
+    except (TypeError, ValueError):
+        if keyword.arg == "parallelism":
+            return 1
+        raise _UndecidedError from None
+
+
+#: What a name stands for that only running the script would tell.
+_UNKNOWN = object()
+
+
+def _unheard(name: str) -> Topology:
+    """Make a topology that no worker hears of."""
+    token = on_declared.set(None)
+    try:
+        return Topology(name)
+    finally:
+        on_declared.reset(token)
+
+
+def _empty(node: ast.FunctionDef) -> Callable[..., Any]:
+    """Return a function with this name and these parameters, all defaults None, and no body."""
+    arguments = ast.parse(ast.unparse(node.args).join(("def f(", "): pass"))).body[0]
+    assert isinstance(arguments, ast.FunctionDef)
+    given = arguments.args
+    for argument in ast.walk(given):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    nothing = ast.Constant(None)
+    given.defaults = [nothing for _ in given.defaults]
+    given.kw_defaults = [default and nothing for default in given.kw_defaults]
+    names: dict[str, Any] = {}
+    exec(_BODY.format(name=node.name, parameters=ast.unparse(given)), names)
+    return cast("Callable[..., Any]", names[node.name])
+
+
+def _starts(body: Collection[ast.stmt]) -> Iterable[ast.expr]:
+    """Yield the calls that start a query, whatever happens: ``….writeStream….start()``."""
+    for node in body:
+        value = node.value if isinstance(node, ast.Expr | ast.Assign) else None
+        if isinstance(value, ast.Call):
+            attributes = chain(value)[1]
+            if attributes[-1:] in (["start"], ["toTable"]) and "writeStream" in attributes:
+                yield value
