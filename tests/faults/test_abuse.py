@@ -30,7 +30,8 @@ from support.waiting import until
 
 pytestmark = pytest.mark.alone
 
-STORE_BYTES: Final = 4_000_000
+# So little that a frame of as much is there long before it counts as late.
+STORE_BYTES: Final = 1_000_000
 PER_ADDRESS: Final = 200
 KEPT: Final = {
     f"/workerbeats/kept-{number}-1/node-{number}": random.Random(number).randbytes(3_000)

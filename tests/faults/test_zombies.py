@@ -89,7 +89,7 @@ def test_one_that_was_stopped_in_its_queue(state, zombie):
         until(lambda: first.is_over)
         # Of what was on the wire when it was stopped it may not learn; the next one may meet a
         # connection that is dead and does not know.
-        assert re.fullmatch(f"d{{{BEFORE},}}u{{0,2}}r{{100,}}", letters(first)), letters(first)
+        assert re.fullmatch(f"d{{{BEFORE},}}u{{0,2}}r{{50,}}", letters(first)), letters(first)
         check_history(state, first, second)
 
 
@@ -128,6 +128,6 @@ def test_one_that_was_cut_off(state, zombie, zookeeper_server):
         proxy.mend()
         until(lambda: first.is_over)
         # While it is cut off it says that nothing was sent.
-        pattern = f"[du]{{{BEFORE},}}n*u?r{{100,}}"
+        pattern = f"[du]{{{BEFORE},}}n*u?r{{50,}}"
         assert re.fullmatch(pattern, letters(first)), letters(first)
         check_history(state, first, second)
