@@ -66,7 +66,7 @@ def test_a_folder_with_any_name(tmp_path):
 def test_a_suspended_server_can_be_stopped(server):
     server.start()
     os.kill(server.pid, signal.SIGSTOP)
-    server.stop(grace_secs=20)
+    server.stop(grace_secs=60)
     assert server.returncode == 128 + signal.SIGTERM
 
 
@@ -191,7 +191,7 @@ def test_the_daemon_serves_when_it_says_so_and_stops_cleanly(tmp_path, number):
         assert "Mode:" in four_letter_word("127.0.0.1", int(ready.rpartition(":")[2]), "srvr")
         java = java_of(daemon)
         daemon.send_signal(number)
-        assert daemon.wait(30) == 0
+        assert daemon.wait(60) == 0
         assert not java.is_running()
         assert daemon.stdout.read() == ""
     assert (tmp_path / "zookeeper" / "data").is_dir()
@@ -201,7 +201,7 @@ def test_the_daemon_stops_while_it_starts(tmp_path):
     with storm(tmp_path, "storm.zookeeper.port=0") as daemon:
         java = until(lambda: next(iter(psutil.Process(daemon.pid).children()), None))
         daemon.terminate()
-        assert daemon.wait(30) == 0
+        assert daemon.wait(60) == 0
         assert not java.is_running()
 
 
@@ -222,7 +222,7 @@ def test_the_daemon_ends_with_the_log_of_a_server_that_ends(tmp_path):
         with (tmp_path / "zookeeper" / "zookeeper.log").open("a") as log:
             log.write("the last words\n")
         java_of(daemon).kill()
-        assert daemon.wait(30) == 1
+        assert daemon.wait(60) == 1
         error = daemon.stderr.read()
     assert "ended with code -9 while it served" in error
     assert "the last words" in error
@@ -241,4 +241,4 @@ def test_a_second_daemon_on_the_folder_is_refused_until_the_first_is_killed(tmp_
     with storm(tmp_path, "storm.zookeeper.port=0") as third:
         assert third.stdout.readline().startswith("zookeeper listening on")
         third.terminate()
-        assert third.wait(30) == 0
+        assert third.wait(60) == 0

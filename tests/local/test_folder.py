@@ -108,7 +108,7 @@ def test_the_folder_of_a_killed_run_goes_and_so_do_its_processes(other_run, temp
     other_run.wait()
     assert remove_abandoned() == 1
     assert list(temporary.iterdir()) == []
-    assert left.wait(30) == -9
+    assert left.wait(60) == -9
 
 
 def test_a_folder_that_names_no_owner_stays(temporary):

@@ -86,7 +86,7 @@ def test_those_of_a_process_that_was_killed_can_be_had_again():
         with pytest.raises(LocalClusterError):
             ports.reserve(among=[port])
         process.kill()
-        process.wait(30)
+        process.wait(60)
         assert ports.reserve(among=[port]) == port
 
 

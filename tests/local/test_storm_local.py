@@ -62,7 +62,7 @@ class Run:
 
     def end(self, secs=120):
         code = self.process.wait(timeout=secs)
-        self._reader.join(timeout=5)
+        self._reader.join(timeout=60)
         return code
 
     def text(self):
@@ -83,7 +83,7 @@ def local(tmp_path):
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGINT)
             try:
-                run.process.wait(timeout=60)
+                run.process.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 run.process.kill()
 
@@ -129,13 +129,13 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     servers = run.wait_for(r"pacemaker\.servers=(\[.*\])'").group(1)
     listed = subprocess.run(
         [STORM, "heartbeats", "list", "/workerbeats", "-c", f"pacemaker.servers={servers}"],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert listed.returncode == 0, listed.stderr
     assert re.fullmatch(r"word-count-1-\d+\n", listed.stdout)
     look = run.wait_for(r"in another shell: (\S+ state tree .*)").group(1)
     tree = subprocess.run(
-        shlex.split(look), capture_output=True, text=True, timeout=30, check=False
+        shlex.split(look), capture_output=True, text=True, timeout=60, check=False
     )
     assert tree.returncode == 0, tree.stderr
     assert listed.stdout.strip() in tree.stdout
@@ -197,7 +197,7 @@ def test_killed_pacemaker_is_left_for_the_other_and_killed_worker_is_dead(local,
     found = [row for row in history(directory) if row["server"] == other]
     assert {row["status"] for row in found if row["age_secs"] > timeout} == {"dead"}
     assert "dead" not in {row["status"] for row in found if row["age_secs"] <= timeout}
-    run.wait_for(r"word-count-1-\d+ at 6700 is dead in the liveness table", 10)
+    run.wait_for(r"word-count-1-\d+ at 6700 is dead in the liveness table")
 
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 0, run.text()
@@ -218,7 +218,7 @@ def row_that(directory, wanted):
         rows = pq.read_table(path).to_pylist() if path else []
         return rows[0] if len(rows) == 1 and wanted(rows[0]) else None
 
-    return until(row, deadline_secs=90)
+    return until(row, deadline_secs=START_SECS)
 
 
 def history(directory):
@@ -261,7 +261,7 @@ def test_without_its_pipeline_a_job_runs_for_its_time_and_is_stopped(local, text
         WORD_COUNT, "-c", f"input={folder}", "--no-pipeline", "--seconds", 2, "--report", report
     )
     run.wait_for(r"waiting: Spark is starting in the worker")
-    assert run.end(120) == 0, run.text()
+    assert run.end() == 0, run.text()
     assert "heartbeat pipeline" not in run.text()
     assert "pipeline writes" not in run.text()
     seen = json.loads(report.read_text())
@@ -276,13 +276,13 @@ def test_nothing_is_left_of_one_that_is_killed_while_spark_runs(local, text, tmp
     processes = family(run.process.pid)
     assert any(process.name() == "java" for process in processes)
     os.kill(run.process.pid, signal.SIGKILL)
-    until(lambda: alive(processes) == [], 60)
-    until(lambda: not list(tmp_path.glob("stormkeeper-local-*")), 60)
+    until(lambda: alive(processes) == [])
+    until(lambda: not list(tmp_path.glob("stormkeeper-local-*")))
 
 
 def test_script_that_does_not_exist_is_a_usage_error(local, tmp_path):
     run = local(tmp_path / "nothing.py")
-    assert run.end(30) == 2
+    assert run.end() == 2
     assert "does not exist" in run.text()
     assert "Traceback" not in run.text()
 
@@ -291,7 +291,7 @@ def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(l
     script = tmp_path / "broken.py"
     script.write_text("raise RuntimeError('the moon is in the way')\n")
     run = local(script)
-    assert run.end(60) == 1
+    assert run.end() == 1
     (cause,) = [n for n, line in enumerate(run.lines) if line.endswith(": the moon is in the way")]
     assert cause < run.lines.index("stopping"), run.text()
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("stormkeeper-local-")]

@@ -50,7 +50,7 @@ def test_nothing_is_left_of_a_run_that_is_killed(run, tmp_path):
     assert marked(MARK)
     assert list(tmp_path.iterdir())
     run.kill()
-    until(lambda: not marked(MARK) and not list(tmp_path.iterdir()), 60)
+    until(lambda: not marked(MARK) and not list(tmp_path.iterdir()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is ignored")
@@ -61,10 +61,10 @@ def test_a_signal_to_all_processes_does_not_end_it_before_the_run(run, tmp_path)
         if "stormkeeper.local.warden" in child.cmdline()
     ]
     for number in IGNORED:
-        until(lambda number=number: ignores(warden.pid, number), 30)
+        until(lambda number=number: ignores(warden.pid, number))
         warden.send_signal(number)
     run.kill()
-    until(lambda: not marked(MARK) and not list(tmp_path.iterdir()), 60)
+    until(lambda: not marked(MARK) and not list(tmp_path.iterdir()))
 
 
 def ignores(pid, number):
@@ -77,6 +77,6 @@ def test_it_does_nothing_to_a_run_that_ends_in_order(run, tmp_path):
     run.stdin.write("\n")
     run.stdin.flush()
     assert run.stdout.readline() == "over\n"
-    assert run.wait(30) == 0
+    assert run.wait(60) == 0
     assert marked(MARK)
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import Change
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo
 from support.heartbeats import heartbeat, path, spout
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 
 def change(where, revision, beat):
@@ -52,7 +52,7 @@ def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
     watch = Watch([Address(server.host, server.port)], period_secs=0.2)
     with PacemakerClient(server.address) as client:
         client.send_pulse(path("wc-1-17"), beat)
-        until(lambda: watch.snapshot().workers, 30)
+        until(lambda: watch.snapshot().workers)
         for _ in range(20):
             client.send_pulse(path("wc-1-17"), beat)
     seen = watch.finish()
@@ -75,7 +75,7 @@ def test_the_last_look_is_tried_again_where_it_was_not_answered_in_time(start_pa
         finished = thread.submit(watch.finish)
         until(lambda: not watch.snapshot().pacemakers[0].reachable)
         server.resume()
-        seen = finished.result(20)
+        seen = finished.result(DEADLINE_SECS)
     assert [worker.pulses for worker in seen.workers] == [21]
 
 
@@ -92,6 +92,6 @@ def test_a_defect_does_not_end_the_look(start_pacemaker, monkeypatch, caplog):
     watch = Watch([Address(server.host, server.port)], period_secs=0.05)
     with PacemakerClient(server.address) as client:
         client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17", {(1, 1): spout(12)}))
-        until(lambda: watch.snapshot().workers, 30)
+        until(lambda: watch.snapshot().workers)
     assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info] == ["on purpose"]
     assert watch.finish().pacemakers[0].reachable

@@ -21,8 +21,14 @@ def examples(language):
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
+def paragraph(beginning):
+    """Return the one paragraph or table of the page that begins so."""
+    (found,) = (one for one in PAGE.split("\n\n") if one.startswith(beginning))
+    return found
+
+
 @pytest.mark.spark
-def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
+def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch):
     servers = [start_pacemaker(), start_pacemaker()]
     stats = bolt({("lines", "default"): 12}, 3)
     stats.component = "words"
@@ -39,6 +45,10 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
             "nimbus.task.timeout.secs": 600,
         }
     )
+    # Both servers are to be read, too.
+    options = process._source_options
+    patient = {"timeoutSecs": "30"}
+    monkeypatch.setattr(process, "_source_options", lambda *given: options(*given) | patient)
     query = process.start(spark, conf, addresses, tmp_path / "tables")
     until(lambda: query.lastProgress)
     query.stop()
@@ -47,6 +57,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys):
         if "PYSPARK_PYTHON" in example:
             continue  # for sessions elsewhere: test_registering
         code = example.replace("pacemaker-1:6699,pacemaker-2:6699", ",".join(addresses))
+        code = code.replace(".load()", '.option("timeoutSecs", 30).load()')
         code = code.replace("/data/heartbeats", str(tmp_path / "tables"))
         exec(compile(code, "docs/heartbeat-pipeline.md", "exec"), namespace)
     news = namespace["query"]
@@ -71,13 +82,23 @@ def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, caps
 
 
 def test_every_option_key_and_column_is_described():
-    for schema in (rows.SCHEMA, LIVENESS, COMPONENT_STATISTICS, SERVERS):
+    schemas = {
+        tables.LIVENESS: LIVENESS,
+        tables.COMPONENT_STATISTICS: COMPONENT_STATISTICS,
+        tables.SERVERS: SERVERS,
+    }
+    assert schemas.keys() == set(tables.NAMES)
+    for table, schema in schemas.items():
+        described = paragraph(f"**`{table}`**")
         for name in schema.names:
-            assert f"`{name}`" in PAGE, name
+            assert f"`{name}`" in described, (table, name)
+    described = paragraph("| column |")
+    for name in rows.SCHEMA.names:
+        assert f"\n| `{name}` |" in described, name
+    described = paragraph("| option |")
     for name in ("servers", "path", "timeoutSecs", "pageSize"):
-        assert f"| `{name}`" in PAGE, name
+        assert f"\n| `{name}`" in described, name
+    described = paragraph("| key |")
     for key in defaults():
         if key.startswith("pipeline."):
-            assert f"| `{key}`" in PAGE, key
-    for name in tables.NAMES:
-        assert f"**`{name}`**" in PAGE, name
+            assert f"\n| `{key}` |" in described, key

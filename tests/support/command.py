@@ -9,10 +9,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-STORM = Path(sys.executable).with_name("storm")
+from support.waiting import DEADLINE_SECS
 
-#: How long anything that a test waits for may take.
-SECS = 30.0
+STORM = Path(sys.executable).with_name("storm")
 
 #: What makes a command slow to start, and so must wait until it is needed.
 HEAVY = {"pyspark", "py4j", "thriftpy2", "pandas", "numpy", "pyarrow", "rich", "kazoo", "asyncio"}
@@ -34,7 +33,7 @@ def imported_by(arguments: Sequence[str], environ: Mapping[str, str]) -> set[str
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_SECS,
         check=True,
     )
     return set(ast.literal_eval(ran.stdout.splitlines()[-1]))
@@ -51,31 +50,37 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
         )
-        self._lines = {}
+        self._lines, self._readers = {}, []
         for name in ("stdout", "stderr"):
             lines = self._lines[name] = queue.SimpleQueue()
             stream = getattr(self._process, name)
-            threading.Thread(target=_read, args=(stream, lines.put), daemon=True).start()
+            reader = threading.Thread(target=_read, args=(stream, lines.put), daemon=True)
+            reader.start()
+            self._readers.append(reader)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self._process.kill()
-        self._process.wait(SECS)
+        self._process.wait(DEADLINE_SECS)
+        for reader in self._readers:
+            reader.join(DEADLINE_SECS)
+        self._process.stdout.close()
+        self._process.stderr.close()
 
     def line(self):
         """Return the next line of standard output."""
-        return self._lines["stdout"].get(timeout=SECS)
+        return self._lines["stdout"].get(timeout=DEADLINE_SECS)
 
     def remark(self):
         """Return the next line of standard error."""
-        return self._lines["stderr"].get(timeout=SECS)
+        return self._lines["stderr"].get(timeout=DEADLINE_SECS)
 
     def interrupt(self):
         """End it as Ctrl-C does, and return its exit code."""
         self._process.send_signal(signal.SIGINT)
-        return self._process.wait(SECS)
+        return self._process.wait(DEADLINE_SECS)
 
 
 def _read(stream, put):

@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
-from support.waiting import until
+from stormkeeper.local.processes import RUN_MARK, end_marked
+from support.waiting import DEADLINE_SECS, until
 
 #: Spark on a busy machine with two cores needs most of a minute.
 START_SECS = 120.0
-STOP_SECS = 60.0
+STOP_SECS = 120.0
 
 
 class WorkerProcess:
@@ -60,6 +62,7 @@ class WorkerProcess:
             command += ["-c", f"{key}={json.dumps(value)}"]
         command += ["--", *arguments]
         environment = {k: v for k, v in os.environ.items() if k != "STORM_CONF_DIR"}
+        self._mark = uuid.uuid4().hex
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stormkeeper.worker", str(script), *command],
             stdout=subprocess.PIPE,
@@ -70,6 +73,7 @@ class WorkerProcess:
                 **environment,
                 "HOME": "/nonexistent",
                 "STORMKEEPER_DIE_WITH_PARENT": "1",
+                RUN_MARK: self._mark,
                 "TMPDIR": str(folder),
                 "SPARK_LOCAL_DIRS": str(folder),
             },
@@ -88,10 +92,13 @@ class WorkerProcess:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._process.poll() is None:
-            family = self.family()
-            self._process.kill()
-            psutil.wait_procs(family, timeout=20)
+        self._process.kill()
+        # What it started may outlive it, and be nobody's child by now.
+        until(lambda: not end_marked(self._mark, settle_secs=0))
+        self.ended()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
 
     def _read(self, stream: Any, lines: list[str]) -> None:
         for line in stream:
@@ -135,7 +142,7 @@ class WorkerProcess:
         """Wait for the end, and return the exit code."""
         code = self._process.wait(deadline_secs)
         for reader in self._readers:
-            reader.join(10.0)
+            reader.join(DEADLINE_SECS)
         return code
 
     def stop(self) -> int:
@@ -144,7 +151,7 @@ class WorkerProcess:
         return self.ended()
 
 
-def all_gone(processes: list[psutil.Process], deadline_secs: float = 20.0) -> None:
+def all_gone(processes: list[psutil.Process], deadline_secs: float = DEADLINE_SECS) -> None:
     """Wait until none of `processes` runs any more; one that nobody waits for may be a zombie."""
 
     def left() -> list[psutil.Process]:

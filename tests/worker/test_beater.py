@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.worker.beater import Beater, next_due
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 PATH = "/workerbeats/wc-1-1/n-6700"
 PERIOD = 0.02
@@ -72,7 +72,7 @@ def beater(recording):
     made.first = first
     yield made
     if made._thread.is_alive():
-        made.close(5.0)
+        made.close(DEADLINE_SECS)
 
 
 def test_it_beats_at_once_and_goes_on(beater, recording):
@@ -85,7 +85,7 @@ def test_it_beats_at_once_and_goes_on(beater, recording):
 def test_close_sends_one_last_heartbeat(beater, recording):
     beater.start()
     until(lambda: recording.beats)
-    beater.close(5.0)
+    beater.close(DEADLINE_SECS)
     last = len(recording.beats)
     assert recording.closed
     assert recording.beats[-1] == (PATH, b"%d" % (last - 1))
@@ -96,7 +96,7 @@ def test_a_long_period_does_not_delay_the_close(recording):
     made = Beater(lambda: recording, PATH, lambda: b"x", period_secs=3600.0)
     made.start()
     until(lambda: recording.beats)
-    made.close(5.0)
+    made.close(DEADLINE_SECS)
     assert len(recording.beats) == 2
 
 
@@ -129,7 +129,7 @@ def test_one_that_cannot_tell_of_the_first_beat_goes_on_beating(recording, caplo
     made = Beater(lambda: recording, PATH, lambda: b"x", period_secs=PERIOD, on_first=tell)
     made.start()
     until(lambda: len(recording.beats) >= 3)
-    made.close(5.0)
+    made.close(DEADLINE_SECS)
     assert [str(record.exc_info[1]) for record in caplog.records] == ["nobody reads"]
 
 
@@ -145,12 +145,12 @@ def test_it_connects_again_until_it_can(recording):
     made = Beater(connect, PATH, lambda: b"x", period_secs=PERIOD)
     made.start()
     until(lambda: recording.beats)
-    made.close(5.0)
+    made.close(DEADLINE_SECS)
     assert len(tries) == 3
 
 
 def test_one_that_never_began_can_be_closed(beater, recording):
-    beater.close(5.0)
+    beater.close(DEADLINE_SECS)
     assert recording.beats == []
 
 
@@ -159,7 +159,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
 
     class Hanging(Recording):
         def set_worker_hb(self, path, data):  # noqa: ARG002
-            hanging.wait(30.0)
+            hanging.wait(DEADLINE_SECS)
 
     made = Beater(Hanging, PATH, lambda: b"x", period_secs=PERIOD)
     made.start()
@@ -173,4 +173,4 @@ def test_it_beats_into_a_cluster_state():
     made = Beater(lambda: state, PATH, lambda: b"beat", period_secs=PERIOD)
     made.start()
     until(lambda: state.get_worker_hb(PATH) == b"beat")
-    made.close(5.0)
+    made.close(DEADLINE_SECS)

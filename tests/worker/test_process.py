@@ -252,7 +252,7 @@ def test_a_script_that_waits_for_its_query_goes_on_when_it_is_stopped(
 def test_it_beats_to_pacemakers_while_there_is_no_zookeeper(start, pacemakers, script):
     closed = {"storm.zookeeper.servers": ["127.0.0.1"], "storm.zookeeper.port": 1}
     worker = start(script("import time\ntime.sleep(600)\n"), **closed)
-    worker.wait_for(r"^worker beating topology-1-1 node 6700$", 60.0)
+    worker.wait_for(r"^worker beating topology-1-1 node 6700$")
     assert Beats(pacemakers, worker.path).newest() is not None
 
 

@@ -13,11 +13,10 @@ from stormkeeper.thrift.serialization import deserialize, serialize
 from support import vectors
 from support.command import HEAVY, Running, imported_by
 from support.proxy import Proxy
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper
 
-SECS = 30.0
 STORM_ID = "wc-1-1700000000"
 RELEASES = {"znodes-gzip": "/stormgz", "znodes-zstd": "/storm"}
 
@@ -25,7 +24,7 @@ RELEASES = {"znodes-gzip": "/stormgz", "znodes-zstd": "/storm"}
 @pytest.fixture
 def kazoo(zookeeper_server):
     client = KazooClient(str(zookeeper_server.address), timeout=20)
-    client.start(timeout=SECS)
+    client.start(timeout=DEADLINE_SECS)
     yield client
     client.stop()
     client.close()

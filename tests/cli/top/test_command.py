@@ -13,8 +13,8 @@ import pytest
 from stormkeeper.pacemaker.client import PacemakerClient
 from support.command import HEAVY, STORM, imported_by
 from support.pacemaker import PacemakerProcess
+from support.waiting import DEADLINE_SECS, until
 
-SECS = 30.0
 TOPOLOGIES = {"word-count-1-1760000000": 3_000, "quiet-2-1760000000": 10}
 
 
@@ -49,7 +49,7 @@ def ran(servers, environ, *options):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=SECS,
+        timeout=DEADLINE_SECS,
         check=False,
     )
 
@@ -91,12 +91,13 @@ def test_rates_and_sizes_as_json(servers, environ):
     try:
         first = json.loads(process.stdout.readline())
         assert (first["workers"], first["pulses_per_s"]) == (10, None)
-        deadline = time.monotonic() + SECS
-        while time.monotonic() < deadline:
+
+        def picture_of_both():
             fill(servers[0].address)
-            picture = json.loads(process.stdout.readline())
-            if picture["topologies"][0]["bytes_per_s"]:
-                break
+            shown = json.loads(process.stdout.readline())
+            return all(row["bytes_per_s"] for row in shown["topologies"]) and shown
+
+        picture = until(picture_of_both)
         noisy, quiet = picture["topologies"]
         assert (noisy["topology"], noisy["workers"], noisy["mean_bytes"]) == (
             "word-count-1-1760000000",
@@ -107,7 +108,7 @@ def test_rates_and_sizes_as_json(servers, environ):
         assert picture["servers"][0]["state"] in ("serving", "filling")
         assert picture["servers"][0]["pulses_per_s"] > 0
         process.send_signal(signal.SIGINT)
-        assert process.wait(SECS) == 0
+        assert process.wait(DEADLINE_SECS) == 0
     finally:
         process.kill()
         process.communicate()
@@ -124,13 +125,13 @@ def test_a_live_view_in_a_terminal_ends_cleanly(servers, environ):
         )
     shown = b""
     try:
-        deadline = time.monotonic() + SECS
+        deadline = time.monotonic() + DEADLINE_SECS
         while shown.count(b"pulses/s") < 9 and time.monotonic() < deadline:
             if select.select([terminal], [], [], 1.0)[0]:
                 shown += os.read(terminal, 65_536)
         os.write(terminal, b"\x03")
-        deadline = time.monotonic() + SECS
-        while time.monotonic() < deadline and select.select([terminal], [], [], SECS)[0]:
+        deadline = time.monotonic() + DEADLINE_SECS
+        while time.monotonic() < deadline and select.select([terminal], [], [], DEADLINE_SECS)[0]:
             try:
                 shown += os.read(terminal, 65_536)
             except OSError:
