@@ -1,4 +1,5 @@
 import pickle
+import re
 
 import pytest
 
@@ -55,9 +56,28 @@ def test_how_to_come_to_a_secured_pacemaker_is_said_in_the_configurations_own_wo
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_an_option_that_only_looks_like_one_of_them_is_named():
-    with pytest.raises(ConfigError, match=r"pacemaker\.auth\.methods.* is none of "):
-        Options.parse({"servers": "a", "pacemaker.auth.methods": "DIGEST"})
+@pytest.mark.parametrize(
+    ("unknown", "remedy"),
+    [
+        ("pacemaker.auth.methods", "is 'pacemaker.auth.method' meant?"),
+        ("timeoutSec", "is 'timeoutSecs' meant?"),
+        ("page_size", "is 'pageSize' meant?"),
+        ("paths", "is 'path' meant?"),  # Spark's name for more than one
+        ("nonsense", "it has servers, path, pageSize, timeoutSecs, pacemaker.auth.method, "),
+    ],
+)
+def test_an_option_that_does_not_exist_is_refused_with_the_nearest_that_does(unknown, remedy):
+    with pytest.raises(ConfigError, match=re.escape(remedy)) as raised:
+        Options.parse({"servers": "a", unknown: "1"})
+    assert f"has no option '{unknown.lower()}'" in str(raised.value)
+
+
+def test_of_a_table_of_sparks_catalog_the_options_count_and_not_the_properties():
+    table = {"provider": "pacemaker", "owner": "root", "servers": "a", "timeoutsecs": "3"}
+    options = Options.parse(table | {"option.servers": "a", "option.timeoutsecs": "3"})
+    assert options == Options((Address("a", 6699),), timeout_secs=3.0)
+    with pytest.raises(ConfigError, match="has no option 'timeout'"):
+        Options.parse(table | {"option.servers": "a", "option.timeout": "3"})
 
 
 def test_without_any_the_settings_are_plain():

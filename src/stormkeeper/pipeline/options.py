@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,14 @@ DEFAULT_PATH: Final = WORKERBEATS
 
 #: Long enough for a busy server's page of 10 MB, short enough for a trigger of a few seconds.
 DEFAULT_TIMEOUT_SECS: Final = 2.0
+
+
+#: All that there are, as they are written.
+NAMES: Final = ("servers", "path", "pageSize", "timeoutSecs", *settings.KEYS)
+
+#: How a table of Spark's catalog marks the options that it was created with. It hands them over
+#: with properties of its own, such as its owner, and a second time without the mark.
+_OF_TABLE: Final = "option."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +70,29 @@ class Options:
         Raises
         ------
         ConfigError
-            When an option is missing or wrong; the message names it.
+            When an option is missing, unknown or wrong; the message names it.
         """
         options = {name.lower(): value.strip() for name, value in given.items()}
+        of_table = {name for name in options if name.startswith(_OF_TABLE)}
+        if of_table:
+            options = {name.removeprefix(_OF_TABLE): options[name] for name in of_table}
+        _check_names(options)
         return cls(
             _servers(options.get("servers", "")),
             _path(options.get("path", DEFAULT_PATH)),
             int(_number(options, "pageSize", 0, minimum=0, whole=True)),
             _number(options, "timeoutSecs", DEFAULT_TIMEOUT_SECS, minimum=0.01),
-            _access(options),
+            tuple((key, options[key]) for key in settings.KEYS if key in options),
         )
+
+
+def _check_names(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in NAMES}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            remedy = f"is {known[near[0]]!r} meant?" if near else f"it has {', '.join(NAMES)}"
+            raise ConfigError(f'format("pacemaker") has no option {name!r}: {remedy}')
 
 
 def _servers(text: str) -> tuple[Address, ...]:
@@ -92,19 +114,6 @@ def _path(text: str) -> str:
             f"the option 'path' of format(\"pacemaker\") must begin with '/', got {text!r}"
         )
     return text.rstrip("/") or "/"
-
-
-def _access(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    wrong = [
-        name
-        for name in options
-        if name.startswith(("pacemaker.", "java.")) and name not in settings.KEYS
-    ]
-    if wrong:
-        raise ConfigError(
-            f'the option {wrong[0]!r} of format("pacemaker") is none of {", ".join(settings.KEYS)}'
-        )
-    return tuple((key, options[key]) for key in settings.KEYS if key in options)
 
 
 def _number(
