@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from stormkeeper.conf import Address
+from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
@@ -439,3 +440,24 @@ def test_executors_authenticate_and_speak_tls_by_the_names_of_files(
     absent = {**access, "java.security.auth.login.config": "/nowhere/jaas.conf"}
     with pytest.raises(PySparkException, match=r"/nowhere/jaas\.conf"):
         batch(spark, server.address, **absent).collect()
+
+
+@pytest.mark.parametrize("news", [True, False])
+def test_a_file_that_an_executor_alone_lacks_is_no_fault_of_the_servers(
+    start_pacemaker, tmp_path, news
+):
+    jaas = tmp_path / "jaas.conf"
+    jaas.write_text('PacemakerDigest { username="spark" password="pw-of-spark"; };\n')
+    access = {"pacemaker.auth.method": "DIGEST", "java.security.auth.login.config": str(jaas)}
+    server = start_pacemaker(conf=access)
+    if news:
+        send(server, "one")
+    reader = PacemakerStreamReader(
+        Options.parse({"servers": server.address, "timeoutSecs": "60", **access})
+    )
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, reader.latestOffset(start, None))
+    assert partition.health.is_reachable
+    jaas.unlink()
+    with pytest.raises(ConfigError, match=str(jaas)):
+        list(reader.read(partition))

@@ -60,7 +60,8 @@ class PacemakerDataSource(DataSource):
     ``health``        kind ``server`` only: ``reachable``; ``error``, why not; ``uptime_secs``;
                       ``horizon_secs``, for how long it could have received and kept pulses without
                       a break; ``keys``, pulses held; ``reset``, whether it started anew or forgot
-                      tombstones since the batch before, so that this batch has all that it holds
+                      tombstones since the batch before, so that this batch has all that it holds,
+                      if it is ``reachable``
     ================  =============================================================================
 
     A server is read as it is, not as it was: a value that is overwritten before it is read is
@@ -178,7 +179,8 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
         """Return the end of the batch that begins at `start`, asking every server within one wait.
 
-        A batch is never cut short: it has at most one row per path.
+        A batch is never cut short: it has a row per path and server, and one more for each time
+        that a path changes between two pages of it.
         """
         if self._available is not None and self._planned == start:
             return start
@@ -214,11 +216,13 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
     if health is None:
         health = look(partition.server, options.timeout_secs, settings)
     reset = span is not None and span.reset
+    # Before the `try`: a file that this machine lacks is no fault of the server's.
+    client = settings.client(
+        partition.server, name=CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
+    )
     if health.is_reachable and span is not None and not span.is_empty:
         try:
-            with settings.client(
-                partition.server, name=CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
-            ) as client:
+            with client:
                 for page in scan.pages(client, options.path, span, options.page_size):
                     reset = reset or page.reset
                     health = replace(health, read_at=page.read_at)
