@@ -1,9 +1,13 @@
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import time
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
 
 from stormkeeper.daemon import spark
 
@@ -113,6 +117,29 @@ def test_a_session_whose_jvm_hangs_is_ended_in_time(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["-9"]
+
+
+def test_the_end_has_one_deadline(monkeypatch):
+    """Stopping the session and the gateway take time; what is left of it is the JVM's."""
+
+    def slow():
+        time.sleep(0.3)
+
+    left = []
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE) as program:
+        wait = program.wait
+
+        def recorded(timeout=None):
+            left.append(timeout)
+            return wait(timeout)
+
+        monkeypatch.setattr(program, "wait", recorded)
+        gateway = SimpleNamespace(proc=program, shutdown=slow)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", None)
+        spark.end(SimpleNamespace(stop=slow), 1.5)
+        assert program.returncode == -signal.SIGKILL
+    assert left[0] <= 0.9
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -160,21 +161,22 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
     """Stop a session, end the JVM and Spark's Python workers with it, and wait until they are gone.
 
     The JVM ends as it does when this process ends: its standard input closes. Stopping the session
-    and ending the JVM may take `timeout_secs` each; then the JVM is killed. Does nothing when there
-    is no JVM.
+    and ending the JVM may take `timeout_secs` together; then the JVM is killed. Does nothing when
+    there is no JVM.
     """
     gateway = SparkContext._gateway
     process = getattr(gateway, "proc", None)
+    deadline = time.monotonic() + timeout_secs
     stopped = _within(timeout_secs, session.stop)
     if gateway is None or process is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
     if stopped:
         # else Python objects would go on releasing their twins in the JVM
-        stopped = _within(timeout_secs, gateway.shutdown)
+        stopped = _within(_left(deadline), gateway.shutdown)
     process.stdin.close()
     try:
-        process.wait(timeout_secs if stopped else 0)
+        process.wait(_left(deadline) if stopped else 0)
     except subprocess.TimeoutExpired:
         log.warning("Spark's JVM (process %d) did not end in time; ended by force", process.pid)
         process.kill()
@@ -195,6 +197,10 @@ def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     return status
+
+
+def _left(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())
 
 
 def _within(timeout_secs: float, call: Callable[[], None]) -> bool:

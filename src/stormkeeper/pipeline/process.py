@@ -46,8 +46,8 @@ _POLL_SECS: Final = 0.2
 #: end, it is less than what `storm local` gives the pipeline to end.
 _STOP_SECS: Final = 15.0
 
-#: How long stopping Spark's session and ending its JVM may take each, in seconds.
-_END_SECS: Final = 7.0
+#: How long stopping Spark's session and ending its JVM may take together, in seconds.
+_END_SECS: Final = 12.0
 
 #: What this process wants of Spark where the configuration says nothing: few checkpoint files,
 #: times that mean the same wherever it runs, and an end of waiting for a batch that is cut off.

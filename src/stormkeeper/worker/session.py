@@ -176,18 +176,10 @@ class WorkerSession:
     def end(self, timeout_secs: float) -> None:
         """End the session, if there is one, with the JVM and Spark's Python workers.
 
-        It takes `timeout_secs` at most, half of it for the JVM's end.
+        It takes `timeout_secs` at most.
         """
-        if self._session is None:
-            return
-        thread = threading.Thread(
-            target=engine.end,
-            args=(self._session, timeout_secs / 2),
-            name="worker-end",
-            daemon=True,
-        )
-        thread.start()
-        thread.join(timeout_secs)  # stopping a session has no limit of its own
+        if self._session is not None:
+            engine.end(self._session, timeout_secs)
 
 
 def is_running(session: SparkSession | None) -> bool:
