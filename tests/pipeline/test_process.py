@@ -12,9 +12,11 @@ import threading
 import psutil
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError
+from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
 from stormkeeper.pipeline.liveness import Limits
@@ -451,8 +453,8 @@ def test_a_url_is_not_taken_for_a_folder(key, url):
     refused = re.escape(
         f"{key} is a folder on a local or mounted file system, not a URL as '{url}'"
     )
-    with pytest.raises(ConfigError, match=refused):
-        process.serve(conf)
+    with StopSignals() as stop, pytest.raises(ConfigError, match=refused):
+        process.serve(conf, stop)
 
 
 def test_ages_and_places_are_those_of_the_configuration():
@@ -469,3 +471,47 @@ def test_ages_and_places_are_those_of_the_configuration():
     assert process.limits(conf) == Limits(late_secs=3.0, timeout_secs=20.0)
     assert str(process.tables_directory(conf)) == "/data/heartbeats"
     assert process.limits(conf.with_values({"pipeline.late.secs": 7})).late_secs == 7
+
+
+@pytest.mark.spark
+def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, tmp_path):
+    running, release = threading.Event(), threading.Event()
+
+    def fail(_batch, _number):
+        running.set()
+        assert release.wait(60)
+        raise RuntimeError("the disk is full")
+
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(fail)
+    query = query.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        assert running.wait(60)
+        threading.Timer(0.1, release.set).start()
+        with pytest.raises(PySparkException, match="the disk is full"):
+            process._stop_between_batches(query)
+    finally:
+        release.set()
+        query.stop()
+
+
+#: Has SIGTERM come when the process begins to import what takes most of its start.
+STOPPED_AT_ITS_IMPORTS = """
+import os, signal, sys
+
+def on_event(event, arguments):
+    if event == "import" and arguments[0] == "pyspark" and "pyspark" not in seen:
+        seen.append("pyspark")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+seen = []
+sys.addaudithook(on_event)
+"""
+
+
+def test_a_stop_that_comes_before_the_imports_are_done_is_one_like_any_other(tmp_path):
+    with Pipeline(tmp_path, ["127.0.0.1:1"]) as pipeline:
+        pipeline.start(STOPPED_AT_ITS_IMPORTS)
+        assert pipeline.first_line() == ""
+        assert pipeline.ended() == 0
+        assert pipeline.errors() == []
+        assert not pipeline.directory.exists()

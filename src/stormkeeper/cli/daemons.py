@@ -76,9 +76,12 @@ def pipeline() -> None:
     writing to DIR` when the first batch is there. Logs which Pacemakers cannot be read, and why.
     Metrics and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
     """
-    conf = load_conf()
-    from stormkeeper.pipeline import process
+    from stormkeeper.daemon.lifecycle import StopSignals
 
-    with faults():
-        code = process.serve(conf)
+    # Before anything that takes time: a stop is heeded from now on.
+    with StopSignals() as stop, faults():
+        conf = load_conf()
+        from stormkeeper.pipeline import process
+
+        code = process.serve(conf, stop)
     exit_with(code)

@@ -59,13 +59,21 @@ _SPARK_DEFAULTS: Final = {
 }
 
 
-def serve(conf: Conf) -> int:
+def serve(conf: Conf, stop: StopSignals) -> int:
     """Keep the tables of liveness, component statistics and servers until told to stop.
 
     Logs which Pacemakers cannot be read, before Spark is started and whenever that changes.
     Prints ``pipeline writing to DIR`` once the first batch is in the tables. Returns 0 after
     SIGTERM or SIGINT (the running batch is finished first, Spark's start is given up), 1 when Spark
     or a batch failed.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    stop
+        Says that it is to stop. It was entered by the caller, before this module was imported,
+        which takes a while.
 
     Raises
     ------
@@ -81,19 +89,20 @@ def serve(conf: Conf) -> int:
             "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
             "-c 'pacemaker.servers=[host-a, host-b]'"
         )
-    directory = tables_directory(conf)
+    tables_directory(conf)
     checkpoint_directory(conf)
-    with StopSignals() as stop:
-        try:
-            sight = Sight()
-            with tables.sole_writer(directory), _observed(conf, sight):
-                options = Options.parse(_source_options(conf, servers))
-                settings = options.settings()
-                sight.looked(look_at_all(options.servers, options.timeout_secs, settings))
-                _run_session(conf, servers, stop, sight)
-        except (EngineError, ListenError, TableError) as error:
-            log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
-            return 1
+    if stop.stopped:
+        return 0
+    try:
+        sight = Sight()
+        with tables.sole_writer(tables_directory(conf)), _observed(conf, sight):
+            options = Options.parse(_source_options(conf, servers))
+            settings = options.settings()
+            sight.looked(look_at_all(options.servers, options.timeout_secs, settings))
+            _run_session(conf, servers, stop, sight)
+    except (EngineError, ListenError, TableError) as error:
+        log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
+        return 1
     return 0
 
 
@@ -248,9 +257,6 @@ def _run(
             if not announced and query.lastProgress is not None:
                 announce(f"pipeline writing to {directory}")
                 announced = True
-        failure = query.exception()
-        if failure is not None:
-            raise failure
         _stop_between_batches(query)
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
@@ -264,3 +270,8 @@ def _stop_between_batches(query: StreamingQuery) -> None:
         query.stop()
     except (PySparkException, Py4JError) as error:  # Spark waits no longer
         log.warning("The running batch did not end when cut off: %s", engine.reason(error))
+    """Stop a query once its running batch is done; raise why it has ended by itself, if it has."""
+    if not query.isActive:
+        failure = query.exception()
+        if failure is not None:
+            raise failure
