@@ -177,23 +177,61 @@ def test_a_second_writer_is_noticed(tmp_path, monkeypatch):
     seen = tables._batches(tmp_path)
     snapshots.publish(both(2), origin(1))
     monkeypatch.setattr(tables, "_batches", lambda _: seen)  # what a slower writer listed
-    with pytest.raises(TableError, match="another pipeline writes to"):
+    with pytest.raises(TableError, match=r"another pipeline writes to .*pipeline.checkpoint.dir"):
         SnapshotTables(tmp_path).publish(both(3), origin(0, "another query"))
     monkeypatch.undo()
     assert present(tmp_path) == [2]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make space there, or set pipeline.tables.dir"),
+        (errno.EDQUOT, "make space there, or set pipeline.tables.dir"),
+        (errno.EACCES, "set pipeline.tables.dir to a folder that this user may write to"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("place", "call"),
+    [(Path, "mkdir"), (Path, "open"), (pq, "write_table"), (os, "fsync"), (Path, "rename")],
+)
 def test_what_the_file_system_refuses_is_not_taken_for_a_second_writer(
-    tmp_path, monkeypatch, number
+    tmp_path, monkeypatch, place, call, number, remedy
 ):
-    def refuse(aside, target):
-        raise OSError(number, os.strerror(number), str(aside), None, str(target))
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(place, call, refuse)
     with pytest.raises(TableError, match=os.strerror(number)) as raised:
         SnapshotTables(tmp_path).publish(both(1), origin(0))
+    assert remedy in str(raised.value)
     assert "another pipeline" not in str(raised.value)
+    monkeypatch.undo()
+    SnapshotTables(tmp_path).publish(both(2), origin(0))
+    assert present(tmp_path) == [2]
+
+
+def test_a_clock_that_was_set_back_keeps_no_batch_for_ever(tmp_path):
+    now = [1e9]
+    snapshots = SnapshotTables(tmp_path, keep=1, keep_secs=60, clock=lambda: now[0])
+    for number in range(3):
+        os.utime(snapshots.publish(both(number), origin(number)), (2e9, 2e9))
+    # They may be read at this moment, as nobody knows how old they are; a minute later they go.
+    snapshots.publish(both(3), origin(3))
+    assert len(batches(tmp_path)) == 4
+    now[0] += 61
+    place = snapshots.publish(both(4), origin(4))
+    assert batches(tmp_path) == ["batch=000000000003", place.name]
+
+
+@pytest.mark.parametrize("name", ["batch=41.keep", "batch=", "batch=old", "batch=7_0"])
+def test_what_somebody_else_put_there_is_no_batch(tmp_path, name):
+    snapshots = SnapshotTables(tmp_path)
+    (tmp_path / name).mkdir()
+    assert newest_batch(tmp_path) is None
+    assert snapshots.publish(both(1), origin(0)).name == "batch=000000000000"
+    assert present(tmp_path) == [1]
+    assert (tmp_path / name).is_dir()
 
 
 def test_a_second_pipeline_is_refused_until_the_first_has_ended(tmp_path):
@@ -219,3 +257,10 @@ def test_spark_reads_the_present_rows(spark, tmp_path):
     # All batches of a table, by number
     history = spark.read.option("pathGlobFilter", "liveness.parquet").parquet(str(tmp_path))
     assert sorted((row.batch, row.x) for row in history.collect()) == [(0, 1), (1, 2), (1, 3)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["a[b]", "a{b,c}", "a*b?", "a b%20", "a\\b"])
+def test_spark_takes_a_folders_name_as_it_is(spark, tmp_path, name):
+    SnapshotTables(tmp_path / name).publish(both(1), origin(0))
+    assert [row.x for row in tables.current(spark, tmp_path / name, "liveness").collect()] == [1]

@@ -23,6 +23,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,11 @@ SERVERS: Final = "servers"
 NAMES: Final = (LIVENESS, COMPONENT_STATISTICS, SERVERS)
 
 _PREFIX: Final = "batch="
+
+_BATCH: Final = re.compile(f"{_PREFIX}[0-9]+")
+
+#: What Spark would take for a pattern in a path.
+_PATTERN: Final = re.compile(r"[][{}*?\\]")
 
 #: Held by the one pipeline that writes the tables of a folder.
 _LOCK: Final = ".writer"
@@ -123,9 +129,15 @@ class SnapshotTables:
         TableError
             When somebody else writes the same tables, or the file system refuses.
         """
+        try:
+            return self._publish(tables, origin)
+        except OSError as error:
+            raise _refused(self._directory, error) from error
+
+    def _publish(self, tables: Mapping[str, pa.Table], origin: Origin) -> Path:
         self._directory.mkdir(parents=True, exist_ok=True)
-        batches = _batches(self._directory)
         number = _number(batches[-1]) + 1 if batches else 0
+        batches = _batches(self._directory)
         place = self._directory / f"{_PREFIX}{number:012d}"
         for left in self._directory.glob(f".{_PREFIX}*"):  # by a writer that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -139,23 +151,39 @@ class SnapshotTables:
             aside.rename(place)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise TableError(f"{place} could not be given its name: {error}") from error
-            raise TableError(
-                f"{place} is there already: another pipeline writes to {self._directory}; give "
-                "each its own pipeline.tables.dir"
-            ) from error
+                raise
+            raise _shared(self._directory) from error
         # Spark notes that the micro-batch is done once this has returned.
         _sync(self._directory)
         self._remove_old([*batches, place])
         return place
 
     def _remove_old(self, batches: list[Path]) -> None:
+        now = self._clock()
         for batch, following in pairwise(batches[: 1 - self._keep or None]):
-            if self._clock() - following.stat().st_mtime <= self._keep_secs:
-                break
-            # Its name goes first: half a batch has none at its end either.
+            # What cannot be removed is not worth the batch that was just published.
             with contextlib.suppress(OSError):
-                shutil.rmtree(batch.rename(_aside(batch)))
+                age = now - following.stat().st_mtime
+                if age < 0:  # the clock was set back: it counts from now on
+                    os.utime(following, (now, now))
+                elif age > self._keep_secs:
+                    # Its name goes first: half a batch has none at its end either.
+                    shutil.rmtree(batch.rename(_aside(batch)))
+
+
+def _shared(directory: Path) -> TableError:
+    return TableError(
+        f"another pipeline writes to {directory}: give each its own pipeline.tables.dir and, where "
+        "that is set, its own pipeline.checkpoint.dir"
+    )
+
+
+def _refused(directory: Path, error: OSError) -> TableError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "make space there, or set pipeline.tables.dir to a folder where there is some"
+    else:
+        remedy = "set pipeline.tables.dir to a folder that this user may write to"
+    return TableError(f"the tables in {directory} cannot be written: {error}; {remedy}")
 
 
 @contextlib.contextmanager
@@ -178,10 +206,7 @@ def sole_writer(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise TableError(
-                f"another pipeline writes to {directory}: give each its own pipeline.tables.dir "
-                "and pipeline.checkpoint.dir"
-            ) from error
+            raise _shared(directory) from error
         except OSError as error:  # a file system without locks: the batches' names must do
             log.debug("%s cannot be locked: %s", directory, error)
         yield
@@ -239,11 +264,13 @@ def current(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
     path = current_path(directory, name)
     if path is None:
         raise TableError(f"there is no table {name!r} in {directory}; has `storm pipeline` run?")
-    return spark.read.parquet(f"file://{path.resolve()}")  # as it is: Spark decodes no %3D
+    # As it is otherwise: Spark decodes no %3D.
+    return spark.read.parquet("file://" + _PATTERN.sub(r"\\\g<0>", str(path.resolve())))
 
 
 def _batches(directory: Path) -> list[Path]:
-    return sorted(directory.glob(f"{_PREFIX}*"), key=_number)
+    found = directory.glob(f"{_PREFIX}[0-9]*")
+    return sorted((path for path in found if _BATCH.fullmatch(path.name)), key=_number)
 
 
 def _number(batch: Path) -> int:
