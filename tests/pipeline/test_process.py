@@ -15,8 +15,8 @@ import pytest
 from pyspark.errors import PySparkException
 
 from stormkeeper.conf import defaults
-from stormkeeper.errors import ConfigError
 from stormkeeper.daemon.lifecycle import StopSignals
+from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
 from stormkeeper.pipeline.liveness import Limits
@@ -234,22 +234,25 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
     ("key", "error"),
     [
         ("pipeline.tables.dir", "pipeline.tables.dir cannot be "),
+        ("pipeline.checkpoint.dir", "pipeline.checkpoint.dir cannot be "),
         (
-            "pipeline.checkpoint.dir",
-            "the pipeline's query failed: org.apache.hadoop.fs.ParentNotDirectoryException",
+            None,
+            "the pipeline's query failed: org.apache.hadoop.fs.FileAlreadyExistsException",
         ),
     ],
 )
 def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
-    (tmp_path / "file").write_text("in the way")
-    blocked = str(tmp_path / "file" / "here")
-    with Pipeline(tmp_path, [pacemaker.address], **{key: blocked}) as pipeline:
+    blocked = tmp_path / ("file" if key else "tables/.checkpoint")
+    blocked.parent.mkdir(exist_ok=True)
+    blocked.write_text("in the way")
+    conf = {key: str(blocked / "here")} if key else {}
+    with Pipeline(tmp_path, [pacemaker.address], **conf) as pipeline:
         pipeline.start()
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 1
         (line,) = pipeline.errors()
         assert error in line
-        assert str(tmp_path / "file") in line
+        assert str(blocked) in line
 
 
 #: Has the process kill itself between the files of one batch of tables, once the named file is
@@ -434,7 +437,7 @@ def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 0
         assert psutil.wait_procs(started, DEADLINE_SECS)[1] == []
-        assert not (tmp_path / "pipeline-checkpoints").exists()
+        assert not (pipeline.directory / ".checkpoint").exists()
         assert pipeline.errors() == []
 
 
@@ -479,13 +482,13 @@ def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, 
 
     def fail(_batch, _number):
         running.set()
-        assert release.wait(60)
+        assert release.wait(DEADLINE_SECS)
         raise RuntimeError("the disk is full")
 
     query = spark.readStream.format("rate").load().writeStream.foreachBatch(fail)
     query = query.option("checkpointLocation", str(tmp_path)).start()
     try:
-        assert running.wait(60)
+        assert running.wait(DEADLINE_SECS)
         threading.Timer(0.1, release.set).start()
         with pytest.raises(PySparkException, match="the disk is full"):
             process._stop_between_batches(query)

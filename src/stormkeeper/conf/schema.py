@@ -314,7 +314,7 @@ _KEYS = (
     ),
     text_or_null(
         "pipeline.checkpoint.dir",
-        "the heartbeat pipeline's checkpoints; null: pipeline-checkpoints in storm.local.dir",
+        "the heartbeat pipeline's checkpoint; null: .checkpoint in the folder of the tables",
     ),
     seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
     seconds_or_null(

@@ -25,7 +25,7 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.pacemaker.client.settings import access_of
-from stormkeeper.pipeline import current, decode, tables, totals
+from stormkeeper.pipeline import checkpoint, current, decode, tables, totals
 from stormkeeper.pipeline.health import look_at_all
 from stormkeeper.pipeline.liveness import Limits
 from stormkeeper.pipeline.options import Options
@@ -95,7 +95,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         return 0
     try:
         sight = Sight()
-        with tables.sole_writer(tables_directory(conf)), _observed(conf, sight):
+        with _places(conf), _observed(conf, sight):
             options = Options.parse(_source_options(conf, servers))
             settings = options.settings()
             sight.looked(look_at_all(options.servers, options.timeout_secs, settings))
@@ -104,6 +104,18 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _places(conf: Conf) -> Iterator[None]:
+    """Hold the tables and their checkpoint for this process alone; they belong together."""
+    directory, place = tables_directory(conf), checkpoint_directory(conf)
+    with contextlib.ExitStack() as held:
+        held.enter_context(tables.sole_writer(directory))
+        if place.resolve() not in (checkpoint.default(directory).resolve(), directory.resolve()):
+            held.enter_context(tables.sole_writer(place, "pipeline.checkpoint.dir"))
+        checkpoint.begin(place, directory)
+        yield
 
 
 @contextlib.contextmanager
@@ -161,15 +173,16 @@ def tables_directory(conf: Conf) -> Path:
     ConfigError
         When that is a URL.
     """
-    return _folder(conf, "pipeline.tables.dir", "tables")
+    given = _folder(conf, "pipeline.tables.dir")
+    return given or Path(conf["storm.local.dir"]) / "tables"
 
 
 def checkpoint_directory(conf: Conf) -> Path:
     """Return where the query's checkpoint is, likewise: ``pipeline.checkpoint.dir``."""
-    return _folder(conf, "pipeline.checkpoint.dir", "pipeline-checkpoints")
+    return _folder(conf, "pipeline.checkpoint.dir") or checkpoint.default(tables_directory(conf))
 
 
-def _folder(conf: Conf, key: str, name: str) -> Path:
+def _folder(conf: Conf, key: str) -> Path | None:
     given = conf[key]
     if given and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given):
         raise ConfigError(
@@ -177,7 +190,7 @@ def _folder(conf: Conf, key: str, name: str) -> Path:
             "pipeline publishes its tables by renaming a folder, which object stores cannot do in "
             f"one step; set {key} to a local folder and copy finished batches from there"
         )
-    return Path(given) if given else Path(conf["storm.local.dir"]) / name
+    return Path(given) if given else None
 
 
 def limits(conf: Conf) -> Limits:
@@ -263,15 +276,15 @@ def _run(
 
 
 def _stop_between_batches(query: StreamingQuery) -> None:
+    """Stop a query once its running batch is done; raise why it has ended by itself, if it has."""
     deadline = time.monotonic() + _STOP_SECS
     while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
         time.sleep(0.02)
-    try:
-        query.stop()
-    except (PySparkException, Py4JError) as error:  # Spark waits no longer
-        log.warning("The running batch did not end when cut off: %s", engine.reason(error))
-    """Stop a query once its running batch is done; raise why it has ended by itself, if it has."""
     if not query.isActive:
         failure = query.exception()
         if failure is not None:
             raise failure
+    try:
+        query.stop()
+    except (PySparkException, Py4JError) as error:  # Spark waits no longer
+        log.warning("The running batch did not end when cut off: %s", engine.reason(error))

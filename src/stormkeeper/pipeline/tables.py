@@ -79,6 +79,12 @@ class Origin:
     def __bytes__(self) -> bytes:
         return f"{self.query}/{self.batch}".encode()
 
+    @classmethod
+    def parse(cls, text: bytes) -> Origin:
+        """Return what `bytes` made these of."""
+        query, _, batch = text.decode().rpartition("/")
+        return cls(query, int(batch))
+
 
 class SnapshotTables:
     """The tables of a folder, for their one writer.
@@ -114,12 +120,7 @@ class SnapshotTables:
 
     def has(self, origin: Origin) -> bool:
         """Whether the newest batch is of this micro-batch, which then is not to be repeated."""
-        newest = newest_batch(self._directory)
-        if newest is None:
-            return False
-        # One file tells for all: they were given their names together.
-        metadata = pq.read_schema(_file(newest, LIVENESS)).metadata or {}
-        return metadata.get(_ORIGIN) == bytes(origin)
+        return newest_origin(self._directory) == origin
 
     def publish(self, tables: Mapping[str, pa.Table], origin: Origin) -> Path:
         """Make these tables, by name, the present, all at once; return the new batch's folder.
@@ -136,8 +137,8 @@ class SnapshotTables:
 
     def _publish(self, tables: Mapping[str, pa.Table], origin: Origin) -> Path:
         self._directory.mkdir(parents=True, exist_ok=True)
-        number = _number(batches[-1]) + 1 if batches else 0
         batches = _batches(self._directory)
+        number = _number(batches[-1]) + 1 if batches else 0
         place = self._directory / f"{_PREFIX}{number:012d}"
         for left in self._directory.glob(f".{_PREFIX}*"):  # by a writer that was killed
             shutil.rmtree(left, ignore_errors=True)
@@ -187,10 +188,11 @@ def _refused(directory: Path, error: OSError) -> TableError:
 
 
 @contextlib.contextmanager
-def sole_writer(directory: Path) -> Iterator[None]:
+def sole_writer(directory: Path, key: str = "pipeline.tables.dir") -> Iterator[None]:
     """Hold the folder of the tables for this process alone; it is made if it is not there.
 
-    The system lets go of it when the process ends, however it ends.
+    The system lets go of it when the process ends, however it ends. A checkpoint that has a folder
+    of its own is held in the same way; `key` says which folder it is.
 
     Raises
     ------
@@ -201,7 +203,7 @@ def sole_writer(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / _LOCK).open("ab")
     except OSError as error:
-        raise TableError(f"pipeline.tables.dir cannot be {directory}: {error}") from error
+        raise TableError(f"{key} cannot be {directory}: {error}") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -226,6 +228,16 @@ def newest_batch(directory: Path | str) -> Path | None:
     """
     batches = _batches(Path(directory))
     return batches[-1] if batches else None
+
+
+def newest_origin(directory: Path) -> Origin | None:
+    """Return which micro-batch the newest batch is of, None before the first."""
+    newest = newest_batch(directory)
+    if newest is None:
+        return None
+    # One file tells for all: they were given their names together.
+    metadata = pq.read_schema(_file(newest, LIVENESS)).metadata or {}
+    return Origin.parse(metadata[_ORIGIN]) if _ORIGIN in metadata else None
 
 
 def current_path(directory: Path | str, name: str) -> Path | None:

@@ -1,0 +1,103 @@
+"""Where the query's checkpoint is, and whether it and the tables belong together.
+
+A checkpoint says what was read, the tables hold what came of it. Where the tables are lost, moved
+or restored without their checkpoint, what was read before would never be in them. So their newest
+batch must come from the checkpoint's query, and from the newest micro-batch that it has as done.
+
+The other way round there is no harm: tables without a checkpoint have the Pacemakers read from
+their beginning, and go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from stormkeeper.errors import TableError
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.tables import Origin
+
+log = logging.getLogger(__name__)
+
+#: The checkpoint's folder where none is configured, within that of the tables: what is done to
+#: these is done to it. Whoever reads the tables passes over such names.
+WITHIN_TABLES: Final = ".checkpoint"
+
+
+def default(directory: Path) -> Path:
+    """Return the folder of the checkpoint that goes with the tables of a folder."""
+    return directory / WITHIN_TABLES
+
+
+def begin(checkpoint: Path, directory: Path) -> None:
+    """Have the next query go on where the tables are, or begin anew where it cannot.
+
+    It begins anew without the checkpoint within the tables' folder. One that is configured may be
+    anybody's, and stays.
+
+    Raises
+    ------
+    TableError
+        When a checkpoint that is configured does not belong to the tables, or a folder cannot be
+        read or written.
+    """
+    try:
+        if _belongs(checkpoint, directory):
+            return
+        if checkpoint == default(directory):
+            log.warning(
+                "the tables in %s are not those that the checkpoint %s goes with: the Pacemakers "
+                "are read from their beginning",
+                directory,
+                checkpoint,
+            )
+            _remove(checkpoint)
+            return
+    except (OSError, pa.ArrowInvalid) as error:
+        raise TableError(
+            f"the tables in {directory} and their checkpoint {checkpoint} cannot be used: {error}"
+        ) from error
+    raise TableError(
+        f"pipeline.checkpoint.dir, {checkpoint}, does not go with the tables in {directory}: "
+        "workers that are silent now would never be in them; set pipeline.tables.dir to the "
+        "checkpoint's own tables, or delete the checkpoint, with which nothing is lost: the "
+        "Pacemakers are then read from their beginning"
+    )
+
+
+def _belongs(checkpoint: Path, directory: Path) -> bool:
+    """Whether all that a checkpoint says was read is in the tables of a folder."""
+    done = _done(checkpoint)
+    if done is None:
+        return True
+    origin = tables.newest_origin(directory)
+    return origin is not None and origin.query == done.query and origin.batch >= done.batch
+
+
+def _remove(checkpoint: Path) -> None:
+    # By one step: half a checkpoint may look like one that belongs.
+    aside = checkpoint.with_name(f"{checkpoint.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(checkpoint.rename(aside), ignore_errors=True)
+
+
+def _done(checkpoint: Path) -> Origin | None:
+    """Return the newest micro-batch that Spark has noted as done; None if there is none."""
+    commits = checkpoint / "commits"
+    if not commits.is_dir():
+        return None
+    numbers = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()]
+    return Origin(_query(checkpoint), max(numbers)) if numbers else None
+
+
+def _query(checkpoint: Path) -> str:
+    """Return the query's id; Spark takes a new one where there is none."""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_text())["id"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return ""

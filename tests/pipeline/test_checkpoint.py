@@ -1,0 +1,147 @@
+import json
+import logging
+import shutil
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.errors import TableError
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import checkpoint, process, tables
+from stormkeeper.pipeline.tables import Origin, SnapshotTables
+from support.heartbeats import heartbeat, path
+from support.waiting import until
+
+QUERY = "2c0f"
+
+
+def noted(place, *done, query=QUERY):
+    """Lay down what Spark has in a checkpoint once these micro-batches are done."""
+    (place / "commits").mkdir(parents=True)
+    (place / "offsets").mkdir()
+    (place / "metadata").write_text(json.dumps({"id": query}))
+    for number in done:
+        (place / "commits" / str(number)).write_text("v1\n{}")
+        (place / "commits" / f".{number}.crc").write_text("")
+    return place
+
+
+def published(directory, number, query=QUERY):
+    empty = pa.table({"x": pa.array([], pa.int64())})
+    SnapshotTables(directory).publish(dict.fromkeys(tables.NAMES, empty), Origin(query, number))
+    return directory
+
+
+@pytest.mark.parametrize("newest", [9, 10, 11])
+def test_what_belongs_together_is_left_alone(tmp_path, newest):
+    for batch in range(newest - 1, newest + 1):
+        published(tmp_path, batch)
+    place = noted(checkpoint.default(tmp_path), 8, 9)
+    checkpoint.begin(place, tmp_path)
+    assert (place / "metadata").exists()
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_checkpoint_in_which_nothing_is_done_goes_with_any_tables(tmp_path, batches):
+    """As the one of a pipeline that ended in its first batch."""
+    for _ in range(batches):
+        published(tmp_path, 5, "another query")
+    place = noted(tmp_path / "elsewhere")
+    checkpoint.begin(place, tmp_path)
+    assert (place / "metadata").exists()
+    checkpoint.begin(tmp_path / "new", tmp_path)
+
+
+def parted(directory, how):
+    if how == "restored":
+        published(directory, 8)
+    elif how == "another's":
+        published(directory, 9, "another query")
+
+
+@pytest.mark.parametrize("how", ["emptied", "restored", "another's"])
+def test_tables_without_their_checkpoint_begin_anew(tmp_path, caplog, how):
+    caplog.set_level(logging.WARNING, "stormkeeper.pipeline.checkpoint")
+    parted(tmp_path, how)
+    place = noted(checkpoint.default(tmp_path), 9)
+    (tmp_path / ".checkpoint.old" / "commits").mkdir(parents=True)  # by a start that was killed
+    checkpoint.begin(place, tmp_path)
+    assert not [left for left in tmp_path.iterdir() if left.name.startswith(".checkpoint")]
+    (line,) = caplog.messages
+    assert "the Pacemakers are read from their beginning" in line
+    checkpoint.begin(place, tmp_path)
+    assert caplog.messages == [line]
+
+
+@pytest.mark.parametrize("how", ["emptied", "restored", "another's"])
+def test_a_checkpoint_that_is_configured_is_refused_and_stays(tmp_path, how):
+    directory = tmp_path / "tables"
+    parted(directory, how)
+    place = noted(tmp_path / "place", 9)
+    with pytest.raises(
+        TableError, match=r"pipeline\.checkpoint\.dir, .* set pipeline\.tables\.dir"
+    ):
+        checkpoint.begin(place, directory)
+    assert (place / "commits" / "9").exists()
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    place = noted(checkpoint.default(published(tmp_path, 9)), 9)
+    tables.current_path(tmp_path, tables.LIVENESS).write_bytes(b"garbage")
+    with pytest.raises(TableError, match="cannot be used"):
+        checkpoint.begin(place, tmp_path)
+
+
+def places(**given):
+    return defaults().with_values({f"pipeline.{key}.dir": str(at) for key, at in given.items()})
+
+
+def test_the_checkpoint_follows_the_tables_unless_it_is_configured(tmp_path):
+    conf = places(tables=tmp_path)
+    assert process.checkpoint_directory(conf) == tmp_path / ".checkpoint"
+    conf = places(tables=tmp_path, checkpoint=tmp_path / "c")
+    assert process.checkpoint_directory(conf) == tmp_path / "c"
+
+
+def test_two_pipelines_share_neither_tables_nor_checkpoint(tmp_path):
+    a, b, c = (tmp_path / name for name in "abc")
+    with process._places(places(tables=a, checkpoint=c)):
+        for conf in places(tables=a), places(tables=b, checkpoint=c):
+            with (
+                pytest.raises(
+                    TableError,
+                    match=r"give each its own pipeline\.tables\.dir .* pipeline\.checkpoint\.dir",
+                ),
+                process._places(conf),
+            ):
+                pass
+        with process._places(places(tables=b)):
+            pass
+    with process._places(places(tables=a, checkpoint=a)):
+        pass
+
+
+@pytest.mark.spark
+def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path):
+    """What Spark really has in a checkpoint, and names its query by."""
+    conf = places(tables=tmp_path).with_values({"pipeline.trigger.secs": 0.1})
+
+    def run():
+        with process._places(conf):
+            query = process.start(spark, conf, [pacemaker.address], tmp_path)
+            try:
+                until(lambda: query.lastProgress is not None)
+                return query.id
+            finally:
+                query.stop()
+
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("silent"), heartbeat("silent"))
+    first = run()
+    assert run() == first
+    for batch in tmp_path.glob("batch=*"):
+        shutil.rmtree(batch)
+    assert run() != first
+    liveness = SnapshotTables(tmp_path).read(tables.LIVENESS)
+    assert liveness["storm_id"].to_pylist() == ["silent"]
