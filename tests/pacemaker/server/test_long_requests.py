@@ -278,8 +278,10 @@ async def test_the_wait_for_a_turn_counts(engine):
         # Each has ten turns of its own, and between them those of all who asked before it.
         assert slow >= 5
         assert total > 5 * 0.1
-        await clients[0].send(exists("/a"))
-        await clients[0].answer()
-        await rig.until(lambda: sum(rig.channels.latency()[1]) == len(clients) + 1)
+        # Who need not wait is quick, but for moments at which the machine has no time for it.
+        for _ in range(5):
+            await clients[0].send(exists("/a"))
+            await clients[0].answer()
+        await rig.until(lambda: sum(rig.channels.latency()[1]) == len(clients) + 5)
         counts = rig.channels.latency()[1]
-        assert sum(counts[bounds.index(0.1) + 1 :]) == slow
+        assert sum(counts[bounds.index(0.1) + 1 :]) < slow + 5

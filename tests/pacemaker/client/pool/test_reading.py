@@ -23,7 +23,7 @@ from support.scripted_pacemaker import (
 from support.waiting import DEADLINE_SECS, until
 
 #: Between pulses whose order matters: two servers' ages are told by answers that may come late.
-APART_SECS = 0.6
+APART_SECS = 1.5
 
 
 def heartbeat(time_secs):
