@@ -230,6 +230,7 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("key", "error"),
     [
@@ -309,6 +310,7 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemaker, tmp_path):
     def batch(emitted):
         with PacemakerClient(pacemaker.address) as client:
@@ -325,6 +327,7 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
     spark, tmp_path, monkeypatch, caplog
 ):
@@ -429,6 +432,7 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
     with Pipeline(tmp_path, [pacemaker.address]) as pipeline:
         pipeline.start()

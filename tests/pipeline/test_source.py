@@ -22,7 +22,7 @@ from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.storm_pacemaker import StormPacemaker
 from support.waiting import DEADLINE_SECS, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 #: Seconds within which every server that can answer does so; and so few that a test can wait for
 #: one that cannot, in which others may be too slow as well.
@@ -50,8 +50,9 @@ def unreachable(rows):
 class Stream:
     """A running stream of the source, and its batches as they come."""
 
-    def __init__(self, query, batches):
-        self.query = query
+    def __init__(self, writer, batches):
+        self._writer = writer
+        self.query = writer.start()
         self.batches = batches
         self._seen = 0
 
@@ -59,7 +60,10 @@ class Stream:
         """Wait for a batch, after those seen here, that fulfils the condition; return its rows."""
 
         def found():
-            assert self.query.isActive, self.query.exception()
+            if not self.query.isActive:
+                # Spark waits 10 s for its Python workers to start, and no longer.
+                assert "failed to connect back" in str(self.query.exception())
+                self.query = self._writer.start()
             while self._seen < len(self.batches):
                 self._seen += 1
                 if condition(self.batches[self._seen - 1]):
@@ -96,12 +100,12 @@ def streaming(spark, tmp_path):
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(**trigger or {"processingTime": "500 milliseconds"})
         )
-        query = writer.start()
+        stream = Stream(writer, batches)
         try:
-            yield Stream(query, batches)
+            yield stream
         finally:
-            _between_batches(query)
-            query.stop()
+            _between_batches(stream.query)
+            stream.query.stop()
 
     return start
 

@@ -3,7 +3,7 @@ import pytest
 from stormkeeper.errors import WorkerError
 from stormkeeper.topology import Topology
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def failing_topology(folder, messages):

@@ -6,7 +6,7 @@ import pytest
 from stormkeeper.worker.stopping import Countdown, Gate, stop_queries
 from support.waiting import DEADLINE_SECS, until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
