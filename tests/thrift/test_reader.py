@@ -70,6 +70,14 @@ def test_integers_are_read_at_either_width(kind, value):
         assert getattr(decode(cls, data + STOP), name) == 7
 
 
+@pytest.mark.parametrize("value", [-(2**63), -(2**31) - 1, 2**31, 2**60])
+def test_an_integer_that_does_not_fit_its_field_is_an_error(value):
+    """Whoever takes it for what the field says, as columns of 32 bits do, would fail later."""
+    wide = field(10, 1, pack(">q", 1)) + field(10, 2, pack(">q", value)) + STOP
+    with pytest.raises(SerializationError, match=f"{value} where an i32 belongs"):
+        decode(records.ExecutorInfo, wide)
+
+
 def test_unknown_fields_are_skipped_whatever_they_hold():
     struct = field(11, 9, string("inner")) + field(2, 10, b"\x01") + STOP
     unknown = [

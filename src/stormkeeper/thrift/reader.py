@@ -7,6 +7,7 @@ The rules that hold here:
 * A field that the class does not know, or knows by another type, is skipped, as everywhere in
   Thrift. The exception: an integer is read at either width, i32 or i64, because Storm widened
   ``ClusterWorkerHeartbeat.time_secs`` between 2 and 3 and so made each unreadable to the other.
+  One that does not fit the field's own width is an error.
 * A required field that is absent, a second member of a union, an enum value without a name and a
   string that is not UTF-8 are errors.
 * A bool is true if its byte is 1, and only then; what follows the record is ignored: both as
@@ -60,6 +61,7 @@ from stormkeeper.thrift.scalars import (
     read_binary,
     read_i32,
     read_i64,
+    read_narrow,
     unpack_i32,
     unpack_list_header,
     unpack_map_header,
@@ -346,7 +348,7 @@ def _accepted(of: Type) -> Iterable[tuple[int, Reader]]:
     """Return the wire types that a field is read from."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
-        return ((I32, read_i32), (I64, read_i64))
+        return ((I32, read_i32), (I64, read_i64 if kind == I64 else read_narrow))
     return ((wire_kind(of), _reader(of)),)
 
 

@@ -76,6 +76,14 @@ def read_i64(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
     return _unpack_i64(data, pos)[0], pos + 8
 
 
+def read_narrow(data: bytes, pos: int, _seen: Seen) -> tuple[int, int]:
+    """Read an i64 where an i32 belongs."""
+    (value,) = _unpack_i64(data, pos)
+    if not -(2**31) <= value < 2**31:
+        raise MalformedError(f"{value} where an i32 belongs", pos)
+    return value, pos + 8
+
+
 def _read_double(data: bytes, pos: int, _seen: Seen) -> tuple[float, int]:
     return _unpack_double(data, pos)[0], pos + 8
 
