@@ -1,5 +1,6 @@
 import datetime as dt
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.pipeline import rows
@@ -37,6 +38,23 @@ def test_what_a_java_pacemaker_does_not_tell_is_null():
     (row,) = rows.of_page("a:1", page).to_pylist()
     unknown = ("instance", "revision", "age_secs", "received_at")
     assert [row[name] for name in unknown] == [None] * 4
+
+
+def test_times_that_no_reader_could_hold_are_the_nearest_they_can():
+    ages = [(2**63 - 1) / 1000, -(2**63) / 1000, 0.0]
+    readings = [Reading("/p", b"d", 1, age) for age in ages]
+    table = pa.Table.from_batches([rows.of_page("a:1", Page("x", readings, AT.timestamp()))])
+    before, after, present = table["received_at"].to_pylist()
+    assert (before.year, after.year, present) == (1970, 2262, AT)
+    assert len(table.to_pandas()) == 3
+
+
+def test_times_become_a_column_and_are_times_again():
+    times = [0.0, 0.25, None, 1_772_366_400.123456]
+    column = pa.chunked_array([rows.timestamps(times)])
+    assert column.type == rows.TIMESTAMP
+    assert rows.seconds(column) == times
+    assert rows.seconds(column.cast(pa.timestamp("us", tz="Asia/Kolkata"))) == times
 
 
 def test_an_empty_value_is_a_pulse():

@@ -74,7 +74,7 @@ def next_liveness(
     """
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
-    now = max((at for at in _seconds(servers["read_at"]) if at is not None), default=0.0)
+    now = max((at for at in rows.seconds(servers["read_at"]) if at is not None), default=0.0)
     result = step(
         () if previous is None else _rows(previous),
         _beats(pulses),
@@ -169,7 +169,7 @@ def _rows(table: pa.Table) -> Iterator[Row]:
 
 def _table(result: Step, now: float) -> pa.Table:
     found = sorted(result.rows)
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, Any] = {
         "storm_id": [row.worker.storm_id for row in found],
         "topology": [topology_name(row.worker.storm_id) for row in found],
         "node": [row.worker.node for row in found],
@@ -179,18 +179,13 @@ def _table(result: Step, now: float) -> pa.Table:
     for name in Row._fields[1:]:
         columns[name] = [getattr(row, name) for row in found]
     for name in ("last_seen", "updated_at", "moved_at"):
-        columns[name] = [at and round(at * 1_000_000) for at in columns[name]]
+        columns[name] = rows.timestamps(columns[name])
     return pa.table({name: columns[name] for name in LIVENESS.names}, schema=LIVENESS)
 
 
 def _columns(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
     values = [
-        _seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
+        rows.seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
         for column in (table[name] for name in names)
     ]
     return zip(*values, strict=True)
-
-
-def _seconds(times: pa.ChunkedArray) -> list[Any]:
-    # Whatever time zone a session shows them in, times are microseconds since the epoch.
-    return [at and at / 1_000_000 for at in times.cast(pa.int64()).to_pylist()]

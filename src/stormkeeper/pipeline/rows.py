@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -27,6 +28,10 @@ _HEALTH: Final = pa.struct(
 #: What Spark carries times as.
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
+#: The latest time that all readers of the tables can hold, in seconds since the epoch: in 2262, as
+#: pandas counts nanoseconds.
+_LATEST: Final = 9_223_372_036.0
+
 #: The source's schema; `PacemakerDataSource` says what the columns mean.
 SCHEMA: Final = pa.schema(
     [
@@ -48,7 +53,7 @@ def of_page(server: str, page: Page) -> pa.RecordBatch:
     """Return one row per reading of a page: pulses and tombstones."""
     readings = page.readings
     count = len(readings)
-    read_at = _micros(page.read_at)
+    received_at = (None if r.age_secs is None else page.read_at - r.age_secs for r in readings)
     columns = {
         "kind": pa.array(
             [TOMBSTONE if r.details is None else PULSE for r in readings], pa.string()
@@ -58,11 +63,8 @@ def of_page(server: str, page: Page) -> pa.RecordBatch:
         "path": pa.array([r.path for r in readings], pa.string()),
         "revision": pa.array([r.revision for r in readings], pa.int64()),
         "age_secs": pa.array([r.age_secs for r in readings], pa.float64()),
-        "received_at": pa.array(
-            [None if r.age_secs is None else _micros(page.read_at - r.age_secs) for r in readings],
-            TIMESTAMP,
-        ),
-        "read_at": pa.array([read_at] * count, TIMESTAMP),
+        "received_at": timestamps(received_at),
+        "read_at": timestamps([page.read_at] * count),
         "details": pa.array([r.details for r in readings], pa.binary()),
         "health": pa.nulls(count, _HEALTH),
     }
@@ -90,5 +92,18 @@ def of_server(server: str, health: Health, *, reset: bool = False) -> pa.RecordB
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
-def _micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)
+def timestamps(times: Iterable[float | None]) -> pa.Array:
+    """Return a column of times that are given in seconds since the epoch.
+
+    One that no reader could hold is the nearest that they can.
+    """
+    return pa.array([None if at is None else _micros(at) for at in times], TIMESTAMP)
+
+
+def seconds(column: pa.ChunkedArray) -> list[float | None]:
+    """Return a column's times in seconds since the epoch, whatever time zone it shows them in."""
+    return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
+
+
+def _micros(at: float) -> int:
+    return round(min(max(at, 0.0), _LATEST) * 1_000_000)

@@ -50,13 +50,11 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
     columns = {name: found[name] for name in ("server", "read_at", "instance", "revision")}
     columns |= {name: health[name] for name in health.column_names if name != "error"}
     columns["reason"] = health["error"]
-    # Whatever time zone a session shows them in, times are microseconds since the epoch.
-    read_at = found["read_at"].cast(pa.int64()).to_pylist()
     before = _since(previous)
     states = zip(found["server"].to_pylist(), health["reachable"].to_pylist(), strict=True)
-    columns["since"] = pa.array(
-        [before.get(state, now) for state, now in zip(states, read_at, strict=True)],
-        rows.TIMESTAMP,
+    read_at = rows.seconds(found["read_at"])
+    columns["since"] = rows.timestamps(
+        before.get(state, now) for state, now in zip(states, read_at, strict=True)
     )
     return pa.table({name: columns[name] for name in SERVERS.names}).cast(SERVERS)
 
@@ -73,9 +71,8 @@ def cause(reason: str) -> str:
     return re.sub(r"\d+", "", reason)
 
 
-def _since(previous: pa.Table | None) -> dict[tuple[str, bool], int]:
+def _since(previous: pa.Table | None) -> dict[tuple[str, bool], float | None]:
     if previous is None:
         return {}
     columns = (previous[name].to_pylist() for name in ("server", "reachable"))
-    since = previous["since"].cast(pa.int64()).to_pylist()
-    return dict(zip(zip(*columns, strict=True), since, strict=True))
+    return dict(zip(zip(*columns, strict=True), rows.seconds(previous["since"]), strict=True))
