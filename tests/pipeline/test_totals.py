@@ -1,14 +1,19 @@
+from math import inf, nan
+
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import next_liveness
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.health import Health
 from stormkeeper.pipeline.liveness import Limits
-from stormkeeper.pipeline.offsets import Position
+from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
 from stormkeeper.pipeline.scan import Page, Reading
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS, next_statistics
+from stormkeeper.thrift.writer import Release
 from support.heartbeats import WINDOWS, bolt, heartbeat, path, spout
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
@@ -31,9 +36,13 @@ class Tables:
             self._revision += 1
             readings.append(Reading(where, details, self._revision, 0.0))
         health = Health(self._now, None, Position("x", self._revision), 1e6, 1e6, 1)
+        return self.read(Page("x", readings, self._now), health)
+
+    def read(self, page, health):
+        """Take in a batch as it was read."""
         table = pa.Table.from_batches(
             [
-                decode_batch(rows.of_page("a:1", Page("x", readings, self._now))),
+                decode_batch(rows.of_page("a:1", page)),
                 decode_batch(rows.of_server("a:1", health)),
             ]
         )
@@ -137,3 +146,67 @@ def test_a_worker_without_executors_has_no_rows():
     tables = Tables().batch((path("t"), heartbeat("t")))
     assert tables.statistics.num_rows == 0
     assert tables.liveness.num_rows == 1
+
+
+# --- whatever a heartbeat counts ------------------------------------------------------------------
+
+COUNTS = st.sampled_from([-(2**63), -(2**53) - 1, 0, 1, 2**53 + 1, 2**60, 2**63 - 1])
+LATENCIES = st.sampled_from([-inf, -1.0, 0.0, 2.5, 1.7e308, inf, nan])
+
+
+@st.composite
+def heartbeats(draw):
+    streams = st.tuples(st.sampled_from("ab"), st.sampled_from(["default", "__ack"]))
+    bolts = st.builds(
+        bolt, st.dictionaries(streams, COUNTS, max_size=3), COUNTS, execute_ms=LATENCIES
+    )
+    spouts = st.builds(spout, COUNTS, acked=COUNTS)
+    tasks = st.sampled_from([-(2**31), 1, 2**31 - 1])
+    executors = draw(st.dictionaries(st.tuples(tasks, tasks), spouts | bolts, max_size=3))
+    for stats in executors.values():
+        stats.component = draw(st.sampled_from([None, "words"]))
+        stats.rate = draw(LATENCIES)
+    return heartbeat(
+        "t",
+        executors,
+        time_secs=draw(COUNTS),
+        uptime_secs=draw(st.sampled_from([-(2**31), 0, 2**31 - 1])),
+        completed=draw(st.none() | st.booleans()),
+        release=Release.STORM_3,  # in which a worker's time has 64 bits
+    )
+
+
+MANY = heartbeat(
+    "t",
+    {(1, 1): bolt({("lines", "default"): 2**60})},
+    time_secs=2**63 - 1,
+    release=Release.STORM_3,
+)
+FEW = heartbeat("t", time_secs=-(2**63), release=Release.STORM_3)
+
+
+@given(st.lists(heartbeats(), min_size=1, max_size=3), st.none() | COUNTS.map(lambda ms: ms / 1000))
+@example([MANY, FEW], 0.0)
+@example([MANY, FEW, MANY], None)
+def test_any_heartbeat_becomes_rows_that_every_reader_can_hold(beats, age_secs):
+    """One that could not would end the query, and again at its every start."""
+    tables = Tables()
+    for number, details in enumerate(beats):
+        now = 1000.0 + number
+        readings = [Reading(path("t"), details, None if age_secs is None else number, age_secs)]
+        if age_secs is None:
+            page = Page(WITHOUT_REVISIONS, readings, now)
+            health = Health(now, None, Position(WITHOUT_REVISIONS, 0))
+        else:
+            page = Page("x", readings, now)
+            health = Health(now, None, Position("x", number), 1e6, 1e6, 1)
+        tables.read(page, health)
+    for table in (tables.liveness, tables.statistics):
+        table.validate(full=True)
+        table.to_pandas()
+        table.to_pylist()
+
+
+def test_a_count_beyond_what_a_double_holds_exactly_is_kept_as_it_is():
+    (row,) = Tables().batch((path("t"), MANY)).of("t")
+    assert (row["executed"], row["execute_ms_avg"]) == (2**60, 1.0)

@@ -13,6 +13,7 @@ from stormkeeper.thrift.records import (
     SpoutStats,
 )
 from stormkeeper.thrift.serialization import serialize
+from stormkeeper.thrift.writer import Release
 
 WINDOWS = ("600", "10800", "86400", ":all-time")
 
@@ -59,6 +60,7 @@ def heartbeat(
     time_secs: int | None = None,
     uptime_secs: int = 10,
     completed: bool | None = None,
+    release: Release | None = None,
 ) -> bytes:
     """Return a worker's pulse; executors are (first task, last task)."""
     return serialize(
@@ -68,7 +70,8 @@ def heartbeat(
             int(time.time()) if time_secs is None else time_secs,
             uptime_secs,
             completed,
-        )
+        ),
+        release=release,
     )
 
 

@@ -69,7 +69,7 @@ def _sums(pulses: pa.Table) -> pa.Table:
     counters = _counters(pulses)
     for average, weight in _WEIGHTS.items():
         counted = pc.if_else(pc.is_valid(counters[average]), counters[weight], None)
-        weighed = pc.multiply(counters[average], counted.cast(pa.float64()))
+        weighed = pc.multiply(counters[average], _doubles(counted))
         counters = counters.append_column(f"{average} total", weighed)
         counters = counters.append_column(f"{average} weight", counted)
     sums = [name for name in counters.column_names if name.endswith((" total", " weight"))]
@@ -85,7 +85,7 @@ def _sums(pulses: pa.Table) -> pa.Table:
     columns["executors"] = grouped["task_start_count_distinct"]
     columns |= {name: pc.fill_null(grouped[f"{name}_sum"], 0) for name in _COUNTS}
     for average in _WEIGHTS:
-        weight = grouped[f"{average} weight_sum"].cast(pa.float64())
+        weight = _doubles(grouped[f"{average} weight_sum"])
         some = pc.if_else(pc.greater(weight, 0), weight, None)
         columns[average] = pc.divide(grouped[f"{average} total_sum"], some)
     columns["received_at"] = grouped["received_at_max"]
@@ -93,6 +93,11 @@ def _sums(pulses: pa.Table) -> pa.Table:
     return pa.table({name: columns[name] for name in COMPONENT_STATISTICS.names}).cast(
         COMPONENT_STATISTICS
     )
+
+
+def _doubles(counts: pa.ChunkedArray) -> pa.ChunkedArray:
+    # A worker may count to where doubles have gaps: the nearest one will do for a weight.
+    return counts.cast(pa.float64(), safe=False)
 
 
 def _counters(pulses: pa.Table) -> pa.Table:
