@@ -103,7 +103,6 @@ class Observer:
                                 instance,
                                 change.revision,
                                 wall - change.age_ms / 1000,
-                                wall,
                             )
                         )
                     self._news[server] = (

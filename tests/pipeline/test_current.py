@@ -143,6 +143,40 @@ def test_a_java_pacemaker_has_neither_ages_nor_revisions():
     assert (row["age_secs"], row["instance"], row["revision"]) == (5.0, None, None)
 
 
+@pytest.mark.parametrize("ahead", [-60, 60])
+def test_ages_are_right_whatever_the_clocks_of_readers_say(ahead):
+    """Of two Pacemakers one is down; the other is read on a machine whose clock is wrong."""
+
+    def batch(now, revision):
+        pulse = Reading(path("t"), heartbeat(), revision, 1.5)
+        page = rows.of_page(A, Page("x", [pulse], now + ahead))
+        health = Health(now + ahead, None, Position("x", revision), 1e6, 1e6, 1)
+        found = [page, rows.of_server(A, health), rows.of_server(B, Health(now, "gone"))]
+        return pa.Table.from_batches([decode.decode_batch(b) for b in found])
+
+    table = None
+    for revision, now in enumerate((NOW, NOW + 5)):
+        between = (now - 0.25, now + 0.25)
+        table, newest = next_liveness(table, batch(now, revision), LIMITS, between)
+        (row,) = table.to_pylist()
+        assert (row["status"], row["age_secs"]) == ("alive", 1.5)
+        assert row["last_seen"] == time_at(now - 1.5)
+        assert newest.num_rows == 1
+    # Read on its own, as `liveness` does, there is no other clock than the readers'.
+    (row,) = next_liveness(None, batch(NOW, 1), LIMITS)[0].to_pylist()
+    assert (row["status"], row["age_secs"]) == ("alive", 1.5)
+
+
+def test_a_server_that_is_read_long_after_another_keeps_its_pulses_times():
+    readings = [Reading(path("t"), heartbeat(), 5, 1.0)]
+    early = typed(NOW, {A: readings}, servers=[A])
+    late = typed(NOW + 4, {}, servers=[B])
+    table, _ = next_liveness(None, pa.concat_tables([early, late]), LIMITS, (NOW - 1, NOW + 60))
+    (row,) = table.to_pylist()
+    assert (row["last_seen"], row["age_secs"]) == (time_at(NOW - 1), 5.0)
+    assert row["updated_at"] == time_at(NOW + 4)
+
+
 @pytest.mark.parametrize(
     ("storm_id", "name"),
     [

@@ -30,13 +30,12 @@ def beat(at, server=A, worker=W, *, instance="x", revision=None, time_secs=None)
         instance,
         int(at * 10) if revision is None else revision,
         at,
-        at + 0.1,
         int(at) if time_secs is None else time_secs,
     )
 
 
-def java(read_at, time_secs, server=A, worker=W):
-    return Beat(worker, server, None, None, None, read_at, time_secs)
+def java(time_secs, server=A, worker=W):
+    return Beat(worker, server, None, None, None, time_secs)
 
 
 class Table:
@@ -218,47 +217,63 @@ def test_a_worker_may_beat_again_after_its_tombstone():
 
 
 def test_without_ages_a_changed_pulse_is_a_new_one():
-    table = Table().at(1000, java(1000, 400), a=JAVA)
+    table = Table().at(1000, java(400), a=JAVA)
     assert table[W].age_secs == 600  # at first sight the worker's clock, which is behind, counts
-    table.at(1005, java(1005, 403), a=JAVA)
+    table.at(1005, java(403), a=JAVA)
     assert (table[W].age_secs, table[W].status) == (0, Status.ALIVE)
     for now, expected in ((1010, "alive"), (1020, "late"), (1036, "dead")):
-        assert table.at(now, java(now, 403), a=JAVA)[W].status == expected
+        assert table.at(now, java(403), a=JAVA)[W].status == expected
 
 
 def test_a_clock_ahead_does_not_make_a_worker_immortal():
-    table = Table().at(1000, java(1000, 9000), a=JAVA)
+    table = Table().at(1000, java(9000), a=JAVA)
     assert table[W].age_secs == 0
-    assert table.at(1031, java(1031, 9000), a=JAVA)[W].status is Status.DEAD
+    assert table.at(1031, java(9000), a=JAVA)[W].status is Status.DEAD
 
 
 def test_without_ages_copies_are_ranked_by_the_workers_clock():
     for clock in (500, 9000):  # behind, and ahead
-        new, old = java(1000, clock, A), java(1000, clock - 5, B)
+        new, old = java(clock, A), java(clock - 5, B)
         for beats in ([new, old], [old, new]):
             table = Table().at(1000, *beats, a=JAVA, b=JAVA)
             assert (table[W].server, table[W].time_secs) == (A, clock)
-        assert table.at(1001, java(1001, clock - 5, B), a=JAVA, b=JAVA)[W].server == A
+        assert table.at(1001, java(clock - 5, B), a=JAVA, b=JAVA)[W].server == A
 
 
 def test_a_java_pacemaker_without_the_pulse_proves_nothing():
-    table = Table().at(1000, java(1000, 1000), a=JAVA).at(1100, a=JAVA)
+    table = Table().at(1000, java(1000), a=JAVA).at(1100, a=JAVA)
     assert (table[W].status, table[W].stale) == (Status.LATE, True)
 
 
 def test_a_worker_may_go_between_the_two_kinds_of_server():
-    table = Table().at(1000, java(1000, 5000, A), a=JAVA)
-    table.at(1005, beat(1004, B, time_secs=5004), java(1005, 5000, A), a=JAVA)
+    table = Table().at(1000, java(5000, A), a=JAVA)
+    table.at(1005, beat(1004, B, time_secs=5004), java(5000, A), a=JAVA)
     assert (table[W].server, table[W].last_seen) == (B, 1004)
-    table.at(1010, java(1010, 5008, A), a=JAVA)
+    table.at(1010, java(5008, A), a=JAVA)
     assert table[W].server == A
+
+
+# --- readers on several machines ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ahead", [-3600, -60, 60, 3600])
+def test_what_a_readers_clock_says_counts_as_an_age(ahead):
+    there = LONG._replace(ahead_secs=ahead)
+    table = Table().at(1000, beat(995 + ahead), a=there, b=DOWN)
+    assert (table[W].last_seen, table[W].age_secs, table[W].status) == (995, 5, Status.ALIVE)
+    # The one who goes over to a server that is read with another clock.
+    table.at(1005, beat(1003, B), a=there)
+    assert (table[W].server, table[W].moved_at, table[W].age_secs) == (B, 1003, 2)
 
 
 # --- any history with one fault at a time ---------------------------------------------------------
 
 
 class World:
-    """Two servers and some workers; a reader that sees of each server what is new to it."""
+    """Two servers and some workers; a reader that sees of each server what is new to it.
+
+    It reads on several machines, whose clocks differ.
+    """
 
     def __init__(self, seed, worker_count):
         self.random = random.Random(seed)
@@ -306,11 +321,13 @@ class World:
                 servers[server] = DOWN
                 continue
             instance = str(self.started[server])
-            servers[server] = Server(reachable=True, horizon_secs=self.now - self.started[server])
+            ahead = self.random.choice([-3600, -31, 0, 31, 3600])
+            horizon = self.now - self.started[server]
+            servers[server] = Server(reachable=True, horizon_secs=horizon, ahead_secs=ahead)
             known, after = self.read[server]
             after = after if known == instance else 0
             beats += [
-                beat(at, server, worker, instance=instance, revision=revision)
+                beat(at + ahead, server, worker, instance=instance, revision=revision)
                 for worker, (revision, at) in self.store[server].items()
                 if revision > after
             ]

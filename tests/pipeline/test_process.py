@@ -8,8 +8,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
@@ -19,7 +21,11 @@ from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
+from stormkeeper.pipeline.health import Health
 from stormkeeper.pipeline.liveness import Limits
+from stormkeeper.pipeline.offsets import Position
+from stormkeeper.pipeline.rows import of_page, of_server
+from stormkeeper.pipeline.scan import Page, Reading
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import DEADLINE_SECS, until
 
@@ -307,6 +313,24 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
         assert receipts(tables.LIVENESS, "last_seen") == receipts(
             tables.COMPONENT_STATISTICS, "received_at"
         )
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("ahead", [-60, 60])
+def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
+    keeper = process.Keeper(tmp_path, Limits(9, 30))
+    for number in (1, 2):
+        began = time.time()
+        there = began + ahead
+        page = Page("x", [Reading(path("t"), heartbeat(), number, 1.0)], there)
+        health = Health(there, None, Position("x", number), 1e6, 1e6, 1)
+        down = Health(began, "gone")
+        raw = [of_page("a:1", page), of_server("a:1", health), of_server("b:1", down)]
+        keeper(decode.typed(spark.createDataFrame(pa.Table.from_batches(raw))), number)
+        (row,) = tables.SnapshotTables(tmp_path).read(tables.LIVENESS).to_pylist()
+        assert (row["status"], row["age_secs"]) == ("alive", pytest.approx(1.0, abs=0.001))
+        assert began < row["last_seen"].timestamp() + 1 < time.time()
 
 
 @pytest.mark.spark

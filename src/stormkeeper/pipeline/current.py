@@ -61,7 +61,10 @@ _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
 def next_liveness(
-    previous: pa.Table | None, batch: pa.Table, limits: Limits
+    previous: pa.Table | None,
+    batch: pa.Table,
+    limits: Limits,
+    between: tuple[float, float] | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """Return the next liveness table, and the rows of the batch that are workers' newest pulses.
 
@@ -71,15 +74,22 @@ def next_liveness(
         The liveness table so far; None at the beginning.
     batch
         Rows as `decode.typed` gives them, servers' rows included.
+    between
+        When the batch was read, at the earliest and at the latest: seconds since the epoch, on one
+        clock for all batches. The clocks of its readers are held against that. None for a batch
+        that stands for itself: then every server counts as read at the newest ``read_at``.
     """
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
-    now = max((at for at in rows.seconds(servers["read_at"]) if at is not None), default=0.0)
+    read_at = [at for at in rows.seconds(servers["read_at"]) if at is not None]
+    newest = max(read_at, default=0.0)
+    earliest, latest = between or (newest, newest)
+    now = max((at for at in read_at if earliest <= at <= latest), default=latest)
     result = step(
         () if previous is None else _rows(previous),
         _beats(pulses),
         _tombstones(_of_kind(batch, rows.TOMBSTONE)),
-        _servers(servers),
+        _servers(servers, earliest, now),
         now=now,
         limits=limits,
     )
@@ -140,11 +150,14 @@ def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
     return batch.filter(pc.and_(of_kind, pc.is_valid(batch["storm_id"])))
 
 
-def _servers(servers: pa.Table) -> dict[str, Server]:
-    return {
-        name: Server(bool(health["reachable"]), health["horizon_secs"])
-        for name, health in _columns(servers, "server", "health")
-    }
+def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server]:
+    found = {}
+    for name, health, read_at in _columns(servers, "server", "health", "read_at"):
+        # A pulse was read on the same machine as its server's row, with the same clock. When that
+        # is wrong, all that is known is that the server was read in this batch.
+        ahead_secs = 0.0 if earliest <= read_at <= now else read_at - now
+        found[name] = Server(bool(health["reachable"]), health["horizon_secs"], ahead_secs)
+    return found
 
 
 def _beats(pulses: pa.Table) -> list[Beat]:

@@ -6,6 +6,8 @@ The rules, and why:
   clock; the worker's clock counts only where the server (a Java Pacemaker) tells no age. Of copies
   of one worker's pulse on several servers the newest wins, so one that a worker left behind when
   it went over to another server means nothing.
+- **Ages go from machine to machine, times do not.** Servers are read on several machines, whose
+  clocks may differ by more than the timeout. What a table keeps is on one clock, the judge's.
 - **Dead needs proof.** A worker writes to one server. Its silence is proven for as long as that
   server, which must answer now, could have received and kept a pulse: its horizon. A server that
   is down, or restarted a moment ago, proves nothing, so its workers become late at most; they are
@@ -78,7 +80,7 @@ class Beat(NamedTuple):
 
     `received_at` is None from a server that tells no age; `instance` and `revision` are None from
     one that has none. `time_secs` is the worker's own clock, None if the pulse was not readable
-    (`error` says why). Times are seconds since the epoch.
+    (`error` says why). Times are seconds since the epoch, on the clock of the server's reader.
     """
 
     worker: Worker
@@ -86,7 +88,6 @@ class Beat(NamedTuple):
     instance: str | None
     revision: int | None
     received_at: float | None
-    read_at: float
     time_secs: int | None = None
     uptime_secs: int | None = None
     error: str | None = None
@@ -103,10 +104,14 @@ class Tombstone(NamedTuple):
 
 
 class Server(NamedTuple):
-    """A server as it was when the batch was read; no `horizon_secs` from a Java Pacemaker."""
+    """A server as it was when the batch was read; no `horizon_secs` from a Java Pacemaker.
+
+    `ahead_secs` is by how much its reader's clock is ahead of the one on which workers are judged.
+    """
 
     reachable: bool
     horizon_secs: float | None
+    ahead_secs: float = 0.0
 
 
 class Row(NamedTuple):
@@ -167,7 +172,7 @@ def step(
     servers
         Every server that is read, by name.
     now
-        When the batch was read: seconds since the epoch, on the clock of the beats' times.
+        When the batch was read: seconds since the epoch, on the clock of the rows' times.
     """
     known = {row.worker: row for row in previous}
     taken: dict[Worker, int] = {}
@@ -175,7 +180,9 @@ def step(
     for place, beat in enumerate(beats):
         held.add((beat.worker, beat.server))
         row = known.get(beat.worker)
-        seen = _received(beat, row)
+        seen = _at_first_sight(beat, servers.get(beat.server), now)
+        if beat.received_at is None and row is not None and row.server == beat.server:
+            seen = now  # if it is a newer one, it came since the batch before
         if row is None or _is_newer(beat, seen, row):
             known[beat.worker] = _row(beat, seen, row)
             taken[beat.worker] = place
@@ -220,13 +227,11 @@ class _Watch:
         return server.horizon_secs
 
 
-def _received(beat: Beat, row: Row | None) -> float:
+def _at_first_sight(beat: Beat, server: Server | None, now: float) -> float:
     if beat.received_at is not None:
-        return beat.received_at
-    if row is not None and row.server == beat.server:
-        return beat.read_at  # if it is a newer one, it came since the batch before
+        return beat.received_at - (server.ahead_secs if server else 0.0)
     # The worker's clock is all there is, as far as it does not say that the pulse is yet to come.
-    return beat.read_at if beat.time_secs is None else min(float(beat.time_secs), beat.read_at)
+    return now if beat.time_secs is None else max(0.0, min(float(beat.time_secs), now))
 
 
 def _is_newer(beat: Beat, seen: float, row: Row) -> bool:

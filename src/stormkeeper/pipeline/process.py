@@ -238,9 +238,13 @@ class Keeper:
         origin = Origin(_query_id(batch), number)
         if self._tables.has(origin):
             return
+        began = time.time()
         rows = batch.toArrow()
+        between = (began, time.time())
         before = self._tables.read
-        liveness, newest = current.next_liveness(before(tables.LIVENESS), rows, self._limits)
+        liveness, newest = current.next_liveness(
+            before(tables.LIVENESS), rows, self._limits, between
+        )
         statistics = totals.next_statistics(before(tables.COMPONENT_STATISTICS), newest, liveness)
         servers = next_servers(before(tables.SERVERS), rows)
         self._tables.publish(
