@@ -1,6 +1,7 @@
 import datetime as dt
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
@@ -95,6 +96,25 @@ def test_completion_is_carried_on():
     assert table.select(["status", "age_secs"]).to_pylist() == [
         {"status": "completed", "age_secs": 500.0}
     ]
+
+
+def test_who_is_forgotten_is_remembered_without_a_row(tmp_path):
+    """The pulse of a dead worker stays on a Java Pacemaker, and its clock is ahead."""
+
+    def batch(now):
+        page = Page(WITHOUT_REVISIONS, [Reading(path("t"), heartbeat(time_secs=2**31 - 1))], now)
+        server = rows.of_server(A, Health(now, None, Position(WITHOUT_REVISIONS, 0)))
+        return pa.Table.from_batches(
+            [decode.decode_batch(b) for b in (rows.of_page(A, page), server)]
+        )
+
+    table, found = None, []
+    for secs in (0, 31, 3601, 3606, 3611):
+        table, newest = next_liveness(table, batch(NOW + secs), LIMITS)
+        found.append((table["status"].to_pylist(), newest.num_rows))
+        pq.write_table(table, tmp_path / "liveness.parquet")
+        table = pq.read_table(tmp_path / "liveness.parquet")
+    assert found == [(["alive"], 1), (["dead"], 0), ([], 0), ([], 0), ([], 0)]
 
 
 def test_only_the_newest_of_copies_is_handed_on():

@@ -44,13 +44,15 @@ class Table:
     def __init__(self, limits=LIMITS):
         self.rows = []
         self.taken = []
+        self.forgotten = []
         self._limits = limits
 
     def at(self, now, *beats, a=LONG, b=LONG, tombstones=(), servers=None):
         if servers is None:
             servers = {A: a, B: b}
-        found = step(self.rows, beats, tombstones, servers, now=now, limits=self._limits)
-        self.rows, self.taken = found.rows, found.taken
+        known = [*self.rows, *self.forgotten]
+        found = step(known, beats, tombstones, servers, now=now, limits=self._limits)
+        self.rows, self.taken, self.forgotten = found
         return self
 
     def __getitem__(self, worker):
@@ -88,7 +90,8 @@ def test_a_dead_worker_is_shown_for_a_while_and_then_forgotten():
     table = Table().at(1000, beat(1000))
     assert W in table.at(1000 + 3600)
     assert W not in table.at(1000 + 3601)
-    assert W not in table.at(1000 + 3602, beat(1000))  # its old pulse, read once more
+    table.at(1000 + 3602, beat(1000))  # its old pulse, read once more
+    assert (W in table, table.taken) == (False, [])
 
 
 def test_the_newest_of_copies_on_several_servers_counts():
@@ -170,6 +173,11 @@ def test_a_server_that_is_no_longer_read_holds_nobody_back():
     assert table[W].status is Status.DEAD
 
 
+def test_who_was_at_a_server_that_is_down_is_shown_however_long_that_lasts():
+    table = Table().at(1000, beat(1000, A)).at(1000 + 36_000, a=DOWN)
+    assert (table[W].status, table[W].stale) == (Status.LATE, True)
+
+
 def test_death_stays_proven_when_servers_go_down_or_restart_later():
     table = Table().at(1000, beat(1000)).at(1031)
     assert table[W].status is Status.DEAD
@@ -228,7 +236,45 @@ def test_without_ages_a_changed_pulse_is_a_new_one():
 def test_a_clock_ahead_does_not_make_a_worker_immortal():
     table = Table().at(1000, java(9000), a=JAVA)
     assert table[W].age_secs == 0
-    assert table.at(1031, java(9000), a=JAVA)[W].status is Status.DEAD
+    for now in (1031, 1000 + 3600):
+        assert table.at(now, java(9000), a=JAVA)[W].status is Status.DEAD
+    # It is not taken for a worker that has just come, whatever happens to its server.
+    for now, server in ((4601, JAVA), (4606, DOWN), (4611, JAVA), (9000, JAVA), (90_000, JAVA)):
+        pulses = [] if server is DOWN else [java(9000)]
+        assert (W in table.at(now, *pulses, a=server), table.taken) == (False, [])
+    assert table.at(90_003, java(9003), a=JAVA)[W].status is Status.ALIVE
+
+
+def test_who_is_forgotten_is_known_no_longer_than_its_pulse():
+    for then in ({A: JAVA}, {B: JAVA}):
+        table = Table().at(1000, java(9000), a=JAVA).at(4601, java(9000), a=JAVA)
+        assert [row.worker for row in table.forgotten] == [W]
+        assert table.at(4606, servers=then).forgotten == []
+
+
+@pytest.mark.parametrize("clock", [-(2**63), 0, 5000])
+def test_a_clock_far_behind_does_not_hide_a_worker(clock):
+    table = Table().at(10_000, java(clock), a=JAVA)
+    assert (W in table, table.taken) == (False, [])  # as far as can be told it is long dead
+    for now in (10_003, 10_006):
+        clock += 3
+        assert table.at(now, java(clock), a=JAVA)[W].status is Status.ALIVE
+        assert table.taken == [0]
+
+
+def test_a_pulse_that_is_not_readable_does_not_make_a_worker_immortal():
+    pulse = java(None)._replace(error="not a ClusterWorkerHeartbeat")
+    table = Table().at(1000, pulse, a=JAVA)
+    for now in (1031, 1000 + 3600):
+        assert table.at(now, pulse, a=JAVA)[W].status is Status.DEAD
+    for now in (1000 + 3601, 1000 + 36_000):
+        assert W not in table.at(now, pulse, a=JAVA)
+
+
+@pytest.mark.parametrize("clock", [-(2**63), -1, 0])
+def test_a_clock_of_before_the_epoch_is_one_that_is_behind(clock):
+    table = Table(Limits(9, 30, forget_secs=2000)).at(1000, java(clock), a=JAVA)
+    assert (table[W].last_seen, table[W].status) == (0, Status.DEAD)
 
 
 def test_without_ages_copies_are_ranked_by_the_workers_clock():
@@ -243,6 +289,21 @@ def test_without_ages_copies_are_ranked_by_the_workers_clock():
 def test_a_java_pacemaker_without_the_pulse_proves_nothing():
     table = Table().at(1000, java(1000), a=JAVA).at(1100, a=JAVA)
     assert (table[W].status, table[W].stale) == (Status.LATE, True)
+
+
+@pytest.mark.parametrize(
+    ("then", "shown"),
+    [
+        ({A: JAVA}, False),  # which tells of no deletion
+        ({A: DOWN}, True),  # and may come back
+        ({B: JAVA}, False),  # no longer in the configuration
+    ],
+)
+def test_who_will_never_be_known_to_be_dead_is_forgotten_too(then, shown):
+    table = Table().at(1000, java(1000), a=JAVA, b=JAVA)
+    table.at(1000 + 3600, servers=then)
+    assert (table[W].status, table[W].stale) == (Status.LATE, True)
+    assert (W in table.at(1000 + 3601, servers=then)) is shown
 
 
 def test_a_worker_may_go_between_the_two_kinds_of_server():

@@ -9,6 +9,7 @@ Spark's executors.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -56,6 +57,10 @@ LIVENESS: Final = pa.schema(
     ]
 )
 
+#: Where the table's metadata keep the workers that are forgotten, and of each of them this.
+_FORGOTTEN: Final = b"stormkeeper.forgotten"
+_REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
+
 #: A topology's id is its name, a sequence number and the time of its submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
@@ -71,7 +76,7 @@ def next_liveness(
     Parameters
     ----------
     previous
-        The liveness table so far; None at the beginning.
+        The liveness table so far, its metadata included; None at the beginning.
     batch
         Rows as `decode.typed` gives them, servers' rows included.
     between
@@ -127,7 +132,7 @@ def liveness(
         read = list(batches)
         if read:
             table, _ = next_liveness(None, pa.Table.from_batches(read), limits)
-            yield from table.to_batches()
+            yield from table.replace_schema_metadata(None).to_batches()
 
     # All workers in one task: which servers were left, and for which, is known only of all.
     return typed(df).coalesce(1).mapInArrow(judge, from_arrow_schema(LIVENESS))
@@ -178,6 +183,11 @@ def _rows(table: pa.Table) -> Iterator[Row]:
     for storm_id, node, port, *rest in _columns(table, *Worker._fields, *Row._fields[1:]):
         row = Row(Worker(storm_id, node, port), *rest)
         yield row._replace(status=Status(row.status))
+    for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
+        known: dict[str, Any] = dict.fromkeys(Row._fields)
+        known |= zip(_REMEMBERED, rest, strict=True)
+        known |= {"worker": Worker(*worker), "status": Status(known["status"]), "stale": False}
+        yield Row(**known)
 
 
 def _table(result: Step, now: float) -> pa.Table:
@@ -193,7 +203,13 @@ def _table(result: Step, now: float) -> pa.Table:
         columns[name] = [getattr(row, name) for row in found]
     for name in ("last_seen", "updated_at", "moved_at"):
         columns[name] = rows.timestamps(columns[name])
-    return pa.table({name: columns[name] for name in LIVENESS.names}, schema=LIVENESS)
+    forgotten = [
+        [row.worker, *(getattr(row, name) for name in _REMEMBERED)] for row in result.forgotten
+    ]
+    return pa.table(
+        {name: columns[name] for name in LIVENESS.names},
+        schema=LIVENESS.with_metadata({_FORGOTTEN: json.dumps(forgotten)}),
+    )
 
 
 def _columns(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:

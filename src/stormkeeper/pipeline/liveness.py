@@ -21,6 +21,9 @@ The rules, and why:
 - **A tombstone is no evidence of death.** It says that somebody deleted the pulse, as happens when
   a topology is killed. When it comes from the server with the worker's newest pulse, the worker is
   no longer looked for, and its row goes.
+- **What nothing will ever prove is forgotten**, as a death is. A Java Pacemaker tells of no
+  deletion, and a server that is not read any more of nothing. Workers of one that is down stay: it
+  may come back.
 
 The rules stand one fault at a time. A worker that goes over from one server to another, which
 cannot be reached from here, looks silent.
@@ -34,7 +37,8 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
-#: How long a dead worker, or a completed one, is shown, in seconds.
+#: How long a worker is shown that is dead or completed, or of which no more will be known, in
+#: seconds.
 FORGET_SECS: Final = 3600.0
 
 
@@ -59,7 +63,8 @@ class Limits:
     timeout_secs
         The longest silence of one that is not dead: ``nimbus.task.timeout.secs``.
     forget_secs
-        The longest silence after which a dead or completed worker still has a row.
+        The longest silence after which a worker still has a row that is dead or completed, or
+        stale for ever.
     """
 
     late_secs: float
@@ -139,10 +144,15 @@ class Row(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The workers after a batch, and which of its beats are their newest (positions)."""
+    """The workers after a batch, and which of its beats are their newest (positions).
+
+    The `forgotten` are no longer shown. They are to be known again by a pulse that a server without
+    ages still has of them: it would be taken for that of a worker that has just come.
+    """
 
     rows: list[Row]
     taken: list[int]
+    forgotten: list[Row]
 
 
 def status(age_secs: float, limits: Limits) -> Status:
@@ -166,7 +176,7 @@ def step(
     Parameters
     ----------
     previous
-        What was known before.
+        What was known before, of those who are forgotten too.
     beats, tombstones
         What the batch read, in any order; of a server with ages only what is new to the reader.
     servers
@@ -180,9 +190,7 @@ def step(
     for place, beat in enumerate(beats):
         held.add((beat.worker, beat.server))
         row = known.get(beat.worker)
-        seen = _at_first_sight(beat, servers.get(beat.server), now)
-        if beat.received_at is None and row is not None and row.server == beat.server:
-            seen = now  # if it is a newer one, it came since the batch before
+        seen = _seen(beat, row, servers.get(beat.server), now)
         if row is None or _is_newer(beat, seen, row):
             known[beat.worker] = _row(beat, seen, row)
             taken[beat.worker] = place
@@ -192,9 +200,17 @@ def step(
             del known[tombstone.worker]
             taken.pop(tombstone.worker, None)
     watch = _Watch(known.values(), servers, held)
-    judged = (_judged(row, watch.secs(row), now, limits) for row in known.values())
-    rows = [row for row in judged if not _is_forgotten(row, limits)]
-    return Step(rows, sorted(taken.values()))
+    may_return = {beat.worker for beat in beats if beat.received_at is None}
+    rows, forgotten = [], []
+    for row in (_judged(row, watch.secs(row), now, limits) for row in known.values()):
+        server = servers.get(row.server)
+        if not _is_forgotten(row, server, limits):
+            rows.append(row)
+            continue
+        taken.pop(row.worker, None)
+        if row.worker in may_return or (server is not None and not server.reachable):
+            forgotten.append(row)
+    return Step(rows, sorted(taken.values()), forgotten)
 
 
 class _Watch:
@@ -227,9 +243,11 @@ class _Watch:
         return server.horizon_secs
 
 
-def _at_first_sight(beat: Beat, server: Server | None, now: float) -> float:
+def _seen(beat: Beat, row: Row | None, server: Server | None, now: float) -> float:
     if beat.received_at is not None:
         return beat.received_at - (server.ahead_secs if server else 0.0)
+    if row is not None and row.server == beat.server:
+        return now  # if it is a newer one, it came since the batch before
     # The worker's clock is all there is, as far as it does not say that the pulse is yet to come.
     return now if beat.time_secs is None else max(0.0, min(float(beat.time_secs), now))
 
@@ -288,5 +306,9 @@ def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
     return row._replace(age_secs=age, status=Status.LATE if stale else found, stale=stale)
 
 
-def _is_forgotten(row: Row, limits: Limits) -> bool:
-    return row.status in (Status.DEAD, Status.COMPLETED) and row.age_secs > limits.forget_secs
+def _is_forgotten(row: Row, server: Server | None, limits: Limits) -> bool:
+    if row.age_secs <= limits.forget_secs:
+        return False
+    if row.stale:
+        return server is None or (server.reachable and server.horizon_secs is None)
+    return row.status in (Status.DEAD, Status.COMPLETED)
