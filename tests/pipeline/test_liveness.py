@@ -271,6 +271,13 @@ def test_a_pulse_that_is_not_readable_does_not_make_a_worker_immortal():
         assert W not in table.at(now, pulse, a=JAVA)
 
 
+def test_a_clock_that_is_set_back_does_not_make_a_worker_dead():
+    table = Table().at(1000, java(2**63 - 1), a=JAVA)
+    for now in range(1003, 1050, 3):
+        assert table.at(now, java(now), a=JAVA)[W].status is Status.ALIVE
+        assert table.taken == [0]
+
+
 @pytest.mark.parametrize("clock", [-(2**63), -1, 0])
 def test_a_clock_of_before_the_epoch_is_one_that_is_behind(clock):
     table = Table(Limits(9, 30, forget_secs=2000)).at(1000, java(clock), a=JAVA)

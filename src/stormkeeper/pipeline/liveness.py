@@ -254,10 +254,13 @@ def _seen(beat: Beat, row: Row | None, server: Server | None, now: float) -> flo
 
 def _is_newer(beat: Beat, seen: float, row: Row) -> bool:
     if beat.received_at is None:
-        # One worker's clock ranks its own pulses, whether it is right or wrong.
-        return beat.time_secs is not None and (
-            row.time_secs is None or beat.time_secs > row.time_secs
-        )
+        if beat.time_secs is None or row.time_secs is None:
+            return beat.time_secs is not None
+        # One worker's clock ranks its own pulses, whether it is right or wrong. In one place a
+        # pulse that is another one is the newer one, for the clock may have been set back.
+        if beat.server == row.server:
+            return beat.time_secs != row.time_secs
+        return beat.time_secs > row.time_secs
     if beat.revision is not None and row.revision is not None and _same_instance(beat, row):
         return beat.revision > row.revision
     return seen > row.last_seen
