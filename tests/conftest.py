@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import tiers
+from support import machine, tiers
 from support.ensemble import zookeeper_ensemble
 from support.kerberos import kerberos_realm
-from support.machine import turn_of
 from support.zookeeper import zookeeper_root, zookeeper_server, zookeeper_settings
 
 __all__ = [
@@ -37,17 +36,13 @@ pytest_plugins = ["pytester"]
 
 def pytest_collection_modifyitems(config, items):
     tiers.select(config, items)
-    # Files of minutes first, so that at the end nobody waits for one; and last those that want the
-    # machine alone, as by then nobody is in the middle of a long test that they would wait for.
-    long = {item.path for item in items if item.get_closest_marker("spark") is not None}
-    alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
-    items.sort(key=lambda item: (item.path not in long, item.path in alone))
+    machine.put_in_order(items)
 
 
 # Outside of the time-out, as it is nobody's fault how long the others take.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
-    with turn_of(item):
+    with machine.turn_of(item):
         return (yield)
 
 
