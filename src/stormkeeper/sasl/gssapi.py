@@ -19,8 +19,8 @@ try:
 except ImportError as error:
     raise ConfigError(
         "pacemaker.auth.method KERBEROS needs MIT Kerberos and the extra kerberos: in a checkout of"
-        ' Stormkeeper, PIP_CONSTRAINT=constraints.txt pip install ".[kerberos]" (Debian: apt-get'
-        " install libkrb5-dev gcc first)"
+        ' Stormkeeper, pip install --constraint constraints.txt ".[kerberos]" (Debian: apt-get'
+        " install libkrb5-dev gcc python3-dev first)"
     ) from error
 
 NAME = "GSSAPI"
