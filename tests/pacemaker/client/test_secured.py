@@ -94,11 +94,13 @@ def test_a_wrong_password_is_told_with_the_file_in_which_it_stands(passworded, f
 
 def test_another_method_is_told(passworded, folder):
     daemon, values = passworded
-    other = {"DIGEST": "SCRAM", "SCRAM": "DIGEST"}[values["pacemaker.auth.method"]]
+    daemon_method = values["pacemaker.auth.method"]
+    other = {"DIGEST": "SCRAM", "SCRAM": "DIGEST"}[daemon_method]
     text = refused(daemon, by(other, jaas(folder)))
     mechanism = {"DIGEST": "DIGEST-MD5", "SCRAM": "SCRAM-SHA-256"}[other]
     assert f"the server does not speak {mechanism}; is pacemaker.auth.method the same" in text
     assert "username and password" not in text
+    until(lambda: f"left in the middle of authenticating ({daemon_method})" in daemon.log)
 
 
 def test_a_server_that_asks_nobody(folder):

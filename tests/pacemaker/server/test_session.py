@@ -21,6 +21,7 @@ from stormkeeper.pacemaker.wire import (
     decode,
     encode,
 )
+from stormkeeper.sasl.mechanism import SAME_METHOD
 from support.engines import ENGINES, Rig
 from support.messages import field, i32, string
 from support.sessions import (
@@ -321,6 +322,42 @@ def test_who_asks_and_stays_leaves_none(caplog, frames):
         sessions.ended(session, "" if frames else "drain", "")
     assert "asked" not in caplog.text
     assert not sessions.tallies.refusals
+
+
+@pytest.mark.parametrize("frames", [[HELLO], [ASK, HELLO], [HELLO, token("not yet")]])
+def test_who_leaves_in_the_middle_of_authenticating_has_failed(caplog, frames):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    for frame in frames:
+        ask(session, frame)
+    with caplog.at_level(logging.INFO):
+        sessions.ended(session, "", "closed by the client")
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"10.0.0.1:4711 left in the middle of authenticating (SCRAM); {SAME_METHOD}"
+    )
+    assert (record.levelname, record.cause) == ("WARNING", "authentication")
+    assert sessions.tallies.authentications == {("SCRAM", "failed"): 1}
+    assert not sessions.tallies.refusals
+
+
+def test_who_failed_before_it_left_is_counted_once(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    session = sessions.open(*ADDRESS)
+    ask(session, HELLO)
+    with pytest.raises(RemoteProtocolError, match="wrong password"):
+        ask(session, token("nimbus=wrong"))
+    sessions.ended(session, "", "reset by the client")
+    assert sessions.tallies.authentications == {("SCRAM", "failed"): 1}
+    assert not caplog.records
+
+
+def test_a_connection_that_says_nothing_of_who_it_is_leaves_no_trace(caplog):
+    sessions, _, _ = new_sessions(POLICY)
+    with caplog.at_level(logging.INFO):
+        sessions.ended(sessions.open(*ADDRESS), "", "closed by the client")
+    assert not caplog.records
+    assert not sessions.tallies.authentications
 
 
 def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):

@@ -5,7 +5,9 @@ The rules that hold here:
 - What is not known to be a write is a read, and nobody reads who may not: not Storm's verbs, not
   ours, not the reserved path, which would tell an unauthenticated client what this server is.
 - Who may do something is decided on the very bytes that are then carried out.
-- Who has authenticated (`authentication`) may read and write; who fails loses the connection.
+- Who has authenticated (`authentication`) may read and write; who fails loses the connection. A
+  client that leaves in the middle of it has failed as well: so does one that finds in the first
+  token that the server has another method, and it says so to its own user alone.
 - Of a client's refusals the first is logged and the others are counted, and about one address only
   so many lines are logged in a span of time: nobody can fill the log.
 - A client of ours that is to authenticate first finds out, on a connection of its own and with
@@ -30,6 +32,7 @@ from stormkeeper.pacemaker.server.tallies import READ, WRITE, Tallies
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, decode_request
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
+from stormkeeper.sasl.mechanism import SAME_METHOD
 
 _log = logging.getLogger(__name__)
 
@@ -216,14 +219,26 @@ class Session:
         """What a line of the log about it has as fields."""
         return {"peer": self.origin} | ({"user": self.user} if self.user else {})
 
-    def left(self) -> str | None:
-        """Take note that the client has closed the connection; return what the log is to say."""
+    def left(self) -> tuple[int, str, str] | None:
+        """Take note that the client has closed the connection.
+
+        Returns
+        -------
+        tuple of int, str and str, or None
+            What the log is to say: the level, the cause as a word to count by, and the line.
+        """
+        if self._is_authenticating and self.fault is None:
+            self._count_authentication("failed")
+            line = f"{self.peer} left in the middle of authenticating ({self._method})"
+            return logging.WARNING, "authentication", f"{line}; {SAME_METHOD}"
         if not self._has_asked or self._has_done_more:
             return None
         self._sessions.tallies.refusals["unauthenticated", READ] += 1
         return (
+            logging.INFO,
+            "unauthenticated",
             f"{self.peer} asked who this server is, was told to authenticate ({self._method}), and"
-            " left"
+            " left",
         )
 
     @property
@@ -372,8 +387,8 @@ class Sessions:
         if not cause:
             told = session.left()
             if told is not None:
-                extra = session.fields | {"cause": "unauthenticated"}
-                self._log(logging.INFO, session, told, extra)
+                level, cause, line = told
+                self._log(level, session, line, session.fields | {"cause": cause})
             return
         cause = session.cause or cause
         self.tallies.closed[cause] += 1
