@@ -486,14 +486,16 @@ def test_overrides_hold_what_differs_but_no_password():
     assert c.to_overrides() == ["pacemaker.host=a"]
 
 
-def test_a_file_for_a_child_process_holds_everything_and_is_private(tmp_path):
+@pytest.mark.parametrize("as_given", [Path, str])
+def test_a_file_for_a_child_process_holds_everything_and_is_private(tmp_path, as_given):
     c = load(files=[], overrides=["storm.zookeeper.auth.payload='u:hush'", "ui.port=1"])
     path = tmp_path / "child.yaml"
     path.write_text("old")
     path.chmod(0o644)
-    c.write(path)
+    c.write(as_given(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert load(files=[path]) == c
+    assert load(files=[as_given(path)]) == c
+    assert conf.check(as_given(path)) == (["storm.zookeeper.auth.payload", "ui.port"], [])
     assert list(tmp_path.iterdir()) == [path]
 
 

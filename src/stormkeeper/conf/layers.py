@@ -134,7 +134,7 @@ class Conf(Mapping[str, Any]):
         """Return what is not as in the defaults as a ``storm.yaml``, passwords included."""
         return write_yaml(self.changed())
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path | str) -> None:
         """Write `to_yaml` to `path`, readable for this user alone, all of it or nothing.
 
         Raises
@@ -142,6 +142,7 @@ class Conf(Mapping[str, Any]):
         OSError
             When it cannot be written.
         """
+        path = Path(path)
         fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -161,7 +162,7 @@ def defaults() -> Conf:
 
 def load(
     *,
-    files: Sequence[Path] | None = None,
+    files: Sequence[Path | str] | None = None,
     overrides: Sequence[str] = (),
     strict: bool = False,
     unknown: Unknown = "warn",
@@ -201,11 +202,10 @@ def load(
         value is not what its key may be, or a key is unknown and that is an error. One line.
     """
     before = {} if instead_of is None else instead_of.files
-    if files is None:
-        files = _find(environ, warn, before)
+    found = _find(environ, warn, before) if files is None else [Path(file) for file in files]
     layers = []
     had_text = {}
-    for path in files:
+    for path in found:
         values, had_text[path] = _read_file(path)
         if before.get(path, False) and not had_text[path]:
             raise ConfigError(
@@ -232,7 +232,7 @@ class Finding(NamedTuple):
     is_error: bool
 
 
-def check(path: Path, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
+def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
     """Look for all that `load` would find in a file, of which it tells the first.
 
     Parameters
@@ -246,6 +246,7 @@ def check(path: Path, *, strict: bool = False) -> tuple[list[str], list[Finding]
     -------
     The keys in it, and what is wrong, in the file's order. Files that it names are not opened.
     """
+    path = Path(path)
     try:
         values, _ = _read_file(path)
     except ConfigError as error:
