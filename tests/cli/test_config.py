@@ -34,6 +34,14 @@ def test_all_that_is_wrong_is_told_at_once(check):
     assert told.stderr == "storm: storm.yaml: 5 keys, 3 errors, 1 warning\n"
 
 
+def test_levels_in_place_of_dots(check):
+    told = check("ui.port: 1\npacemaker:\n  port: 7000\n  tls: {enable: true}\n")
+    assert (told.returncode, told.stdout) == (
+        1,
+        "error: storm.yaml: pacemaker: keys are written flat: pacemaker.port: 7000\n",
+    )
+
+
 def test_a_file_that_is_right(check):
     told = check("pacemaker.servers: [a, 'b:7000']\nstorm.scheduler: org.x.Y\n")
     assert (told.returncode, told.stdout) == (0, "")

@@ -283,6 +283,44 @@ def test_an_unknown_key_is_told_of_with_the_nearest_and_kept(write):
     assert (c["pacemaker.prot"], c["input"], c["storm.scheduler"]) == (1, "x", "y")
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("pacemaker:\n  port: 7000", "pacemaker: keys are written flat: pacemaker.port: 7000"),
+        (
+            "storm:\n  zookeeper:\n    servers: [a, b]",
+            "storm: keys are written flat: storm.zookeeper.servers: [a, b]",
+        ),
+        (
+            "pacemaker.auth: {method: SCRAM, writes: true}",
+            "pacemaker.auth: keys are written flat: pacemaker.auth.method: SCRAM",
+        ),
+        (
+            "storm: {zookeeper: {auth: {payload: 'u:hush'}}}",
+            "storm: keys are written flat: storm.zookeeper.auth.payload: …",
+        ),
+        (
+            "spark: {sql.shuffle.partitions: 2}",
+            "spark: keys are written flat: spark.sql.shuffle.partitions: 2",
+        ),
+        (
+            "storm.daemon: {metrics: {reporter: {plugin: {a: {b: 1}}}}}",
+            "storm.daemon: keys are written flat: storm.daemon.metrics.reporter.plugin.a.b: 1",
+        ),
+        ("own: {one: 1}", "own: keys are written flat: own.one: 1"),
+    ],
+)
+def test_a_key_with_levels_in_place_of_dots_is_an_error(write, text, meant):
+    path = write(text)
+    assert fault(files=[path], also_known=["own.one"]) == f"{path}: {meant}"
+
+
+def test_other_unknown_mappings_are_taken_as_they_are(write):
+    path = write("my: {port: 1}\npace: {port: 1}\npacemaker: 7000\nui: {}")
+    c = load(files=[path], warn=lambda _: None)
+    assert (c["my"], c["pacemaker"]) == ({"port": 1}, 7000)
+
+
 def test_strict_makes_it_an_error():
     overrides = ["pacemaker.prot=1"]
     says = "-c: unknown key pacemaker.prot; is pacemaker.port meant?"

@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 #: Beginnings of keys whose rest is somebody else's to choose: Spark's own configuration, the JVM
 #: system properties that Storm's files carry (``java.security.auth.login.config``), and what each
@@ -44,6 +45,38 @@ def is_known(key: str) -> bool:
 def is_secret(key: str) -> bool:
     """Return whether the value of `key` may be a password or the like, by its name."""
     return _SECRET.search(key) is not None
+
+
+def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, Any] | None:
+    """Return what was meant by a key whose value is a mapping, as if its dots were levels of YAML.
+
+    Parameters
+    ----------
+    key
+        An unknown key.
+    value
+        Its value.
+    also
+        Further names that would have been known.
+
+    Returns
+    -------
+    The first of the keys that were meant, and its value. None if no known key begins with `key` and
+    a dot, or there is nothing in the mapping.
+
+    Examples
+    --------
+    >>> flattened("pacemaker", {"auth": {"method": "SCRAM"}})
+    ('pacemaker.auth.method', 'SCRAM')
+    """
+    names = storm_keys().union(FAMILIES, also)
+    if not value or not any(name.startswith(f"{key}.") for name in names):
+        return None
+    name = key
+    while isinstance(value, dict) and value and name not in names:
+        inner, value = next(iter(value.items()))
+        name = f"{name}.{inner}"
+    return None if name == key else (name, value)
 
 
 def nearest(key: str, also: Collection[str] = ()) -> str | None:

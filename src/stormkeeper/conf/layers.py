@@ -3,7 +3,8 @@
 Later layers win, key by key: the defaults, the file (``--config FILE``; else ``storm.yaml`` in
 ``$STORM_CONF_DIR``; else ``~/.storm/storm.yaml``), the ``-c`` overrides in their order. A key that
 this project reads is checked against its schema in whichever layer it stands; any other key that
-Storm knows is accepted as it is; a key that nobody knows gets a warning.
+Storm knows is accepted as it is; a key that nobody knows gets a warning. One that holds the rest of
+keys' names (``pacemaker:``, and ``port: 7000`` below it) is an error, since nothing reads it.
 """
 
 import copy
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from stormkeeper.conf.address import Address
-from stormkeeper.conf.keys import is_known, is_secret, nearest
+from stormkeeper.conf.keys import flattened, is_known, is_secret, nearest
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.conf.spark_sizes import check as check_spark_size
 from stormkeeper.conf.yaml_text import read as read_yaml
@@ -347,9 +348,14 @@ def _check_names(
 ) -> None:
     if unknown == "keep":
         return
-    for key in values:
+    for key, value in values.items():
         if key in SCHEMA or key in also_known or is_known(key):
             continue
+        flat = flattened(key, value, [*SCHEMA, *also_known])
+        if flat is not None:
+            name, inner = flat
+            shown = "…" if is_secret(name) else _show(inner).removeprefix("the text ")
+            raise ConfigError(f"{source}: {key}: keys are written flat: {name}: {shown}")
         alike = nearest(key, [*SCHEMA, *also_known])
         hint = f"; is {alike} meant?" if alike else ""
         message = f"{source}: unknown key {key}{hint}"
