@@ -61,6 +61,7 @@ def test_a_warning_is_an_error_where_that_is_asked_for(check):
         ("- a\n", "must hold `key: value` lines"),
         ("pacemaker.servers: a\npacemaker.port: 0\n", "pacemaker.port is 0"),
         ("a: 1\na: 2\n", "twice"),
+        ('pacemaker.childopts: "-Da=\'b"\n', "pacemaker.childopts has a quote without"),
     ],
 )
 def test_what_is_wrong_with_the_whole_file(check, text, what):
@@ -69,6 +70,16 @@ def test_what_is_wrong_with_the_whole_file(check, text, what):
     assert told.stdout.startswith("error: storm.yaml: ")
     assert what in told.stdout
     assert len(told.stdout.splitlines()) == 1
+
+
+def test_what_nothing_switches_on_is_a_warning(check):
+    told = check(
+        "java.security.auth.login.config: none.conf\npacemaker.tls.key.file: a\n", "--strict"
+    )
+    assert told.returncode == 0
+    login, tls = told.stdout.splitlines()
+    assert login.startswith("warning: storm.yaml: the JAAS file none.conf cannot be read: No such")
+    assert tls.startswith("warning: storm.yaml: pacemaker.tls.key.file has no effect")
 
 
 def test_as_json(check):

@@ -111,3 +111,43 @@ def test_scram_has_a_section_of_its_own_with_several_users(conf_of):
 
 def test_nobody_is_not_authorised(conf_of):
     assert not methods.authorised(conf_of("DIGEST"), "")
+
+
+def named(file, **values):
+    return defaults().with_values({"java.security.auth.login.config": str(file)} | values)
+
+
+@pytest.mark.parametrize(
+    ("section", "method"),
+    [
+        ("PacemakerDigest", "DIGEST or SCRAM"),
+        ("PacemakerScram", "SCRAM"),
+        ("PacemakerServer", "KERBEROS"),
+    ],
+)
+def test_a_login_file_that_no_method_switches_on_is_told_of(tmp_path, section, method):
+    file = tmp_path / "jaas.conf"
+    file.write_text(f'Client {{ username="zk"; }};\n{section} {{ username="u" password="HUSH"; }};')
+    assert methods.unused_login(named(file)) == (
+        f"the section {section} of {file} (java.security.auth.login.config) has no effect, and"
+        f" everybody may read: set pacemaker.auth.method to {method} to have readers authenticate"
+    )
+    for used in "DIGEST", "SCRAM", "KERBEROS":
+        assert methods.unused_login(named(file, **{"pacemaker.auth.method": used})) is None
+
+
+def test_so_is_one_that_is_missing_or_wrong(tmp_path):
+    missing = methods.unused_login(named(tmp_path / "none.conf"))
+    assert missing.startswith(
+        f"the JAAS file {tmp_path / 'none.conf'} cannot be read: No such file"
+    )
+    assert missing.endswith("with pacemaker.auth.method NONE a Pacemaker does without it")
+    (tmp_path / "half.conf").write_text('PacemakerDigest { password="HUSH')
+    assert "HUSH" not in methods.unused_login(named(tmp_path / "half.conf"))
+
+
+def test_a_login_file_for_zookeeper_alone_is_not(tmp_path):
+    file = tmp_path / "jaas.conf"
+    file.write_text('Client { username="zk" password="p"; };\nPacemakerClient { useKeyTab=true; };')
+    assert methods.unused_login(named(file)) is None
+    assert methods.unused_login(defaults()) is None

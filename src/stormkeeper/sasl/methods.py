@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import AuthenticationError, ConfigError
-from stormkeeper.sasl import credentials
+from stormkeeper.sasl import credentials, jaas
 from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
 from stormkeeper.sasl.jaas import Login
@@ -18,6 +18,7 @@ __all__ = [
     "ignored_childopts",
     "login_file",
     "server_mechanism",
+    "unused_login",
 ]
 
 #: Storm's names of the sections of a JAAS file, and one of our own.
@@ -25,6 +26,13 @@ DIGEST_SECTION = "PacemakerDigest"
 SCRAM_SECTION = "PacemakerScram"
 SERVER_SECTION = "PacemakerServer"
 CLIENT_SECTION = "PacemakerClient"
+
+#: The sections that a server reads, and the methods by which it does.
+_OF_SERVERS = {
+    DIGEST_SECTION: "DIGEST or SCRAM",
+    SCRAM_SECTION: "SCRAM",
+    SERVER_SECTION: "KERBEROS",
+}
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
@@ -49,6 +57,33 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
             return _scram_server(login(conf, SCRAM_SECTION, DIGEST_SECTION))
         case _:
             return _gssapi_server(conf)
+
+
+def unused_login(conf: Conf) -> str | None:
+    """Return what is to be said of a JAAS file that is named while nobody has to authenticate.
+
+    None where no file is named, where there is a method, and where the file has no section of a
+    Pacemaker's: Storm's daemons may need it for ZooKeeper alone.
+
+    Raises
+    ------
+    ConfigError
+        When ``pacemaker.childopts`` has a quote without its second one.
+    """
+    file = login_file(conf)
+    if file is None or conf["pacemaker.auth.method"] != "NONE":
+        return None
+    try:
+        logins = jaas.read(file.path, file.named_by)
+    except ConfigError as error:
+        return f"{error}; with pacemaker.auth.method NONE a Pacemaker does without it"
+    for section, by in _OF_SERVERS.items():
+        if section in logins:
+            return (
+                f"the section {section} of {file} has no effect, and everybody may read: set"
+                f" pacemaker.auth.method to {by} to have readers authenticate"
+            )
+    return None
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:

@@ -484,6 +484,7 @@ def test_the_log_says_which_login_file_is_used_and_which_is_used_from_a_reload_o
     # Without a method there is nothing to read it for.
     idle = start_pacemaker(options=["--config", str(storm_yaml)])
     assert "the JAAS file is" not in idle.log
+    assert "the section PacemakerDigest of" in idle.log
 
 
 def test_a_worker_that_waits_costs_little_over_tls():

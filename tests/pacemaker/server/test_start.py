@@ -139,6 +139,13 @@ def test_a_port_that_takes_a_privilege_is_told_with_what_to_set(key):
                 " pacemaker.tls.enable to true to switch it on"
             ],
         ),
+        (
+            {"pacemaker.childopts": "-Djava.security.auth.login.config=/none.conf"},
+            [
+                "the JAAS file /none.conf cannot be read: No such file or directory; it is named by"
+                " pacemaker.childopts; with pacemaker.auth.method NONE a Pacemaker does without it"
+            ],
+        ),
         ({"pacemaker.kerberos.users": ["ui"], "pacemaker.auth.method": "KERBEROS"}, []),
         ({"pacemaker.tls.key.file": "/k", "pacemaker.tls.enable": True}, []),
         ({}, []),

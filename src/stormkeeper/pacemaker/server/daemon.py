@@ -81,8 +81,17 @@ def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
 
 
 def without_effect(conf: Conf) -> list[str]:
-    """Tell of what is configured and counts only with something that is not; a line for each."""
+    """Tell of what is configured and counts only with something that is not; a line for each.
+
+    Raises
+    ------
+    ConfigError
+        When ``pacemaker.childopts`` has a quote without its second one.
+    """
     lines = []
+    login = methods.unused_login(conf)
+    if login is not None:
+        lines.append(login)
     method = conf["pacemaker.auth.method"]
     if conf["pacemaker.kerberos.users"] and method != "KERBEROS":
         lines.append(
