@@ -109,6 +109,48 @@ def load_pair(
         raise
 
 
+def load_named_pair(
+    context: ssl.SSLContext, certificate: tuple[str, Path], key: tuple[str, Path]
+) -> None:
+    """Load a certificate, with its chain, and its key, out of two files that are configured.
+
+    Parameters
+    ----------
+    context
+        What they are to be shown by.
+    certificate, key
+        The key of the configuration, for messages, and the file in PEM that it names.
+
+    Raises
+    ------
+    ConfigError
+        When a file does not hold what it should, or the key is another certificate's or has a
+        passphrase.
+    """
+    (certificate_name, certificate_file), (key_name, key_file) = certificate, key
+    # `load_cert_chain` does not tell from which of the two files a fault comes.
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate_file)
+    except OSError as error:
+        raise ConfigError(
+            f"{certificate_name}: {certificate_file} holds no certificate in PEM"
+        ) from error
+    try:
+        load_pair(context, certificate_file, key_file)
+    except PassphraseError as error:
+        raise ConfigError(
+            f"{key_name}: {key_file} has a passphrase; take it off, as nobody is there to be asked"
+            " for it"
+        ) from error
+    except (OSError, ValueError) as error:
+        is_of_another = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+        what = "is not the key of" if is_of_another else "holds no private key in PEM for"
+        raise ConfigError(
+            f"{key_name}: {key_file} {what} the certificate in {certificate_file}"
+            f" ({certificate_name})"
+        ) from error
+
+
 def expiry(certificate: Path) -> datetime | None:
     """Return when the first certificate in a file in PEM expires; None if that cannot be read."""
     found = read_certificate(certificate)

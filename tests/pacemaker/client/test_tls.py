@@ -1,6 +1,9 @@
 """A client over TLS: with servers as they should be, and with every wrong one."""
 
+import re
+import shutil
 import ssl
+import subprocess
 import time
 from datetime import UTC, datetime
 
@@ -177,7 +180,20 @@ def test_a_server_whose_signer_is_not_trusted(place):
 
 def test_a_server_of_another_name(place):
     with ScriptedPacemaker(honest, tls=place.server("elsewhere.example.org")) as peer:
-        assert "pacemaker.tls.check.hostname" in refused(peer, place.client())
+        text = refused(peer, place.client())
+        assert "pacemaker.tls.check.hostname" in text
+        assert "its certificate is not for '127.0.0.1'" in text
+        [command] = re.findall(r"\((openssl .*) shows them\)", text)
+        if shutil.which("openssl") is not None:
+            shown = subprocess.run(
+                ["sh", "-c", command],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_SECS,
+            )
+            assert "DNS:elsewhere.example.org" in shown.stdout
         unchecked = place.client(check_hostname=False)
         with PacemakerClient(peer.address, tls=unchecked) as client:
             assert client.children("/") == []
@@ -268,7 +284,16 @@ def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):
         ({"client_key_file": "client.key"}, "pacemaker.tls.client.certificate.file: must name"),
         (
             {"client_certificate_file": "ca.pem", "client_key_file": "client.key"},
-            "pacemaker.tls.client.key.file: .*not of one another",
+            r"pacemaker.tls.client.key.file: .*client.key is not the key of the certificate in"
+            r" .*ca.pem \(pacemaker.tls.client.certificate.file\)",
+        ),
+        (
+            {"client_certificate_file": "empty.pem", "client_key_file": "client.key"},
+            "pacemaker.tls.client.certificate.file: .*empty.pem holds no certificate in PEM",
+        ),
+        (
+            {"client_certificate_file": "client.pem", "client_key_file": "empty.pem"},
+            "pacemaker.tls.client.key.file: .*empty.pem holds no private key in PEM for",
         ),
     ],
 )

@@ -49,8 +49,9 @@ _CERTIFICATE_FAULTS: Final = {
     **dict.fromkeys((2, 18, 19, 20, 21), _UNKNOWN_CA),
     **dict.fromkeys(
         (62, 64),
-        "its certificate is for other names than the one that this client connects to: write a"
-        " name that is in it into pacemaker.servers, or set pacemaker.tls.check.hostname to false",
+        "its certificate is not for {host!r}, to which this client connects: write one of"
+        " its names (openssl s_client -connect {peer} | openssl x509 -noout -ext subjectAltName"
+        " shows them) into pacemaker.servers, or set pacemaker.tls.check.hostname to false",
     ),
 }
 
@@ -95,6 +96,7 @@ class SecureStream:
         "_expires",
         "_has_certificate",
         "_has_read",
+        "_host",
         "_incoming",
         "_outgoing",
         "_peer",
@@ -103,6 +105,7 @@ class SecureStream:
     )
 
     def __init__(self, context: ssl.SSLContext, host: str, peer: str) -> None:
+        self._host = host
         self._peer = peer
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -211,6 +214,9 @@ class SecureStream:
             words = _CERTIFICATE_FAULTS.get(error.verify_code)
             if words is None:
                 words = f"its certificate is not acceptable: {error.verify_message}"
+            else:
+                # OpenSSL does not give out the names in a certificate that it has refused.
+                words = words.format(host=self._host, peer=self._peer)
             return UntrustedServerError(f"{self._peer} is not to be trusted: {words}")
         reason = str(error.reason or error.strerror or error)
         words = _FAULTS.get(reason)

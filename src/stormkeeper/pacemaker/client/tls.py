@@ -7,7 +7,7 @@ from typing import Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.tls_files import Contexts, PassphraseError, expiry, load_pair, renewed
+from stormkeeper.tls_files import Contexts, expiry, load_named_pair, renewed
 
 _ENABLE: Final = "pacemaker.tls.enable"
 _AUTHORITIES: Final = "pacemaker.tls.ca.file"
@@ -79,18 +79,7 @@ def _load_pair(context: ClientContext, conf: Conf) -> None:
         if conf[key] is None:
             raise ConfigError(f"{key}: must name a file, as {other} does")
     certificate, key_file = _readable(conf, _CERTIFICATE), _readable(conf, _KEY)
-    try:
-        load_pair(context, certificate, key_file)
-    except PassphraseError as error:
-        raise ConfigError(
-            f"{_KEY}: {key_file} has a passphrase; take it off, as nobody is there to be asked for"
-            " it"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{_KEY}: {key_file} and {certificate} ({_CERTIFICATE}) are no key and certificate in"
-            " PEM, or not of one another"
-        ) from error
+    load_named_pair(context, (_CERTIFICATE, certificate), (_KEY, key_file))
     context.has_certificate = True
     context.expires = expiry(certificate)
 

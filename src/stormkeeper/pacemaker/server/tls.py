@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.tls_files import Certificate, PassphraseError, load_pair, read_certificate
+from stormkeeper.tls_files import Certificate, load_named_pair, read_certificate
 
 _log = logging.getLogger(__name__)
 
@@ -129,36 +129,10 @@ def _named(conf: Conf, key: str) -> Path:
 
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    _load_certificate(certificate)
-    try:
-        load_pair(context, certificate, key)
-    except PassphraseError as error:
-        raise ConfigError(
-            f"{_KEY}: {key} has a passphrase; a daemon has nobody to ask for it"
-        ) from error
-    except (OSError, ValueError) as error:
-        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-            reason = f"is not the key of the certificate in {certificate} ({_CERTIFICATE})"
-        else:
-            reason = f"holds no private key in PEM that goes with {certificate} ({_CERTIFICATE})"
-        raise ConfigError(f"{_KEY}: {key} {reason}") from error
+    load_named_pair(context, (_CERTIFICATE, certificate), (_KEY, key))
     with suppress(OSError):
         if key.stat().st_mode & 0o077:
             _log.warning("%s: %s can be read by others than its owner: chmod 600", _KEY, key)
-
-
-def _load_certificate(path: Path) -> None:
-    """See whether a certificate is in a file, which `load_cert_chain` does not tell from the key.
-
-    Raises
-    ------
-    ConfigError
-        When none is.
-    """
-    with suppress(OSError):
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-        return
-    raise ConfigError(f"{_CERTIFICATE}: {path} holds no certificate in PEM")
 
 
 def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
