@@ -184,7 +184,7 @@ def test_the_reserved_path_tells_who_the_server_is(desk):
 @pytest.mark.parametrize("verb", ["CREATE_PATH", "SEND_PULSE", "DELETE_PATH", "DELETE_PULSE_ID"])
 def test_nothing_is_written_at_or_below_the_reserved_path(desk, path, verb):
     data = {"pulse": Pulse(path, b"x")} if verb == "SEND_PULSE" else {"path": path}
-    with pytest.raises(NotAuthorizedError, match=f"{verb}: .*reserved") as refused:
+    with pytest.raises(NotAuthorizedError, match=f"{verb}: '{path}': .*reserved") as refused:
         desk.ask(MessageType[verb], 9, **data)
     assert refused.value.cause == "reserved"
     assert decode(refused.value.answer[4:]) == Message(MessageType.NOT_AUTHORIZED, 9)
@@ -288,6 +288,7 @@ def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
         with pytest.raises(RequestRefusedError, match=r"pacemaker\.store\.max\.bytes") as refused:
             desk.send(path, bytes(size))
         assert refused.value.cause == "store-full"
+        assert f" for '{path}' would exceed" in str(refused.value)
     desk.send("/a", bytes(400))
     desk.send("/c", bytes(96))
     assert desk.store.index.bytes_held == 1_000
@@ -304,6 +305,7 @@ def test_many_small_pulses_in_many_directories_fill_the_store_too():
     with pytest.raises(RequestRefusedError, match="to find 20 pulses") as refused:
         desk.send(paths[20], b"")
     assert refused.value.cause == "store-full"
+    assert f" for '{paths[20]}' would exceed" in str(refused.value)
     desk.send(paths[0], bytes(1_000))
     for path in paths[:10]:
         desk.ask(MessageType.DELETE_PATH, path=path)

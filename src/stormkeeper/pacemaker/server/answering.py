@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.server.limits import LimitError
+from stormkeeper.pacemaker.server.limits import LimitError, shown
 from stormkeeper.pacemaker.server.pulse_index import Entry
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import READ, WRITE
@@ -206,7 +206,7 @@ class Answerer:
     def _check(self, kind: MessageType, path: bytes) -> None:
         """Raise `LimitError` if a request of this `kind` may not name this `path`."""
         if kind in _WRITING and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
-            raise LimitError("reserved", f"{path[:200]!r}: {RESERVED_PATH} is reserved")
+            raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
         # What is stored can be asked for and deleted, whatever the limits are now; and a pulse's
         # path is checked by the store.
         if kind is not MessageType.SEND_PULSE and self._store.index.entry(path) is None:

@@ -77,14 +77,14 @@ class Limits:
             raise LimitError(
                 "path",
                 f"a path of {len(path)} bytes, more than the {self.path_bytes} of"
-                f" pacemaker.path.max.bytes: {_shown(path)}",
+                f" pacemaker.path.max.bytes: {shown(path)}",
             )
         segments = path.count(b"/") + (not path.startswith(b"/"))
         if segments > self.path_segments:
             raise LimitError(
                 "path",
                 f"a path of {segments} segments, more than the {self.path_segments} of"
-                f" pacemaker.path.max.segments: {_shown(path)}",
+                f" pacemaker.path.max.segments: {shown(path)}",
             )
 
     def check_text(self, path: bytes) -> None:
@@ -93,13 +93,13 @@ class Limits:
             path.decode()
         except UnicodeDecodeError as error:
             raise LimitError(
-                "path", f"a path that is not UTF-8: {_shown(path)}: {error.reason}"
+                "path", f"a path that is not UTF-8: {shown(path)}: {error.reason}"
             ) from error
         control = _CONTROL.search(path)
         if control is not None:
             raise LimitError(
                 "path",
-                f"a path with the control character {control.group().decode()!r}: {_shown(path)}",
+                f"a path with the control character {control.group().decode()!r}: {shown(path)}",
             )
 
 
@@ -148,5 +148,6 @@ def _group_limits(proc: Path, cgroups: Path) -> Iterator[int]:
                 break
 
 
-def _shown(path: bytes) -> str:
+def shown(path: bytes) -> str:
+    """Return the beginning of a path as the log quotes it: without control characters."""
     return repr(path[:_SHOWN])[1:]

@@ -17,7 +17,7 @@ from typing import Final
 
 from stormkeeper.pacemaker.server.directory import Directory
 from stormkeeper.pacemaker.server.forgetting import Forgetting
-from stormkeeper.pacemaker.server.limits import LimitError, Limits
+from stormkeeper.pacemaker.server.limits import LimitError, Limits, shown
 from stormkeeper.pacemaker.server.paging import Page, Pager
 from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
@@ -110,14 +110,14 @@ class PulseStore:
             raise LimitError(
                 "store-full",
                 f"{index.bytes_held} bytes of pulses are held, and {len(details)} more for"
-                f" {path[:200]!r} would exceed the {index.max_bytes} of pacemaker.store.max.bytes",
+                f" {shown(path)} would exceed the {index.max_bytes} of pacemaker.store.max.bytes",
             )
         needed = _PULSE_BYTES * (index.keys + 1) + self._root.census.bytes
         if 0 < self._limits.index_bytes < needed:
             raise LimitError(
                 "store-full",
                 f"to find {index.keys} pulses takes {needed} bytes of memory, and one more for"
-                f" {path[:200]!r} would exceed the {self._limits.index_bytes} that are a quarter of"
+                f" {shown(path)} would exceed the {self._limits.index_bytes} that are a quarter of"
                 " what this process may have",
             )
         if entry is not None:
