@@ -2,6 +2,7 @@ import json
 import re
 import socket
 import subprocess
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -172,6 +173,7 @@ def test_the_newest_of_several_pacemakers_is_shown(storm, start_pacemaker, heart
         client = PacemakerClient(server.address)
         client.send_pulse(PATH, serialize(heartbeat))
         client.close()
+        time.sleep(1.5)  # longer than an answer is under way, by which ages are uncertain
     both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
     told = storm("heartbeats", "get", PATH, "--json", "-c", both)
     assert json.loads(told.stdout)["uptime_secs"] == 42
