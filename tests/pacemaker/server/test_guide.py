@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.conf import yaml_text
+from stormkeeper.conf import defaults, yaml_text
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.pacemaker.server import reload
+from stormkeeper.sasl import methods
 from support.pacemaker import PacemakerProcess
 from support.plain_client import Client
+from support.waiting import until
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
 
@@ -38,6 +40,40 @@ def test_certificates_made_as_shown_serve(tmp_path):
         with Client(server, context) as client:
             client.send("/a")
             assert client.get("/a") == b"pulse"
+
+
+def test_keytabs_made_as_shown_let_a_client_read(kerberos_realm, tmp_path, monkeypatch):
+    def as_here(text):
+        for shown, here in (
+            ("my.pacemaker.host", "127.0.0.1"),
+            ("my.nimbus.host", "nimbus.example"),
+            ("/etc/keytabs", str(tmp_path)),
+        ):
+            text = text.replace(shown, here)
+        return text
+
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'tickets'}")
+    made, tried = re.findall(r"```sh\n(.*?)```", section("Principals and keytabs"), re.DOTALL)[:2]
+    for commands in made, tried:
+        subprocess.run(
+            ["sh", "-ec", as_here(commands)],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
+    [login] = re.findall(r"```\n(PacemakerServer .*?)```", section("The JAAS file"), re.DOTALL)
+    (tmp_path / "jaas.conf").write_text(as_here(login))
+    conf = {
+        "pacemaker.auth.method": "KERBEROS",
+        "java.security.auth.login.config": str(tmp_path / "jaas.conf"),
+        "nimbus.daemon.user": "nimbus",
+    }
+    with PacemakerProcess(conf=conf) as server, Client(server) as client:
+        mechanism = methods.client_mechanism(defaults().with_values(conf), server.host)
+        assert client.authenticate(mechanism())
+        who = f"'nimbus/nimbus.example@{kerberos_realm.name}'"
+        until(lambda: f"authenticated as {who} with KERBEROS" in server.log)
 
 
 def test_every_key_that_is_named_exists():
