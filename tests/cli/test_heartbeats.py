@@ -26,6 +26,9 @@ from support.storm_pacemaker import StormPacemaker
 
 PATH = "/workerbeats/word-count-1-1700000000/node-6700"
 
+#: Every Pacemaker that answers a command has then been there for long enough.
+PATIENT = ("-c", "nimbus.task.timeout.secs=0.001")
+
 
 def windows(value):
     return dict.fromkeys(("600", "10800", "86400", ":all-time"), value)
@@ -140,16 +143,61 @@ def test_list_goes_on_with_what_comes_and_goes(environ, start_pacemaker):
 
 def test_list_goes_on_when_nobody_answers_any_more(environ, client, pacemaker):
     client.send_pulse("/w/a", b"")
-    servers = f"pacemaker.servers={pacemaker.address}"
-    with Running(["heartbeats", "list", "/w", "--watch", "-c", servers], environ) as listing:
+    servers = ["-c", f"pacemaker.servers={pacemaker.address}"]
+    list_ = ["heartbeats", "list", "/w", "--watch", *servers, *PATIENT]
+    with Running(list_, environ) as listing:
         assert listing.line() == "a"
         assert listing.remark().endswith(" watching /w")
         pacemaker.kill()
         assert "no Pacemaker answered" in listing.remark()
         pacemaker.start()
-        assert listing.remark().endswith(" Pacemakers answer again")
+        assert listing.remark().endswith(" Every Pacemaker answers again")
         assert listing.line().split()[1:] == ["-a"]
         assert listing.interrupt() == 0
+
+
+def test_what_a_pacemaker_lost_as_it_started_again_is_not_gone(environ, start_pacemaker):
+    one, other = start_pacemaker(), start_pacemaker()
+    servers = ["-c", f"pacemaker.servers=['{one.address}', '{other.address}']"]
+    list_ = ["heartbeats", "list", "/w", "--watch", *servers]
+    # Beyond any test; a name that goes on one that was there all the time goes at once.
+    list_ += ["-c", "nimbus.task.timeout.secs=3600"]
+    with PacemakerClient(one.address) as stays, PacemakerClient(other.address) as goes:
+        stays.send_pulse("/w/a", b"")
+        stays.send_pulse("/w/b", b"")
+        goes.send_pulse("/w/c", b"")
+        with Running(list_, environ) as listing:
+            assert [listing.line() for _ in range(3)] == ["a", "b", "c"]
+            assert listing.remark().endswith(" watching /w")
+            stays.delete_pulse("/w/b")
+            assert listing.line().split()[1:] == ["-b"]
+            other.kill()
+            said = listing.remark()
+            assert re.match(r"storm: \d\d:\d\d:\d\d 1 of 2 Pacemakers is missing ", said)
+            assert other.address in said
+            other.start()
+            assert listing.remark().endswith(" Every Pacemaker answers again")
+            said = listing.remark()
+            assert f" {other.address} has taken heartbeats for only " in said
+            assert said.endswith(" until it has for 3600 s")
+            goes.send_pulse("/w/c", b"")
+            goes.send_pulse("/w/d", b"")
+            assert listing.line().split()[1:] == ["+d"]
+            # All that is listed was there together; what goes now has gone.
+            goes.delete_pulse("/w/d")
+            assert listing.line().split()[1:] == ["-d"]
+            assert listing.interrupt() == 0
+
+
+def test_who_has_just_started_is_named_where_nothing_is_found(ask, pacemaker, client):
+    for command, code in ((("list", "/"), 0), (("list", PATH), 1), (("get", PATH), 1)):
+        told = ask(*command)
+        assert (told.returncode, told.stdout) == (code, "")
+        new, _ = told.stderr.splitlines()
+        assert new.startswith(f"storm: {pacemaker.address} has taken heartbeats for only ")
+        assert new.endswith(" s: workers may not have beaten yet")
+    client.send_pulse(PATH, b"x")
+    assert ask("list", "/").stderr == ""
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -269,7 +317,7 @@ def test_nothing_is_there(ask, client):
         ("list", "/nowhere", "nothing at {}"),
         ("get", PATH, "no heartbeat at {}"),
     ]:
-        told = ask(command, path)
+        told = ask(command, path, *PATIENT)
         assert (told.returncode, told.stdout) == (1, "")
         assert told.stderr == f"storm: {message.format(path)}\n"
     client.send_pulse(PATH, b"x")
@@ -280,7 +328,7 @@ def test_nothing_is_there(ask, client):
 
 @pytest.mark.parametrize("path", ["/", "/workerbeats"])
 def test_a_cluster_without_heartbeats_is_no_failure(ask, path):
-    told = ask("list", path)
+    told = ask("list", path, *PATIENT)
     assert (told.returncode, told.stdout) == (0, "")
     assert told.stderr == "storm: every Pacemaker answered, and none holds a heartbeat\n"
     told = ask("list", path, "--json")
@@ -489,7 +537,7 @@ def test_pacemakers_with_other_methods_are_missing_in_what_is_read(storm, start_
         told = storm(*list_, *options)
         assert (told.returncode, told.stdout) == (3, "")
         warning, nothing = told.stderr.splitlines()
-        assert warning.startswith("storm: warning: 1 of 2 Pacemakers are missing")
+        assert warning.startswith("storm: warning: 1 of 2 Pacemakers is missing")
         assert missing.address in warning
         assert nothing == "storm: nothing at /workerbeats on the Pacemakers that answered"
 

@@ -2,9 +2,9 @@
 
 import json
 import logging
+import math
 import os
 import re
-import time
 import unicodedata
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stormkeeper.cli.groups import Group
-from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.cli.options import (
     ConfigFault,
     Fault,
@@ -28,14 +27,13 @@ from stormkeeper.cli.options import (
 )
 from stormkeeper.errors import (
     ConfigError,
-    PacemakerError,
     PacemakerUnavailableError,
     SerializationError,
     StormkeeperError,
 )
 
 if TYPE_CHECKING:
-    from stormkeeper.conf import Address
+    from stormkeeper.conf import Address, Conf
     from stormkeeper.pacemaker.client.pool import PacemakerPool
     from stormkeeper.pacemaker.client.readings import Reading
 
@@ -58,9 +56,6 @@ _SEE_LOG = "see its machine and its log"
 
 #: What every cluster has, be it empty.
 _ALWAYS_THERE = frozenset({"/", "/workerbeats"})
-
-#: Seconds between two looks of ``list --watch``.
-_WATCH_SECS = 2.0
 
 #: Bytes of an undecodable value that one line shows.
 _HEX_WIDTH = 32
@@ -125,21 +120,31 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 
     With --watch the names are asked for every two seconds, and a line with a time follows for each
     that comes (+) or goes (-); with --json the whole list, each time that it has changed. As long
-    as a Pacemaker does not answer, nothing is said to have gone. Ctrl-C ends it.
+    as a Pacemaker does not answer, nothing is said to have gone, nor when it has started again and
+    has not yet taken heartbeats for nimbus.task.timeout.secs. Ctrl-C ends it.
+
+    Where nothing is found, stderr names each Pacemaker that has not taken heartbeats for so long:
+    its workers may not have beaten yet.
 
     Exit code 0: all Pacemakers answered; at / and /workerbeats also where they hold nothing. 1:
     nothing is at PATH. 2: wrong usage or configuration. 3: some Pacemakers, or all, did not answer
     or refused: what they hold, which may be all, is not printed; stderr names each of them.
     """
+    conf = load_conf()
+    timeout_secs = conf["nimbus.task.timeout.secs"]
     if is_watched:
-        with until_interrupted(), _asking() as pool:
-            _follow(pool, path, as_json=as_json)
+        with until_interrupted(), _asking(conf, is_watched=True) as pool:
+            from stormkeeper.cli import following
+
+            following.follow(pool, path, as_json=as_json, timeout_secs=timeout_secs)
         return
-    with _asking() as pool:
+    with _asking(conf) as pool:
         names = sorted(pool.children(path))
         silent = pool.silent
         reading = None if names else pool.reading(path)
         silent |= pool.silent
+        if not (names or reading or silent):
+            _tell_who_is_new(pool, timeout_secs)
     if names:
         click.echo(json.dumps(names) if as_json else "\n".join(names))
     elif reading is not None:
@@ -169,7 +174,8 @@ def get(path: str, as_json: bool) -> None:
     server says which Pacemaker has it, and age-secs how long ago it came there, by the
     Pacemaker's clock, unless that is Storm's own, which does not tell; time-secs is the worker's
     clock. A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each
-    Pacemaker is and can do.
+    Pacemaker is and can do. Where nothing is found, stderr names each Pacemaker that has not yet
+    taken heartbeats for nimbus.task.timeout.secs: its workers may not have beaten yet.
 
     PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out.
 
@@ -180,11 +186,14 @@ def get(path: str, as_json: bool) -> None:
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
         return
-    with _asking() as pool:
+    conf = load_conf()
+    with _asking(conf) as pool:
         reading = pool.reading(path)
         silent = pool.silent
         below = reading is None and bool(pool.children(path))
         silent |= pool.silent
+        if reading is None and not silent:
+            _tell_who_is_new(pool, conf["nimbus.task.timeout.secs"])
     if reading is None:
         hint = f"; see `storm heartbeats list {path}`" if below else ""
         raise _nothing(f"no heartbeat at {path}", silent, hint)
@@ -234,6 +243,14 @@ def top(once: bool, as_json: bool, interval: float) -> None:
         command.run(conf, interval=interval, once=once, as_json=as_json)
 
 
+def _tell_who_is_new(pool: "PacemakerPool", timeout_secs: float) -> None:
+    """Name the Pacemakers from which not all workers can be expected to be known."""
+    from stormkeeper.cli.following import doubtful_of, taking_for
+
+    for server, info in doubtful_of(pool.server_infos(), math.inf, timeout_secs).items():
+        click.echo(f"storm: {taking_for(server, info)}: workers may not have beaten yet", err=True)
+
+
 def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
     """Make the end of a command that found nothing at those that answered."""
     if not silent:
@@ -247,44 +264,17 @@ def normal(path: str) -> str:
 
 
 @contextmanager
-def _asking() -> Iterator["PacemakerPool"]:
-    conf = load_conf()
+def _asking(conf: "Conf | None" = None, *, is_watched: bool = False) -> Iterator["PacemakerPool"]:
+    conf = conf or load_conf()
     with faults():
         servers = conf.pacemaker_servers()
     if not servers:
         raise ConfigFault(_NO_SERVER)
     from stormkeeper.pacemaker.client.pool import connect
 
-    _log_to_stderr()
+    _log_to_stderr(is_watched=is_watched)
     with _asked(), connect(conf, name="storm-heartbeats", retries=_RETRIES) as pool:
         yield pool
-
-
-def _follow(pool: "PacemakerPool", path: str, *, as_json: bool) -> None:
-    """Print the names below a path, and those that come and go, until interrupted.
-
-    Raises
-    ------
-    PacemakerError
-        At the first look nobody answered.
-    """
-    listing = Listing(as_json=as_json)
-    names = pool.children(path)
-    remark(f"watching {path}")
-    problem: str | None = None
-    while True:
-        if problem is None:
-            (listing.show_more if pool.silent else listing.show)(names)
-        time.sleep(_WATCH_SECS)
-        before = problem
-        try:
-            names, problem = pool.children(path), None
-        except PacemakerError as error:
-            problem = str(error)
-        if problem and not before:
-            remark(problem)
-        elif before and not problem:
-            remark("Pacemakers answer again")
 
 
 @contextmanager
@@ -308,11 +298,12 @@ def _remedies(error: StormkeeperError) -> list[str]:
     return [*(found or [_SEE_LOG]), _ANOTHER]
 
 
-def _log_to_stderr() -> None:
+def _log_to_stderr(*, is_watched: bool) -> None:
     """Show what the pool has to say, such as that a server did not answer; once, so no more."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
-    logging.getLogger("stormkeeper.pacemaker.client.pool").addHandler(handler)
+    if not is_watched:  # who watches is told by `following`
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))
+        logging.getLogger("stormkeeper.pacemaker.client.pool").addHandler(handler)
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
 
 

@@ -23,6 +23,11 @@ class Listing:
         self._shown = shown
         self._names: frozenset[str] | None = None
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What has been printed, and has not gone."""
+        return self._names or frozenset()
+
     def show(self, names: Collection[str]) -> None:
         """Print what is new since the last time."""
         before, now = self._names, frozenset(names)
@@ -43,7 +48,7 @@ class Listing:
 
     def show_more(self, names: Collection[str]) -> None:
         """Do as `show` where not all could be asked: nothing is said to have gone."""
-        self.show((self._names or frozenset()).union(names))
+        self.show(self.names.union(names))
 
 
 def remark(text: str) -> None:

@@ -173,7 +173,12 @@ class PacemakerPool:
     @property
     def silent(self) -> frozenset[Address]:
         """The servers that the last read missed, as they did not answer or refused."""
-        return self._silence.silent
+        return frozenset(self._silence.failures)
+
+    @property
+    def failures(self) -> Mapping[Address, str]:
+        """The servers of `silent`, and why each was missed."""
+        return self._silence.failures
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from stormkeeper.conf import Address
@@ -14,6 +15,9 @@ log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 #: Seconds after which a server that still does not answer is logged again.
 _REMIND_SECS: Final = 60.0
+
+#: What is said when no server is missing any more.
+ALL_ANSWER: Final = "Every Pacemaker answers again"
 
 
 class Silence:
@@ -31,29 +35,33 @@ class Silence:
         self._servers = servers
         self._clock = clock
         self._lock = threading.Lock()
-        #: Servers that the last read missed, and when that was logged.
-        self._silent: frozenset[Address] = frozenset()
+        #: Why the last read missed servers, and when that was logged.
+        self._failures: Mapping[Address, str] = MappingProxyType({})
         self._logged = 0.0
 
     @property
-    def silent(self) -> frozenset[Address]:
-        """The servers that the last read missed."""
-        return self._silent
+    def failures(self) -> Mapping[Address, str]:
+        """The servers that the last read missed, and why."""
+        return self._failures
 
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
         """Take note of the servers that a read missed, and why."""
-        silent = frozenset(failed)
+        failures = MappingProxyType({server: str(error) for server, error in failed.items()})
         now = self._clock()
         with self._lock:
-            if silent == self._silent and (not silent or now < self._logged + _REMIND_SECS):
+            is_known = failures.keys() == self._failures.keys()
+            self._failures = failures
+            if is_known and (not failures or now < self._logged + _REMIND_SECS):
                 return
-            self._silent, self._logged = silent, now
-        if not silent:
-            log.info("Every Pacemaker answers again")
-            return
-        log.warning(
-            "%d of %d Pacemakers are missing in what is read: %s",
-            len(silent),
-            self._servers,
-            "; ".join(map(str, failed.values())),
-        )
+            self._logged = now
+        if failures:
+            log.warning("%s", missing(failures, self._servers))
+        else:
+            log.info(ALL_ANSWER)
+
+
+def missing(failures: Mapping[Address, str], servers: int) -> str:
+    """Say which of so many servers a read missed."""
+    are = "is" if len(failures) == 1 else "are"
+    of = f"{servers} Pacemaker{'' if servers == 1 else 's'}"
+    return f"{len(failures)} of {of} {are} missing in what is read: {'; '.join(failures.values())}"

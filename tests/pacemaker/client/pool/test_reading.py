@@ -264,7 +264,7 @@ def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, 
         assert list(pool.readings("/w")) == ["/w/a"]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1, "once, and not at every read"
-    assert "1 of 2 Pacemakers are missing" in warnings[0].getMessage()
+    assert "1 of 2 Pacemakers is missing" in warnings[0].getMessage()
     assert second.address in warnings[0].getMessage()
     second.start()
     until(lambda: pool.children("/w") and "Every Pacemaker answers again" in caplog.text)
