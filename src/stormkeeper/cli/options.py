@@ -147,7 +147,7 @@ def log_option(command: F) -> F:
         expose_value=False,
         is_eager=True,  # before the other options are judged
         callback=set_log_json,
-        help="Log one JSON object a line, on stderr.",
+        help="Log one JSON object a line, on stderr; what says that it is ready, too.",
     )(command)
 
 

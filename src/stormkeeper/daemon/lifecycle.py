@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from stormkeeper.daemon.logs import is_json
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -33,7 +35,13 @@ _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 
 
 def announce(line: str) -> None:
-    """Print the line by which others see that a daemon is ready, at once, on stdout."""
+    """Say at once that a daemon is ready: on stdout, or, where the log is JSON, as a record of it.
+
+    Both may go to one place, where a line that is no JSON would be one too many.
+    """
+    if is_json():
+        _log.info("%s", line)
+        return
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

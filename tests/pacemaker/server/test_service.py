@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -188,6 +189,7 @@ class Service:
         for option in ("pacemaker.bind.host=127.0.0.1", "pacemaker.port=0", *options):
             command += ["-c", option]
         descriptors = [listener.fileno() for listener in sockets]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this
         self.process = subprocess.Popen(
             activated(descriptors, command) if sockets else command,
             env={
@@ -199,7 +201,7 @@ class Service:
             },
             pass_fds=descriptors,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._log,
             text=True,
         )
 
@@ -210,6 +212,7 @@ class Service:
         self.process.kill()
         self.process.communicate()
         self.notified.close()
+        self._log.close()
 
     def told(self, beginning):
         """The next notification of that kind."""
@@ -217,17 +220,33 @@ class Service:
             pass
         return message
 
+    def records(self):
+        """What it has logged until now."""
+        log = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
+        return [json.loads(line) for line in log.splitlines(keepends=True) if line.endswith(b"\n")]
+
+    def said(self, beginning):
+        """The rest of the first record whose message begins so."""
+        return until(
+            lambda: [
+                record["message"].removeprefix(beginning)
+                for record in self.records()
+                if record["message"].startswith(beginning)
+            ]
+        )[0]
+
     def end(self):
         """Stop it; return its exit code and the records of its log."""
         self.process.send_signal(signal.SIGTERM)
-        _, log = self.process.communicate(timeout=SECS)
-        return self.process.returncode, [json.loads(line) for line in log.splitlines()]
+        out, _ = self.process.communicate(timeout=SECS)
+        assert out == ""
+        return self.process.returncode, self.records()
 
 
 def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
     with Service(tmp_path, "pacemaker.metrics.port=0", WATCHDOG_USEC="200000") as service:
         assert service.told("READY=1") == "READY=1\nSTATUS=0 connections, 0 pulses held"
-        port = int(service.process.stdout.readline().rpartition("listening on 127.0.0.1:")[2])
+        port = int(service.said("pacemaker listening on 127.0.0.1:"))
         with socket.create_connection(("127.0.0.1", port), SECS) as client:
             peer = "{}:{}".format(*client.getsockname())
             client.sendall(bytes(4))
@@ -249,12 +268,8 @@ def test_a_service_says_when_it_is_ready_reloads_and_stops(tmp_path):
 
 def test_a_daemon_that_drains_is_not_ready(tmp_path):
     with Service(tmp_path, "pacemaker.metrics.port=0") as service:
-        port = int(service.process.stdout.readline().rpartition(":")[2])
-        for line in service.process.stderr:
-            if "metrics on http://" in line:
-                break
-        address = json.loads(line)["message"].removeprefix("metrics on http://")
-        address = address.removesuffix("/metrics")
+        port = int(service.said("pacemaker listening on 127.0.0.1:"))
+        address = service.said("metrics on http://").removesuffix("/metrics")
         assert fetch(address, "/readyz") == (200, "ready\n")
         with socket.create_connection(("127.0.0.1", port), SECS):  # who is waited for, for a while
             service.process.send_signal(signal.SIGTERM)
@@ -287,7 +302,7 @@ def test_passed_sockets_are_served_and_stay_open_over_a_restart(tmp_path):
         host, port = pulses.getsockname()
         passed = {"sockets": [metrics, pulses], "names": "metrics:pacemaker"}
         with Service(tmp_path, **passed) as service:
-            assert service.process.stdout.readline() == f"pacemaker listening on {host}:{port}\n"
+            assert service.said("pacemaker listening on ") == f"{host}:{port}"
             with PacemakerClient(f"{host}:{port}") as client:
                 client.send_pulse("/a", b"1")
                 page = fetch(f"127.0.0.1:{metrics.getsockname()[1]}", "/metrics")[1]
@@ -309,7 +324,7 @@ def test_sockets_that_make_no_sense_are_one_line_and_exit_code_1(tmp_path):
         socket.create_server(("127.0.0.1", 0)) as two,
         Service(tmp_path, sockets=[one, two]) as service,
     ):
-        out, log = service.process.communicate(timeout=SECS)
+        out, _ = service.process.communicate(timeout=SECS)
         assert (service.process.returncode, out) == (1, "")
-        [line] = [json.loads(line) for line in log.splitlines() if "ERROR" in line]
+        [line] = [record for record in service.records() if record["level"] == "ERROR"]
         assert "systemd passed 2 sockets" in line["message"]

@@ -50,7 +50,7 @@ _OF_TLS: Final = (*tls.FILES, "pacemaker.tls.client.auth", "pacemaker.tls.minimu
 def serve(conf: Conf, read_again: Callable[[Conf], Conf] | None = None) -> int:
     """Run a Pacemaker until SIGTERM or SIGINT; return the exit code (0, or 1 if it cannot start).
 
-    Prints ``pacemaker listening on HOST:PORT`` on stdout when clients can connect.
+    Announces ``pacemaker listening on HOST:PORT`` when clients can connect.
 
     Parameters
     ----------
