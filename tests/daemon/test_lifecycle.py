@@ -111,11 +111,11 @@ def test_in_the_last_moments_signals_disturb_nothing():
 def test_the_handlers_of_before_come_back():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with StopSignals() as stop:
-        assert not stop.stopped
+        assert (stop.stopped, stop.asked_by) == (False, "")
         assert not stop.wait(0.0)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         assert stop.wait(DEADLINE_SECS)
-        assert stop.stopped
+        assert (stop.stopped, stop.asked_by) == (True, "SIGTERM")
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 

@@ -100,8 +100,17 @@ class Pipeline:
         return [line for line in lines if "incubator modules" not in line]
 
     def errors(self):
-        """Return the same without how servers are: a busy machine may keep one from answering."""
-        return [line for line in self.lines() if " stormkeeper.pipeline.sight " not in line]
+        """Return the same without how servers are, and without what is as it should be.
+
+        A busy machine may keep a server from answering.
+        """
+        usual = " stormkeeper.pipeline.sight ", " INFO stormkeeper.pipeline.process "
+        return [line for line in self.lines() if not any(words in line for words in usual)]
+
+    def stops(self):
+        """Return what it said of its end."""
+        said = [line.partition(" stormkeeper.pipeline.process ")[2] for line in self.lines()]
+        return [line for line in said if line.startswith("stop")]
 
     def workers(self):
         """Return the rows of the liveness table by storm id."""
@@ -217,6 +226,10 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         assert any("java" in child.name() for child in before)
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
+        assert pipeline.stops() == [
+            "stopping: a batch that runs is done first; asked by SIGTERM",
+            "stopped",
+        ]
         until(lambda: not [child for child in before if child.is_running()])
         of_a = [line for line in pipeline.lines() if f"the Pacemaker {a.address} " in line]
         assert f"the Pacemaker {a.address} cannot be read: " in of_a[0]
@@ -467,6 +480,9 @@ def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
         assert psutil.wait_procs(started, DEADLINE_SECS)[1] == []
         assert not (pipeline.directory / ".checkpoint").exists()
         assert pipeline.errors() == []
+        asked, stopped = pipeline.stops()
+        assert asked.endswith("asked by SIGTERM")
+        assert stopped == "stopped"
 
 
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
@@ -545,4 +561,5 @@ def test_a_stop_that_comes_before_the_imports_are_done_is_one_like_any_other(tmp
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 0
         assert pipeline.errors() == []
+        assert pipeline.stops() == ["stopping: nothing was begun; asked by SIGTERM"]
         assert not pipeline.directory.exists()

@@ -77,6 +77,7 @@ class StopSignals:
         self._also = tuple(also)
         self._at_once = at_once
         self._stopped = False
+        self._asked_by = ""
         self._stopped_at = 0.0
         # Not a threading.Event: its lock may be held by the very code that a handler interrupts.
         self._reader, self._writer = socket.socketpair()
@@ -104,6 +105,11 @@ class StopSignals:
         """Whether a signal has come."""
         return self._stopped
 
+    @property
+    def asked_by(self) -> str:
+        """The name of the signal that has come first; empty if none has."""
+        return self._asked_by
+
     def wait(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for a signal; return whether one has come."""
         if not self._stopped:
@@ -115,6 +121,7 @@ class StopSignals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if not self._stopped:
+            self._asked_by = signal.Signals(number).name
             self._stopped = True
             self._stopped_at = time.monotonic()
             self._writer.send(b"\0")

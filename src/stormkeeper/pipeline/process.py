@@ -92,6 +92,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     tables_directory(conf)
     checkpoint_directory(conf)
     if stop.stopped:
+        _log_stop(stop, "nothing was begun")
         return 0
     try:
         sight = Sight()
@@ -103,7 +104,12 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
+    log.info("stopped")
     return 0
+
+
+def _log_stop(stop: StopSignals, how: str) -> None:
+    log.info("stopping: %s; asked by %s", how, stop.asked_by)
 
 
 @contextlib.contextmanager
@@ -155,11 +161,14 @@ def _run_session(conf: Conf, servers: list[str], stop: StopSignals, sight: Sight
         if not stop.stopped:
             raise
         log.debug("stopped while Spark started: %s", error)
+        _log_stop(stop, "Spark had not started")
         return
     try:
         if os.environ["PYSPARK_PYTHON"] != sys.executable:
             register(session)  # which says it when that one cannot read Pacemakers
-        if not stop.stopped:
+        if stop.stopped:
+            _log_stop(stop, "no batch was begun")
+        else:
             _run(session, conf, servers, stop, sight)
     finally:
         engine.end(session, _END_SECS)
@@ -274,6 +283,8 @@ def _run(
             if not announced and query.lastProgress is not None:
                 announce(f"pipeline writing to {directory}")
                 announced = True
+        if stop.stopped:
+            _log_stop(stop, "a batch that runs is done first")
         _stop_between_batches(query)
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
