@@ -1,8 +1,11 @@
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,7 +139,7 @@ def unwritable(environ, tmp_path):
 def test_an_output_that_cannot_be_written_ends_a_command_with_one_line(unwritable, command, env):
     options = "-c pacemaker.port=0 -c pacemaker.bind.host=127.0.0.1"
     told = unwritable(f"exec {{storm}} {options} {command} >/dev/full", **env)
-    assert told.returncode == 1
+    assert told.returncode == 74
     assert "Traceback" not in told.stderr
     last = told.stderr.splitlines()[-1]
     assert last == "storm: cannot write to standard output: No space left on device"
@@ -150,17 +153,76 @@ def test_heartbeats_that_cannot_be_written_end_with_one_line(unwritable, pacemak
         client.send_pulse("/w/x", b"1")
     servers = f"-c pacemaker.servers={pacemaker.address}"
     told = unwritable(f"exec {{storm}} heartbeats {command} {servers} >/dev/full")
-    assert told.returncode == 1
+    assert told.returncode == 74
     assert told.stderr == "storm: cannot write to standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("command", ["version", "pacemaker"])
 def test_an_output_that_is_closed_ends_a_command_with_one_line(unwritable, command):
     told = unwritable(f"exec {{storm}} {command} >&-")
-    assert told.returncode == 1
+    assert told.returncode == 74
     assert told.stderr == (
         "storm: standard output is closed; where nobody is to read it, use >/dev/null\n"
     )
+
+
+def interrupted(process):
+    """Press Ctrl-C, and return the exit code and what was said."""
+    process.send_signal(signal.SIGINT)
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize(
+    "command", [["pacemaker"], ["state", "check"], ["state", "tree"], ["heartbeats", "list", "/"]]
+)
+def test_ctrl_c_ends_a_command_that_starts_without_a_word(environ, tmp_path, command):
+    fifo = tmp_path / "storm.yaml"
+    os.mkfifo(fifo)
+    starting = subprocess.Popen(
+        [STORM, *command, "--config", fifo], env=environ, stderr=subprocess.PIPE, text=True
+    )
+    with fifo.open("w"):  # as soon as it is read
+        assert interrupted(starting) == (130, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["heartbeats", "list", "/"], ["heartbeats", "get", "/"], ["state", "tree"]],
+)
+def test_ctrl_c_ends_a_command_that_waits_for_an_answer_without_a_word(environ, command):
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        hangs.settimeout(60)
+        port = hangs.getsockname()[1]
+        options = ["-c", f"pacemaker.servers=127.0.0.1:{port}"]
+        options += [
+            "-c",
+            "storm.zookeeper.servers=[127.0.0.1]",
+            "-c",
+            f"storm.zookeeper.port={port}",
+        ]
+        waiting = subprocess.Popen(
+            [STORM, *command, *options], env=environ, stderr=subprocess.PIPE, text=True
+        )
+        connection, _ = hangs.accept()
+        with connection:
+            assert interrupted(waiting) == (130, "")
+
+
+def test_ctrl_c_while_it_is_loaded_ends_a_command_without_a_word(monkeypatch, capsys):
+    def interrupt(name, *_):
+        if name == "stormkeeper.cli.commands":
+            raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "stormkeeper.cli.commands")
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=interrupt)])
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: set())  # not of the tests' process
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "")
 
 
 def test_an_error_of_another_file_is_not_put_down_to_the_output(monkeypatch, capsys):

@@ -6,6 +6,11 @@ Nothing is imported here that takes time: a hangup has to be held back before.
 import os
 import signal
 import sys
+from typing import Final, NoReturn
+
+#: Exit code where standard output cannot be written to, by the name of EX_IOERR in sysexits.h: none
+#: of those by which commands say what they found.
+_UNWRITABLE: Final = 74
 
 
 def main() -> None:
@@ -15,17 +20,25 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     if sys.stdout is None:
         # What the process opens next would take its place, and be written to.
-        sys.exit("storm: standard output is closed; where nobody is to read it, use >/dev/null")
-    from stormkeeper.cli.commands import storm
-
+        _end("standard output is closed; where nobody is to read it, use >/dev/null")
     name = sys.argv[0].rpartition("/")[2]
     try:
+        from stormkeeper.cli.commands import storm
+
         storm.main(prog_name=name if name in {"storm", "stormkeeper"} else "storm")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:
         fault = None if error.filename else _fault_of_stdout()
         if fault is None:
             raise
-        sys.exit(f"storm: cannot write to standard output: {fault.strerror}")
+        _end(f"cannot write to standard output: {fault.strerror}")
+
+
+def _end(problem: str) -> NoReturn:
+    """End the command, as nobody would read what it prints."""
+    sys.stderr.write(f"storm: {problem}\n")
+    sys.exit(_UNWRITABLE)
 
 
 def _fault_of_stdout() -> OSError | None:

@@ -2,10 +2,12 @@
 
 Each command's module is loaded when the command is asked for, and what a command needs is imported
 when it runs: ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes: 0 done, 1 not
-found, refused or failed, 2 wrong usage or configuration; what else there is says the command.
+found, refused or failed, 2 wrong usage or configuration, 74 standard output cannot be written to,
+130 Ctrl-C; what else there is says the command.
 """
 
 import signal
+from typing import Any
 
 import click
 
@@ -31,7 +33,17 @@ _HEEDS_HANGUPS = frozenset({"pacemaker"})
 
 
 class _Commands(LazyGroup):
-    """Lets the hangup that `stormkeeper.cli.main` holds back through to all other commands."""
+    """Lets the hangup that `stormkeeper.cli.main` holds back through to all other commands.
+
+    Ctrl-C ends a command that has no other meaning for it as it ends any program: click would
+    say "Aborted!", and end with the code of what was not found.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(128 + signal.SIGINT) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _HEEDS_HANGUPS:
