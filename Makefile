@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate interop format clean
+.PHONY: help setup run test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -79,8 +79,12 @@ fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
 simulate: $(INSTALLED) ## leaders that were stopped, under many schedules (SEEDS=10000)
 	@SIMULATION_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/simulation --timeout 3600 $(ARGS)
 
-# PEER is exported by make itself, as it is given on the command line.
-interop: $(KERBEROS) ## ours against Storm's own Java (PEER=DIR: the jars of a Storm, see docs/interop.md)
+# Before anything is compiled in vain. PEER is exported by make itself, as it is given on the command
+# line.
+peer:
+	@[ -n "$(PEER)" ] || { echo "make interop PEER=DIR: which jars of a Storm? (docs/interop.md)" >&2; exit 2; }
+
+interop: peer $(KERBEROS) ## ours against Storm's own Java (PEER=DIR: the jars of a Storm, see docs/interop.md)
 	@$(BIN)/pytest tests/interop -m interop $(ARGS)
 
 soak: $(INSTALLED) ## Pacemakers under workers that come and go, until memory is flat (SECONDS=3600)
