@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import time
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -91,6 +92,7 @@ def test_rates_and_sizes_as_json(servers, environ):
     try:
         first = json.loads(process.stdout.readline())
         assert (first["workers"], first["pulses_per_s"]) == (10, None)
+        times = [datetime.fromisoformat(first["time"])]
 
         def picture_of_both():
             fill(servers[0].address)
@@ -98,6 +100,9 @@ def test_rates_and_sizes_as_json(servers, environ):
             return all(row["bytes_per_s"] for row in shown["topologies"]) and shown
 
         picture = until(picture_of_both)
+        times.append(datetime.fromisoformat(picture["time"]))
+        assert times[0] < times[1]
+        assert times[1].utcoffset() == timedelta(0)
         noisy, quiet = picture["topologies"]
         assert (noisy["topology"], noisy["workers"], noisy["mean_bytes"]) == (
             "word-count-1-1760000000",

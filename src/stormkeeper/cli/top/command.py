@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stormkeeper.cli.top.ledger import Ledger, Look, State
@@ -100,7 +101,8 @@ class _JsonScreen(ExitStack):
 
     def __call__(self, ledger: Ledger) -> None:
         picture = ledger.picture(time.monotonic(), _OLDEST_TOLD)
-        sys.stdout.write(f"{json.dumps(_rounded(dataclasses.asdict(picture)))}\n")
+        shown = {"time": datetime.now(UTC).isoformat()} | _rounded(dataclasses.asdict(picture))
+        sys.stdout.write(f"{json.dumps(shown)}\n")
         sys.stdout.flush()
 
 
