@@ -78,6 +78,16 @@ def test_every_command_has_help_with_examples(storm, command):
         assert option in told.stdout
 
 
+@pytest.mark.parametrize("command", [["config", "check", "storm.yaml"], ["completion", "bash"]])
+def test_the_readme_names_the_commands_that_take_no_configuration(storm, command):
+    told = storm(*command, "-c", "pacemaker.port=0")
+    assert told.returncode == 2
+    assert "'-c'" in told.stderr
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (sentence,) = re.findall(r"takes `-c key=value` and `--config FILE`.*", readme)
+    assert f"`storm {' '.join(command[:-1])}`" in sentence
+
+
 def test_help_imports_nothing_heavy(environ):
     modules = imported_by(["--help"], environ)
     assert not modules & (HEAVY | {"yaml", "msgspec"})

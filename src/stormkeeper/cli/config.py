@@ -34,7 +34,8 @@ def check(file: Path, strict: bool, as_json: bool) -> None:
     It says the same as the commands that read FILE, which stop at the first error: values that
     their keys cannot have, keys that nobody knows, text that is no YAML, settings of a Pacemaker
     that nothing switches on. Of the files that FILE names, only a JAAS file is opened, and only
-    where no pacemaker.auth.method is set.
+    where no pacemaker.auth.method is set. What -c and --config say elsewhere is not asked: FILE is
+    looked at alone.
 
     Exit code 0: nothing but warnings. 1: an error. 2: wrong usage, or there is no such file.
     """

@@ -1,7 +1,7 @@
-"""``-c``, ``--config`` and ``--strict``: on every command, before or after its name.
+"""``-c``, ``--config`` and ``--strict``: on every command that reads a configuration.
 
-What stands before and after is merged in its order, and read before the command does anything. The
-commands that run a daemon have ``--log-json`` as well.
+They stand before or after its name; what stands before and after is merged in its order, and read
+before the command does anything. The commands that run a daemon have ``--log-json`` as well.
 """
 
 import logging
