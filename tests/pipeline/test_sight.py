@@ -55,13 +55,13 @@ def test_who_sees_nothing_says_so_once(said):
     sight.looked({"a": DOWN, "b": DOWN})
     *_, (level, line) = said()
     assert level == "WARNING"
-    assert line.startswith("none of 2 Pacemakers can be read: ")
+    assert line.startswith("no Pacemaker can be read: ")
     sight.published(servers(a=DOWN.error, b=DOWN.error), liveness())
     assert said() == []
     sight.published(servers(a=None, b=DOWN.error), liveness())
     assert said() == [("INFO", "the Pacemaker a is read again")]
     sight.published(servers(a=DOWN.error, b=DOWN.error), liveness())
-    assert [line.split()[0] for _, line in said()] == ["the", "none"]
+    assert [line.split()[0] for _, line in said()] == ["the", "no"]
 
 
 def test_what_is_seen_is_that_of_the_newest_batch():

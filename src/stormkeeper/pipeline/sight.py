@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from stormkeeper.daemon.logs import counted
 from stormkeeper.pipeline.health import Health
 from stormkeeper.pipeline.servers import cause
 
@@ -120,9 +119,8 @@ def _log_changes(before: Mapping[str, ServerSeen], now: Mapping[str, ServerSeen]
         _log_change(name, before.get(name), server)
     if not _any_is_read(now) and (not before or _any_is_read(before)):
         log.warning(
-            "none of %s can be read: until one is, the tables say nothing of workers that are "
-            "alive",
-            counted(len(now), "Pacemaker"),
+            "no Pacemaker can be read: until one is, the tables say nothing of workers that are"
+            " alive",
             extra={"servers": len(now)},
         )
 

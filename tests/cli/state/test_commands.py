@@ -109,7 +109,7 @@ def test_list_and_get(ask, fill):
     }
     told = ask("get", "/storms")
     assert (told.returncode, told.stdout) == (0, "")
-    assert told.stderr == "storm: a directory of 1; see `storm state list /storms`\n"
+    assert told.stderr == "storm: a directory of 1 node; see `storm state list /storms`\n"
 
 
 def test_credentials_are_shown_when_that_is_asked_for(ask, kazoo, zookeeper_root):
@@ -388,13 +388,13 @@ def test_watch_goes_on_after_its_session_has_expired(
             assert watching.remark().endswith(" watching /storms")
             (session,) = sessions(zookeeper_server) - before
             proxy.stall()
-            assert watching.remark().endswith(" the connection is suspended")
+            assert watching.remark().endswith(" ZooKeeper is not reached")
             kazoo.set(path, b"2")
             until(lambda: session not in sessions(zookeeper_server))
             proxy.flow()
             remarks = [watching.remark() for _ in range(3)]
-            assert remarks[0].endswith(" the connection is lost")
-            assert remarks[1].endswith(" the connection is connected")
+            assert remarks[0].endswith(" the session with ZooKeeper has ended")
+            assert remarks[1].endswith(" ZooKeeper is reached again")
             assert "what changed meanwhile is told as one change" in remarks[2]
             told = json.loads(watching.line())
             assert (told["event"], told["path"], told["version"]) == ("changed", "/storms", 1)

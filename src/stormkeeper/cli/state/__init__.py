@@ -133,8 +133,8 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List the names of the nodes directly below PATH, one a line.
 
     With --watch a line with a time follows for each that comes (+) or goes (-); with --json the
-    whole list, each time that it has changed. stderr says how the connection is. PATH need not
-    exist yet, nor the root. Ctrl-C ends it.
+    whole list, each time that it has changed. stderr says when ZooKeeper is not reached, and when
+    it is again. PATH need not exist yet, nor the root. Ctrl-C ends it.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused (with --watch: at the beginning).
@@ -197,7 +197,7 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
         click.echo(found.text)
     note = found.note
     if found.kind == "directory" and note is None:
-        note = f"a directory of {node.stat.children}; see `storm state list {path}`"
+        note = f"a directory of {_nodes(node.stat.children)}; see `storm state list {path}`"
     _tell_notes([note] if note else [])
 
 
@@ -222,8 +222,8 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
 
     A line is a time, `created`, `deleted`, `changed` (its value) or `children`, with + and - before
     the names that came and went, and the path. What changes twice before it can be looked at, or
-    while ZooKeeper is not reached, is told as one change. stderr says how the connection is. PATH
-    need not exist yet, nor the root. Ctrl-C ends it.
+    while ZooKeeper is not reached, is told as one change. stderr says when it is not reached, and
+    when it is again. PATH need not exist yet, nor the root. Ctrl-C ends it.
 
     Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
     refused.
@@ -286,7 +286,7 @@ def check(as_json: bool) -> None:
                 click.echo(printable(f"{kind} {finding.path}: {finding.message}"))
             click.echo(click.wrap_text(checking.ADVICE[kind], 100, "  ", "  "))
         _tell_notes(found.notes)
-        nodes = f"{len(found.nodes)} nodes"
+        nodes = _nodes(len(found.nodes))
         if not findings and found.notes:
             _tell_notes([f"nothing found in {nodes}, but not all could be looked at"])
         elif not findings:
@@ -424,6 +424,10 @@ def _below_root(conf: "Conf", path: str) -> str:
         return ""
     meant = path.removeprefix(root) or "/"
     return f": paths are below storm.zookeeper.root, which is {root}; try {meant}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _tell_notes(notes: list[str]) -> None:

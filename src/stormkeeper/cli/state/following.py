@@ -23,6 +23,13 @@ from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
 _RETRY_SECS: Final = 1.0
 
 
+_CONNECTIONS: Final = {
+    ConnectionState.CONNECTED: "ZooKeeper is reached again",
+    ConnectionState.SUSPENDED: "ZooKeeper is not reached",
+    ConnectionState.LOST: "the session with ZooKeeper has ended",
+}
+
+
 class Change(NamedTuple):
     """What became of a node since it was last looked at."""
 
@@ -253,5 +260,5 @@ def _said_of(told: Started | Denied | ConnectionState | EventType, top: str) -> 
     if isinstance(told, Denied):
         return printable(f"{told.path} is not watched: {told.message}")
     if isinstance(told, ConnectionState):
-        return f"the connection is {told.value}"
+        return _CONNECTIONS[told]
     return "the session was lost: what changed meanwhile is told as one change"
