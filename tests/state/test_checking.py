@@ -169,7 +169,7 @@ class TestAssignmentWithoutTopology:
         (finding,) = found()
         assert kinds([finding]) == [("assignment-without-topology", f"/assignments/{ID}")]
         assert ID in finding.message
-        assert "delete the assignment" in ADVICE[finding.kind]
+        assert "delete the assignment, with `storm.state.delete_node(path)`" in ADVICE[finding.kind]
 
     def test_with_its_topology_it_is_not_and_a_topology_need_not_be_assigned(self, lead, found):
         leader = lead()

@@ -291,7 +291,8 @@ def test_why_the_last_attempt_failed_is_said(connection_to):
         ScriptedZooKeeper(unreadable) as server,
         pytest.raises(
             StateUnavailableError,
-            match=r"last attempt: the server hung up .*\(set storm\.zookeeper\.ssl\.enable\)",
+            match=r"last attempt: the server hung up .* is no ZooKeeper, that has TLS on this port"
+            r" \(set storm\.zookeeper\.ssl\.enable\)",
         ),
     ):
         connection_to(server.address, call_timeout_secs=2.0)

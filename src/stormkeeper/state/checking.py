@@ -24,26 +24,31 @@ _EPHEMERAL: Final = {
     (paths.TASKERRORS, 3): "the error outlives its worker",
 }
 
+#: How nodes are deleted.
+_HOW: Final = (
+    "with `storm.state.delete_node(path)` from Python, or with `deleteall` of ZooKeeper's shell"
+)
+
 #: What there is to do about each kind of finding, in the order in which `check` has them.
 ADVICE: Final[Mapping[str, str]] = {
     "assignment-without-topology": (
         f"{paths.STORMS} has no node of that name, so that no Nimbus ends what supervisors run of"
-        " it: delete the assignment."
+        f" it: delete the assignment, {_HOW}."
     ),
     "unreadable": (
         "Whoever needs it fails or does without. Look at it with `storm state get`; have it written"
         " again by whoever it belongs to (a supervisor or a worker does so with its next"
-        " heartbeat), or delete it."
+        f" heartbeat), or delete it, {_HOW}."
     ),
     "ephemeral-without-session": (
-        "It is persistent, and nobody's session takes it away: delete it. A supervisor that runs is"
-        " there again with its next heartbeat; a Nimbus, or who holds a lock or a blob, only when"
-        " it is started again. Nobody writes an error again: leave it, if it is still of use, and"
-        " it goes with its topology, or when ten newer ones are there."
+        f"It is persistent, and nobody's session takes it away: delete it, {_HOW}. A supervisor"
+        " that runs is there again with its next heartbeat; a Nimbus, or who holds a lock or a"
+        " blob, only when it is started again. Nobody writes an error again: leave it, if it is"
+        " still of use, and it goes with its topology, or when ten newer ones are there."
     ),
     "left-behind": (
         f"{paths.STORMS} has no node of that name: it was left behind when the topology was"
-        " removed. Delete it, with all below it."
+        f" removed. Delete it, with all below it, {_HOW}; in Pacemakers, with `delete_worker_hb`."
     ),
     "older-epoch": (
         "Two processes wrote as leaders. See that only one goes on, and that each record says what"

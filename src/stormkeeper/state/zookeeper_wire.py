@@ -75,7 +75,7 @@ FIRST_ANSWER_SHARE: Final = 0.5
 
 #: What is said of a server that ends a connection without TLS in place of its first answer.
 _WITHOUT_TLS: Final = (
-    "when it was first spoken to, as one does that has TLS on this port (set"
+    "when it was first spoken to, as one does that is no ZooKeeper, that has TLS on this port (set"
     " storm.zookeeper.ssl.enable), or that is not ready to serve"
 )
 
