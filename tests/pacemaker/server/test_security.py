@@ -15,6 +15,8 @@ import pytest
 from puresasl.client import SASLClient
 
 from stormkeeper.conf import defaults
+from stormkeeper.errors import UntrustedServerError
+from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     ChangesRequest,
@@ -313,6 +315,17 @@ def until_closed(sock):
             pass
     except ConnectionResetError:
         pass
+
+
+def test_a_client_of_ours_without_tls_tries_once(tls_server):
+    seen = len(tls_server.log)
+    with (
+        PacemakerClient(tls_server.address, retries=1000, deadline=2 * DEADLINE_SECS) as client,
+        pytest.raises(UntrustedServerError, match=r"set pacemaker\.tls\.enable to true"),
+    ):
+        client.children("/")
+    until(lambda: "no TLS on a port with TLS" in tls_server.log[seen:])
+    assert tls_server.log[seen:].count("no TLS on a port with TLS") == 1
 
 
 def test_a_client_with_tls_is_told_apart_on_a_port_without(start_pacemaker):

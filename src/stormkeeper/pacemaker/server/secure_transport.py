@@ -3,8 +3,8 @@
 What ``loop.start_tls`` does, which has no word for the size of the buffer: asyncio makes one of
 256 KiB for every connection, all of it touched, and a Pacemaker has thousands. So its protocol is
 used here by name, which the documentation of asyncio does not mention. Nothing of it is changed for
-others in the process, and no underscore of it is used; its attribute `max_size` and its arguments
-are, and the tests of this module fail if they change.
+others in the process, and no underscore of it is used; its attribute `max_size`, its arguments and
+what every `asyncio.BufferedProtocol` has are, and the tests of this module fail if they change.
 """
 
 import asyncio
@@ -16,8 +16,33 @@ from typing import Final
 TLS_BYTES: Final = 16_384
 
 
+#: A fatal alert, protocol_version (RFC 8446 §6): what a client that speaks no TLS is told, since
+#: OpenSSL tells it nothing. One of ours knows by it that another try is in vain.
+_ALERT: Final = b"\x15\x03\x03\x00\x02\x02\x46"
+
+#: How TLS begins: with a record of the type handshake, or, in the form of SSL 2, a length with this
+#: bit.
+_HANDSHAKE: Final = 0x16
+_SSL_2: Final = 0x80
+
+
 class _SmallTls(sslproto.SSLProtocol):
     max_size = TLS_BYTES
+    #: The connection, until the client has sent something.
+    below: asyncio.Transport | None = None
+    #: Where that is put.
+    taken: memoryview
+
+    def get_buffer(self, n: int) -> memoryview:
+        self.taken = super().get_buffer(n)
+        return self.taken
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.below is not None:
+            if self.taken[0] != _HANDSHAKE and self.taken[0] < _SSL_2:
+                self.below.write(_ALERT)
+            self.below = None
+        super().buffer_updated(nbytes)
 
 
 async def secure(
@@ -57,6 +82,7 @@ async def secure(
         ssl_handshake_timeout=handshake_timeout,  # type: ignore[arg-type]  # as start_tls does
         ssl_shutdown_timeout=shutdown_timeout,
     )
+    tls.below = below
     below.set_protocol(tls)
     tls.connection_made(below)
     below.resume_reading()
