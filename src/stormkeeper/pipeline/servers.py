@@ -62,7 +62,7 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
 def cause(reason: str) -> str:
     """Return what stays the same in the reasons of one failure that is met again and again.
 
-    >>> cause("a:1 did not answer CHANGES /p (2 tries in 0.5 s; connection refused)")
+    >>> cause("a:1 did not answer a request to read /p (2 tries in 0.5 s; connection refused)")
     'connection refused'
     """
     tries = _TRIES.search(reason)

@@ -87,7 +87,7 @@ def test_the_subject_is_the_path_wherever_it_stands():
 
 def test_a_refusal_says_who_what_and_the_remedy():
     text = str(refusal("p:1", MessageType.GET_PULSE, "/a", None))
-    assert text.startswith("p:1 refused GET_PULSE /a")
+    assert text.startswith("p:1 refused a request to read /a")
     assert "pacemaker.auth.method" in text
     assert "java.security.auth.login.config" in text
     assert "log" in str(refusal("p:1", MessageType.SEND_PULSE, "/a", None))

@@ -98,7 +98,7 @@ def test_giving_up_says_why(calls, effects):
         calls.give_up(one, 4.0, last_failure)
         error = effects.pop().outcome
         assert type(error) is PacemakerUnavailableError
-        assert str(error) == f"peer:1 did not answer SEND_PULSE /a ({told})"
+        assert str(error) == f"peer:1 did not answer a request to store /a ({told})"
 
 
 def test_tries_of_calls_that_asked_the_same_before_are_counted_too(calls, effects):

@@ -41,6 +41,28 @@ def type_name(kind: int | None) -> str:
         return f"type {kind}"
 
 
+#: What is asked of a server, by the type of the request, for people who know no types.
+_DEEDS: Final = {
+    MessageType.CREATE_PATH: "create",
+    MessageType.EXISTS: "look for",
+    MessageType.SEND_PULSE: "store",
+    MessageType.GET_PULSE: "read",
+    MessageType.GET_ALL_PULSE_FOR_PATH: "read all below",
+    MessageType.GET_ALL_NODES_FOR_PATH: "list",
+    MessageType.DELETE_PATH: "delete all below",
+    MessageType.DELETE_PULSE_ID: "delete",
+    MessageType.CHANGES: "read what changed below",
+    MessageType.SCAN: "read all below",
+    MessageType.HELD: "list",
+    MessageType.DELETED: "list deletions below",
+}
+
+
+def asked(kind: int, path: str) -> str:
+    """Return what a request of a type asks for, as in ``a request to read /a``."""
+    return f"a request to {_DEEDS[MessageType(kind)]} {path}"
+
+
 def subject(message: Message) -> str:
     """Return the path that a request is about."""
     if message.pulse is not None:
@@ -77,7 +99,7 @@ def refusal(
         Whether the server has let this client read on the same connection, or refused to say even
         who it is, which is no question of paths and sizes; None if it was not asked.
     """
-    what = f"{peer} refused {type_name(kind)} {path}"
+    what = f"{peer} refused {asked(kind, path)}"
     is_written = is_write(kind) or kind == MessageType.CREATE_PATH
     limit = (
         "the path is reserved or a limit of the server is reached"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError, StormkeeperError
-from stormkeeper.pacemaker.client.answers import type_name
+from stormkeeper.pacemaker.client.answers import asked
 from stormkeeper.pacemaker.client.calls import Call, Effect, Settle
 from stormkeeper.pacemaker.wire import Message
 
@@ -91,7 +91,7 @@ class OpenCalls:
         count = call.earlier_tries + call.tries
         tries = "1 try" if count == 1 else f"{count} tries"
         message = (
-            f"{self._peer} did not answer {type_name(call.kind)} {call.path}"
+            f"{self._peer} did not answer {asked(call.kind, call.path)}"
             f" ({tries} in {now - call.started:.1f} s; {reason})"
         )
         at_fault = call.peer_at_fault

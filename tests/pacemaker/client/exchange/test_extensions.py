@@ -77,7 +77,7 @@ def test_a_refused_question_refuses_whoever_waited_for_it(connected):
     (question,) = connected.requests
     connected.receive(Message(MessageType.NOT_AUTHORIZED, question.message_id))
     error = connected.error(call, NotAuthorizedError)
-    assert "refused CHANGES /a" in error
+    assert "refused a request to read what changed below /a" in error
     assert "it wants readers to authenticate" in error
     assert "limit" not in error
 

@@ -65,7 +65,10 @@ def test_tries_are_bounded(world):
         world.wait(1.0)  # no answer
         world.wait(0.25)  # back-off
     text = world.error(call, PacemakerUnavailableError)
-    assert "peer:1 did not answer GET_PULSE /a (4 tries in 4.8 s; no answer within 1 s)" in text
+    assert (
+        "peer:1 did not answer a request to read /a (4 tries in 4.8 s; no answer within 1 s)"
+        in text
+    )
     world.wait(100.0)
     assert world.connects == 4, "nobody waits, nobody connects"
 
@@ -189,5 +192,5 @@ def test_a_peer_that_always_breaks_the_protocol_is_named_as_such(world):
 def test_a_refusal_is_an_error_and_not_an_answer(connected):
     call = connected.ask("/a")
     connected.receive(Message(MessageType.NOT_AUTHORIZED, 1))
-    assert "peer:1 refused GET_PULSE /a" in connected.error(call, NotAuthorizedError)
+    assert "peer:1 refused a request to read /a" in connected.error(call, NotAuthorizedError)
     assert not connected.drops

@@ -158,7 +158,7 @@ def test_a_server_that_hangs_is_tried_once_while_another_is_left(own_daemons, po
     first.suspend()
     pool.send_pulse("/w", b"2")
     assert pool.write_server == address(second)
-    assert f"{first.address} did not answer SEND_PULSE /w (1 try in " in caplog.text
+    assert f"{first.address} did not answer a request to store /w (1 try in " in caplog.text
 
 
 def test_all_down_is_an_error_in_bounded_time_and_the_first_beat_after_a_return_succeeds(
@@ -195,7 +195,7 @@ def test_every_try_of_a_write_is_counted(stack, pool_of):
             pool.send_pulse("/w", b"1")
         for peer, earlier in zip(peers, before, strict=True):
             made = peer.connections - earlier
-            counted = f"SEND_PULSE /w ({made} tr{'y' if made == 1 else 'ies'} in"
+            counted = f"a request to store /w ({made} tr{'y' if made == 1 else 'ies'} in"
             assert f"{peer.address} did not answer {counted}" in str(failure.value) or not made
 
 
