@@ -26,6 +26,9 @@ from support.storm_pacemaker import StormPacemaker
 
 PATH = "/workerbeats/word-count-1-1700000000/node-6700"
 
+#: Between pulses whose order matters.
+APART_SECS = 1.5
+
 #: Every Pacemaker that answers a command has then been there for long enough.
 PATIENT = ("-c", "nimbus.task.timeout.secs=0.001")
 
@@ -218,9 +221,10 @@ def test_the_newest_of_several_pacemakers_is_shown(storm, start_pacemaker, heart
     servers = [start_pacemaker(), start_pacemaker()]
     for server, uptime in zip(servers, (41, 42), strict=True):
         heartbeat.uptime_secs = uptime
-        client = PacemakerClient(server.address)
-        client.send_pulse(PATH, serialize(heartbeat))
-        client.close()
+        with PacemakerClient(server.address) as client:
+            client.send_pulse(PATH, serialize(heartbeat))
+        # Ages come with answers, of which one may be late.
+        time.sleep(APART_SECS if server is servers[0] else 0)
         time.sleep(1.5)  # longer than an answer is under way, by which ages are uncertain
     both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"
     told = storm("heartbeats", "get", PATH, "--json", "-c", both)
