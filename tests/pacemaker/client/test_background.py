@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from stormkeeper.pacemaker.client.background import Background
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 
 def threads():
@@ -12,7 +12,9 @@ def threads():
 
 def test_work_that_hangs_holds_up_one_thread_and_only_the_newest_piece_follows():
     background, go_on, done = Background("background-test"), threading.Event(), []
-    background.run(lambda: go_on.wait(30.0))
+    began = threading.Event()
+    background.run(lambda: (began.set(), go_on.wait(DEADLINE_SECS)))
+    assert began.wait(DEADLINE_SECS)
     for number in range(5):
         background.run(lambda number=number: done.append(number))
     assert len(threads()) == 1
