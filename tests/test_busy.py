@@ -1,5 +1,6 @@
 """``tests/support/busy.py``, which loads the machine while something runs, does it and ends it."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -23,8 +24,12 @@ def start(*arguments):
 
 def loads(process):
     """Return what a command line runs, but for the command."""
-    family = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in family if "--be" in child.cmdline()]
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # what has ended meanwhile
+            if "--be" in child.cmdline():
+                found.append(child)
+    return found
 
 
 def goes_on(process):
@@ -86,7 +91,7 @@ def test_nothing_goes_on_after_its_end(number):
 def test_a_load_that_ends_before_the_command_is_told():
     def have_one_end():
         with busy.busy():
-            load = next(load for load in loads(psutil.Process()) if "compute" in load.cmdline())
+            load = until(lambda: loads(psutil.Process()))[0]
             load.kill()
             until(lambda: not goes_on(load))
 

@@ -229,15 +229,24 @@ async def test_channels_may_be_ended_by_the_end_of_another_in_the_same_batch(eng
         assert (await again.answer()).message_id == 1
 
 
+def is_steady(sizes, rounds):
+    """Whether less was kept, in so many rounds of 2,000 connections, than 500 bytes of each.
+
+    Other tests' leavings make the process grow, too, but not all the time.
+    """
+    return len(sizes) > rounds + 1 and sizes[-1] - sizes[-1 - rounds] < 1_000_000
+
+
 @on_each
 async def test_connections_that_come_and_go_leave_nothing(engine):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     at_once = min(200, (limit - 100) // 2)
-    descriptors, sizes = set(), []
+    descriptors, sizes = [], []
     rig = Rig(engine)
     async with rig:
         rig.index.add(b"/large", bytes(100_000), 0.0, None)
-        for _ in range(4_000 // at_once):
+        while not is_steady(sizes, 2_000 // at_once):
+            assert len(sizes) < 12_000 // at_once
             pairs = [socket.socketpair() for _ in range(at_once)]
             for n, (ours, theirs) in enumerate(pairs):
                 rig.channels.adopt(theirs, OpenSession(rig.index), rig.now)
@@ -251,8 +260,7 @@ async def test_connections_that_come_and_go_leave_nothing(engine):
             assert len(rig.ended) == at_once
             rig.ended.clear()
             gc.collect()
-            descriptors.add(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+            descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
             sizes.append(psutil.Process().memory_info().rss)
-        assert len(descriptors) == 1
-        assert sizes[-1] - sizes[1] < 4_000_000
+        assert descriptors[-1] <= descriptors[0]
         assert not [thing for thing in gc.get_objects() if isinstance(thing, OpenSession)]
