@@ -64,6 +64,11 @@ class ScriptedConnection:
         while self._socket.recv(65_536):
             pass
 
+    def announce_end(self) -> None:
+        """Say over TLS that nothing more comes, and wait until the client ends the connection."""
+        assert isinstance(self._socket, ssl.SSLSocket)
+        self._socket.unwrap()
+
     def reset(self) -> None:
         """End the connection without a word, as a killed process does."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

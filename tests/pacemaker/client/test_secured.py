@@ -163,6 +163,10 @@ def test_over_tls_with_a_password_and_a_certificate(folder):
             large = bytes(range(256)) * 4_000
             secured.send_pulse(PULSE, large)
             assert secured.get_pulse(PULSE) == large
+        wrong = jaas(folder, "wrong.conf", "another")
+        text = refused(daemon, {**client, "java.security.auth.login.config": wrong})
+        assert "the server closed the connection" in text
+        assert f"section PacemakerDigest of {wrong}" in text
         unknown = {**client, "pacemaker.tls.client.certificate.file": None}
         unknown["pacemaker.tls.client.key.file"] = None
         with (

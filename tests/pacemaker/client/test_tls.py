@@ -1,7 +1,9 @@
 """A client over TLS: with servers as they should be, and with every wrong one."""
 
+import contextlib
 import re
 import shutil
+import socket
 import ssl
 import subprocess
 import time
@@ -13,13 +15,16 @@ import trustme
 from stormkeeper import conf as configuration
 from stormkeeper.errors import (
     ConfigError,
+    NotAuthorizedError,
     PacemakerError,
     PacemakerUnavailableError,
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.channel import Channel
+from stormkeeper.pacemaker.client.secure_stream import SecureStream
 from stormkeeper.pacemaker.client.tls import client_context, client_contexts
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
 from support.mechanisms import Digest, identity
@@ -107,6 +112,58 @@ def test_a_client_authenticates_over_tls(place):
         PacemakerClient(peer.address, tls=place.client(), identity=identity()) as client,
     ):
         assert client.get_pulse("/a") == b"1"
+
+
+def test_an_end_that_the_server_announces_is_one_at_once(place):
+    """Ours waits for the client's own end before it closes, as long as a client's patience."""
+
+    def refusing(connection):
+        Digest(b"another password")(connection)
+        connection.announce_end()
+
+    with (
+        nothing_left_behind(),
+        ScriptedPacemaker(refusing, tls=place.server()) as peer,
+        PacemakerClient(
+            peer.address,
+            tls=place.client(),
+            identity=identity(),
+            try_timeout=DEADLINE_SECS,
+            deadline=DEADLINE_SECS,
+        ) as client,
+        pytest.raises(NotAuthorizedError, match="the server closed the connection"),
+    ):
+        client.get_pulse("/a")
+
+
+@pytest.mark.parametrize("maximum", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_answers_that_come_with_the_announced_end_are_not_lost(place, maximum):
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = place.server(maximum=maximum).wrap_bio(incoming, outgoing, server_side=True)
+    ours, wire = socket.socketpair()
+    with ours, wire:
+        ours.setblocking(False)
+        wire.settimeout(DEADLINE_SECS)
+        stream = SecureStream(place.client()(), "localhost", "p:1")
+        channel = Channel(ours, peer="p:1", max_message_size=1000, stream=stream)
+        channel.begin()
+        while not channel.is_up:
+            incoming.write(wire.recv(65_536))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                theirs.do_handshake()
+            wire.sendall(outgoing.read())
+            channel.opened(channel.receive())
+        if maximum is ssl.TLSVersion.TLSv1_3:
+            incoming.write(wire.recv(65_536))
+            theirs.do_handshake()
+        theirs.write(encode(Message(MessageType.SEND_PULSE_RESPONSE, 7)))
+        with pytest.raises(ssl.SSLWantReadError):
+            theirs.unwrap()
+        wire.sendall(outgoing.read())
+        messages, fault = channel.messages(channel.opened(channel.receive()))
+    assert [message.message_id for message in messages] == [7]
+    assert isinstance(fault, PacemakerUnavailableError)
+    assert str(fault) == "the server closed the connection"
 
 
 def test_a_client_shows_its_certificate_where_it_is_asked_for_one(place):

@@ -142,14 +142,20 @@ class Channel:
         return plain
 
     def messages(self, plain: bytes) -> tuple[list[Message], StormkeeperError | None]:
-        """Return the messages that plain bytes complete, and what is wrong with what follows."""
+        """Return the messages that plain bytes complete, and what is wrong with what follows.
+
+        That nothing follows, as the peer has said over TLS, is such a fault too.
+        """
         messages: list[Message] = []
         try:
             for payload in self._splitter.feed(plain):
                 messages.append(decode(payload))
         except StormkeeperError as error:
             return messages, error
-        return messages, self._splitter.fault
+        fault: StormkeeperError | None = self._splitter.fault
+        if fault is None and self._stream is not None and self._stream.is_ended:
+            fault = PacemakerUnavailableError(self._ended(_CLOSED))
+        return messages, fault
 
     def _put(self, data: bytes) -> None:
         sent = 0

@@ -101,6 +101,7 @@ class SecureStream:
         "_outgoing",
         "_peer",
         "_tls",
+        "is_ended",
         "is_up",
     )
 
@@ -112,6 +113,9 @@ class SecureStream:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         #: Whether the handshake is over: `sealed` may be used.
         self.is_up = False
+        #: Whether the peer has said that it sends nothing more. The connection's own end may be
+        #: long in coming: the peer may wait for ours.
+        self.is_ended = False
         self._has_read = False
         ours = context if isinstance(context, ClientContext) else None
         self._has_certificate = ours is not None and ours.has_certificate
@@ -200,10 +204,11 @@ class SecureStream:
             except ssl.SSLWantReadError:
                 break
             except ssl.SSLZeroReturnError:
-                break  # the peer says that it closes; the connection's end follows
+                piece = b""
             except ssl.SSLError as error:
                 raise self._fault(error) from error
             if not piece:
+                self.is_ended = True
                 break
             pieces.append(piece)
         self._has_read = self._has_read or bool(pieces)
