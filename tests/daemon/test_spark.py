@@ -49,11 +49,19 @@ def test_the_users_java_options_replace_ours(key):
 def test_a_fresh_session_starts_runs_and_keeps_the_interrupt_handler(tmp_path):
     program = """
         import signal
+        from pyspark.sql import SparkSession
         from stormkeeper.daemon.spark import session
-        def handler(number, frame): pass
+        came = []
+        def handler(number, frame): came.append(number)
         signal.signal(signal.SIGINT, handler)
+        begin = SparkSession.__init__
+        def interrupted(self, *arguments, **options):
+            signal.raise_signal(signal.SIGINT)
+            begin(self, *arguments, **options)
+        SparkSession.__init__ = interrupted
         spark = session({"spark.master": "local[1]"}, "fresh")
         assert signal.getsignal(signal.SIGINT) is handler
+        assert came == [signal.SIGINT]
         print(spark.range(5).count(), spark.sparkContext.appName)
         spark.stop()
     """
@@ -152,11 +160,12 @@ def test_the_end_has_one_deadline(monkeypatch):
 )
 def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path, moment):
     program = f"""
-        import subprocess, sys
+        import logging, subprocess, sys
         import psutil
         from pyspark import SparkContext
         from stormkeeper.daemon.spark import session
         from stormkeeper.errors import EngineError
+        logging.basicConfig(level=logging.INFO)
         code = "import time; time.sleep(600)"
         bystander = psutil.Popen([sys.executable, "-c", code])
         try:
@@ -179,6 +188,7 @@ def test_a_start_that_is_cancelled_leaves_no_jvm_and_harms_nobody_else(tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["given up", "[True]"]
+    assert "sending command" not in done.stderr
     # The folder of a JVM that was up stays, as of any that is killed.
     assert [path for path in tmp_path.iterdir() if not path.name.startswith("spark-")] == []
 

@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
+from pyspark.core import context
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -120,9 +121,9 @@ def session(
     """Start a Spark session, or adapt the one that runs in this process already.
 
     The Python that runs this is the one that Spark's Python workers run (``PYSPARK_PYTHON``,
-    unless the environment names another). Signal handlers stay as they were: Spark's own SIGINT
-    handler, which only cancels jobs, is taken out again. When this process ends, however it
-    ends, the JVM ends with it.
+    unless the environment names another). Signal handlers stay as they are, also meanwhile: Spark's
+    own for SIGINT never gets its place. When this process ends, however it ends, the JVM ends with
+    it.
 
     Parameters
     ----------
@@ -137,24 +138,23 @@ def session(
         When Spark does not start: no Java, or a setting that it refuses; or it was cancelled.
     """
     chosen = settings(conf, app_name)
-    # It tells of every call, and of every error that is reported by whoever gets it.
+    # It tells of every call, and of every error that is reported by whoever gets it; of a JVM that
+    # is gone it tells the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_py4j)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    restore = _keep_interrupt_handler()
     try:
-        with _unhurt_by_sigterm(), _ended_when(cancelled):
+        with _own_interrupts(), _unhurt_by_sigterm(), _ended_when(cancelled):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise EngineError(
             f"Spark did not start with spark.master={chosen['spark.master']!r}: "
             f"{reason(error)}; what Spark wrote on stderr may say more"
         ) from error
-    finally:
-        restore()
 
 
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
@@ -228,15 +228,33 @@ def reason(error: BaseException) -> str:
     return (ends[-1] if ends else lines[0] if lines else type(error).__name__).strip()
 
 
-def _keep_interrupt_handler() -> Callable[[], None]:
-    if threading.current_thread() is not threading.main_thread():
-        return lambda: None  # signal handlers are the main thread's; Spark sets none elsewhere
-    before = signal.getsignal(signal.SIGINT)
-    return lambda: None if before is None else _set_interrupt_handler(before)
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return record.module != "java_gateway"
 
 
-def _set_interrupt_handler(handler: Any) -> None:
-    signal.signal(signal.SIGINT, handler)
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep PySpark from setting a SIGINT handler meanwhile, as it does once the JVM is up.
+
+    Its handler calls the JVM in the midst of whatever call a signal interrupts, which py4j cannot
+    do, and raises KeyboardInterrupt: a process that stops on SIGINT would fail instead.
+    """
+    names = vars(context)
+    names["signal"] = _NoSignals
+    try:
+        yield
+    finally:
+        names["signal"] = signal
+
+
+class _NoSignals:
+    """In the place of the module `signal`, for code that sets a handler for SIGINT."""
+
+    SIGINT = signal.SIGINT
+
+    @staticmethod
+    def signal(number: int, handler: Any) -> None:
+        """Leave the handler as it is."""
 
 
 @contextlib.contextmanager

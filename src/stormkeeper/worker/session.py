@@ -219,14 +219,7 @@ def _ended_with(status: int) -> str:
     )
 
 
-def _not_of_py4j(record: logging.LogRecord) -> bool:
-    return record.module != "java_gateway"
-
-
 def _quieten(session: SparkSession) -> None:
-    # py4j reports to the root logger, for every object that Python still holds, that the JVM is
-    # gone; calls fail with an error that somebody gets.
-    logging.getLogger().addFilter(_not_of_py4j)
     for name in _WORDY_PYTHON:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     levels = session._jvm.org.apache.logging.log4j.Level  # type: ignore[union-attr]
