@@ -461,6 +461,14 @@ def test_script_without_anything_to_run(start, script):
     assert not psutil.pid_exists(worker._process.pid)
 
 
+def test_pacemakers_that_it_does_not_beat_to_are_warned_of(start, script):
+    store = "org.apache.storm.cluster.ZKStateStorageFactory"
+    worker = start(script(""), **{"storm.cluster.state.store": store})
+    assert worker.ended(START_SECS) == 1
+    [line] = [line for line in worker.errors if "pacemaker.servers" in line]
+    assert f"storm.cluster.state.store={PACEMAKER_STORE}" in line
+
+
 @pytest.mark.parametrize(("configured", "release"), [(None, 2), (3, 3)])
 def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, release):
     conf = {**defaults(), "storm.meta.serialization.release": configured}

@@ -56,6 +56,17 @@ def test_without_a_topology_the_configuration_stands():
     assert settings.with_topology(conf, None) is conf
 
 
+def test_pacemakers_that_no_heartbeat_goes_to_are_warned_of(caplog):
+    settings.warn_of_silent_pacemakers(defaults())
+    named = defaults().with_values({"pacemaker.servers": ["host"]})
+    store = "org.apache.storm.cluster.PaceMakerStateStorageFactory"
+    settings.warn_of_silent_pacemakers(named.with_values({"storm.cluster.state.store": store}))
+    assert caplog.records == []
+    settings.warn_of_silent_pacemakers(named)
+    [record] = caplog.records
+    assert f"storm.cluster.state.store={store}" in record.getMessage()
+
+
 def test_what_spark_is_asked_for():
     conf = {"spark.master": "local[3]", "topology.workers": 1, **PATHS}
     asked = settings.spark_values(conf, {"spark.master": "local[1]", "spark.app.name": "mine"})

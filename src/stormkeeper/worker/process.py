@@ -113,6 +113,7 @@ def serve(
         When the configuration to run with is wrong.
     """
     die_with_parent()
+    settings.warn_of_silent_pacemakers(conf)
     with StopSignals() as signals:
         worker = Worker(
             conf,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 from stormkeeper.conf import Conf, load
 from stormkeeper.daemon.spark import LOCAL_CHECKPOINTS
 from stormkeeper.errors import ConfigError
+from stormkeeper.state import factory
 from stormkeeper.topology.topology import Topology
+
+log = logging.getLogger(__name__)
 
 #: How long Spark waits for a stopped query's thread; its default is for ever.
 _STOP_TIMEOUT = "20s"
@@ -60,6 +64,17 @@ def with_topology(
     except ConfigError as error:
         what = str(error).removeprefix("with_values: ")
         raise ConfigError(f"the conf of the topology {topology.name!r}: {what}") from error
+
+
+def warn_of_silent_pacemakers(conf: Conf) -> None:
+    """Warn where Pacemakers are named and heartbeats go to ZooKeeper all the same."""
+    store = conf["storm.cluster.state.store"]
+    if store == factory.ZOOKEEPER and conf["pacemaker.servers"]:
+        log.warning(
+            "heartbeats go to ZooKeeper, and not to pacemaker.servers; if they are to go there, "
+            "set storm.cluster.state.store=%s",
+            factory.PACEMAKER[0],
+        )
 
 
 def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str, Any]:
