@@ -10,13 +10,10 @@ from stormkeeper.local.ledger import Counts, PacemakerSeen, Slot, Snapshot, Work
 
 
 def test_report_has_the_documented_shape():
+    counts = {"w": Counts(4, 2), "looked_at": Counts(0, 3, partial=True)}
     snapshot = Snapshot(
         [PacemakerSeen("127.0.0.1:1", True, "i", 12, 1), PacemakerSeen("127.0.0.1:2")],
-        [
-            WorkerSeen(
-                Slot("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, {"w": Counts(4, 2)}
-            )
-        ],
+        [WorkerSeen(Slot("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
     )
     assert report.build(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
         "pacemakers": [
@@ -33,7 +30,10 @@ def test_report_has_the_documented_shape():
                 "completed": False,
             }
         ],
-        "components": {"w": {"emitted": 4, "executed": 2}},
+        "components": {
+            "looked_at": {"emitted": 0, "executed": 3, "partial": True},
+            "w": {"emitted": 4, "executed": 2, "partial": False},
+        },
         "tables": {"liveness": 1},
         "processes_left": 0,
     }

@@ -154,7 +154,7 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     counts = seen["components"]
     assert json.loads(output.read_text()) == dict(words)
     assert counts["lines"]["emitted"] == lines
-    assert counts["words"] == {"emitted": words.total(), "executed": lines}
+    assert counts["words"] == {"emitted": words.total(), "executed": lines, "partial": False}
     assert counts["counts"]["executed"] == words.total()
     (worker,) = seen["workers"]
     assert worker["max_gap_secs"] < TIMEOUT_SECS
@@ -249,7 +249,8 @@ def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
     seen = json.loads(report.read_text())
     (worker,) = seen["workers"]
     assert worker["completed"]
-    assert seen["components"] == {"copied": {"emitted": lines, "executed": 0}}
+    copied = {"emitted": lines, "executed": 0, "partial": False}
+    assert seen["components"] == {"copied": copied}
     rows = pq.read_table(tables.current_path(kept, tables.LIVENESS)).to_pylist()
     assert [row["status"] for row in rows] == ["completed"]
 

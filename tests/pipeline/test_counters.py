@@ -20,3 +20,12 @@ def test_a_bolts_inputs_are_apart_from_what_it_emits():
 def test_a_window_may_be_reported_by_some_statistics_only():
     stats = ExecutorStats({"600": {"a": 1}}, {}, ExecutorSpecificStats(), 1.0)
     assert list(counters(stats)) == [Counter("600", None, "a", 1, *[None] * 7)]
+
+
+def test_a_window_with_batches_that_nobody_read_to_their_end_is_partial_on_every_stream():
+    stats = bolt({("words", "default"): 9}, 4)
+    stats.partial_batches = {"600": 0, ":all-time": 2}
+    found = list(counters(stats))
+    assert len(found) == 2 * len(WINDOWS)
+    assert {counter.window for counter in found if counter.partial} == {":all-time"}
+    assert sum(counter.partial for counter in found) == 2

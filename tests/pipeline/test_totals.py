@@ -83,12 +83,43 @@ def test_executors_of_one_component_are_summed_up():
         "executed": 60,
         "acked": 60,
         "failed": 0,
+        "partial": False,
         "complete_ms_avg": None,
         "execute_ms_avg": pytest.approx((15 * 1.0 + 45 * 5.0) / 60),
         "process_ms_avg": pytest.approx((15 * 1.0 + 45 * 5.0) / 60),
         "received_at": None,
         "time_secs": None,
     }
+
+
+def test_counts_are_partial_where_those_of_one_executor_are():
+    whole, part = bolt({("lines", "default"): 10}), bolt({("lines", "default"): 4})
+    for stats in (whole, part):
+        stats.component = "words"
+    part.partial_batches = {"600": 0, ":all-time": 1}
+    lines = spout(7)
+    lines.component = "lines"
+    executors = {(1, 1): whole, (2, 2): part, (3, 3): lines}
+    tables = Tables().batch((path("t"), heartbeat("t", executors)))
+    found = {(r["component"], r["window"]): r["partial"] for r in tables.statistics.to_pylist()}
+    assert found == {
+        (component, window): (component, window) == ("words", ":all-time")
+        for component in ("words", "lines")
+        for window in WINDOWS
+    }
+
+
+def test_of_rows_from_before_the_column_it_is_not_known_whether_they_are_partial():
+    tables = Tables().batch(
+        (path("t", "n", 1), heartbeat("t", {(1, 1): spout(5)})),
+        (path("t", "n", 2), heartbeat("t", {(1, 1): spout(7)})),
+    )
+    before = tables.statistics.drop_columns(["partial"])
+    tables.statistics = before.replace_schema_metadata({"stormkeeper.origin": "query/1"})
+    tables.batch((path("t", "n", 2), heartbeat("t", {(1, 1): spout(9)})))
+    assert [(r["emitted"], r["partial"]) for r in tables.of("t")] == [(5, None), (9, False)]
+    tables.batch((path("t", "n", 1), heartbeat("t", {(1, 1): spout(6)})))
+    assert [(r["emitted"], r["partial"]) for r in tables.of("t")] == [(6, False), (9, False)]
 
 
 def test_a_component_without_a_name_is_called_by_its_tasks():

@@ -43,7 +43,11 @@ def build(
             for w in snapshot.workers
         ],
         "components": {
-            name: {"emitted": counts.emitted, "executed": counts.executed}
+            name: {
+                "emitted": counts.emitted,
+                "executed": counts.executed,
+                "partial": counts.partial,
+            }
             for name, counts in sorted(snapshot.components().items())
         },
         "tables": dict(tables),

@@ -17,6 +17,7 @@ class Counter(NamedTuple):
 
     `source` is None for a stream that the executor itself emitted on; otherwise the stream came
     in, from that component. What was not reported is None. Latencies are averages in milliseconds.
+    `partial` says that the executor had more rows in that window than were counted.
     """
 
     window: str
@@ -30,13 +31,14 @@ class Counter(NamedTuple):
     complete_ms_avg: float | None
     execute_ms_avg: float | None
     process_ms_avg: float | None
+    partial: bool = False
 
 
 #: Window, source and stream; then the statistics in the order of `Counter`.
 _Key = tuple[str, str | None, str]
 _Found = dict[_Key, list[Any]]
 
-_STATISTICS: Final = Counter._fields[3:]
+_STATISTICS: Final = Counter._fields[3:-1]
 _PLACES: Final = {name: place for place, name in enumerate(_STATISTICS)}
 _OfStreams = Mapping[str, Mapping[str, int | float]]
 _OfSources = Mapping[str, Mapping[GlobalStreamId, int | float]]
@@ -60,8 +62,9 @@ def counters(stats: ExecutorStats) -> Iterator[Counter]:
         _inputs(found, "failed", bolt.failed)
         _inputs(found, "execute_ms_avg", bolt.execute_ms_avg)
         _inputs(found, "process_ms_avg", bolt.process_ms_avg)
+    partial = stats.partial_batches or {}
     for key, values in found.items():
-        yield Counter(*key, *values)
+        yield Counter._make((*key, *values, bool(partial.get(key[0]))))
 
 
 def _own_streams(found: _Found, statistic: str, by_window: _OfStreams | None) -> None:

@@ -22,6 +22,7 @@ _COUNTER_TYPES: Final = {
     **dict.fromkeys(("window", "source", "stream"), pa.string()),
     **dict.fromkeys(("emitted", "transferred", "executed", "acked", "failed"), pa.int64()),
     **dict.fromkeys(("complete_ms_avg", "execute_ms_avg", "process_ms_avg"), pa.float64()),
+    "partial": pa.bool_(),
 }
 _COUNTER: Final = pa.struct(list(_COUNTER_TYPES.items()))
 
@@ -100,7 +101,8 @@ def statistics(df: DataFrame) -> DataFrame:
     86400 seconds or ``:all-time``, a string); ``source``, null for a stream that the executor
     emitted on, else the component from which the stream came in; ``stream``; ``emitted``,
     ``transferred``, ``executed``, ``acked``, ``failed``, ``complete_ms_avg``, ``execute_ms_avg``,
-    ``process_ms_avg``, null where not reported.
+    ``process_ms_avg``, null where not reported; ``partial``, whether the executor had more rows in
+    that window than were counted.
     """
     worker = ["storm_id", "node", "port", "server", "received_at", "time_secs"]
     executor = ["task_start", "task_end", "component", "kind"]

@@ -23,7 +23,8 @@ _WORKER: Final = ("storm_id", "node", "port")
 _GROUP: Final = ("storm_id", "topology", "node", "port", "component", "kind", "window")
 
 #: One row per worker, component and window. Counts are of the streams that the topology declared,
-#: 0 where nothing was reported; averages are null then.
+#: 0 where nothing was reported; averages are null then. Where `partial` is true, there were more
+#: rows than were counted; it is null in rows of a table from before that column.
 COMPONENT_STATISTICS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -35,6 +36,7 @@ COMPONENT_STATISTICS: Final = pa.schema(
         ("port", pa.int32()),
         ("executors", pa.int64()),
         *((name, pa.int64()) for name in _COUNTS),
+        ("partial", pa.bool_()),
         *((name, pa.float64()) for name in _WEIGHTS),
         ("received_at", rows.TIMESTAMP),
         ("time_secs", pa.int64()),
@@ -60,7 +62,8 @@ def next_statistics(previous: pa.Table | None, newest: pa.Table, liveness: pa.Ta
     if previous is not None:
         kept = previous.filter(pc.is_in(_keys(previous), _keys(liveness)))
         kept = kept.filter(pc.invert(pc.is_in(_keys(kept), _keys(newest))))
-        found = pa.concat_tables([kept, found])
+        found = pa.concat_tables([kept, found], promote_options="default")
+        found = found.select(COMPONENT_STATISTICS.names)
     order = ("storm_id", "component", "window", "node", "port")
     return found.sort_by([(name, "ascending") for name in order])
 
@@ -76,6 +79,7 @@ def _sums(pulses: pa.Table) -> pa.Table:
     grouped = counters.group_by(list(_GROUP)).aggregate(
         [
             ("task_start", "count_distinct"),
+            ("partial", "any"),
             ("received_at", "max"),
             ("time_secs", "max"),
             *((name, "sum") for name in (*_COUNTS, *sums)),
@@ -84,6 +88,7 @@ def _sums(pulses: pa.Table) -> pa.Table:
     columns = {name: grouped[name] for name in _GROUP}
     columns["executors"] = grouped["task_start_count_distinct"]
     columns |= {name: pc.fill_null(grouped[f"{name}_sum"], 0) for name in _COUNTS}
+    columns["partial"] = grouped["partial_any"]
     for average in _WEIGHTS:
         weight = _doubles(grouped[f"{average} weight_sum"])
         some = pc.if_else(pc.greater(weight, 0), weight, None)
