@@ -290,9 +290,16 @@ def test_script_that_does_not_exist_is_a_usage_error(local, tmp_path):
 
 def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(local, tmp_path):
     script = tmp_path / "broken.py"
-    script.write_text("raise RuntimeError('the moon is in the way')\n")
+    script.write_text(
+        "import logging\n"
+        "logging.getLogger('my.job').warning('3 rows are late')\n"
+        "print('rows 5')\n"
+        "raise RuntimeError('the moon is in the way')\n"
+    )
     run = local(script)
     assert run.end() == 1
+    assert "worker: my.job: 3 rows are late" in run.lines
+    assert [line for line in run.lines if "rows 5" in line] == ["  | rows 5"]
     (cause,) = [n for n, line in enumerate(run.lines) if line.endswith(": the moon is in the way")]
     assert cause < run.lines.index("stopping"), run.text()
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("stormkeeper-local-")]

@@ -45,3 +45,38 @@ def test_whether_it_has_told_of_an_error():
     assert not log.has_error
     log.said(LINES[5:])
     assert log.has_error
+
+
+def test_spark_s_own_records_belong_to_nothing():
+    lines = [
+        "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out",
+        "2026-03-01 12:00:03,391 ERROR TorrentBroadcast Store broadcast broadcast_0 fail",
+        "java.io.IOException: no space left",
+        "\tat org.apache.spark",
+    ]
+    assert WorkerLog().said(lines) == ["worker: heartbeats do not go out"]
+
+
+def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
+    log = WorkerLog()
+    lines = [
+        "2026-03-01T12:00:00.123Z INFO my.job batch 1",
+        "2026-03-01T12:00:01.123Z WARNING my.job 3 rows are late",
+        "2026-03-01T12:00:02.123Z ERROR my-job.sink no answer",
+        "Traceback (most recent call last):",
+        "TimeoutError: 5 s",
+        "2026-03-01T12:00:03.123Z CRITICAL root out of disk",
+        "2026-03-01T12:00:04.123Z ERROR py4j.clientserver not theirs",
+        "2026-03-01T12:00:05.123Z WARNING pyspark.ml.util not theirs",
+        "2026-03-01T12:00:06.123Z ERROR SQLQueryContextLogger not theirs",
+        "  what belongs to it",
+    ]
+    assert log.said(lines) == [
+        "worker: my.job: 3 rows are late",
+        "worker: my-job.sink: no answer",
+        "  Traceback (most recent call last):",
+        "  TimeoutError: 5 s",
+        "worker: root: out of disk",
+    ]
+    # What a job says itself does not tell why its worker has ended.
+    assert not log.has_error

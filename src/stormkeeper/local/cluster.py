@@ -375,6 +375,8 @@ class Cluster:
             self._show(STOPPING)
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
         self._family.stop(["worker"])
+        if "worker" in self._children:
+            self._note_warnings()
         snapshot = self._watch.finish() if self._watch is not None else None
         for name in ("pipeline", "pacemaker", "zookeeper"):
             self._family.stop([n for n in self._children if n.startswith(name)])

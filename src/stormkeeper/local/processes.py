@@ -7,7 +7,6 @@ parent is long gone.
 """
 
 import contextlib
-import logging
 import os
 import re
 import signal
@@ -21,8 +20,6 @@ from pathlib import Path
 import psutil
 
 from stormkeeper.errors import LocalClusterError
-
-log = logging.getLogger(__name__)
 
 RUN_MARK = "STORMKEEPER_RUN"
 
@@ -49,7 +46,8 @@ class Child:
     argv
         The command.
     log
-        File that gets everything it writes; standard output is kept in memory too.
+        File that gets its standard error. Its standard output is kept in memory alone, so that no
+        line of it is taken for one of the log's.
     env
         Its environment.
     ready
@@ -72,20 +70,18 @@ class Child:
         self._line_count = 0
         self.ready_match: re.Match[str] | None = None
         self._ready = ready
-        self._is_log_broken = False
         self._log_read = 0
-        self._log_file = log.open("ab")
         try:
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._log_file,
-                env=dict(env),
-                start_new_session=True,
-            )
+            with log.open("ab") as log_file:
+                self._process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log_file,
+                    env=dict(env),
+                    start_new_session=True,
+                )
         except OSError as error:
-            self._log_file.close()
             raise LocalClusterError(f"{name} cannot be started: {error}") from error
         self._reader = threading.Thread(target=self._read, name=f"{name} output", daemon=True)
         self._reader.start()
@@ -136,9 +132,10 @@ class Child:
             return list(self._lines), self._line_count
 
     def log_tail(self) -> str:
-        """Return the last lines of its log."""
+        """Return the last lines of its log, or of its output where it has logged nothing."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-ERROR_LINES:])
+        lines = text.splitlines() or self.output()[0]
+        return "\n".join(lines[-ERROR_LINES:])
 
     def new_log_lines(self) -> list[str]:
         """Return the whole lines that the log has got since the last call."""
@@ -199,10 +196,8 @@ class Child:
         stdout = self._process.stdout
         if stdout is None:
             return
-        # The log is closed here, as a process that the child left behind may still write.
-        with stdout, contextlib.suppress(OSError), self._log_file:
+        with stdout:
             for raw in stdout:
-                self._write(raw)
                 line = raw.decode(errors="replace").rstrip()
                 if self.ready_match is None and (match := self._ready.search(line)):
                     self.ready_match = match
@@ -210,17 +205,6 @@ class Child:
                     with self._output_lock:
                         self._lines.append(line)
                         self._line_count += 1
-
-    def _write(self, raw: bytes) -> None:
-        try:
-            self._log_file.write(raw)
-            self._log_file.flush()
-        except OSError as error:
-            # Such as a disk that is full. Its output is read on, as the child would die of a pipe
-            # that nobody reads.
-            if not self._is_log_broken:
-                self._is_log_broken = True
-                log.warning("%s: what it says is not in %s: %s", self.name, self.log, error)
 
 
 def end_marked(run: str, *, settle_secs: float) -> int:

@@ -1,15 +1,26 @@
-"""What of a worker's log its user should read at once: warnings and errors of ours, whole."""
+"""What of a worker's log its user should read at once: warnings and errors, whole.
+
+They are the worker's own and those of the user's loggers. What PySpark and Spark say besides is
+left out: what matters of it, the worker says in a sentence.
+"""
 
 import re
 from collections.abc import Iterable
 
 #: A record's first line: its time, its level, its logger, its message.
-_RECORD = re.compile(
-    r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>[\w.]+) (?P<text>.*)"
+_RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
+
+#: The line that a record of Spark's begins with, and one of the JVM's own.
+_OTHERS = re.compile(
+    r"^(\d\d/\d\d/\d\d |\d{4}-\d\d-\d\d |[A-Z]{2,}[ :]|OpenJDK |Exception in thread |\{)"
 )
 
-#: The line that Spark's log and the JVM's own begin otherwise.
-_OTHERS = re.compile(r"^(\d\d/\d\d/\d\d |[A-Z]{2,}[ :]|\{)")
+_SHOWN = frozenset({"WARNING", "ERROR", "CRITICAL"})
+
+_OURS = "stormkeeper"
+
+#: Loggers of PySpark and what it stands on, with those below them.
+_ENGINE = frozenset({"py4j", "pyspark", "DataFrameQueryContextLogger", "SQLQueryContextLogger"})
 
 
 class WorkerLog:
@@ -17,25 +28,26 @@ class WorkerLog:
 
     def __init__(self) -> None:
         self._within = False
-        #: Whether there was an error among the records.
+        #: Whether there was an error of the worker's own among the records.
         self.has_error = False
 
     def said(self, lines: Iterable[str]) -> list[str]:
-        """Return what there is to read in the next `lines`.
+        """Return what there is to read in the next `lines`, which are of standard error alone.
 
-        Of a record it is the message; the lines that belong to it, such as a traceback, follow it
-        as they are.
+        Of a record it is the message, behind the logger's name where that is the user's; the lines
+        that belong to it, such as a traceback, follow it as they are.
         """
         shown = []
         for line in lines:
             record = _RECORD.match(line)
             if record is not None:
-                level = record["level"]
-                ours = record["logger"].startswith("stormkeeper")
-                self._within = ours and level in {"WARNING", "ERROR"}
-                self.has_error |= self._within and level == "ERROR"
+                room = record["logger"].partition(".")[0]
+                self._within = record["level"] in _SHOWN and room not in _ENGINE
                 if self._within:
-                    shown.append(f"worker: {record['text']}")
+                    ours = room == _OURS
+                    self.has_error |= ours and record["level"] != "WARNING"
+                    said = record["text"] if ours else f"{record['logger']}: {record['text']}"
+                    shown.append(f"worker: {said}")
             elif self._within and not _OTHERS.match(line):
                 shown.append(f"  {line}")
             else:
