@@ -53,6 +53,16 @@ def test_a_checkpoint_in_which_nothing_is_done_goes_with_any_tables(tmp_path, ba
     checkpoint.begin(tmp_path / "new", tmp_path)
 
 
+def test_what_spark_wrote_after_the_folder_was_moved_away_is_no_checkpoint(tmp_path):
+    place = checkpoint.default(tmp_path)
+    (place / "offsets").mkdir(parents=True)
+    checkpoint.begin(place, tmp_path)
+    assert place.exists()
+    (place / "offsets" / "3").write_text("v1\n{}")
+    checkpoint.begin(place, tmp_path)
+    assert not place.exists()
+
+
 def parted(directory, how):
     if how == "restored":
         published(directory, 8)

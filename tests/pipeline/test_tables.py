@@ -211,6 +211,26 @@ def test_what_the_file_system_refuses_is_not_taken_for_a_second_writer(
     assert present(tmp_path) == [2]
 
 
+@pytest.mark.parametrize("another", [False, True], ids=["gone", "another in its place"])
+def test_a_folder_that_was_moved_is_not_begun_anew(tmp_path, another):
+    directory, moved = tmp_path / "tables", tmp_path / "moved"
+    directory.mkdir()
+    snapshots = SnapshotTables(directory)
+    snapshots.publish(both(1), origin(0))
+    directory.rename(moved)
+    if another:
+        directory.mkdir()
+    with pytest.raises(TableError, match="was moved or removed"):
+        snapshots.publish(both(2), origin(1))
+    assert newest_batch(directory) is None
+    assert present(moved) == [1]
+    if another:
+        directory.rmdir()
+    moved.rename(directory)
+    snapshots.publish(both(2), origin(1))
+    assert present(directory) == [2]
+
+
 def test_a_clock_that_was_set_back_keeps_no_batch_for_ever(tmp_path):
     now = [1e9]
     snapshots = SnapshotTables(tmp_path, keep=1, keep_secs=60, clock=lambda: now[0])

@@ -74,9 +74,19 @@ def _belongs(checkpoint: Path, directory: Path) -> bool:
     """Whether all that a checkpoint says was read is in the tables of a folder."""
     done = _done(checkpoint)
     if done is None:
-        return True
+        return not _is_remains(checkpoint)
     origin = tables.newest_origin(directory)
     return origin is not None and origin.query == done.query and origin.batch >= done.batch
+
+
+def _is_remains(checkpoint: Path) -> bool:
+    """Whether batches were begun for a query that is not noted there, which Spark refuses.
+
+    So it is where the folder was moved away under a pipeline: Spark makes it again for what it
+    writes next.
+    """
+    begun = any(path.name.isdecimal() for path in (checkpoint / "offsets").glob("*"))
+    return begun and not (checkpoint / "metadata").exists()
 
 
 def _remove(checkpoint: Path) -> None:

@@ -92,7 +92,8 @@ class SnapshotTables:
     Parameters
     ----------
     directory
-        The folder of the tables; made if it is not there.
+        The folder of the tables; made by the first batch if it is not there. One that has come in
+        its place since is refused.
     keep, keep_secs
         A batch is removed once there are `keep` newer ones and the next one is older than
         `keep_secs`: until then somebody may have taken it for the newest.
@@ -109,6 +110,7 @@ class SnapshotTables:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
+        self._identity = _identity(directory)
         self._keep = keep
         self._keep_secs = keep_secs
         self._clock = clock
@@ -128,7 +130,8 @@ class SnapshotTables:
         Raises
         ------
         TableError
-            When somebody else writes the same tables, or the file system refuses.
+            When somebody else writes the same tables, the folder is not there any more, or the file
+            system refuses.
         """
         try:
             return self._publish(tables, origin)
@@ -136,7 +139,7 @@ class SnapshotTables:
             raise _refused(self._directory, error) from error
 
     def _publish(self, tables: Mapping[str, pa.Table], origin: Origin) -> Path:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._hold()
         batches = _batches(self._directory)
         number = _number(batches[-1]) + 1 if batches else 0
         place = self._directory / f"{_PREFIX}{number:012d}"
@@ -158,6 +161,17 @@ class SnapshotTables:
         _sync(self._directory)
         self._remove_old([*batches, place])
         return place
+
+    def _hold(self) -> None:
+        if self._identity is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._identity = _identity(self._directory)
+        elif self._identity != _identity(self._directory):
+            raise TableError(
+                f"the folder {self._directory} was moved or removed while the pipeline wrote its "
+                "tables there: move it back, in the place of what is there now, and start the "
+                "pipeline again; without it new tables are begun"
+            )
 
     def _remove_old(self, batches: list[Path]) -> None:
         now = self._clock()
@@ -278,6 +292,15 @@ def current(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
         raise TableError(f"there is no table {name!r} in {directory}; has `storm pipeline` run?")
     # As it is otherwise: Spark decodes no %3D.
     return spark.read.parquet("file://" + _PATTERN.sub(r"\\\g<0>", str(path.resolve())))
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """Return what a folder keeps when it is moved, None if there is no folder."""
+    try:
+        status = directory.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _batches(directory: Path) -> list[Path]:
