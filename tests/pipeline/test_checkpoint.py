@@ -132,6 +132,17 @@ def test_two_pipelines_share_neither_tables_nor_checkpoint(tmp_path):
         pass
 
 
+def test_a_refused_pipeline_makes_no_folder(tmp_path):
+    place = noted(tmp_path / "place", 9)
+    before = set(tmp_path.rglob("*"))
+    with (
+        pytest.raises(TableError, match="does not go with"),
+        process._places(places(tables=tmp_path / "tables", checkpoint=place)),
+    ):
+        pass
+    assert set(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.spark
 def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path):
     """What Spark really has in a checkpoint, and names its query by."""

@@ -464,6 +464,7 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         # What was said is not said again, but for what changes.
         until(lambda: len(pipeline.history()) > 3)
         assert said() == log
+        assert [line for line in pipeline.lines() if " INFO stormkeeper.pacemaker." in line] == []
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
 

@@ -83,6 +83,8 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     """
     die_with_parent()
     configure_logging()
+    # What a Pacemaker does not answer is said once, by `Sight`.
+    logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)
     servers = [str(address) for address in conf.pacemaker_servers()]
     if not servers:
         raise ConfigError(
@@ -116,6 +118,8 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 def _places(conf: Conf) -> Iterator[None]:
     """Hold the tables and their checkpoint for this process alone; they belong together."""
     directory, place = tables_directory(conf), checkpoint_directory(conf)
+    if not directory.exists():
+        checkpoint.begin(place, directory)  # what it refuses is to leave no folder
     with contextlib.ExitStack() as held:
         held.enter_context(tables.sole_writer(directory))
         if place.resolve() not in (checkpoint.default(directory).resolve(), directory.resolve()):
