@@ -263,6 +263,7 @@ def test_without_its_pipeline_a_job_runs_for_its_time_and_is_stopped(local, text
     )
     run.wait_for(r"waiting: Spark is starting in the worker")
     assert run.end() == 0, run.text()
+    assert any(" ago at " in line for line in run.lines[run.lines.index("stopping") :]), run.text()
     assert "heartbeat pipeline" not in run.text()
     assert "pipeline writes" not in run.text()
     seen = json.loads(report.read_text())
@@ -302,4 +303,6 @@ def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(l
     assert [line for line in run.lines if "rows 5" in line] == ["  | rows 5"]
     (cause,) = [n for n, line in enumerate(run.lines) if line.endswith(": the moon is in the way")]
     assert cause < run.lines.index("stopping"), run.text()
+    ended = next(n for n, line in enumerate(run.lines) if " ended with exit code 1" in line)
+    assert not [line for line in run.lines[ended:] if "waiting: " in line], run.text()
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("stormkeeper-local-")]

@@ -22,7 +22,15 @@ ADDRESS = "127.0.0.1:41001"
 SLOT = Slot("wc-1-1", "local", 6700)
 
 
-def picture(now=100.0, output=(), status="alive", output_count=None, waits_for="", completed=False):
+def picture(
+    now=100.0,
+    output=(),
+    status="alive",
+    output_count=None,
+    waits_for="",
+    completed=False,
+    **moment,
+):
     components = {"lines": Counts(1200, 0), "words": Counts(34567, 1200)}
     return Picture(
         title="wc-1-1",
@@ -39,6 +47,7 @@ def picture(now=100.0, output=(), status="alive", output_count=None, waits_for="
         rates={"words": Counts(345, 12)},
         output=output,
         output_count=len(output) if output_count is None else output_count,
+        **moment,
     )
 
 
@@ -110,6 +119,21 @@ def test_line_view_prints_new_output_once_and_progress_now_and_then():
     assert shown.count("batch 2") == 1
     assert shown.count("1.5 s ago") == 2
     assert "words 1,200 in, 34,567 out" in shown
+
+
+def test_line_view_ends_with_the_last_counts():
+    stopped = picture(now=101.0, is_running=False, is_last=True)
+    stopped.snapshot.workers[0].components["words"] = Counts(40_000, 1_300)
+    shown = text_of(LineView, picture(now=100.0), stopped).splitlines()
+    assert [line for line in shown if " ago " in line][1:] == [shown[-1]]
+    assert "words 1,300 in, 40,000 out" in shown[-1]
+
+
+def test_line_view_passes_on_nothing_from_the_table_once_it_stops():
+    stopping = picture(status="alive", is_running=False)
+    assert " at 6700 is " not in text_of(LineView, picture(status=""), stopping)
+    completed = picture(completed=True, is_running=False)
+    assert "is completed" in text_of(LineView, picture(status=""), completed)
 
 
 def test_line_view_says_when_a_worker_turns_dead_or_alive():

@@ -342,11 +342,14 @@ class Cluster:
     def _picture(self, snapshot: Snapshot, now: float, up_secs: float, hint: str) -> Picture:
         worker, pipeline = self._children["worker"], self._children.get("pipeline")
         starts = pipeline is not None and pipeline.state() == "starting"
+        is_waiting = hint == RUNNING and worker.returncode is None
         output, output_count = worker.output()
         return Picture(
             title=self._storm_id,
             hint=hint,
-            waits_for=waits_for(snapshot, pipeline_starts=starts) if hint == RUNNING else "",
+            waits_for=waits_for(snapshot, pipeline_starts=starts) if is_waiting else "",
+            is_running=hint == RUNNING,
+            is_last=hint == STOPPED,
             now=now,
             up_secs=up_secs,
             processes=[

@@ -56,6 +56,9 @@ class Picture:
     #: The last lines of the topology's own output, and how many there have been.
     output: Sequence[str]
     output_count: int
+    #: Whether the stop was not asked for yet, and whether everything has stopped.
+    is_running: bool = True
+    is_last: bool = False
 
     def status(self, worker: WorkerSeen) -> str:
         """Return what is known of a worker: the liveness table's status, or that it is completed.
@@ -142,7 +145,9 @@ class LineView:
         for worker in picture.snapshot.workers:
             slot = worker.slot
             status = picture.status(worker)
-            if status != self._statuses.get(slot, ""):
+            # Once the stop is asked for, the table is behind, and nobody sees it catch up.
+            is_news = picture.is_running or status == COMPLETED
+            if is_news and status != self._statuses.get(slot, ""):
                 self._statuses[slot] = status
                 said = (
                     "is completed: its queries have ended by themselves"
@@ -150,7 +155,7 @@ class LineView:
                     else f"is {status or 'no more'} in the liveness table"
                 )
                 self._print(f"{picture.up_secs:4.0f} s  {slot.topology} at {slot.port} {said}")
-        if picture.now < self._next:
+        if picture.now < self._next and not picture.is_last:
             return
         self._next = picture.now + LINE_SECS
         for worker in picture.snapshot.workers:

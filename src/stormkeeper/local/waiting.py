@@ -11,7 +11,7 @@ from stormkeeper.local.ledger import Counts, Snapshot
 PIPELINE_AFTER_SECS = 60.0
 
 SPARK_STARTS = "Spark is starting in the worker"
-FIRST_BATCH = "Spark runs in the worker, its first batch is not done yet"
+FIRST_BATCH = "Spark runs in the worker, no heartbeat tells of a row yet"
 PIPELINE_STARTS = "the heartbeat pipeline is starting: liveness comes with its first batch"
 
 
