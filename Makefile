@@ -17,7 +17,7 @@ SERVER := src/stormkeeper/pacemaker/server
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
-setup: $(INSTALLED) ## virtual environment, pinned packages, Java
+setup: $(ARCHIVE) ## virtual environment, pinned packages, Java, Spark's classes gathered
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt scripts/setup $(SERVER)/_compiled.pyx
 	@scripts/setup $(VENV)
