@@ -70,6 +70,10 @@ def test_a_checkpoint_that_ends_before_the_folders_log_is_anothers(run, tmp_path
     run("short", tmp_path / "elsewhere", batches=few)
     with pytest.raises(TopologyError, match=r"ends with batch 0.*batches 1 to 2"):
         run("short", batches=few)
+    (few / "1.txt").write_text("2\n")
+    run("short", tmp_path / "elsewhere", batches=few)
+    with pytest.raises(TopologyError, match=r"ends with batch 1.*would take batch 2 for written"):
+        run("short", batches=few)
 
 
 @pytest.mark.parametrize("how", ["option", "options", "start", "conf", "url"])

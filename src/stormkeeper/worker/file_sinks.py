@@ -112,12 +112,14 @@ def _check(folder: str, options: Mapping[str, Any]) -> None:
         return
     known = "has none" if begun is None else f"ends with batch {begun}"
     first = 0 if begun is None else begun + 1
+    taken = f"batch {first}" if first == written else f"the batches {first} to {written}"
     raise TopologyError(
         f"the folder {folder} belongs to another run: its log of batches, {folder}/{_LOG}, ends "
         f"with batch {written}, and the checkpoint of this query, {checkpoint or 'a new one'}, "
-        f"{known}. Spark would take the batches {first} to {written} for written, and drop their "
-        "rows. Write each run to a folder of its own, or move this one away; to go on where that "
-        "run ended, start the query with that run's checkpoint"
+        f"{known}. Spark would take {taken} for written, and drop the rows. Write each run to a "
+        "folder of its own, or move this one away; to go on where that run ended, start the query "
+        "with that run's checkpoint, if there still is one: storm local keeps none but that which "
+        "the script names"
     )
 
 
