@@ -65,6 +65,22 @@ def test_what_stands_behind_two_dashes_is_the_scripts(asked, local):
     assert asked[0][1].overrides == []
 
 
+def test_an_option_of_the_scripts_is_told_where_it_stands(asked, local):
+    told = local("--day", "3")
+    assert told.exit_code == 2
+    assert "'--day'. An option of the script's stands behind --, as in: -- --day\n" in told.output
+    assert asked == []
+    misspelt = local("--second", "3")
+    assert "'--seconds'" in misspelt.output
+
+
+def test_a_report_into_no_folder_is_wrong_usage(asked, local, tmp_path):
+    told = local("--report", str(tmp_path / "no" / "r.json"))
+    assert told.exit_code == 2
+    assert f"the folder {tmp_path / 'no'} does not exist" in " ".join(told.output.split())
+    assert asked == []
+
+
 def test_files_that_the_script_can_import(asked, local, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.py", "b.zip", "c.egg", "d.txt"):

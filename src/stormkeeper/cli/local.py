@@ -20,13 +20,32 @@ def _py_files(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     return tuple(file.absolute() for file in files)
 
 
+class _Local(click.Command):
+    """Says of an option that is none of storm's where the script's own stand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = f"An option of the script's stands behind --, as in: -- {error.option_name}"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+
+
+def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | None:
+    if file is not None and not file.parent.is_dir():
+        raise click.BadParameter(f"the folder {file.parent} does not exist")
+    return file
+
+
 @click.command(
+    cls=_Local,
     epilog=examples(
         "storm local examples/word_count.py",
         "storm local examples/word_count.py --seconds 60 --report report.json",
         "storm local my_topology.py -c input=/data/in -c 'spark.master=local[2]'",
         "storm local my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
-    )
+    ),
 )
 @click.argument("topology", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -48,6 +67,7 @@ def _py_files(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     "--report",
     metavar="FILE",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=_report,
     help="Write what was seen to FILE, as JSON.",
 )
 @click.option(

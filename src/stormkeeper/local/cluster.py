@@ -103,8 +103,6 @@ def run(conf: Conf, request: Request) -> int:
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
-    if request.report is not None and not request.report.parent.is_dir():
-        raise LocalClusterError(f"the report's folder {request.report.parent} does not exist")
     mark = uuid.uuid4().hex
     view = view_on(Console())
     if abandoned := remove_abandoned():
