@@ -151,7 +151,7 @@ def test_who_has_completed_is_neither_late_nor_dead():
     said = [line for line in text_of(LineView, *pictures).splitlines() if " at 6700 is " in line]
     assert said == [
         "  65 s  wc-1-1 at 6700 is alive in the liveness table",
-        "  65 s  wc-1-1 at 6700 is completed: its queries have ended by themselves",
+        "  65 s  wc-1-1 at 6700 is completed: its queries have ended",
     ]
     out = io.StringIO()
     Console(file=out, width=120).print(render(pictures[-1]))

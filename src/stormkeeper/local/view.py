@@ -150,7 +150,7 @@ class LineView:
             if is_news and status != self._statuses.get(slot, ""):
                 self._statuses[slot] = status
                 said = (
-                    "is completed: its queries have ended by themselves"
+                    "is completed: its queries have ended"
                     if status == COMPLETED
                     else f"is {status or 'no more'} in the liveness table"
                 )
