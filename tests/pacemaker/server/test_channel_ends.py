@@ -232,9 +232,10 @@ async def test_channels_may_be_ended_by_the_end_of_another_in_the_same_batch(eng
 def is_steady(sizes, rounds):
     """Whether less was kept, in so many rounds of 2,000 connections, than 500 bytes of each.
 
-    Other tests' leavings make the process grow, too, but not all the time.
+    Other tests' leavings make the process grow, too, but not all the time. What is kept may at
+    first fit where others were, so twice as many rounds come first.
     """
-    return len(sizes) > rounds + 1 and sizes[-1] - sizes[-1 - rounds] < 1_000_000
+    return len(sizes) > 3 * rounds and sizes[-1] - sizes[-1 - rounds] < 1_000_000
 
 
 @on_each
