@@ -37,7 +37,7 @@ class Health:
     uptime_secs
         Since its start; None when it did not answer or does not tell.
     horizon_secs
-        For how long it could have received and kept pulses without a break; likewise.
+        For how long a path without a pulse has been silent there, at least; likewise.
     keys
         How many pulses it holds; likewise.
     """

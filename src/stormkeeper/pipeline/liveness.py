@@ -9,7 +9,7 @@ The rules, and why:
 - **Ages go from machine to machine, times do not.** Servers are read on several machines, whose
   clocks may differ by more than the timeout. What a table keeps is on one clock, the judge's.
 - **Dead needs proof.** A worker writes to one server. Its silence is proven for as long as that
-  server, which must answer now, could have received and kept a pulse: its horizon. A server that
+  server, which must answer now, can vouch: its horizon. A server that
   is down, or restarted a moment ago, proves nothing, so its workers become late at most; they are
   *stale*: silent for longer than the timeout, without proof. Once somebody else has gone over from
   a silent server to another one, workers have noticed its loss themselves; whoever has not turned

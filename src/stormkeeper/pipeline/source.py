@@ -58,8 +58,8 @@ class PacemakerDataSource(DataSource):
     ``read_at``       when the answer came, on the reader's clock
     ``details``       the pulse's bytes; null for other kinds
     ``health``        kind ``server`` only: ``reachable``; ``error``, why not; ``uptime_secs``;
-                      ``horizon_secs``, for how long it could have received and kept pulses without
-                      a break; ``keys``, pulses held; ``reset``, whether it started anew or forgot
+                      ``horizon_secs``, for how long a path without a pulse has been silent at
+                      least; ``keys``, pulses held; ``reset``, whether it started anew or forgot
                       tombstones since the batch before, so that this batch has all that it holds,
                       if it is ``reachable``
     ================  =============================================================================

@@ -269,6 +269,39 @@ def test_without_descriptors_it_waits_and_goes_on(start_pacemaker):
         assert first.info().horizon_ms < first.info().uptime_ms
 
 
+def test_who_refuses_a_pulse_for_want_of_room_vouches_for_nothing_before(start_pacemaker):
+    server = start_pacemaker(
+        conf={"pacemaker.store.max.bytes": 2000, "pacemaker.max.connections": 1}
+    )
+    with Client(server) as client:
+        client.send("/held", bytes(1_000))
+        until(lambda: client.info().horizon_ms > 1_500)
+        refused = client.ask(MessageType.SEND_PULSE, pulse=Pulse("/new", bytes(1_000)))
+        assert refused.type == MessageType.NOT_AUTHORIZED
+        info = client.info()
+        assert info.horizon_ms < info.uptime_ms - 1_000
+        until(lambda: client.info().horizon_ms > 1_500)
+        with pytest.raises((OSError, AssertionError)), Client(server) as second:
+            second.send("/held")
+        info = client.info()
+        assert info.horizon_ms < info.uptime_ms - 2_000
+
+
+def test_a_full_store_still_drops_what_is_too_old(start_pacemaker):
+    server = start_pacemaker(
+        conf={"pacemaker.store.max.bytes": 2000, "pacemaker.pulse.ttl.secs": 1}
+    )
+    with Client(server) as client:
+        client.send("/old", bytes(1_000))
+
+        def is_taken():
+            answer = client.ask(MessageType.SEND_PULSE, pulse=Pulse("/new", bytes(1_000)))
+            return answer.type == MessageType.SEND_PULSE_RESPONSE
+
+        until(is_taken)
+        until(lambda: client.info().horizon_ms == 1_000)
+
+
 def test_the_horizon_begins_anew_after_a_suspension(start_pacemaker):
     server = start_pacemaker()
     with Client(server) as client:

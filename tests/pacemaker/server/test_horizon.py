@@ -44,3 +44,34 @@ def test_it_begins_anew_when_told():
 
 def test_the_clock_does_not_go_back():
     assert clock() <= clock()
+
+
+def test_it_vouches_no_further_back_than_pulses_are_kept():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 100
+    assert horizon.vouched(30) == 30
+    assert horizon.vouched(600) == 100
+    assert horizon.vouched(0) == 100
+
+
+def test_a_refused_pulse_ends_what_it_vouches_for_and_puts_off_no_expiry():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 100
+    horizon.refused()
+    time.now += 5
+    assert horizon.vouched(600) == 5
+    assert horizon.seconds() == 105
+
+
+def test_pulses_that_were_dropped_are_not_known_because_others_are_kept_for_longer():
+    time = Clock()
+    horizon = Horizon(time)
+    time.now += 100
+    horizon.dropped(30)
+    assert horizon.vouched(0) == 30
+    time.now += 5
+    assert horizon.vouched(600) == 35
+    horizon.dropped(600)
+    assert horizon.vouched(0) == 35

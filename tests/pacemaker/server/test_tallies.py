@@ -7,7 +7,7 @@ import pytest
 
 from stormkeeper.pacemaker import server
 from stormkeeper.pacemaker.server import channels
-from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSED, TURNED_AWAY
+from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSED, TURNED_AWAY, WRITE, Tallies
 
 TREES = {path.name: ast.parse(path.read_text()) for path in Path(server.__path__[0]).glob("*.py")}
 
@@ -83,3 +83,21 @@ def named_by_channels():
 )
 def test_what_is_counted_is_known(known, counted):
     assert counted == set(known)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda tallies: tallies.turned_away.update(["connections"]),
+        lambda tallies: tallies.turned_away.update(["descriptors"]),
+        lambda tallies: tallies.closed.update(["memory"]),
+        lambda tallies: tallies.refusals.update([("store-full", WRITE)]),
+    ],
+)
+def test_whom_there_was_no_room_for(count):
+    tallies = Tallies()
+    tallies.refusals["path", WRITE] += 1
+    tallies.closed["protocol"] += 1
+    assert tallies.no_room() == 0
+    count(tallies)
+    assert tallies.no_room() == 1

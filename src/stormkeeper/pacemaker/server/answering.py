@@ -78,8 +78,8 @@ class RequestRefusedError(NotAuthorizedError):
 class ServerStatus(NamedTuple):
     """Who a server is and how it fares; the value of the reserved path.
 
-    Times are in milliseconds. `horizon_ms` tells for how long the server could have received and
-    kept pulses without a break: a path without a pulse has been silent at least that long.
+    Times are in milliseconds. `horizon_ms` tells for how long the server has received every pulse
+    that was sent to it, and kept it: a path without a pulse has been silent at least that long.
     """
 
     instance: str

@@ -45,8 +45,8 @@ class Figures:
     swept_ago
         Time since the event loop last came to its regular work.
     uptime, horizon
-        As in ``ServerInfo``: since its start, and for how long pulses could be received and kept
-        without a break.
+        As in ``ServerInfo``: since its start, and for how long a path without a pulse has been
+        silent at least.
     heartbeat_period
         ``task.heartbeat.frequency.secs``: how often a worker beats.
     pulse_ttl
@@ -113,8 +113,7 @@ class Figures:
 
 def figures_of(server: PacemakerServer) -> Figures:
     """Take the picture of a server; some tenths of a millisecond, however much it holds."""
-    # After a suspension it may be asked before its timer comes due.
-    server.observe()
+    vouched = server.vouched()
     index, conf, now = server.store.index, server.conf, clock()
     uptime = now - server.started
     counts = server.channels.counters()
@@ -128,7 +127,7 @@ def figures_of(server: PacemakerServer) -> Figures:
         is_serving=server.is_serving,
         swept_ago=now - server.swept,
         uptime=uptime,
-        horizon=min(server.horizon.seconds(), uptime),
+        horizon=min(vouched, uptime),
         heartbeat_period=conf["task.heartbeat.frequency.secs"],
         pulse_ttl=conf["pacemaker.pulse.ttl.secs"],
         revision=index.revision,

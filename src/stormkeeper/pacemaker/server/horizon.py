@@ -1,4 +1,9 @@
-"""Since when this server could have received pulses without a break."""
+"""For how long a missing pulse is proof of silence: how far back this server can vouch.
+
+Three things end it: the process did not run, it had to refuse a pulse for want of room, and it
+drops pulses that are too old. The first also puts off that dropping; a refusal does not, as room
+comes from nothing else.
+"""
 
 import time
 from collections.abc import Callable
@@ -32,7 +37,7 @@ class Horizon:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._began = self._observed = clock()
+        self._began = self._observed = self._took_all = clock()
 
     def observe(self) -> float | None:
         """Note that the process runs; return the seconds for which it did not, if it did not."""
@@ -48,6 +53,25 @@ class Horizon:
         """Begin anew, because pulses could not be received."""
         self._began = self._observed = self._clock()
 
+    def refused(self) -> None:
+        """Note that a pulse was refused: what is missing now may have been that one."""
+        self._took_all = self._clock()
+
+    def dropped(self, kept: float) -> None:
+        """Note that until now pulses older than `kept` seconds were dropped, and no longer are."""
+        self._took_all = max(self._took_all, self._clock() - kept)
+
     def seconds(self) -> float:
         """Return the length of the stretch until now; the caller observes first."""
         return self._clock() - self._began
+
+    def vouched(self, kept: float) -> float:
+        """Return for how long a path without a pulse has been silent at least.
+
+        Parameters
+        ----------
+        kept
+            Seconds after which pulses are dropped; 0: never.
+        """
+        span = self._clock() - max(self._began, self._took_all)
+        return min(span, kept) if kept else span

@@ -93,7 +93,7 @@ def _server(figures: Figures) -> Iterator[Metric]:
     yield _gauge("uptime_seconds", "Time since the start.", figures.uptime)
     yield _gauge(
         "horizon_seconds",
-        "Time for which pulses could be received and kept without a break.",
+        "How far back it can vouch: a path without a pulse has been silent for at least that long.",
         figures.horizon,
     )
     yield _gauge(

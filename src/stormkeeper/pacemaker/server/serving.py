@@ -92,6 +92,7 @@ class PacemakerServer:
         self.started = self.swept = clock()
         self.is_serving = False
         self._is_expiring = False
+        self._no_room = 0
         self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
 
     def start(self, listener: socket.socket) -> None:
@@ -185,6 +186,9 @@ class PacemakerServer:
         if policy.method != "NONE" and file != methods.login_file(self.conf):
             changes.append(f"the JAAS file is {file}")
         # From here on nothing fails.
+        kept = self.conf["pacemaker.pulse.ttl.secs"]
+        if kept and not 0 < conf["pacemaker.pulse.ttl.secs"] <= kept:
+            self.horizon.dropped(kept)
         if policy.fingerprint != self.sessions.policy.fingerprint:
             changes.append("users and passwords")
         if policy.keytab != self.sessions.policy.keytab:
@@ -266,18 +270,26 @@ class PacemakerServer:
             _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
 
     def observe(self) -> None:
-        """Note that the process runs, and log for how long it did not; before `horizon` is read."""
+        """Note that the process runs and what it refused; before `horizon` is read."""
         silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
+        no_room = self.tallies.no_room()
+        if no_room != self._no_room:
+            self._no_room = no_room
+            self.horizon.refused()
+
+    def vouched(self) -> float:
+        """Return for how many seconds a path without a pulse has been silent at least."""
+        # After a suspension it may be asked before the timer comes due.
+        self.observe()
+        return self.horizon.vouched(self.conf["pacemaker.pulse.ttl.secs"])
 
     def _status(self) -> ServerStatus:
-        # After a suspension it may be asked before its timer comes due.
-        self.observe()
         return ServerStatus(
             instance=self.store.instance,
             uptime_ms=int((clock() - self.started) * 1000),
-            horizon_ms=int(self.horizon.seconds() * 1000),
+            horizon_ms=int(self.vouched() * 1000),
             version=stormkeeper.__version__,
             revision=self.store.revision,
             keys=self.store.keys,

@@ -60,3 +60,11 @@ class Tallies:
         self.authentications: Counter[tuple[str, str]] = Counter()
         #: Pulses dropped because of their age.
         self.expired = 0
+
+    def no_room(self) -> int:
+        """Return how often a client that may beat was refused, or ended, for want of room."""
+        return (
+            sum(self.turned_away.values())
+            + self.closed["memory"]
+            + self.refusals["store-full", WRITE]
+        )
