@@ -43,9 +43,9 @@ from state.bars import Figures, all_bars
 from state.delaying import SlowProxy
 
 from state import cells, filling, report_lines
-from stormkeeper import conf
+from stormkeeper import conf, paths
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state import factory, paths
+from stormkeeper.state import factory
 from stormkeeper.state.storm.cluster import StormReads
 from stormkeeper.state.storm.codec import Codec
 

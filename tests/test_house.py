@@ -21,16 +21,18 @@ MAY_IMPORT = {
     "conf": GROUND,
     "thrift": GROUND,
     "tls_files": GROUND,
+    "paths": GROUND,
     "daemon": GROUND | {"conf"},
     "sasl": GROUND | {"conf"},
     "pacemaker": GROUND | {"conf", "thrift", "daemon", "sasl", "tls_files"},
-    "state": GROUND | {"conf", "thrift", "pacemaker", "sasl", "tls_files"},
+    "state": GROUND | {"conf", "thrift", "paths", "pacemaker", "sasl", "tls_files"},
     "topology": GROUND | {"conf", "thrift"},
-    "pipeline": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "topology"},
-    "worker": GROUND | {"conf", "thrift", "daemon", "state", "topology"},
-    "local": GROUND | {"conf", "thrift", "daemon", "pacemaker", "state", "pipeline", "topology"},
+    "pipeline": GROUND | {"conf", "thrift", "paths", "daemon", "pacemaker", "state", "topology"},
+    "worker": GROUND | {"conf", "thrift", "paths", "daemon", "state", "topology"},
+    "local": GROUND
+    | {"conf", "thrift", "paths", "daemon", "pacemaker", "state", "pipeline", "topology"},
     "cli": GROUND
-    | {"conf", "thrift", "daemon", "pacemaker", "state", "topology", "pipeline", "local"},
+    | {"conf", "thrift", "paths", "daemon", "pacemaker", "state", "topology", "pipeline", "local"},
 }
 
 #: The parts of a room that has parts, and what each may import of the others.

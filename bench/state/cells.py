@@ -11,7 +11,7 @@ from typing import Any
 
 from state import filling
 from state.filling import ROOT
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storage import EventType
 from stormkeeper.thrift.records import Assignment, StormBase
 from stormkeeper.thrift.serialization import deserialize

@@ -1,6 +1,6 @@
 """What a cluster of 300 topologies keeps, as Storm writes it: gzip, ids of usual lengths."""
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.thrift.records import (
     Assignment,
     BoltStats,

@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from typing import Final, Self
 
+from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import liveness
-from stormkeeper.state import paths
 from support.waiting import DEADLINE_SECS
 
 _LOOK_SECS: Final = 0.5

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from faults.zombie import HISTORY, Zombie
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.zookeeper import ZooKeeperState
 from support.proxy import Proxy
 from support.stores import settings_for

@@ -4,7 +4,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper import conf as configuration
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storm.cluster import connect
 from stormkeeper.thrift.records import (
     Assignment,

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.local import submission
 from stormkeeper.local.submission import submit
-from stormkeeper.state import locks, paths
+from stormkeeper.state import locks
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.records import NodeInfo, TopologyStatus
 

@@ -4,7 +4,7 @@ from random import Random
 from typing import Final
 
 from simulation.history import Attempt
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.memory_tree import MemoryTree
 from stormkeeper.state.storm.codec import Codec

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.memory_tree import MemoryTree
 from stormkeeper.state.transactions import Check, Operation

@@ -8,7 +8,8 @@ from simulation.candidates import SESSION_SECS, Candidate, MakeHandle
 from simulation.clock import Clock
 from simulation.decisions import COMPONENT, TOPOLOGIES
 from simulation.history import History
-from stormkeeper.state import locks, paths
+from stormkeeper import paths
+from stormkeeper.state import locks
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 

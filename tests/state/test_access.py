@@ -5,8 +5,8 @@ from typing import NamedTuple
 import pytest
 from kazoo.security import make_digest_acl_credential
 
+from stormkeeper import paths
 from stormkeeper.errors import ConfigError
-from stormkeeper.state import paths
 from stormkeeper.state.access import (
     CREATOR,
     OPEN,

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError
-from stormkeeper.state import fences, locks, paths, survey
+from stormkeeper.state import fences, locks, survey
 from stormkeeper.state.checking import ADVICE, Finding, check
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.fences import Fence

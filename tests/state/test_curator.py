@@ -10,9 +10,10 @@ import pyspark
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
+from stormkeeper import paths
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.local.java import find_java
-from stormkeeper.state import fences, locks, paths
+from stormkeeper.state import fences, locks
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = pytest.mark.zookeeper

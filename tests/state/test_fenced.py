@@ -5,13 +5,14 @@ import typing
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     InvalidPathError,
     NotLeaderError,
     StateError,
     TransactionError,
 )
-from stormkeeper.state import fences, locks, paths
+from stormkeeper.state import fences, locks
 from stormkeeper.state.fenced import BATCH_BYTES, ROUNDS, FencedClusterState
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import (

@@ -2,8 +2,9 @@
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import fences, locks, paths
+from stormkeeper.state import fences, locks
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.locks import Lock
 from stormkeeper.state.storage import DIRECTORY

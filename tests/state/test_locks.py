@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     AccessDeniedError,
     NotLeaderError,
@@ -16,7 +17,7 @@ from stormkeeper.errors import (
     StateClosedError,
     StateUnavailableError,
 )
-from stormkeeper.state import locks, paths
+from stormkeeper.state import locks
 from stormkeeper.state.locks import Lock, in_line, predecessor
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storage import EventType, NodeData, NodeStat

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.conf import defaults, yaml_text
 from stormkeeper.conf.schema import SCHEMA
-from stormkeeper.state import paths
 from stormkeeper.state.access import AccessRules, Permission, digest_id
 
 GUIDE = (

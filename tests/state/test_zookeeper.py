@@ -10,6 +10,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 from stormkeeper import conf as configuration
+from stormkeeper import paths
 from stormkeeper.errors import (
     AccessDeniedError,
     ConfigError,
@@ -19,7 +20,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.state import paths, zookeeper
+from stormkeeper.state import zookeeper
 from stormkeeper.state.access import AccessRules, digest_id
 from stormkeeper.state.zookeeper import ZooKeeperState
 from stormkeeper.state.zookeeper_security import Security

@@ -5,12 +5,12 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
+from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
 from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot, Snapshot
 from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.pacemaker.wire import Change
-from stormkeeper.state import paths
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 

@@ -12,9 +12,9 @@ from pyspark.sql.functions import col, explode
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.errors import SerializationError
+from stormkeeper.paths import parse_workerbeat
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.counters import Counter, counters
-from stormkeeper.state.paths import parse_workerbeat
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats
 from stormkeeper.thrift.serialization import deserialize
 

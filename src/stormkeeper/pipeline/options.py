@@ -12,7 +12,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.client import DEFAULT_PORT, settings
 from stormkeeper.pacemaker.client.settings import ClientSettings, of_texts
-from stormkeeper.state.paths import WORKERBEATS
+from stormkeeper.paths import WORKERBEATS
 
 DEFAULT_PATH: Final = WORKERBEATS
 

@@ -10,8 +10,8 @@ import hashlib
 from enum import Enum
 from typing import Final, NamedTuple
 
+from stormkeeper import paths
 from stormkeeper.errors import ConfigError
-from stormkeeper.state import paths
 
 
 class Role(Enum):

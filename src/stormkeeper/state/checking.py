@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.decoding import Decoded, outline
 from stormkeeper.state.survey import Survey
 

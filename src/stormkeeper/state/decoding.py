@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Self
 
 from thriftpy2.thrift import TPayload
 
+from stormkeeper import paths
 from stormkeeper.errors import SerializationError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.reader import with_article

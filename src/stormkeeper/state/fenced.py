@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     BadVersionError,
     InvalidPathError,
@@ -22,7 +23,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state import fences, paths
+from stormkeeper.state import fences
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import DIRECTORY, ClusterState
 from stormkeeper.state.transactions import Create, Operation, Result, Transaction

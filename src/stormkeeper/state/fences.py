@@ -9,8 +9,9 @@ that the lock is there is written by the one leader of that time, or not at all 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stormkeeper import paths
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import locks, paths
+from stormkeeper.state import locks
 from stormkeeper.state.locks import Lock
 from stormkeeper.state.storage import NodeData, StateReader
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     NoNodeError,
     NotLeaderError,
@@ -29,8 +30,7 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state import paths
-from stormkeeper.state.paths import NimbusId
+from stormkeeper.paths import NimbusId
 from stormkeeper.state.storage import ClusterState, NodeData, StateReader
 
 #: What is between the GUID and the number in a lock's name: Curator's for a leader latch.
@@ -73,7 +73,7 @@ def take(state: ClusterState, holder: bytes = b"") -> Lock:
     state
         The session that the lock is to end with.
     holder
-        The node's value: who this is. A Nimbus writes its `stormkeeper.state.paths.NimbusId`.
+        The node's value: who this is. A Nimbus writes its `stormkeeper.paths.NimbusId`.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     InvalidPathError,
     OutcomeUnknownError,
@@ -21,7 +22,7 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
-from stormkeeper.state import memory_transactions, paths
+from stormkeeper.state import memory_transactions
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.memory_tree import Event, MemoryTree, Node
 from stormkeeper.state.node_heartbeats import NodeHeartbeats

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from stormkeeper import paths
 from stormkeeper.errors import NodeExistsError, NoNodeError, NotEmptyError, StateError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import DIRECTORY, EventType, NodeStat
 from stormkeeper.state.watches import Seen
 

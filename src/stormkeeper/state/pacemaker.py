@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from stormkeeper import paths
 from stormkeeper.errors import StateClosedError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.transactions import Transaction
 from stormkeeper.state.wrapped import WrappedReader

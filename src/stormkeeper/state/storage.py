@@ -172,7 +172,7 @@ class StateReader(HeartbeatReader, Protocol):
     -----
     Errors that every operation may raise:
 
-    - `InvalidPathError`: the path is not one (see `stormkeeper.state.paths.check`);
+    - `InvalidPathError`: the path is not one (see `stormkeeper.paths.check`);
     - `StateUnavailableError`: the store was not reached, or did not answer, before the deadline;
       `OutcomeUnknownError` where something may have been written;
     - `StateClosedError`: this session was closed;

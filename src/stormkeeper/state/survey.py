@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError, StormkeeperError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import NodeData, StateReader
 
 T = TypeVar("T")

@@ -7,8 +7,8 @@ applies them in order, each seeing what those before it did, and nobody else eve
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Self
 
+from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, StateError
-from stormkeeper.state import paths
 
 #: Whatever version the node has.
 ANY_VERSION: Final = -1

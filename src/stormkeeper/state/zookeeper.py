@@ -6,8 +6,8 @@ from typing import Any
 from kazoo.protocol.states import EventType as KazooEvent
 from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
+from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, NoNodeError
-from stormkeeper.state import paths
 from stormkeeper.state.access import Role
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.node_heartbeats import NodeHeartbeats

@@ -13,6 +13,7 @@ from kazoo.protocol import serialization as wire
 from kazoo.protocol.serialization import Exists, GetChildren, GetChildren2, GetData
 from kazoo.protocol.states import ZnodeStat
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     AccessDeniedError,
     BadVersionError,
@@ -24,7 +25,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
     TransactionError,
 )
-from stormkeeper.state import paths, zookeeper_transactions
+from stormkeeper.state import zookeeper_transactions
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.transactions import ANY_VERSION, Create, Delete, Operation, Result
 from stormkeeper.state.zookeeper_connection import Connection

@@ -22,10 +22,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.errors import ConfigError, StormkeeperError, TopologyError, WorkerError
-from stormkeeper.state import factory, paths
+from stormkeeper.state import factory
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.topology import faults
 from stormkeeper.topology.plan import plan

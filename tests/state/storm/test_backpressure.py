@@ -1,6 +1,6 @@
 import pytest
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storage import DIRECTORY
 

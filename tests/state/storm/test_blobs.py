@@ -1,5 +1,6 @@
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     BadVersionError,
     NodeExistsError,
@@ -8,9 +9,8 @@ from stormkeeper.errors import (
     OutcomeUnknownError,
     SerializationError,
 )
-from stormkeeper.state import paths
+from stormkeeper.paths import BlobHolder, NimbusId
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
-from stormkeeper.state.paths import BlobHolder, NimbusId
 from stormkeeper.state.storage import DIRECTORY
 
 KEY = "wc-1-1700000000-stormcode.ser"

@@ -2,9 +2,9 @@
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, SerializationError
-from stormkeeper.state import paths
 from stormkeeper.state.storm.codec import Codec, epoch_of, stamped
 from stormkeeper.thrift import records
 from stormkeeper.thrift.compression import decompress

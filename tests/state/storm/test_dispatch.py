@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storm import reading
 from stormkeeper.state.storm.dispatch import Dispatch

@@ -1,7 +1,7 @@
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import OutcomeUnknownError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec

@@ -10,8 +10,9 @@ import yaml
 from click.testing import CliRunner
 
 from stormkeeper import conf as configuration
+from stormkeeper import paths
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.state import fenced, paths
+from stormkeeper.state import fenced
 from stormkeeper.state.storm import cluster, errors
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState

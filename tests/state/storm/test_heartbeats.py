@@ -1,10 +1,10 @@
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state import paths
+from stormkeeper.paths import Slot
 from stormkeeper.state.pacemaker import PacemakerState
-from stormkeeper.state.paths import Slot
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec

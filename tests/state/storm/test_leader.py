@@ -5,9 +5,10 @@ import typing
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.state import fences, locks, paths
+from stormkeeper.state import fences, locks
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import ClusterState, StateWriter

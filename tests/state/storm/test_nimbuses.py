@@ -2,8 +2,8 @@
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
-from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec

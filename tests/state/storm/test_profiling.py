@@ -2,8 +2,8 @@
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError
-from stormkeeper.state import paths
 from stormkeeper.thrift.records import NodeInfo, ProfileAction, ProfileRequest
 
 ID = "wc-1-1700000000"

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import StateClosedError, StateUnavailableError
-from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads, _watchable

@@ -1,7 +1,7 @@
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import SerializationError
-from stormkeeper.state import paths
 from stormkeeper.state.memory_ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import SupervisorInfo
 

@@ -1,4 +1,4 @@
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.codec import epoch_of
 from stormkeeper.thrift.records import TaskHeartbeat, TaskInfo

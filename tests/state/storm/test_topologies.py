@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateError, TransactionError
-from stormkeeper.state import fenced, paths
+from stormkeeper.state import fenced
 from stormkeeper.state.access import digest_id
 from stormkeeper.state.storm.codec import epoch_of
 from stormkeeper.state.transactions import Delete, Transaction

@@ -9,7 +9,7 @@ import thriftpy2
 from kazoo.client import KazooClient
 
 from stormkeeper import conf as configuration
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState, connect
 from stormkeeper.state.storm.codec import Codec

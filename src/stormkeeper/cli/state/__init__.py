@@ -49,8 +49,8 @@ _RETRIES = 2
 
 
 def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
+    from stormkeeper import paths
     from stormkeeper.errors import InvalidPathError
-    from stormkeeper.state import paths
 
     try:
         return paths.check(normal(path))
@@ -384,8 +384,8 @@ def _looking(
 
 def _meant(store: "ClusterState", path: str) -> str:
     """Return the path that is meant: where nothing is at it, it may be one as we print it."""
+    from stormkeeper import paths
     from stormkeeper.errors import InvalidPathError
-    from stormkeeper.state import paths
 
     plain = _ESCAPE.sub(lambda escape: chr(int(escape[0][2:], 16)), path)
     try:
@@ -406,7 +406,7 @@ def _found(
     (found,) = ask([path])
     if found is not None:
         return found
-    from stormkeeper.state import paths
+    from stormkeeper import paths
 
     if store.heartbeats_are_nodes or not paths.is_at_or_below(path, paths.WORKERBEATS):
         raise Fault(f"nothing at {path}{_below_root(conf, path)}")
@@ -417,7 +417,7 @@ def _found(
 
 def _below_root(conf: "Conf", path: str) -> str:
     """Return a hint for a path that has the root in it."""
-    from stormkeeper.state import paths
+    from stormkeeper import paths
 
     root = normal(conf["storm.zookeeper.root"])
     if root == "/" or not paths.is_at_or_below(path, root):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.decoding import Decoded, outline, printable
 from stormkeeper.state.storage import NodeData
 

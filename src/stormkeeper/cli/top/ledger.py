@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from stormkeeper.state.paths import parse_workerbeat
+from stormkeeper.paths import parse_workerbeat
 
 #: What rates are averaged over, in seconds.
 WINDOW_SECS: Final = 10.0

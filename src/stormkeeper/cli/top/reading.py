@@ -13,7 +13,7 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.state.paths import WORKERBEATS
+from stormkeeper.paths import WORKERBEATS
 
 
 class Watcher:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites

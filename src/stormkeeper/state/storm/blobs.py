@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from stormkeeper import paths
 from stormkeeper.errors import SerializationError, TransactionError
-from stormkeeper.state import paths
-from stormkeeper.state.paths import BlobHolder, NimbusId
+from stormkeeper.paths import BlobHolder, NimbusId
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import SessionWrites, Writes

@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from stormkeeper import paths
 from stormkeeper.conf import Conf
-from stormkeeper.state import factory, paths
+from stormkeeper.state import factory
 from stormkeeper.state.access import Role
 from stormkeeper.state.storage import ClusterState, StateReader
 from stormkeeper.state.storm.backpressure import BackpressureReads, BackpressureWrites

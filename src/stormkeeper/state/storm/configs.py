@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import LeaderWrites

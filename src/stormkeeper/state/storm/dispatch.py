@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from stormkeeper import paths
 from stormkeeper.errors import StateClosedError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import EventType, StateReader
 from stormkeeper.state.watches import Watch, Watched
 

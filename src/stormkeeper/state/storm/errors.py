@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from stormkeeper import paths
 from stormkeeper.errors import NoNodeError
-from stormkeeper.state import paths
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.throttle import ErrorThrottles
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites

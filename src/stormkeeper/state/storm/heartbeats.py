@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stormkeeper.state import paths
-from stormkeeper.state.paths import Slot
+from stormkeeper import paths
+from stormkeeper.paths import Slot
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites

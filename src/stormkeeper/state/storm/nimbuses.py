@@ -10,8 +10,8 @@ import logging
 import threading
 from typing import Final
 
+from stormkeeper import paths
 from stormkeeper.errors import SerializationError, StateClosedError, StateError
-from stormkeeper.state import paths
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 from stormkeeper.state.storm.codec import Codec, checked
 from stormkeeper.state.storm.dispatch import Callback, Dispatch

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError
-from stormkeeper.state import paths
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import LeaderWrites, Writes

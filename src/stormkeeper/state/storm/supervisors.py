@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import Reading

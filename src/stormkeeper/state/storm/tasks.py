@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stormkeeper.state import paths
+from stormkeeper import paths
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites

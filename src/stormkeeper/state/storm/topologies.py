@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from stormkeeper import paths
 from stormkeeper.errors import (
     BadVersionError,
     NoNodeError,
@@ -13,7 +14,6 @@ from stormkeeper.errors import (
     StateError,
     TransactionError,
 )
-from stormkeeper.state import paths
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import ROUNDS, Reading, Versioned

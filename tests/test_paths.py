@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError
-from stormkeeper.state import paths
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+VECTORS = Path(__file__).parent / "vectors"
 ID = "wc-1-1700000000"
 
 
