@@ -131,8 +131,8 @@ def _main(job: dict[str, Any]) -> None:
     from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
     from stormkeeper.state import fences, locks  # noqa: PLC0415
     from stormkeeper.state.fenced import FencedClusterState  # noqa: PLC0415
-    from stormkeeper.state.zookeeper import ZooKeeperState  # noqa: PLC0415
-    from stormkeeper.state.zookeeper_settings import Settings  # noqa: PLC0415
+    from stormkeeper.state.zookeeper.settings import Settings  # noqa: PLC0415
+    from stormkeeper.state.zookeeper.state import ZooKeeperState  # noqa: PLC0415
     from support.interposed import Interposed  # noqa: PLC0415
 
     die_with_parent()

@@ -19,7 +19,7 @@ from stormkeeper.errors import (
 from stormkeeper.state import fences, locks
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.locks import Lock
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ClusterState, ConnectionState
 from stormkeeper.state.transactions import Operation, Result, Transaction
 from support.interposed import Interposed

@@ -6,7 +6,7 @@ from typing import Final
 from simulation.history import Attempt
 from stormkeeper import paths
 from stormkeeper.state.fenced import FencedClusterState
-from stormkeeper.state.memory_tree import MemoryTree
+from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.thrift.compression import Compression

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from stormkeeper import paths
 from stormkeeper.state.fences import Fence
-from stormkeeper.state.memory_tree import MemoryTree
+from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.transactions import Check, Operation
 
 

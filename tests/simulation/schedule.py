@@ -11,7 +11,7 @@ from simulation.history import History
 from stormkeeper import paths
 from stormkeeper.state import locks
 from stormkeeper.state.fenced import FencedClusterState
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 
 CANDIDATES: Final = 3
 

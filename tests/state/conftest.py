@@ -6,10 +6,10 @@ from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
 from stormkeeper.state.fenced import FencedClusterState
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
-from stormkeeper.state.zookeeper import ZooKeeperState
-from stormkeeper.state.zookeeper_connection import Connection
-from stormkeeper.state.zookeeper_settings import Settings
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.zookeeper.connection import Connection
+from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.leaders import fence_of
 from support.pacemaker import PacemakerProcess
 from support.proxy import Proxy

@@ -11,7 +11,7 @@ from stormkeeper.state import fences, locks, survey
 from stormkeeper.state.checking import ADVICE, Finding, check
 from stormkeeper.state.fenced import FencedClusterState
 from stormkeeper.state.fences import Fence
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import NodeData, NodeStat
 from stormkeeper.state.storm.codec import Codec, stamped
 from stormkeeper.state.storm.leader import LeaderClusterState

@@ -9,7 +9,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state.factory import connect, connect_heartbeats
 from stormkeeper.state.pacemaker import PacemakerState
-from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 
 pytestmark = pytest.mark.zookeeper
 

@@ -8,7 +8,7 @@ import pytest
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
 from stormkeeper.state.fenced import BATCH, DELETE_SECS, FencedClusterState
 from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.interposed import Interposed
 from support.leaders import fence_of
 from support.proxy import Proxy

@@ -19,7 +19,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state import locks
 from stormkeeper.state.locks import Lock, in_line, predecessor
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import EventType, NodeData, NodeStat
 from support.interposed import Interposed
 from support.waiting import DEADLINE_SECS

@@ -8,11 +8,11 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.fenced import FencedClusterState
-from stormkeeper.state.memory import MemoryState
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.memory.state import MemoryState
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
-from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.leaders import fence_of
 from support.pacemaker import PacemakerProcess, nobody
 

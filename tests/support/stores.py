@@ -7,12 +7,12 @@ from dataclasses import replace
 from stormkeeper.conf import Address
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
-from stormkeeper.state.zookeeper import ZooKeeperState
-from stormkeeper.state.zookeeper_connection import Connection
-from stormkeeper.state.zookeeper_settings import Settings
+from stormkeeper.state.zookeeper.connection import Connection
+from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.zookeeper import expire_session
 
 

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.watches import Watched
-from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.waiting import DEADLINE_SECS, until
 
 _numbers = itertools.count(1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.worker.beater import Beater, next_due
 from support.waiting import DEADLINE_SECS, until
 

@@ -42,7 +42,7 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
     NoNodeError
         There is no root, and we are not to make it.
     """
-    from stormkeeper.state import zookeeper
+    from stormkeeper.state.zookeeper import state as zookeeper
 
     if not _in_pacemaker(conf):
         return zookeeper.connect(conf, role=role, read_only=read_only)

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.cli.state.following import Change, Denied, Started, follow
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState, EventType
 
 

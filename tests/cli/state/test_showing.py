@@ -1,7 +1,7 @@
 from stormkeeper.cli.state import showing
 from stormkeeper.state import survey
 from stormkeeper.state.decoding import decode
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from stormkeeper.thrift.serialization import Compression, serialize
 

@@ -1,7 +1,7 @@
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import DIRECTORY
 
 STORM = "wc-1-1700000000"

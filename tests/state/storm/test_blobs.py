@@ -10,7 +10,7 @@ from stormkeeper.errors import (
     SerializationError,
 )
 from stormkeeper.paths import BlobHolder, NimbusId
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import DIRECTORY
 
 KEY = "wc-1-1700000000-stormcode.ser"

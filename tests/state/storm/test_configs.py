@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import Credentials, LogConfig, LogLevel, LogLevelAction
 
 ID = "wc-1-1700000000"

@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateUnavailableError
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm import reading
 from stormkeeper.state.storm.dispatch import Dispatch
 from stormkeeper.state.watches import Watched

@@ -17,7 +17,7 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState, leading
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, Writes
-from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import (
     Assignment,
     Credentials,

@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateUnavailableError
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary

@@ -11,11 +11,11 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import StateClosedError, StateUnavailableError
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads, _watchable
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.zookeeper import ZooKeeperState
+from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 from support.leaders import lead
 from support.stores import settings_for

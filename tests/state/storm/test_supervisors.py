@@ -2,7 +2,7 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
-from stormkeeper.state.memory_ensemble import MemoryEnsemble
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.thrift.records import SupervisorInfo
 
 

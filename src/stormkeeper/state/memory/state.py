@@ -1,0 +1,388 @@
+"""The cluster's state in memory, for one process: the semantics of ZooKeeper without a server.
+
+Tests, simulations and tools use it; no daemon does by default. A
+`stormkeeper.state.memory.ensemble.MemoryEnsemble` is the server, and each session with it a
+`ClusterState`. A call while the session is cut off fails at once, as there is no clock here, and
+so no deadline to wait for.
+"""
+
+import contextlib
+import enum
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from stormkeeper import paths
+from stormkeeper.errors import (
+    InvalidPathError,
+    OutcomeUnknownError,
+    StateClosedError,
+    StateError,
+    StateUnavailableError,
+)
+from stormkeeper.state.callbacks import Callbacks
+from stormkeeper.state.memory import transactions
+from stormkeeper.state.memory.tree import Event, MemoryTree, Node
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.storage import (
+    DIRECTORY,
+    ConnectionListener,
+    ConnectionState,
+    EventCallback,
+    EventType,
+    NodeData,
+    NodeStat,
+    VersionedData,
+)
+from stormkeeper.state.transactions import Create, Delete, Operation, Result, SetData, Transaction
+from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
+
+T = TypeVar("T")
+
+#: Changes a tree, and returns a result and what happened.
+Change = Callable[[MemoryTree], tuple[T, list[Event]]]
+
+log = logging.getLogger(__name__)
+
+
+class Losing(enum.Enum):
+    """What a connection that breaks in mid-write takes with it."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+
+
+class Server(Protocol):
+    """What a session needs of the ensemble that made it."""
+
+    #: Guards the tree, and the fields of all sessions.
+    lock: threading.RLock
+
+    tree: MemoryTree
+
+    def new_id(self) -> int:
+        """Return the id of a session that begins."""
+        ...
+
+    def commit(
+        self, session: "MemoryState", operations: Sequence[Operation], events: list[Event]
+    ) -> None:
+        """Tell what a session's write did."""
+        ...
+
+    def leave(self, session: "MemoryState") -> None:
+        """Forget a session that was closed."""
+        ...
+
+
+class MemoryState(NodeHeartbeats):
+    """A `ClusterState` in memory: a session with a `MemoryEnsemble`, which makes it."""
+
+    def __init__(self, server: Server, session_id: int, callbacks: Callbacks) -> None:
+        self._server = server
+        self._session_id = session_id
+        self._callbacks = callbacks
+        self._connection = ConnectionState.CONNECTED
+        self._closed = False
+        self._armed = ArmedWatches()
+        self._registrations: dict[str, bytes] = {}
+        # Those that could not be made again, and others that are none any more.
+        self._unregistered: set[str] = set()
+        #: Whether the server has ended the session, and it does not know yet.
+        self.ended = False
+        #: What will be lost of the next write.
+        self.losing: Losing | None = None
+
+    @property
+    def connection(self) -> ConnectionState:
+        """See `ClusterState.connection`."""
+        return self._connection
+
+    @property
+    def session_id(self) -> int:
+        """The id of the newest session."""
+        return self._session_id
+
+    @property
+    def heartbeats_are_nodes(self) -> bool:
+        """See `StateReader.heartbeats_are_nodes`."""
+        return True
+
+    @property
+    def unregistered(self) -> list[str]:
+        """See `ClusterState.unregistered`."""
+        with self._server.lock:
+            return sorted(self._unregistered & self._registrations.keys())
+
+    @property
+    def recovery_defects(self) -> int:
+        """See `StateReader.recovery_defects`; what it does is done by whoever reconnects."""
+        return 0
+
+    def get_data(self, path: str, watch: bool = False) -> bytes | None:
+        """See `StateReader.get_data`."""
+        found = self._look(path, watch)
+        return None if found is None else found.data
+
+    def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
+        """See `StateReader.get_data_with_version`."""
+        found = self._look(path, watch)
+        return None if found is None else VersionedData(found.data, found.stat.version)
+
+    def get_version(self, path: str, watch: bool = False) -> int | None:
+        """See `StateReader.get_version`."""
+        found = self._look(path, watch)
+        return None if found is None else found.stat.version
+
+    def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
+        """See `StateReader.get_stat`."""
+        found = self._look(path, watch)
+        return None if found is None else found.stat
+
+    def node_exists(self, path: str, watch: bool = False) -> bool:
+        """See `StateReader.node_exists`."""
+        return self._look(path, watch) is not None
+
+    def get_children(self, path: str, watch: bool = False) -> list[str]:
+        """See `StateReader.get_children`."""
+        with self._reading(path) as tree:
+            return self._list(tree, path, watch)
+
+    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+        """See `StateReader.read_many`."""
+        with self._reading(*paths) as tree:
+            return [self._read(tree, path, watch) for path in paths]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See `StateReader.children_many`."""
+        with self._reading(*paths) as tree:
+            nodes = [tree.find(path) for path in paths]
+            return [None if node is None else sorted(node.children) for node in nodes]
+
+    def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
+        """See `StateReader.children_data`."""
+        with self._reading(path) as tree:
+            names = self._list(tree, path, watch)
+            return {name: _told(tree.get(f"{path.rstrip('/')}/{name}")) for name in names}
+
+    def set_data(self, path: str, data: bytes) -> None:
+        """See `StateWriter.set_data`."""
+        self._write(path, SetData(path, data), lambda tree: tree.put(path, data))
+
+    def set_ephemeral_node(self, path: str, data: bytes) -> None:
+        """See `ClusterState.set_ephemeral_node`."""
+        with self._server.lock:
+            self._write(
+                path,
+                Create(path, data, ephemeral=True),
+                lambda tree: tree.put_ephemeral(path, data, self._session_id),
+            )
+            self._registrations[path] = data
+            self._unregistered.discard(path)
+
+    def withdraw_registration(self, path: str) -> None:
+        """See `ClusterState.withdraw_registration`."""
+        paths.check(path)
+        with self._server.lock:
+            self._registrations.pop(path, None)
+
+    def create_sequential(self, path: str, data: bytes) -> str:
+        """See `ClusterState.create_sequential`."""
+        paths.check(path)
+        return self._change(
+            f"create {path}",
+            [Create(path, data, ephemeral=True, sequential=True)],
+            lambda tree: tree.create_sequential(path, data, self._session_id),
+        )
+
+    def mkdirs(self, path: str) -> None:
+        """See `StateWriter.mkdirs`."""
+        self._write(path, Create(path, DIRECTORY), lambda tree: tree.make_directory(path))
+
+    def delete_node(self, path: str) -> None:
+        """See `StateWriter.delete_node`."""
+        if path == "/":
+            raise InvalidPathError("the root of the cluster's state is not deleted")
+        paths.check(path)
+        with self._server.lock:
+            # Whether or not it comes to pass: who deletes a registration does not want it back.
+            for registered in [p for p in self._registrations if paths.is_at_or_below(p, path)]:
+                del self._registrations[registered]
+            self._write(path, Delete(path), lambda tree: tree.delete(path))
+
+    def transaction(self) -> Transaction:
+        """See `StateWriter.transaction`."""
+        return Transaction(self._commit)
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """See `ClusterState.admit`; there are no ACLs here."""
+
+    def sync_path(self, path: str) -> None:
+        """See `ClusterState.sync_path`."""
+        with self._reading(path):
+            pass
+
+    def register(self, callback: EventCallback) -> int:
+        """See `ClusterState.register`."""
+        return self._callbacks.register(callback)
+
+    def unregister(self, registration: int) -> None:
+        """See `ClusterState.unregister`."""
+        self._callbacks.unregister(registration)
+
+    def add_listener(self, listener: ConnectionListener) -> None:
+        """See `ClusterState.add_listener`."""
+        self._callbacks.add_listener(listener)
+
+    def remove_listener(self, listener: ConnectionListener) -> None:
+        """See `ClusterState.remove_listener`."""
+        self._callbacks.remove_listener(listener)
+
+    def close(self) -> None:
+        """See `ClusterState.close`."""
+        with self._server.lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._connection = ConnectionState.LOST
+            self._server.leave(self)
+        # Not under the lock: a callback that runs may want it.
+        self._callbacks.close()
+
+    # The ensemble calls these, under its lock.
+
+    def become(self, state: ConnectionState) -> None:
+        """Take on a connection state, and tell it."""
+        self._connection = state
+        self._callbacks.tell_connection(state)
+
+    def hear(self, event: Event) -> None:
+        """Tell an event if a watch was left for it, unless the session is cut off."""
+        connected = self._connection is ConnectionState.CONNECTED and not self.ended
+        if connected and self._armed.fire(*event):
+            self._callbacks.tell_event(*event)
+
+    def reconnect(self) -> None:
+        """Have the connection back, in a new session if this one was ended, with what it had."""
+        if self.ended:
+            self.become(ConnectionState.LOST)
+            self._session_id = self._server.new_id()
+            self.ended = False
+            self._register_again()
+            self.become(ConnectionState.CONNECTED)
+            self._callbacks.tell_event(EventType.EVENTS_MISSED, "/")
+        else:
+            self.become(ConnectionState.CONNECTED)
+        self._look_again()
+
+    def deliver(self) -> bool:
+        """Run the callbacks that are queued, inline; returns whether there were any."""
+        return self._callbacks.run_pending()
+
+    def _register_again(self) -> None:
+        # Without a clock, what cannot be made now waits for the next session.
+        self._unregistered.clear()
+        for path, data in self._registrations.items():
+            tree = self._server.tree
+            if tree.find(path) is None:
+                events = tree.put_ephemeral(path, data, self._session_id)
+                self._server.commit(self, [Create(path, data, ephemeral=True)], events)
+            else:
+                self._unregistered.add(path)
+                log.warning("not registered yet: %s: another session has it", path)
+
+    def _look_again(self) -> None:
+        """Tell what the armed watches missed."""
+        for watch in self._armed.all():
+            event = self._armed.missed(watch, _seen(self._server.tree.find(watch.path)))
+            if event is not None:
+                self._armed.fire(event, watch.path)
+                self._callbacks.tell_event(event, watch.path)
+
+    def _look(self, path: str, watch: bool) -> NodeData | None:
+        with self._reading(path) as tree:
+            return self._read(tree, path, watch)
+
+    def _read(self, tree: MemoryTree, path: str, watch: bool) -> NodeData | None:
+        node = tree.find(path)
+        if watch:
+            self._armed.arm(Watch(Watched.NODE, path), _seen(node))
+        return None if node is None else _told(node)
+
+    def _list(self, tree: MemoryTree, path: str, watch: bool) -> list[str]:
+        node = tree.get(path)
+        if watch:
+            self._armed.arm(Watch(Watched.CHILDREN, path), node.seen)
+        return sorted(node.children)
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
+        with self._server.lock:
+            results = self._change(
+                f"commit a transaction of {len(operations)} operations",
+                operations,
+                lambda tree: transactions.apply(tree, operations, self._session_id),
+            )
+            for operation in operations:
+                if isinstance(operation, Delete):
+                    self._registrations.pop(operation.path, None)
+            return results
+
+    def _write(
+        self, path: str, operation: Operation, write: Callable[[MemoryTree], list[Event]]
+    ) -> None:
+        paths.check(path)
+        self._change(f"write {path}", [operation], lambda tree: (None, write(tree)))
+
+    def _change(self, what: str, operations: Sequence[Operation], change: Change[T]) -> T:
+        """Carry out a write, unless its answer, and perhaps itself, is to be lost."""
+        with self._connected(what, OutcomeUnknownError):
+            losing, self.losing = self.losing, None
+            if losing is None:
+                return self._carry_out(operations, change)
+            self.become(ConnectionState.SUSPENDED)
+            if losing is Losing.ANSWER:
+                # A refusal is an answer, too.
+                with contextlib.suppress(StateError):
+                    self._carry_out(operations, change)
+            raise OutcomeUnknownError(
+                f"cannot {what}: the connection was lost meanwhile; it may have been done or not"
+            )
+
+    def _carry_out(self, operations: Sequence[Operation], change: Change[T]) -> T:
+        result, events = change(self._server.tree)
+        self._server.commit(self, operations, events)
+        return result
+
+    @contextmanager
+    def _reading(self, *wanted: str) -> Iterator[MemoryTree]:
+        for path in wanted:
+            paths.check(path)
+        with self._connected(f"read {', '.join(wanted[:3])}", StateUnavailableError) as tree:
+            yield tree
+
+    @contextmanager
+    def _connected(self, what: str, ended: type[StateUnavailableError]) -> Iterator[MemoryTree]:
+        """Lock the tree; find out, by an error of type `ended`, that the session has ended."""
+        with self._server.lock:
+            if self._closed:
+                raise StateClosedError(f"cannot {what}: this session was closed")
+            if self._connection is not ConnectionState.CONNECTED:
+                raise StateUnavailableError(
+                    f"cannot {what}: the session is cut off (the connection is"
+                    f" {self._connection.name})"
+                )
+            if self.ended:
+                former = self._session_id
+                self.reconnect()
+                raise ended(f"cannot {what}: session {former} has ended")
+            yield self._server.tree
+
+
+def _seen(node: Node | None) -> Seen | None:
+    return None if node is None else node.seen
+
+
+def _told(node: Node) -> NodeData:
+    return NodeData(node.data, node.stat)

@@ -1,0 +1,1 @@
+"""The cluster's state in ZooKeeper, through kazoo."""

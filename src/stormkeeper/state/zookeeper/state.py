@@ -1,0 +1,358 @@
+"""The cluster's state in ZooKeeper."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kazoo.protocol.states import EventType as KazooEvent
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
+
+from stormkeeper import paths
+from stormkeeper.errors import InvalidPathError, NoNodeError
+from stormkeeper.state.access import Role
+from stormkeeper.state.callbacks import Callbacks
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.storage import (
+    ConnectionListener,
+    ConnectionState,
+    EventCallback,
+    EventType,
+    NodeData,
+    NodeStat,
+    VersionedData,
+)
+from stormkeeper.state.transactions import Delete, Operation, Result, Transaction
+from stormkeeper.state.watches import ArmedWatches, Watch, Watched
+from stormkeeper.state.zookeeper.connection import Connection
+from stormkeeper.state.zookeeper.recovery import Recovery, seen
+from stormkeeper.state.zookeeper.registrations import Registrations
+from stormkeeper.state.zookeeper.settings import Settings
+from stormkeeper.state.zookeeper.tree import Tree, Watcher
+
+_EVENTS = {
+    KazooEvent.CREATED: EventType.NODE_CREATED,
+    KazooEvent.DELETED: EventType.NODE_DELETED,
+    KazooEvent.CHANGED: EventType.NODE_DATA_CHANGED,
+    KazooEvent.CHILD: EventType.NODE_CHILDREN_CHANGED,
+}
+
+
+def connect(
+    conf: Mapping[str, Any], *, role: Role = Role.SERVER, read_only: bool = False
+) -> "ZooKeeperState":
+    """Connect to the ensemble of ``storm.zookeeper.*``.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    role
+        Whose credentials are used, and whose rules hold for what is made.
+    read_only
+        Whether an absent root is an error, instead of being made.
+
+    Raises
+    ------
+    ConfigError
+        An entry of ``storm.zookeeper.servers`` is no address, or a credential is none.
+    NoNodeError, StateAuthenticationError, StateUnavailableError
+        As `ZooKeeperState`.
+    """
+    return ZooKeeperState(Settings.from_conf(conf, role, make_root=not read_only))
+
+
+class ZooKeeperState(NodeHeartbeats):
+    """A `ClusterState` in a ZooKeeper ensemble; connects, and makes the root if it is absent.
+
+    Raises
+    ------
+    InvalidPathError
+        The root is not a path.
+    NoNodeError
+        There is no root, and the settings do not allow to make it.
+    StateAuthenticationError
+        A server does not take us for who we say we are.
+    StateUnavailableError
+        No server answered within the call timeout.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._root = "" if settings.root == "/" else paths.check(settings.root)
+        self._security = settings.security
+        self._armed = ArmedWatches()
+        self._last_event: WatchedEvent | None = None
+        self._connection = Connection(settings, self._on_connection)
+        self._tree = Tree(self._connection, self._acl)
+        self._registrations = Registrations(self._connection, self._tree, self._node)
+        self._recovery = Recovery(
+            self._connection,
+            self._registrations,
+            self._node,
+            armed=self._armed,
+            watcher=self._on_watch,
+            tell=self._tell,
+        )
+        # The last of what may fail to be made, as it has a thread.
+        self._callbacks = Callbacks("state callbacks")
+        try:
+            self._connection.start()
+            self._recovery.start()
+            self._find_root(settings.make_root)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def connection(self) -> ConnectionState:
+        """See `ClusterState.connection`."""
+        return self._connection.state
+
+    @property
+    def heartbeats_are_nodes(self) -> bool:
+        """See `ClusterState.heartbeats_are_nodes`."""
+        return True
+
+    @property
+    def session_id(self) -> int | None:
+        """ZooKeeper's id of the newest session."""
+        return self._connection.session_id
+
+    @property
+    def unregistered(self) -> list[str]:
+        """See `ClusterState.unregistered`."""
+        return sorted(self._registrations.missing())
+
+    @property
+    def recovery_defects(self) -> int:
+        """See `StateReader.recovery_defects`."""
+        return self._recovery.defects
+
+    def get_data(self, path: str, watch: bool = False) -> bytes | None:
+        """See `ClusterState.get_data`."""
+        found = self.get_data_with_version(path, watch)
+        return None if found is None else found.data
+
+    def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
+        """See `ClusterState.get_data_with_version`."""
+        node, deadline = self._node(path), self._connection.deadline()
+        while True:
+            made = self._connection.times_made
+            try:
+                data, stat = self._tree.read(node, deadline, self._watcher(watch))
+            except NoNodeError:
+                # ZooKeeper leaves no watch when it reads what is not there.
+                if not watch or self._stat(path, watch, deadline) is None:
+                    return None
+            else:
+                self._arm(watch, made, Watched.NODE, path, stat)
+                return VersionedData(data, stat.version)
+
+    def get_version(self, path: str, watch: bool = False) -> int | None:
+        """See `ClusterState.get_version`."""
+        stat = self._stat(path, watch, self._connection.deadline())
+        return None if stat is None else stat.version
+
+    def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
+        """See `ClusterState.get_stat`."""
+        stat = self._stat(path, watch, self._connection.deadline())
+        return None if stat is None else _node_stat(stat)
+
+    def node_exists(self, path: str, watch: bool = False) -> bool:
+        """See `ClusterState.node_exists`."""
+        return self._stat(path, watch, self._connection.deadline()) is not None
+
+    def get_children(self, path: str, watch: bool = False) -> list[str]:
+        """See `ClusterState.get_children`."""
+        made = self._connection.times_made
+        names, stat = self._tree.children(
+            self._node(path), self._connection.deadline(), self._watcher(watch)
+        )
+        self._arm(watch, made, Watched.CHILDREN, path, stat)
+        return names
+
+    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+        """See `ClusterState.read_many`."""
+        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        made = self._connection.times_made
+        found = self._tree.read_many(nodes, deadline, self._watcher(watch))
+        if watch:
+            for path, one in zip(paths, found, strict=True):
+                self._arm(watch, made, Watched.NODE, path, None if one is None else one[1])
+        return [None if one is None else NodeData(one[0], _node_stat(one[1])) for one in found]
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See `ClusterState.children_many`."""
+        nodes, deadline = [self._node(path) for path in paths], self._connection.deadline()
+        return self._tree.children_many(nodes, deadline)
+
+    def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
+        """See `ClusterState.children_data`."""
+        node, deadline = self._node(path), self._connection.deadline()
+        made = self._connection.times_made
+        names, stat = self._tree.children(node, deadline, self._watcher(watch))
+        self._arm(watch, made, Watched.CHILDREN, path, stat)
+        children = [f"{node.rstrip('/')}/{name}" for name in names]
+        found = self._tree.read_many(children, deadline)
+        return {
+            name: NodeData(one[0], _node_stat(one[1]))
+            for name, one in zip(names, found, strict=True)
+            if one is not None
+        }
+
+    def admit(self, storm_id: str, digest_id: str | None) -> None:
+        """See `ClusterState.admit`."""
+        self._security.rules.admit(storm_id, digest_id)
+
+    def transaction(self) -> Transaction:
+        """See `ClusterState.transaction`."""
+        return Transaction(self._commit)
+
+    def set_data(self, path: str, data: bytes) -> None:
+        """See `ClusterState.set_data`."""
+        self._tree.put(self._node(path), data, self._connection.deadline())
+
+    def set_ephemeral_node(self, path: str, data: bytes) -> None:
+        """See `ClusterState.set_ephemeral_node`."""
+        node, deadline = self._node(path), self._connection.deadline()
+        with self._registrations.held(deadline):
+            self._tree.put_ephemeral(node, data, deadline)
+            self._registrations.put(path, data)
+
+    def withdraw_registration(self, path: str) -> None:
+        """See `ClusterState.withdraw_registration`."""
+        paths.check(path)
+        with self._registrations.held(self._connection.deadline()):
+            self._registrations.withdraw([path])
+
+    def create_sequential(self, path: str, data: bytes) -> str:
+        """See `ClusterState.create_sequential`."""
+        node = self._node(path)
+        created = self._tree.create_sequential(node, data, self._connection.deadline())
+        return created.removeprefix(self._root)
+
+    def mkdirs(self, path: str) -> None:
+        """See `ClusterState.mkdirs`."""
+        self._tree.make_directory(self._node(path), self._connection.deadline())
+
+    def delete_node(self, path: str) -> None:
+        """See `ClusterState.delete_node`."""
+        if path == "/":
+            raise InvalidPathError("the root of the cluster's state is not deleted")
+        node, deadline = self._node(path), self._connection.deadline()
+        with self._registrations.held(deadline):
+            registered = self._registrations.paths()
+            self._registrations.withdraw([p for p in registered if paths.is_at_or_below(p, path)])
+        self._tree.delete(node, deadline)
+
+    def sync_path(self, path: str) -> None:
+        """See `ClusterState.sync_path`."""
+        self._tree.sync(self._node(path), self._connection.deadline())
+
+    def register(self, callback: EventCallback) -> int:
+        """See `ClusterState.register`."""
+        return self._callbacks.register(callback)
+
+    def unregister(self, registration: int) -> None:
+        """See `ClusterState.unregister`."""
+        self._callbacks.unregister(registration)
+
+    def add_listener(self, listener: ConnectionListener) -> None:
+        """See `ClusterState.add_listener`."""
+        self._callbacks.add_listener(listener)
+
+    def remove_listener(self, listener: ConnectionListener) -> None:
+        """See `ClusterState.remove_listener`."""
+        self._callbacks.remove_listener(listener)
+
+    def close(self) -> None:
+        """See `ClusterState.close`."""
+        self._connection.close()
+        self._recovery.wake()
+        self._callbacks.close()
+        self._recovery.join()
+
+    @property
+    def _registered_in(self) -> int | None:
+        """The session that registrations were last made in."""
+        return self._registrations.made_in
+
+    def _find_root(self, may_make: bool) -> None:
+        root, deadline = self._root or "/", self._connection.deadline()
+        if may_make:
+            self._tree.make_directory(root, deadline)
+        elif not self._tree.exists(root, deadline):
+            raise NoNodeError(
+                f"there is nothing at {root} in ZooKeeper at {self._connection.ensemble}"
+            )
+
+    def _acl(self, node: str) -> list[Any] | None:
+        """Return who may use a node that is made; what is above the root is as the root is."""
+        below = paths.is_at_or_below(node, self._root or "/")
+        return self._security.acl((node.removeprefix(self._root) or "/") if below else "/")
+
+    def _node(self, path: str) -> str:
+        """Return the whole path in ZooKeeper."""
+        return self._whole(paths.check(path))
+
+    def _whole(self, checked: str) -> str:
+        return self._root + checked if checked != "/" else self._root or "/"
+
+    def _stat(self, path: str, watch: bool, deadline: float) -> ZnodeStat | None:
+        made = self._connection.times_made
+        stat = self._tree.stat(self._node(path), deadline, self._watcher(watch))
+        self._arm(watch, made, Watched.NODE, path, stat)
+        return stat
+
+    def _watcher(self, watch: bool) -> Watcher | None:
+        # Always the same one: kazoo then keeps it once for a path, however often it is left.
+        return self._on_watch if watch else None
+
+    def _arm(
+        self, watch: bool, made: int, watched: Watched, path: str, stat: ZnodeStat | None
+    ) -> None:
+        """Remember a watch; `made`: how often a connection had been made before it was left."""
+        if watch:
+            self._armed.arm(Watch(watched, path), None if stat is None else seen(stat))
+            if self._connection.times_made != made:
+                # It may have gone with its connection, and not have been looked for in the next.
+                self._recovery.wake()
+
+    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
+        deadline = self._connection.deadline()
+        deleted = [operation.path for operation in operations if isinstance(operation, Delete)]
+        if any(self._registrations.has(path) for path in deleted):
+            with self._registrations.held(deadline):
+                results = self._commit_now(operations, deadline)
+                self._registrations.withdraw(deleted)
+            return results
+        return self._commit_now(operations, deadline)
+
+    def _commit_now(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
+        whole = [operation._replace(path=self._whole(operation.path)) for operation in operations]
+        results = self._tree.commit(whole, deadline)
+        return [
+            result.removeprefix(self._root) if isinstance(result, str) else result
+            for result in results
+        ]
+
+    # kazoo's thread calls these two: they queue what happened, and never wait.
+
+    def _on_watch(self, event: WatchedEvent) -> None:
+        # A node that is deleted while it and its children are watched calls twice with one event.
+        if event.type == KazooEvent.NONE or event is self._last_event:
+            return
+        self._last_event = event
+        self._tell(_EVENTS[event.type], event.path.removeprefix(self._root) or "/")
+
+    def _on_connection(self, state: ConnectionState) -> None:
+        self._callbacks.tell_connection(state)
+        self._recovery.wake()
+
+    def _tell(self, event: EventType, path: str) -> None:
+        self._armed.fire(event, path)
+        self._callbacks.tell_event(event, path)
+
+
+def _node_stat(stat: ZnodeStat) -> NodeStat:
+    return NodeStat(
+        stat.version, stat.czxid, stat.mzxid, stat.pzxid, stat.ephemeralOwner, stat.numChildren
+    )

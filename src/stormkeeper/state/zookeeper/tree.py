@@ -1,0 +1,329 @@
+"""Storm's operations on znodes, each made of as few requests as it takes.
+
+Paths here are whole paths, with ``storm.zookeeper.root``. Deadlines are times on the monotonic
+clock. Errors are those of `stormkeeper.state.zookeeper.connection.Connection.call`; what others do
+to the same nodes at the same time is not an error but a reason to look again, for a bounded number
+of rounds.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.protocol import serialization as wire
+from kazoo.protocol.serialization import Exists, GetChildren, GetChildren2, GetData
+from kazoo.protocol.states import ZnodeStat
+
+from stormkeeper import paths
+from stormkeeper.errors import (
+    AccessDeniedError,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OutcomeUnknownError,
+    StateError,
+    StateUnavailableError,
+    TransactionError,
+)
+from stormkeeper.state.storage import DIRECTORY
+from stormkeeper.state.transactions import ANY_VERSION, Create, Delete, Operation, Result
+from stormkeeper.state.zookeeper import transactions
+from stormkeeper.state.zookeeper.connection import Connection
+from stormkeeper.state.zookeeper.transactions import AccessLists, create_request
+
+#: How often an operation starts over because others changed the nodes it works on. One lost race
+#: is rare; as many as this in a row mean that somebody makes and deletes the node in a loop.
+ROUNDS = 20
+
+Watcher = Callable[[Any], None]
+
+
+class Tree:
+    """Reads and writes znodes through a connection.
+
+    Parameters
+    ----------
+    connection
+        Through which.
+    acl
+        Who may use the nodes that are made.
+    """
+
+    def __init__(self, connection: Connection, acl: AccessLists) -> None:
+        self._connection = connection
+        self._acl = acl
+
+    def read(
+        self, path: str, deadline: float, watcher: Watcher | None = None
+    ) -> tuple[bytes, ZnodeStat]:
+        """Return a node's value and stat; a value that was never set is empty.
+
+        Raises
+        ------
+        NoNodeError
+            There is none; no watch is left then.
+        """
+        data, stat = self._read("read", GetData(path, watcher), deadline)
+        return data or b"", stat
+
+    def stat(self, path: str, deadline: float, watcher: Watcher | None = None) -> ZnodeStat | None:
+        """Return a node's stat, None when there is no node; a watch is left either way."""
+        return self._read("look at", Exists(path, watcher), deadline)
+
+    def exists(self, path: str, deadline: float) -> bool:
+        """Return whether there is a node, readable or not."""
+        return self._connection.repeated(lambda: self._is_there(path, deadline), deadline)
+
+    def children(
+        self, path: str, deadline: float, watcher: Watcher | None = None
+    ) -> tuple[list[str], ZnodeStat]:
+        """Return the sorted names of a node's children, and its stat.
+
+        Raises
+        ------
+        NoNodeError
+            There is none; no watch is left then.
+        """
+        names, stat = self._read("list", GetChildren2(path, watcher), deadline)
+        return sorted(names), stat
+
+    def read_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None = None
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
+        """Return values and stats as `read` does, None where there is no node.
+
+        A watch is left either way.
+        """
+        connection = self._connection
+        return connection.repeated(lambda: self._read_many(nodes, deadline, watcher), deadline)
+
+    def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
+        """Return the sorted names of each node's children, None where there is no node."""
+        return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
+
+    def commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
+        """Apply operations, all or none. Not repeated. Errors as `Transaction.commit`."""
+        return transactions.commit(self._connection, operations, self._acl, deadline)
+
+    def sync(self, path: str, deadline: float) -> None:
+        """Have the server catch up with its leader."""
+        self._read("sync", wire.Sync(path), deadline)
+
+    def make_directory(self, path: str, deadline: float) -> None:
+        """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
+        connection = self._connection
+        connection.repeated(lambda: self._make(path, DIRECTORY, deadline), deadline)
+
+    def put(self, path: str, data: bytes, deadline: float) -> None:
+        """Set a node's value; make it, and its ancestors, if it is absent. Not repeated."""
+        for _ in range(ROUNDS):
+            if self._set(path, data, deadline):
+                return
+            try:
+                self._create(path, data, deadline)
+            except NodeExistsError:
+                continue
+            except NoNodeError:
+                self.make_directory(paths.parent(path), deadline)
+            else:
+                return
+        raise _contended("write", path)
+
+    def put_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
+        """Make an ephemeral node of the session, in the place of whatever is there."""
+        connection = self._connection
+        connection.repeated(lambda: self._put_ephemeral(path, data, deadline), deadline)
+
+    def recreate_ephemeral(self, path: str, data: bytes, deadline: float) -> None:
+        """Make an ephemeral node of a former session of ours again in the new one.
+
+        Raises
+        ------
+        NodeExistsError
+            Another session has the path by now, or a persistent node is there; it is left as it is.
+        """
+        connection = self._connection
+        connection.repeated(
+            lambda: self._put_ephemeral(path, data, deadline, over_others=False), deadline
+        )
+
+    def create_sequential(self, path: str, data: bytes, deadline: float) -> str:
+        """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
+        for _ in range(ROUNDS):
+            try:
+                return str(self._create(path, data, deadline, ephemeral=True, sequential=True))
+            except NoNodeError:
+                self.make_directory(paths.parent(path), deadline)
+        raise _contended("create", path)
+
+    def delete(self, path: str, deadline: float) -> None:
+        """Delete a node and all below it, and what others add meanwhile."""
+        connection = self._connection
+        for earlier in range(ROUNDS):
+            try:
+                if connection.repeated(lambda: self._delete_round(path, deadline), deadline):
+                    return
+            except OutcomeUnknownError:
+                raise
+            except StateUnavailableError as error:
+                if not earlier:
+                    raise
+                raise _partly(error) from error
+        raise _contended("delete", path)
+
+    def _read_many(
+        self, nodes: Sequence[str], deadline: float, watcher: Watcher | None
+    ) -> list[tuple[bytes, ZnodeStat] | None]:
+        found: list[tuple[bytes, ZnodeStat] | None] = [None] * len(nodes)
+        left: Sequence[int] = range(len(nodes))
+        for _ in range(ROUNDS):
+            answers = self._gather("read", [GetData(nodes[i], watcher) for i in left], deadline)
+            absent = []
+            for index, answer in zip(left, answers, strict=True):
+                if isinstance(answer, NoNodeError):
+                    absent.append(index)
+                else:
+                    data, stat = answer
+                    found[index] = data or b"", stat
+            if watcher is None or not absent:
+                return found
+            # ZooKeeper leaves no watch when it reads what is not there.
+            stats = self._gather("look at", [Exists(nodes[i], watcher) for i in absent], deadline)
+            left = [i for i, stat in zip(absent, stats, strict=True) if stat is not None]
+            if not left:
+                return found
+        raise _contended("read", nodes[left[0]])
+
+    def _children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
+        answers = self._gather("list", [GetChildren(node, None) for node in nodes], deadline)
+        return [None if isinstance(names, NoNodeError) else sorted(names) for names in answers]
+
+    def _put_ephemeral(
+        self, path: str, data: bytes, deadline: float, *, over_others: bool = True
+    ) -> None:
+        ours = self._connection.session_ids
+        for _ in range(ROUNDS):
+            stat = self._look_at(path, deadline)
+            # At every look, as another session may take it between two.
+            if stat is not None and not over_others and stat.ephemeralOwner not in ours:
+                by_whom = f"session {stat.ephemeralOwner:#x}" if stat.ephemeralOwner else "others"
+                raise NodeExistsError(
+                    f"cannot create {path} again: {by_whom} made it meanwhile, and has it"
+                )
+            try:
+                if stat is None:
+                    self._create(path, data, deadline, ephemeral=True)
+                elif stat.ephemeralOwner == self._connection.session_id:
+                    if not self._set(path, data, deadline):
+                        continue
+                else:
+                    self._replace(path, data, stat.version, deadline)
+            except NoNodeError:
+                if stat is None:
+                    self._make(paths.parent(path), DIRECTORY, deadline)
+            except (NodeExistsError, BadVersionError):
+                continue
+            else:
+                return
+        raise _contended("write", path)
+
+    def _replace(self, path: str, data: bytes, version: int, deadline: float) -> None:
+        """Put an ephemeral node of ours in another's place, in one step."""
+        try:
+            self.commit([Delete(path, version), Create(path, data, ephemeral=True)], deadline)
+        except TransactionError as error:
+            raise error.reason from error
+
+    def _make(self, path: str, data: bytes, deadline: float) -> None:
+        for _ in range(ROUNDS):
+            if self._is_there(path, deadline):
+                return
+            try:
+                self._create(path, data, deadline)
+            except NodeExistsError:
+                return
+            except NoNodeError:
+                self._make(paths.parent(path), b"", deadline)
+            else:
+                return
+        raise _contended("create", path)
+
+    def _is_there(self, path: str, deadline: float) -> bool:
+        try:
+            return self._look_at(path, deadline) is not None
+        except AccessDeniedError:
+            # Only of what there is can anybody be denied the sight.
+            return True
+
+    def _look_at(self, path: str, deadline: float) -> ZnodeStat | None:
+        return self._connection.call("look at", path, Exists(path, None), deadline)
+
+    def _set(self, path: str, data: bytes, deadline: float) -> bool:
+        try:
+            request = wire.SetData(path, data, ANY_VERSION)
+            self._connection.call("write", path, request, deadline, size=len(data))
+        except NoNodeError:
+            return False
+        return True
+
+    def _create(
+        self,
+        path: str,
+        data: bytes,
+        deadline: float,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> Any:
+        operation = Create(path, data, ephemeral, sequential)
+        request = create_request(operation, self._acl)
+        return self._connection.call("create", path, request, deadline, size=len(data))
+
+    def _delete_round(self, path: str, deadline: float) -> bool:
+        """Delete the nodes that are there now, the deepest first; returns whether it is gone."""
+        levels = [[path]]
+        while levels[-1]:
+            below = []
+            listed = zip(levels[-1], self._children_many(levels[-1], deadline), strict=True)
+            for parent, names in listed:
+                below += [f"{parent.rstrip('/')}/{name}" for name in names or ()]
+            levels.append(sorted(below))
+        answers: list[Any] = []
+        try:
+            for level in reversed(levels):
+                requests = [wire.Delete(node, ANY_VERSION) for node in level]
+                answers = self._connection.gather("delete", requests, deadline)
+                for answer in answers:
+                    if isinstance(answer, StateError) and not isinstance(
+                        answer, NoNodeError | NotEmptyError
+                    ):
+                        raise answer
+        except OutcomeUnknownError:
+            raise
+        except StateUnavailableError as error:
+            raise _partly(error) from error
+        return not isinstance(answers[0], NotEmptyError)
+
+    def _gather(self, what: str, requests: Sequence[Any], deadline: float) -> list[Any]:
+        """Read many nodes; raises why one cannot be read, unless it is that there is none."""
+        answers = self._connection.gather(what, requests, deadline)
+        for answer in answers:
+            if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
+                raise answer
+        return answers
+
+    def _read(self, what: str, request: Any, deadline: float) -> Any:
+        connection = self._connection
+        return connection.repeated(
+            lambda: connection.call(what, request.path, request, deadline), deadline
+        )
+
+
+def _partly(error: StateUnavailableError) -> OutcomeUnknownError:
+    return OutcomeUnknownError(f"{error}; a part may be deleted already")
+
+
+def _contended(what: str, path: str) -> StateError:
+    return StateError(
+        f"cannot {what} {path}: others made and deleted it or its parents {ROUNDS} times meanwhile"
+    )
