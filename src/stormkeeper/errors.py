@@ -135,6 +135,10 @@ class WorkerError(StormkeeperError):
     """A worker could not start or went on no longer."""
 
 
+class ChildError(StormkeeperError):
+    """A child process could not be started, or was not ready in time, or ended before it was."""
+
+
 class LocalClusterError(StormkeeperError):
     """A process of a local cluster did not start or ended on its own."""
 

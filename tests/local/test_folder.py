@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from stormkeeper.daemon.orphans import RUN_MARK, marked
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import folder
 from stormkeeper.local.folder import OWNER, PREFIX, RunFolder, remove_abandoned
-from stormkeeper.local.processes import RUN_MARK, marked
 from support.waiting import until
 
 OWNER_OF_ONE = """

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import psutil
 
-from stormkeeper.local.processes import RUN_MARK, end_marked
+from stormkeeper.daemon.orphans import RUN_MARK, end_marked
 from support.waiting import DEADLINE_SECS, until
 
 #: Spark on a busy machine with two cores needs most of a minute.

@@ -20,18 +20,18 @@ from pathlib import Path
 from rich.console import Console
 
 from stormkeeper.conf import Address, Conf
-from stormkeeper.daemon.lifecycle import StopSignals
-from stormkeeper.errors import LocalClusterError
+from stormkeeper.daemon.children import Children, StartInterruptedError
+from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT, StopSignals
+from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from stormkeeper.errors import ChildError, LocalClusterError
 from stormkeeper.local import hints, outcome, report, settings
-from stormkeeper.local.family import START_SECS, Family, StartInterruptedError
 from stormkeeper.local.folder import RunFolder, remove_abandoned
 from stormkeeper.local.ledger import Snapshot
 from stormkeeper.local.naming import storm_id
-from stormkeeper.local.processes import end_marked
+from stormkeeper.local.reaper import Reaper
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import COMPLETED, Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.waiting import is_pipeline_due, waits_for
-from stormkeeper.local.warden import Warden
 from stormkeeper.local.watch import Watch
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings
@@ -45,6 +45,14 @@ NODE, PORT = "local", 6700
 
 #: Without the current folder on its path, where a file may have the name of a library's module.
 PYTHON = (sys.executable, "-P", "-m")
+
+#: A process that has not said that it is ready by then is taken to hang, in seconds; Spark on a
+#: busy machine with two cores needs most of a minute.
+START_SECS = 120.0
+
+#: How long a process may take to end when asked to, in seconds. A running micro-batch is finished:
+#: the worker and the pipeline give it 15, and then have to end Spark.
+GRACE_SECS = 40.0
 
 #: Time between two looks at the processes, in seconds.
 LOOK_SECS = 0.5
@@ -99,7 +107,7 @@ def run(conf: Conf, request: Request) -> int:
     Raises
     ------
     LocalClusterError
-        A process did not start, or ended on its own with an error.
+        There is no such script, or no place for the files of a run.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
@@ -122,7 +130,7 @@ def run(conf: Conf, request: Request) -> int:
         StopSignals(also=[signal.SIGHUP], at_once=end_at_once) as signals,
         folder,
         view,
-        Warden(folder, mark),
+        Reaper(folder, mark),
     ):
         return Cluster(conf, request, view, signals, directory=folder.path, mark=mark).run()
 
@@ -148,8 +156,8 @@ class Cluster:
         self._tables = settings.tables_folder(conf, directory)
         self._mark = mark
         self._storm_id = storm_id(request.topology, time.time())
-        self._family = Family(directory, mark, view.note)
-        self._children = self._family.children
+        self._processes = Children(directory, view.note)
+        self._children = self._processes.by_name
         self._addresses: dict[str, str] = {}
         self._rates = Rates()
         self._memory: dict[str, float] = {}
@@ -167,7 +175,7 @@ class Cluster:
             code = self._watch_until_end()
         except StartInterruptedError:
             self._view.note("stopping before everything was up")
-        except LocalClusterError as error:
+        except (ChildError, LocalClusterError) as error:
             # Said now, as stopping takes a while.
             self._view.note(f"storm: {error}")
             code = 1
@@ -220,7 +228,7 @@ class Cluster:
         for file in self._request.py_files:
             argv += ["--py-files", str(file)]
         argv += ["--", *self._request.arguments]
-        self._family.spawn("worker", argv, BEATING)
+        self._processes.start("worker", argv, BEATING, self._environment())
 
     def _topologys_overrides(self) -> list[str]:
         """Return the user's settings but for those by which the processes find each other."""
@@ -234,10 +242,20 @@ class Cluster:
         return kept
 
     def _spawn(self, name: str, command: Sequence[str], ready: re.Pattern[str]) -> None:
-        self._family.spawn(name, [*PYTHON, "stormkeeper", *command], ready)
+        self._processes.start(name, [*PYTHON, "stormkeeper", *command], ready, self._environment())
+
+    def _environment(self) -> dict[str, str]:
+        temporary = str(self._directory / "tmp")
+        return {
+            RUN_MARK: self._mark,
+            DIE_WITH_PARENT: str(os.getpid()),
+            # Whatever Spark and the JVM put aside goes with the run, even where they are killed.
+            "TMPDIR": temporary,
+            "SPARK_LOCAL_DIRS": temporary,
+        }
 
     def _ready(self, name: str) -> re.Match[str]:
-        return self._family.ready(name, lambda: self._signals.stopped)
+        return self._processes.wait_ready(name, START_SECS, lambda: self._signals.stopped)
 
     def _write_conf(self, name: str, conf: Conf) -> Path:
         path = self._directory / name
@@ -257,10 +275,10 @@ class Cluster:
             now = time.monotonic()
             if now - measured > 2.0:
                 measured = now
-                self._memory = self._family.memory_mib()
+                self._memory = self._processes.memory_mib()
             self._start_pipeline_when_due()
             self._note_pipeline()
-            self._family.note_deaths()
+            self._processes.note_ends()
             self._note_warnings()
             self._show(RUNNING)
             if self._request.seconds is not None and now - began >= self._request.seconds:
@@ -375,12 +393,12 @@ class Cluster:
             self._view.note("stopping")
             self._show(STOPPING)
         # The worker first, as its last pulse carries the final counts; the Pacemakers last.
-        self._family.stop(["worker"])
+        self._processes.stop(["worker"], GRACE_SECS)
         if "worker" in self._children:
             self._note_warnings()
         snapshot = self._watch.finish() if self._watch is not None else None
         for name in ("pipeline", "pacemaker", "zookeeper"):
-            self._family.stop([n for n in self._children if n.startswith(name)])
+            self._processes.stop([n for n in self._children if n.startswith(name)], GRACE_SECS)
         left = end_marked(self._mark, settle_secs=2.0)
         if left:
             self._view.note(f"{left} processes had to be ended by force")

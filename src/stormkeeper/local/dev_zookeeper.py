@@ -22,10 +22,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from stormkeeper.conf import Address
+from stormkeeper.daemon import die_with_parent as die_with_parent_program
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local import ports, tether, zookeeper_jvm
+from stormkeeper.local import ports, zookeeper_jvm
 from stormkeeper.local.java import find_java
 
 _log = logging.getLogger(__name__)
@@ -253,7 +254,7 @@ class DevZooKeeper:
         with contextlib.suppress(OSError):
             self._log_start = self.log.stat().st_size
         argv = [
-            *(sys.executable, "-I", "-S", tether.__file__, str(os.getpid())),
+            *(sys.executable, "-I", "-S", die_with_parent_program.__file__, str(os.getpid())),
             *zookeeper_jvm.command(
                 java,
                 classpath,

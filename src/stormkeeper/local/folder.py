@@ -1,6 +1,6 @@
 """The folder of a local run, and those that killed runs have left.
 
-A run holds a lock on a file in its folder, and its warden holds the same one. The system lets go of
+A run holds a lock on a file in its folder, and its reaper holds the same one. The system lets go of
 it when both have ended, however they ended: a folder whose lock can be had is nobody's any more.
 The file names the run's mark, by which what is left of its processes is found.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from stormkeeper.daemon.orphans import end_marked
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.local.processes import end_marked
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RunFolder:
         self._owner.close()
 
     def fileno(self) -> int:
-        """Return the descriptor that holds the lock, for the run's warden to hold it too."""
+        """Return the descriptor that holds the lock, for the run's reaper to hold it too."""
         return self._owner.fileno()
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""The warden of a run that is killed, and of one that ends in order."""
+"""The reaper of a run that is killed, and of one that ends in order."""
 
 import subprocess
 import sys
@@ -7,18 +7,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stormkeeper.local.processes import RUN_MARK, end_marked, marked
-from stormkeeper.local.warden import IGNORED
+from stormkeeper.daemon.orphans import RUN_MARK, end_marked, marked
+from stormkeeper.local.reaper import IGNORED
 from support.waiting import until
 
-MARK = "of-a-warden-s-test"
+MARK = "of-a-reaper-s-test"
 
-#: Has a warden, and a child that heeds no signal and is nobody's once the run is killed.
+#: Has a reaper, and a child that heeds no signal and is nobody's once the run is killed.
 RUN = f"""
 import os, signal, subprocess, sys
 from stormkeeper.local.folder import RunFolder
-from stormkeeper.local.warden import Warden
-with RunFolder({MARK!r}) as folder, Warden(folder, {MARK!r}):
+from stormkeeper.local.reaper import Reaper
+with RunFolder({MARK!r}) as folder, Reaper(folder, {MARK!r}):
     (folder.path / "data").mkdir()
     subprocess.Popen(
         [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN);"
@@ -55,14 +55,14 @@ def test_nothing_is_left_of_a_run_that_is_killed(run, tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is ignored")
 def test_a_signal_to_all_processes_does_not_end_it_before_the_run(run, tmp_path):
-    (warden,) = [
+    (reaper,) = [
         child
         for child in psutil.Process(run.pid).children()
-        if "stormkeeper.local.warden" in child.cmdline()
+        if "stormkeeper.local.reaper" in child.cmdline()
     ]
     for number in IGNORED:
-        until(lambda number=number: ignores(warden.pid, number))
-        warden.send_signal(number)
+        until(lambda number=number: ignores(reaper.pid, number))
+        reaper.send_signal(number)
     run.kill()
     until(lambda: not marked(MARK) and not list(tmp_path.iterdir()))
 

@@ -1,12 +1,12 @@
 """Runs a program that dies when the process that started it dies.
 
-Run by its path, ``python -I -S tether.py PARENT_PID PROGRAM [ARGUMENT…]``: asks Linux for SIGTERM
-at the parent's death, then becomes PROGRAM, which keeps both the request and the process id. This
-is for programs that cannot ask for themselves, such as a JVM; it is a process of its own, instead
-of code between fork and exec, because that is not safe in a parent with threads. It imports
+It is run by its path: ``python -I -S die_with_parent.py PARENT_PID PROGRAM [ARGUMENT…]``. It asks
+Linux for SIGTERM at the parent's death. Then it becomes PROGRAM, which keeps both the request and
+the process id. This is for programs that cannot ask for themselves, such as a JVM. It is a process
+of its own because code between fork and exec is not safe in a parent with threads. It imports
 nothing of ours, so that it costs a few milliseconds.
 
-Linux counts the *thread* that started the child as its parent: start it from a thread that lives
+Linux counts the *thread* that started the child as its parent. So start it from a thread that lives
 as long as the child should. On other systems there is no such request, and PROGRAM just runs.
 """
 
@@ -19,7 +19,7 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def _tether(parent: int) -> None:
+def _die_with(parent: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -29,5 +29,5 @@ def _tether(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    _tether(int(sys.argv[1]))
+    _die_with(int(sys.argv[1]))
     os.execv(sys.argv[2], sys.argv[2:])

@@ -1,6 +1,6 @@
 """Ends what a `storm local` that was killed leaves: its processes, and its folder.
 
-``python -m stormkeeper.local.warden FOLDER MARK``, with one end of a pipe as standard input. The
+``python -m stormkeeper.local.reaper FOLDER MARK``, with one end of a pipe as standard input. The
 other end is the run's alone. A byte on it says that the run has ended in order. Its end without a
 byte says that the run was killed, which nothing else can tell so soon and so surely: on Linux the
 children get a signal then, but Spark's JVM, which is a grandchild, gets none, and a running batch
@@ -14,14 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stormkeeper.daemon.orphans import end_marked
 from stormkeeper.local.folder import RunFolder, remove
-from stormkeeper.local.processes import end_marked
 
 #: How long the processes of a killed run may go on, in seconds. They were told to end, and all but
 #: a running batch do so at once.
 SETTLE_SECS = 1.0
 
-#: How long a warden may take to end, in seconds.
+#: How long a reaper may take to end, in seconds.
 END_SECS = 5.0
 
 #: Its end is that of the pipe, and no signal to a group or to all processes of a service.
@@ -30,8 +30,8 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _IN_ORDER = b"."
 
 
-class Warden:
-    """The warden of the run that carries `mark`, until it is left; from the side of the run."""
+class Reaper:
+    """The reaper of the run that carries `mark`, until it is left; from the side of the run."""
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
         # A session of its own, without the terminal, which it would hold open otherwise.

@@ -1,4 +1,4 @@
-"""Children of a local cluster: ready lines, failures that explain themselves, and no orphans."""
+"""Child processes: ready lines, failures that explain themselves, and ends."""
 
 import os
 import re
@@ -9,8 +9,9 @@ import uuid
 import psutil
 import pytest
 
-from stormkeeper.errors import LocalClusterError
-from stormkeeper.local.processes import RUN_MARK, Child, end_marked, marked
+from stormkeeper.daemon.children import Child, Children, StartInterruptedError
+from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from stormkeeper.errors import ChildError
 from support.waiting import DEADLINE_SECS, until
 
 READY = re.compile(r"^ready at (\S+)$")
@@ -67,7 +68,7 @@ def test_not_ready_yet_is_none_not_an_error(start):
 
 def test_child_that_fails_to_start_shows_its_log(start):
     child = start("raise SystemExit('no such disk: buy one')")
-    with pytest.raises(LocalClusterError, match=r"(?s)exit code 1.*no such disk: buy one"):
+    with pytest.raises(ChildError, match=r"(?s)exit code 1.*no such disk: buy one"):
         child.wait_ready(DEADLINE_SECS)
 
 
@@ -82,12 +83,12 @@ def test_what_it_prints_is_no_part_of_its_log(start):
 
 def test_child_that_logs_nothing_shows_what_it_printed(start):
     child = start("print('no such disk'); raise SystemExit(1)")
-    with pytest.raises(LocalClusterError, match=r"(?s)exit code 1.*no such disk"):
+    with pytest.raises(ChildError, match=r"(?s)exit code 1.*no such disk"):
         child.wait_ready(DEADLINE_SECS)
 
 
 def test_command_that_does_not_exist_is_our_error(tmp_path):
-    with pytest.raises(LocalClusterError, match="cannot be started"):
+    with pytest.raises(ChildError, match="cannot be started"):
         Child("x", [str(tmp_path / "no")], log=tmp_path / "x.log", env={}, ready=READY)
 
 
@@ -105,20 +106,6 @@ def test_suspended_child_is_ended(start):
     psutil.Process(child.pid).suspend()
     assert child.stop(DEADLINE_SECS) is True
     assert child.state() == "ended by SIGTERM"
-
-
-def test_orphan_in_a_session_of_its_own_is_found_by_the_mark_and_ended(start):
-    orphan = (
-        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', "
-        "'import time; time.sleep(60)'], start_new_session=True); print('ready at', p.pid)"
-    )
-    child = start(orphan)
-    pid = int(child.wait_ready(DEADLINE_SECS).group(1))
-    child.stop(DEADLINE_SECS)
-    assert [p.pid for p in marked(child.run)] == [pid]
-    assert end_marked(child.run, settle_secs=0) == 1
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
-    assert end_marked(child.run, settle_secs=0) == 0
 
 
 def test_orphan_in_its_session_is_ended_long_after_it_has_ended(start):
@@ -173,14 +160,47 @@ def test_memory_counts_what_the_child_started(start):
     assert child.memory_mib() > 80
 
 
-def test_process_of_another_run_is_left_alone():
-    other = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"],
-        env=os.environ | {RUN_MARK: "another"},
-    )
-    try:
-        assert end_marked(uuid.uuid4().hex, settle_secs=0) == 0
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
+class TestChildren:
+    def start(self, children, code, **environment):
+        children.start("thing 1", [sys.executable, "-u", "-c", code], READY, environment)
+
+    @pytest.fixture
+    def said(self):
+        return []
+
+    @pytest.fixture
+    def children(self, tmp_path, said):
+        children = Children(tmp_path, said.append)
+        yield children
+        children.stop(["thing 1"], 0.0)
+
+    def test_a_child_has_the_environment_and_its_log_the_name(self, children, tmp_path):
+        code = "import os, sys; print('ready at', os.environ['A']); print('x', file=sys.stderr)"
+        self.start(children, code, A="here")
+        assert children.wait_ready("thing 1", DEADLINE_SECS).group(1) == "here"
+        until(lambda: (tmp_path / "thing-1.log").read_text() == "x\n")
+
+    def test_a_wait_can_be_interrupted(self, children):
+        self.start(children, "import time; time.sleep(60)")
+        with pytest.raises(StartInterruptedError):
+            children.wait_ready("thing 1", DEADLINE_SECS, lambda: True)
+
+    def test_one_that_is_never_ready_is_our_error(self, children):
+        self.start(children, "import time; time.sleep(60)")
+        with pytest.raises(ChildError, match=r"thing 1 \(process \d+\) was not ready after 0 s"):
+            children.wait_ready("thing 1", 0.01)
+
+    def test_its_end_is_said_once(self, children, said):
+        self.start(children, "raise SystemExit(3)")
+        child = children.by_name["thing 1"]
+        until(lambda: child.returncode is not None)
+        for _ in range(2):
+            children.note_ends()
+        assert said == [f"thing 1 (process {child.pid}) ended with exit code 3"]
+
+    def test_force_is_said(self, children, said):
+        ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        self.start(children, ignore + "print('ready at a'); time.sleep(60)")
+        children.wait_ready("thing 1", DEADLINE_SECS)
+        children.stop(["thing 1", "never started"], 0.1)
+        assert said == ["thing 1 did not end in 0 s: ended by force"]

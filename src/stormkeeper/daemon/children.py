@@ -1,9 +1,7 @@
-"""A child process of a local cluster: its start, its ready line, its log, its end.
+"""Child processes of a daemon or a command: their start, ready line, log and end.
 
-Every child runs in a session of its own, so that Ctrl-C in the terminal reaches the parent alone,
-which then stops the children in order. Children carry ``RUN_MARK`` in their environment, and
-what they start inherits it, so that whoever is left at the end can be found by it even when its
-parent is long gone.
+Every child runs in a session of its own. So Ctrl-C in the terminal reaches the parent alone, which
+then stops the children in order.
 """
 
 import contextlib
@@ -14,14 +12,12 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from stormkeeper.errors import LocalClusterError
-
-RUN_MARK = "STORMKEEPER_RUN"
+from stormkeeper.errors import ChildError
 
 #: Lines of a child's standard output that are kept for the view.
 TAIL_LINES = 200
@@ -29,15 +25,19 @@ TAIL_LINES = 200
 #: Lines of a child's log that an error shows: enough for a Python traceback.
 ERROR_LINES = 25
 
-#: How long killed processes may take to be gone, in seconds.
-KILLED_SECS = 2.0
-
 #: How often a wait looks again at a child, in seconds.
 POLL_SECS = 0.05
 
+#: How often a wait for a ready line asks whether it is interrupted, in seconds.
+LOOK_SECS = 0.5
+
+
+class StartInterruptedError(Exception):
+    """The wait for a child's ready line was interrupted by who waits."""
+
 
 class Child:
-    """One process of the cluster.
+    """One child process.
 
     Parameters
     ----------
@@ -51,7 +51,12 @@ class Child:
     env
         Its environment.
     ready
-        The line on standard output by which it says that it serves.
+        The line on standard output by which it says that it is ready.
+
+    Raises
+    ------
+    ChildError
+        The command cannot be started.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class Child:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise LocalClusterError(f"{name} cannot be started: {error}") from error
+            raise ChildError(f"{name} cannot be started: {error}") from error
         self._reader = threading.Thread(target=self._read, name=f"{name} output", daemon=True)
         self._reader.start()
 
@@ -110,7 +115,7 @@ class Child:
 
         Raises
         ------
-        LocalClusterError
+        ChildError
             It ended; the message ends with the tail of its log.
         """
         deadline = time.monotonic() + timeout_secs
@@ -119,7 +124,7 @@ class Child:
                 # Its last lines may still be on their way through the pipe.
                 self._reader.join(timeout=1.0)
                 if self.ready_match is None:
-                    raise LocalClusterError(f"the {self.name} {self.state()}:\n{self.log_tail()}")
+                    raise ChildError(f"the {self.name} {self.state()}:\n{self.log_tail()}")
             elif time.monotonic() > deadline:
                 break
             else:
@@ -207,33 +212,93 @@ class Child:
                         self._line_count += 1
 
 
-def end_marked(run: str, *, settle_secs: float) -> int:
-    """End every process that carries the mark of `run`, and say how many had to be ended.
+class Children:
+    """Child processes by their names, in the order of their start.
 
-    Those that are on their way out already get `settle_secs` for it and do not count. At the return
-    the others are gone too.
+    Parameters
+    ----------
+    folder
+        Holds their logs: ``pacemaker-1.log`` is that of ``pacemaker 1``.
+    note
+        Called with each line that is to be said of them.
     """
-    deadline = time.monotonic() + settle_secs
-    while (left := marked(run)) and time.monotonic() < deadline:
-        time.sleep(POLL_SECS)
-    ended = len(left)
-    deadline = time.monotonic() + KILLED_SECS
-    while left and time.monotonic() < deadline:
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        time.sleep(POLL_SECS)
-        left = marked(run)
-    return ended
 
+    def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._note = note
+        self._ended: set[str] = set()
+        self.by_name: dict[str, Child] = {}
 
-def marked(run: str) -> list[psutil.Process]:
-    """Return the live processes, other than this one, that carry the mark of `run`."""
-    found = []
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(RUN_MARK) == run and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        ready: re.Pattern[str],
+        environment: Mapping[str, str],
+    ) -> None:
+        """Start a process.
+
+        Parameters
+        ----------
+        name, command, ready
+            As of `Child`.
+        environment
+            What is added to this process's own.
+
+        Raises
+        ------
+        ChildError
+            The command cannot be started.
+        """
+        log = self._folder / f"{name.replace(' ', '-')}.log"
+        self.by_name[name] = Child(
+            name, command, log=log, env={**os.environ, **environment}, ready=ready
+        )
+
+    def wait_ready(
+        self, name: str, timeout_secs: float, interrupted: Callable[[], bool] = lambda: False
+    ) -> re.Match[str]:
+        """Wait until a process is ready, and return its ready line.
+
+        Raises
+        ------
+        StartInterruptedError
+            `interrupted` said so.
+        ChildError
+            The process ended, or was not ready after `timeout_secs`; the message ends with the
+            tail of its log.
+        """
+        child = self.by_name[name]
+        deadline = time.monotonic() + timeout_secs
+        while time.monotonic() < deadline:
+            if interrupted():
+                raise StartInterruptedError
+            if match := child.wait_ready(LOOK_SECS):
+                return match
+        raise ChildError(
+            f"the {name} (process {child.pid}) was not ready after {timeout_secs:.0f} s:\n"
+            f"{child.log_tail()}"
+        )
+
+    def memory_mib(self) -> dict[str, float]:
+        """Return what each process takes, with all that it started, in MiB."""
+        return {name: child.memory_mib() for name, child in self.by_name.items()}
+
+    def note_ends(self) -> None:
+        """Say once of each process that it has ended."""
+        for name, child in self.by_name.items():
+            if child.returncode is not None and name not in self._ended:
+                self._ended.add(name)
+                self._note(f"{name} (process {child.pid}) {child.state()}")
+
+    def stop(self, names: Sequence[str], grace_secs: float) -> None:
+        """End processes, all at once; those that were never started are passed over.
+
+        What has not ended after `grace_secs` is ended by force.
+        """
+        children = [self.by_name[name] for name in names if name in self.by_name]
+        for child in children:
+            child.request_stop()
+        for child in children:
+            if not child.wait_stopped(grace_secs):
+                self._note(f"{child.name} did not end in {grace_secs:.0f} s: ended by force")
