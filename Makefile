@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -30,6 +30,11 @@ $(ARCHIVE): $(INSTALLED)
 
 run: $(ARCHIVE) ## a whole cluster on this machine, counting words (Ctrl-C ends it)
 	@$(BIN)/storm local examples/word_count.py $(ARGS)
+
+# The wheel is built from the sdist, with what `make setup` has installed: nothing is fetched.
+dist: $(INSTALLED) ## wheel and sdist, in dist/
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist
 
 # Once, and tried again where it did not work; tests of Kerberos are skipped then.
 $(KERBEROS): $(INSTALLED)

@@ -15,9 +15,10 @@ import stormkeeper
 PACKAGE = Path(stormkeeper.__file__).parent
 ARCHITECTURE = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
 
-GROUND = {"errors"}
+GROUND = {"errors", "extras"}
 MAY_IMPORT = {
     "errors": set(),
+    "extras": {"errors"},
     "conf": GROUND,
     "thrift": GROUND,
     "tls_files": GROUND,

@@ -14,6 +14,10 @@ class ConfigError(StormkeeperError):
     """A configuration key, value or file is wrong; commands end with exit code 2."""
 
 
+class MissingExtraError(StormkeeperError, ImportError):
+    """An extra of this package is not installed; commands end with exit code 69."""
+
+
 class SerializationError(StormkeeperError):
     """Bytes are not the record that they were read as, or exceed a size limit."""
 

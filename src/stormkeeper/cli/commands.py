@@ -2,8 +2,8 @@
 
 Each command's module is loaded when the command is asked for, and what a command needs is imported
 when it runs: ``storm --help`` and ``storm heartbeats list`` stay quick. Exit codes: 0 done, 1 not
-found, refused or failed, 2 wrong usage or configuration, 74 standard output cannot be written to,
-130 Ctrl-C; what else there is says the command.
+found, refused or failed, 2 wrong usage or configuration, 69 an extra of this package is missing, 74
+standard output cannot be written to, 130 Ctrl-C; what else there is says the command.
 """
 
 import signal

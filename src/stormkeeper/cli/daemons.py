@@ -2,6 +2,7 @@
 
 import click
 
+from stormkeeper import extras
 from stormkeeper.cli.options import (
     conf_options,
     examples,
@@ -48,14 +49,15 @@ def pacemaker() -> None:
 def dev_zookeeper() -> None:
     """Run a ZooKeeper server, for development.
 
-    It is the real one, from PySpark's jars. Listens on storm.zookeeper.port, keeps its data below
-    storm.local.dir, and prints `zookeeper listening on HOST:PORT` when it serves. SIGTERM and
-    SIGINT stop it.
+    It is the real one, from PySpark's jars, which come with the extra stormkeeper[spark]. Listens
+    on storm.zookeeper.port, keeps its data below storm.local.dir, and prints `zookeeper listening
+    on HOST:PORT` when it serves. SIGTERM and SIGINT stop it.
     """
     conf = load_conf()
     from stormkeeper.local import dev_zookeeper as zookeeper
 
     with faults():
+        extras.require("spark", "storm dev-zookeeper", "pyspark")
         code = zookeeper.serve(conf)
     exit_with(code)
 
@@ -69,7 +71,7 @@ def dev_zookeeper() -> None:
 @log_option
 @conf_options
 def pipeline() -> None:
-    """Run the heartbeat pipeline on Spark.
+    """Run the heartbeat pipeline on Spark, which comes with the extra stormkeeper[spark].
 
     Reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker
     liveness, component statistics and servers to pipeline.tables.dir, and prints `pipeline
@@ -80,6 +82,7 @@ def pipeline() -> None:
 
     # Before anything that takes time: a stop is heeded from now on.
     with StopSignals() as stop, faults():
+        extras.require("spark", "storm pipeline")
         conf = load_conf()
         from stormkeeper.pipeline import process
 

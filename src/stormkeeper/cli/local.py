@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from stormkeeper import extras
 from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf, settings
 
 _TABLES = "pipeline.tables.dir"
@@ -112,6 +113,8 @@ def local(
     """
     if keep is not None:
         _keep_tables_in(keep, no_pipeline=no_pipeline)
+    with faults():
+        extras.require("spark", "storm local")
     conf = load_conf(unknown="keep")
     from stormkeeper.topology import source
 
@@ -119,9 +122,8 @@ def local(
         source.check(topology, py_files)
     # What it imports takes longer than the check.
     from stormkeeper.local import cluster
-    from stormkeeper.local.roster import Request
 
-    request = Request(
+    request = cluster.Request(
         topology=topology,
         overrides=settings().overrides,
         seconds=seconds,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from stormkeeper.errors import ConfigError, StormkeeperError
+from stormkeeper.errors import ConfigError, MissingExtraError, StormkeeperError
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf, Unknown
@@ -51,6 +51,12 @@ class UnansweredFault(Fault):
     """Ends the command with one line on stderr: who was asked did not answer, or refused."""
 
     exit_code = 3
+
+
+class MissingExtraFault(Fault):
+    """Ends the command with one line on stderr: what it stands on is not installed."""
+
+    exit_code = 69
 
 
 @dataclass
@@ -241,6 +247,8 @@ def faults() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigFault(str(error)) from error
+    except MissingExtraError as error:
+        raise MissingExtraFault(str(error)) from error
     except StormkeeperError as error:
         raise Fault(str(error)) from error
 

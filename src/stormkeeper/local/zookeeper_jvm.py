@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from stormkeeper import extras
 from stormkeeper.errors import LocalClusterError
 
 #: What runs a server that is alone, and one that is a member of an ensemble.
@@ -67,17 +68,16 @@ def classpath() -> str:
 
     Raises
     ------
+    MissingExtraError
+        PySpark is not installed.
     LocalClusterError
-        PySpark is not installed, or has no ZooKeeper among its jars.
+        It has no ZooKeeper among its jars.
     """
+    extras.require("spark", "ZooKeeper, which is started out of PySpark's jars,", "pyspark")
     spec = importlib.util.find_spec("pyspark")
     places = (spec.submodule_search_locations or []) if spec else []
-    folder = next((f for place in places if (f := Path(place) / "jars").is_dir()), None)
-    if folder is None:
-        raise LocalClusterError(
-            "ZooKeeper is started out of PySpark's jars, and PySpark was not found:"
-            " pip install pyspark"
-        )
+    folders = [Path(place) / "jars" for place in places]
+    folder = next(filter(Path.is_dir, folders), Path("jars"))
     chosen = [sorted(folder.glob(f"{name}-[0-9]*.jar")) for name in JARS]
     if not chosen[0]:
         raise LocalClusterError(f"there is no zookeeper-*.jar in {folder}: re-install pyspark 4")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from stormkeeper import extras
 from stormkeeper.errors import AuthenticationError, ConfigError
 from stormkeeper.sasl.credentials import printable
 from stormkeeper.sasl.jaas import Login
@@ -18,9 +19,9 @@ try:
     import gssapi
 except ImportError as error:
     raise ConfigError(
-        "pacemaker.auth.method KERBEROS needs MIT Kerberos and the extra kerberos: in a checkout of"
-        ' Stormkeeper, pip install --constraint constraints.txt ".[kerberos]" (Debian: apt-get'
-        " install libkrb5-dev gcc python3-dev first)"
+        "pacemaker.auth.method KERBEROS needs MIT Kerberos and the extra kerberos:"
+        f" {extras.install_command('kerberos')} (Debian: apt-get install libkrb5-dev gcc"
+        " python3-dev first)"
     ) from error
 
 NAME = "GSSAPI"

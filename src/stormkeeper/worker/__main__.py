@@ -10,9 +10,13 @@ import time
 from pathlib import Path
 from typing import TextIO, cast
 
+from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ConfigError
+from stormkeeper.errors import ConfigError, MissingExtraError
+
+#: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
+_MISSING_EXTRA = 69
 
 #: How long threads of the script may keep the process once everything is done.
 _LINGER_SECS = 5.0
@@ -27,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     # What the script prints is seen line by line, also where stdout is a file or a pipe.
     cast("TextIO", sys.stdout).reconfigure(line_buffering=True)  # type: ignore[attr-defined]
     try:
+        extras.require("spark", "a worker")
         # Whether a key is known shows later: the topology has keys of its own.
         conf = load(files=files, overrides=given.conf, unknown="keep")
         from stormkeeper.worker import process, settings  # noqa: PLC0415  (imports PySpark)
@@ -46,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        return _MISSING_EXTRA
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,186 @@
+"""What is installed without any extra, and what is said where one is missing."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import stormkeeper
+from stormkeeper import extras
+from support.command import STORM
+from support.waiting import DEADLINE_SECS
+
+PACKAGE = Path(stormkeeper.__file__).parent
+SPARKS_ROOMS = {"local", "pipeline", "worker"}
+SPARKS_MODULES = {"daemon/spark.py", "daemon/spark_archive.py"}
+ABSENT = {"numpy", "pandas", "py4j", "pyarrow", "pyspark"}
+UNAVAILABLE = 69
+
+PROJECT = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["project"]
+
+#: Nothing of ours imports it: PySpark does, for data sources in Python.
+PYSPARKS_OWN = {"pandas"}
+
+
+def modules():
+    return [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def is_sparks(module):
+    return module.parts[0] in SPARKS_ROOMS or str(module) in SPARKS_MODULES
+
+
+def name_of(module):
+    parts = ("stormkeeper", *module.with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """Runs a program where Spark's extra is not installed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({sorted(ABSENT)}))\n"
+    )
+
+    def run(*argv):
+        return subprocess.run(
+            argv,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECS,
+            check=False,
+        )
+
+    return run
+
+
+def test_the_base_is_imported_without_spark(bare):
+    names = [name_of(module) for module in modules() if not is_sparks(module)]
+    names.remove("stormkeeper.__main__")
+    gssapis = {"stormkeeper.sasl.gssapi"}
+    program = (
+        "import importlib\n"
+        f"for name in {sorted(set(names) - gssapis)!r}:\n"
+        "    importlib.import_module(name)\n"
+    )
+    ran = bare(sys.executable, "-c", program)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(names) > 100
+
+
+def test_every_command_tells_its_use_without_spark(bare):
+    program = """
+import click
+from stormkeeper.cli.commands import storm
+
+def commands(command, path):
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name="storm")
+        for name in command.list_commands(context):
+            yield from commands(command.get_command(context, name), [*path, name])
+
+for path in commands(storm, []):
+    try:
+        storm.main([*path, "--help"], prog_name="storm")
+    except SystemExit as end:
+        assert end.code == 0, path
+"""
+    ran = bare(sys.executable, "-c", program)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    usages = re.findall(r"(?m)^Usage: storm (\w[\w -]*?) \[", ran.stdout)
+    assert {"heartbeats top", "local", "pacemaker", "state check"} <= set(usages)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("local", "job.py"), ("pipeline",), ("dev-zookeeper",)],
+)
+def test_a_command_without_its_extra_says_which(bare, tmp_path, arguments):
+    (tmp_path / "job.py").write_text("import pyspark\n")
+    ran = bare(STORM, *arguments)
+    assert (ran.returncode, ran.stdout) == (UNAVAILABLE, "")
+    assert ran.stderr.startswith(f"storm: storm {arguments[0]} needs the extra spark")
+    assert ran.stderr.endswith(f": {sys.executable} -m pip install 'stormkeeper[spark]'\n")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_worker_without_its_extra_says_which(bare):
+    slot = ("--storm-id", "job-1-1700000000", "--node", "node-1", "--port", "6700")
+    ran = bare(sys.executable, "-m", "stormkeeper.worker", "job.py", *slot)
+    assert ran.returncode == UNAVAILABLE
+    assert ran.stderr == (
+        "a worker needs the extra spark, which is not installed (no pyspark, no pandas, no"
+        f" pyarrow): {sys.executable} -m pip install 'stormkeeper[spark]'\n"
+    )
+
+
+@pytest.mark.parametrize("module", ["pyspark_pacemaker", "stormkeeper.pipeline.tables"])
+def test_the_pipeline_without_its_extra_says_which(bare, module):
+    program = f"try:\n    import {module}\nexcept ImportError as error:\n    print(error)\n"
+    ran = bare(sys.executable, "-c", program)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("the heartbeat pipeline, with the data source pacemaker, needs ")
+    assert ran.stdout.endswith(" -m pip install 'stormkeeper[spark]'\n")
+
+
+def test_a_topology_is_described_without_spark(bare):
+    program = (
+        "from stormkeeper.topology import Topology\n"
+        "topology = Topology('job')\n"
+        "@topology.spout\n"
+        "def rows(spark, conf): ...\n"
+    )
+    ran = bare(sys.executable, "-c", program)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_what_is_installed_is_not_missed():
+    extras.require("spark", "a test")
+
+
+def distributions(requirements):
+    named = {re.match(r"[\w.-]+", requirement)[0] for requirement in requirements}
+    return {name.lower().replace("_", "-") for name in named}
+
+
+def imported(paths):
+    """The distributions of what is imported there, wherever in a module the import stands."""
+    found = set()
+    known = metadata.packages_distributions()
+    for path in paths:
+        for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names and top != "stormkeeper":
+                    found |= set(known.get(top, [top]))
+    return {name.lower().replace("_", "-") for name in found}
+
+
+def test_what_a_module_imports_is_installed_with_it():
+    base = distributions(PROJECT["dependencies"])
+    spark = distributions(PROJECT["optional-dependencies"]["spark"])
+    kerberos = distributions(PROJECT["optional-dependencies"]["kerberos"])
+    of_base = imported(module for module in modules() if not is_sparks(module))
+    of_spark = imported(filter(is_sparks, modules()))
+    assert of_base <= base | kerberos
+    # py4j comes with PySpark, whose own part it is.
+    assert of_spark - {"py4j"} <= base | spark
+    assert base | spark | kerberos <= of_base | of_spark | PYSPARKS_OWN
+
+
+def test_every_extra_that_is_looked_for_is_one_that_can_be_installed():
+    assert extras.MODULES.keys() <= PROJECT["optional-dependencies"].keys()
