@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import cluster
+from stormkeeper.local.roster import Request
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_it_asks_for_what_was_said(asked, local, script, tmp_path):
     assert told.exit_code == 0, told.output
     conf, request = asked[0]
     assert conf["ui.port"] == 1
-    assert request == cluster.Request(
+    assert request == Request(
         topology=Path(script),
         overrides=["ui.port=1", "spark.master=local[2]"],
         seconds=60.0,

@@ -6,18 +6,20 @@ from stormkeeper.conf import Address, load
 from stormkeeper.local import settings
 from stormkeeper.pacemaker.client.settings import access_of
 
+ZOOKEEPER = Address("127.0.0.1", 41000)
+PACEMAKERS = [Address("127.0.0.1", 41001), Address("127.0.0.1", 41002)]
 KEY = "java.security.auth.login.config"
 
 
 @pytest.fixture
 def written(tmp_path):
-    """Returns what the servers of a run read in its file, by ``storm.yaml`` and overrides."""
+    """Returns what the processes of a run read in its file, by ``storm.yaml`` and overrides."""
 
     def write(text, overrides=()):
-        storm_yaml, file = tmp_path / "storm.yaml", tmp_path / "servers.yaml"
+        storm_yaml, file = tmp_path / "storm.yaml", tmp_path / "cluster.yaml"
         storm_yaml.write_text(text)
         conf = load(files=[storm_yaml], overrides=overrides, unknown="keep")
-        settings.of_servers(conf, overrides, tmp_path / "run").write(file)
+        settings.of_run(conf, overrides, tmp_path / "run", ZOOKEEPER, PACEMAKERS).write(file)
         return load(files=[file], strict=True)
 
     return write
@@ -77,12 +79,17 @@ def test_what_only_the_topology_knows_is_not_for_the_servers(written):
     written("", ["input=/data", "task.heartbeat.frequency.secs=1"])
 
 
-def test_the_worker_and_the_pipeline_find_the_servers(written):
-    pacemakers = ["127.0.0.1:41001", "127.0.0.1:41002"]
-    conf = settings.of_cluster(written(""), Address("127.0.0.1", 41000), pacemakers)
-    assert [str(address) for address in conf.pacemaker_servers()] == pacemakers
+def test_the_processes_find_each_other(written):
+    conf = written("")
+    assert list(conf.pacemaker_servers()) == PACEMAKERS
     assert conf["storm.zookeeper.servers"] == ["127.0.0.1"]
     assert conf["storm.zookeeper.port"] == 41000
+
+
+def test_the_topology_gets_all_but_what_the_run_has_of_its_own():
+    overrides = ["input=/data", " pacemaker.port = 1", "storm.local.dir=/x", "spark.master=local"]
+    assert settings.given(overrides) == ["input=/data", "spark.master=local"]
+    assert settings.passed_over(overrides) == ["pacemaker.port", "storm.local.dir"]
 
 
 @pytest.mark.parametrize("key", sorted(settings.OWN_KEYS))

@@ -122,8 +122,9 @@ def local(
         source.check(topology, py_files)
     # What it imports takes longer than the check.
     from stormkeeper.local import cluster
+    from stormkeeper.local.roster import Request
 
-    request = cluster.Request(
+    request = Request(
         topology=topology,
         overrides=settings().overrides,
         seconds=seconds,

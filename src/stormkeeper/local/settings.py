@@ -56,8 +56,24 @@ def tables_folder(conf: Conf, directory: Path) -> Path:
     return Path(conf[_TABLES] if keeps_tables(conf) else directory / "tables").resolve()
 
 
-def of_servers(conf: Conf, overrides: Sequence[str], directory: Path) -> Conf:
-    """Return what ZooKeeper and the Pacemakers read, before their ports are known.
+def given(overrides: Sequence[str]) -> list[str]:
+    """Return those of the user's settings that the topology gets; `passed_over` are the others."""
+    return [override for override in overrides if key_of(override) not in OWN_KEYS]
+
+
+def passed_over(overrides: Sequence[str]) -> list[str]:
+    """Return the keys of the user's settings by which the processes of a run find each other."""
+    return [key for key in map(key_of, overrides) if key in OWN_KEYS]
+
+
+def of_run(
+    conf: Conf,
+    overrides: Sequence[str],
+    directory: Path,
+    zookeeper: Address,
+    pacemakers: Sequence[Address],
+) -> Conf:
+    """Return what the processes of a run read.
 
     Parameters
     ----------
@@ -68,33 +84,25 @@ def of_servers(conf: Conf, overrides: Sequence[str], directory: Path) -> Conf:
         as the user gave it, and to nobody else.
     directory
         The run's own folder.
+    zookeeper, pacemakers
+        Where the servers listen. Each Pacemaker is told its port by its command.
     """
-    given = [key_of(override) for override in overrides]
+    keys = [key_of(override) for override in overrides]
     values = {key: None for key in GIVEN_KEYS if not conf.is_override(key)}
-    return for_a_file(conf.without_unknown(given)).with_values(
+    return for_a_file(conf.without_unknown(keys)).with_values(
         values
         | {
             "storm.local.dir": str(directory),
-            "storm.zookeeper.port": 0,
+            "storm.zookeeper.servers": [zookeeper.host],
+            "storm.zookeeper.port": zookeeper.port,
             "storm.zookeeper.ssl.enable": False,
-            "pacemaker.port": 0,
-            "pacemaker.bind.host": "127.0.0.1",
+            "storm.cluster.state.store": PACEMAKER_STATE,
+            "pacemaker.servers": [str(address) for address in pacemakers],
+            "pacemaker.bind.host": pacemakers[0].host,
             # One port cannot be that of two Pacemakers.
             _METRICS_PORT: None if conf[_METRICS_PORT] is None else 0,
             "pacemaker.metrics.bind.host": None,
             _TABLES: str(tables_folder(conf, directory)),
             "pipeline.checkpoint.dir": None,
-        }
-    )
-
-
-def of_cluster(servers_conf: Conf, zookeeper: Address, pacemakers: Sequence[str]) -> Conf:
-    """Return what the worker and the pipeline read: the same, with where the servers are."""
-    return servers_conf.with_values(
-        {
-            "storm.zookeeper.servers": [zookeeper.host],
-            "storm.zookeeper.port": zookeeper.port,
-            "storm.cluster.state.store": PACEMAKER_STATE,
-            "pacemaker.servers": list(pacemakers),
         }
     )
