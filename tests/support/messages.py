@@ -11,8 +11,6 @@ from stormkeeper.pacemaker.wire import (
     ChangesRequest,
     Message,
     Pulse,
-    Scan,
-    ScanRequest,
 )
 from support.vectors import load
 
@@ -84,13 +82,11 @@ members = st.one_of(
         {"changes_request": st.builds(ChangesRequest, texts, i64s, i32s, st.none() | texts)}
     ),
     st.fixed_dictionaries({"changes": changes}),
-    st.fixed_dictionaries({"scan_request": st.builds(ScanRequest, texts, st.none() | texts, i32s)}),
-    st.fixed_dictionaries({"scan": st.builds(Scan, texts, i64s, change_lists, st.booleans())}),
 )
 #: Any message that can be encoded, whether or not it makes sense.
 messages = st.builds(
     lambda kind, message_id, member: Message(kind, message_id, **member),
-    st.integers(0, 18) | st.sampled_from(range(100, 108)) | i32s,
+    st.integers(0, 18) | st.sampled_from(range(100, 110)) | i32s,
     st.none() | i32s,
     members,
 )

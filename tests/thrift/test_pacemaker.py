@@ -5,11 +5,10 @@ import pytest
 from stormkeeper.thrift.pacemaker import (
     Change,
     Changes,
+    ChangesRequest,
     HBMessage,
     HBMessageData,
     HBServerMessageType,
-    Scan,
-    ScanRequest,
     ServerInfo,
 )
 from stormkeeper.thrift.reader import decode
@@ -55,12 +54,11 @@ def test_control_messages_hold_their_code():
 
 def test_our_extensions_stay_out_of_storms_ids():
     ours = [member for member in HBServerMessageType if member > 18]
-    assert ours == list(range(100, 108))
+    assert ours == [100, 101, 104, 105, 106, 107]
     pulses = [Change("/a", None, 9, 5)]
     for kind, data in [
         (101, HBMessageData(changes=Changes("i", 9, pulses, False, False, 9))),
-        (102, HBMessageData(scan_request=ScanRequest("/a", None, 3))),
-        (103, HBMessageData(scan=Scan("i", 9, pulses, False))),
+        (100, HBMessageData(changes_request=ChangesRequest("/a", 3, 0))),
     ]:
         message = HBMessage(HBServerMessageType(kind), data, 3)
         assert decode(HBMessage, encode(message)) == message

@@ -15,8 +15,6 @@ __all__ = [
     "HBPulse",
     "HBRecords",
     "HBServerMessageType",
-    "Scan",
-    "ScanRequest",
     "ServerInfo",
 ]
 
@@ -42,8 +40,6 @@ class HBServerMessageType(IntEnum):
     NOT_AUTHORIZED = 18
     CHANGES = 100
     CHANGES_RESPONSE = 101
-    SCAN = 102
-    SCAN_RESPONSE = 103
     HELD = 104
     HELD_RESPONSE = 105
     DELETED = 106
@@ -93,19 +89,6 @@ class Changes(TPayload):
         next_after: int,
     ) -> None: ...
 
-class ScanRequest(TPayload):
-    path: str
-    after: str | None
-    limit: int
-    def __init__(self, path: str, after: str | None, limit: int) -> None: ...
-
-class Scan(TPayload):
-    instance: str
-    revision: int
-    pulses: list[Change]
-    more: bool
-    def __init__(self, instance: str, revision: int, pulses: list[Change], more: bool) -> None: ...
-
 class HBMessageData(TPayload):
     path: str | None
     pulse: HBPulse | None
@@ -115,8 +98,6 @@ class HBMessageData(TPayload):
     message_blob: bytes | None
     changes_request: ChangesRequest | None
     changes: Changes | None
-    scan_request: ScanRequest | None
-    scan: Scan | None
     def __init__(
         self,
         path: str | None = None,
@@ -127,8 +108,6 @@ class HBMessageData(TPayload):
         message_blob: bytes | None = None,
         changes_request: ChangesRequest | None = None,
         changes: Changes | None = None,
-        scan_request: ScanRequest | None = None,
-        scan: Scan | None = None,
     ) -> None: ...
 
 class HBMessage(TPayload):

@@ -25,8 +25,7 @@ enum HBServerMessageType {
 
   CHANGES = 100
   CHANGES_RESPONSE = 101
-  SCAN = 102
-  SCAN_RESPONSE = 103
+  // 102 and 103 were used once, and stay free.
   // What is held for exactly a path: Changes with its pulse, or its tombstone, or nothing.
   HELD = 104
   HELD_RESPONSE = 105
@@ -78,24 +77,6 @@ struct Changes {
   6: required i64 next_after
 }
 
-// Asks for the pulses at and below `path` in the order of their paths, segment by segment, from
-// behind `after`, the last path of the page before; at most `limit` of them (0 or less: as many as
-// the server allows).
-struct ScanRequest {
-  1: required string path
-  2: optional string after
-  3: required i32 limit
-}
-
-// The answer, in path order. `revision` is the server's newest; `more`: it was cut, and goes on
-// behind its last path.
-struct Scan {
-  1: required string instance
-  2: required i64 revision
-  3: required list<Change> pulses
-  4: required bool more
-}
-
 // There is no member 6. A message_blob carries the tokens of authentications: its value is in no repr.
 union HBMessageData {
   1: string path
@@ -106,8 +87,6 @@ union HBMessageData {
   7: binary message_blob (secret = "true")
   100: ChangesRequest changes_request
   101: Changes changes
-  102: ScanRequest scan_request
-  103: Scan scan
 }
 
 // An answer to a message without message_id says -1; a request that has none leaves it out.

@@ -7,18 +7,13 @@ from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.client.conversations import (
     copies_below,
     copy_of,
-    pulses_below,
     single,
 )
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.wire import (
-    Change,
     Changes,
     Message,
-    MessageType,
-    Pulse,
-    Scan,
 )
 from support.conversing import Clock, Java, Ours, hold
 
@@ -102,53 +97,6 @@ def test_a_java_pacemaker_is_walked(clock):
         path: details for path, details in JAVA.items() if path != "/ab"
     }
     assert all(copy.received is None for copy in found.values())
-
-
-def scanned(pages):
-    """Return the answers of a server that gives all pulses only in these pages."""
-    pages = iter(pages)
-
-    def reply(message):
-        if message.type == MessageType.GET_ALL_PULSE_FOR_PATH:
-            return Message(message.type + 1, 0)
-        assert message.type == MessageType.SCAN
-        return Message(message.type + 1, 0, scan=next(pages))
-
-    return reply
-
-
-def page_of(*names, more=False):
-    return Scan("i", 9, [Change(name, b"1", 1, 0) for name in names], more)
-
-
-def test_all_pulses_come_at_once_where_they_fit_a_frame():
-    records = [Pulse("/a", b"1")]
-    found, rounds = hold(pulses_below("/"), lambda _: Message(7, 0, records=records))
-    assert (found, rounds) == (records, 1)
-
-
-def test_all_pulses_come_in_pages_where_they_do_not():
-    asked = []
-    pages = scanned([page_of("/a", "/b", more=True), page_of("/c", more=True), page_of()])
-
-    def reply(message):
-        asked.append(message.scan_request and message.scan_request.after)
-        return pages(message)
-
-    found, _ = hold(pulses_below("/"), reply)
-    assert [pulse.id for pulse in found] == ["/a", "/b", "/c"]
-    assert asked == [None, None, "/b", "/c"]
-
-
-def test_pages_that_do_not_go_on_are_the_servers_fault():
-    for pages in ([page_of(more=True)], [page_of("/a", more=True)] * 2):
-        with pytest.raises(RemoteProtocolError, match="more pulses behind"):
-            hold(pulses_below("/"), scanned(pages))
-
-
-def test_all_pulses_of_a_java_pacemaker_are_walked_to():
-    found, _ = hold(pulses_below("/a"), Java(JAVA))
-    assert dict(found) == {path: details for path, details in JAVA.items() if path != "/ab"}
 
 
 def test_the_copy_of_a_path_takes_one_request_whatever_is_below_it(clock):

@@ -22,7 +22,7 @@ def test_the_example_runs(capsys):
         exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
     shown = capsys.readouterr().out
     assert "/workerbeats/wc-1-1/node-6700 5 0." in shown
-    assert "1 pulses of" in shown
+    assert "1 changes of" in shown
 
 
 def test_the_example_of_a_program_that_beats_runs():
@@ -33,9 +33,9 @@ def test_the_example_of_a_program_that_beats_runs():
         found = []
         for server in (one, other):
             with single.PacemakerClient(server.address) as reader:
-                found += reader.all_pulses("/workerbeats")
+                found += reader.changes("/workerbeats").changes
     (pulse,) = found
-    assert f"storm heartbeats get {pulse.id}`" in PAGE
+    assert f"storm heartbeats get {pulse.path}`" in PAGE
     heartbeat = deserialize(ClusterWorkerHeartbeat, pulse.details)
     (stats,) = heartbeat.executor_stats.values()
     assert stats.emitted == {":all-time": {"default": 200}}

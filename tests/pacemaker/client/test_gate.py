@@ -23,7 +23,7 @@ def test_storms_own_requests_pass_and_ask_nothing():
 
 
 def test_the_first_of_an_extension_asks_and_all_wait():
-    gate, calls = ExtensionGate(), [call(MessageType.CHANGES), call(MessageType.SCAN)]
+    gate, calls = ExtensionGate(), [call(MessageType.CHANGES), call(MessageType.HELD)]
     assert [gate.verdict(one) for one in calls] == [Verdict.ASK, Verdict.HOLD]
     gate.told(told(TOLD_CHANGES))
     assert gate.release() == calls
@@ -77,5 +77,5 @@ def test_calls_that_ended_meanwhile_are_not_held():
 
 def test_the_question_and_the_error():
     assert question(1.0).path == "/.stormkeeper"
-    assert "p:1 has not told" in str(unsupported("p:1", call(MessageType.SCAN)))
-    assert "'scan'" in str(unsupported("p:1", call(MessageType.SCAN)))
+    assert "p:1 has not told" in str(unsupported("p:1", call(MessageType.HELD)))
+    assert "'held'" in str(unsupported("p:1", call(MessageType.HELD)))

@@ -18,7 +18,7 @@ from stormkeeper.errors import (
     PacemakerUnavailableError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
+from stormkeeper.pacemaker.wire import Message, MessageType
 from support.leaks import nothing_left_behind
 from support.pacemaker import PacemakerProcess, nobody
 from support.proxy import Proxy
@@ -62,15 +62,9 @@ def test_a_pulse_is_stored_found_listed_and_deleted(client):
     assert not client.exists("/a")
     assert client.children("/a") == ["b", "c"]
     assert client.children("/nowhere") == []
-    assert sorted(client.all_pulses("/a")) == [Pulse("/a/b", b"two"), Pulse("/a/c", b"")]
     client.delete_pulse("/a/b")
     assert client.children("/a") == ["c"]
     client.delete_path("/a")
-    assert client.children("/") == []
-
-
-def test_create_path_stores_nothing(client):
-    client.create_path("/a")
     assert client.children("/") == []
 
 
@@ -103,32 +97,6 @@ def test_a_pulse_of_megabytes_goes_both_ways(client):
     details = Random(1).randbytes(9_000_000)
     client.send_pulse("/large", details)
     assert client.get_pulse("/large") == details
-
-
-def test_a_scan_gives_every_pulse_once_in_pages_in_the_order_of_paths(client):
-    store = {f"/w/wc-{n % 3}/node-{n:03}": b"%d" % n for n in range(25)}
-    for path, details in store.items():
-        client.send_pulse(path, details)
-    client.send_pulse("/elsewhere", b"x")
-    pages = list(client.scan("/w", limit=10))
-    assert [len(page.pulses) for page in pages] == [10, 10, 5]
-    assert [page.more for page in pages] == [True, True, False]
-    pulses = [pulse for page in pages for pulse in page.pulses]
-    assert [pulse.path for pulse in pulses] == sorted(store)
-    assert {pulse.path: pulse.details for pulse in pulses} == store
-    assert len({page.instance for page in pages}) == 1
-    assert [page.pulses for page in client.scan("/nothing")] == [[]]
-
-
-def test_all_pulses_are_given_though_they_fit_no_frame(client):
-    store = {f"/w/{n}": bytes([n]) * 1_000_000 for n in range(12)}
-    for path, details in store.items():
-        client.send_pulse(path, details)
-    assert dict(client.all_pulses("/w")) == store
-    client.delete_path("/")
-
-
-# --- many threads ---------------------------------------------------------------------------------
 
 
 def test_64_threads_on_one_connection_get_the_answers_to_their_own_questions(client):

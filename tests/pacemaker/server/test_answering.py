@@ -13,7 +13,6 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
-    ScanRequest,
     decode,
     encode,
 )
@@ -171,7 +170,7 @@ def test_the_reserved_path_tells_who_the_server_is(desk):
     pulse = desk.ask(MessageType.GET_PULSE, path=RESERVED_PATH).pulse
     info = deserialize(ServerInfo, pulse.details)
     assert pulse.id == RESERVED_PATH
-    assert info.extensions == ["changes", "scan", "held", "deleted"]
+    assert info.extensions == ["changes", "held", "deleted"]
     numbers = [info.uptime_ms, info.horizon_ms, info.revision, info.keys]
     assert [info.instance, info.version, *numbers] == ["instance", "0.1.0", 1, 2, 3, 4]
     assert [info.pulses_received, info.connections] == [5, 6]
@@ -228,7 +227,7 @@ def test_changes_are_paged_within_a_frame():
     assert [(change.path, change.details) for change in page.changes] == [("/07", None)]
 
 
-REQUESTS = [kind for kind in MessageType if kind.value in (*range(0, 15, 2), 100, 102)]
+REQUESTS = [kind for kind in MessageType if kind.value in (*range(0, 15, 2), 100, 104, 106)]
 
 
 def about(kind, path):
@@ -237,8 +236,6 @@ def about(kind, path):
         return {"pulse": Pulse(path, b"x")}
     if kind is MessageType.CHANGES:
         return {"changes_request": ChangesRequest(path, 0, 0, None)}
-    if kind is MessageType.SCAN:
-        return {"scan_request": ScanRequest(path, None, 0)}
     return {"path": path}
 
 
@@ -310,31 +307,6 @@ def test_many_small_pulses_in_many_directories_fill_the_store_too():
     for path in paths[:10]:
         desk.ask(MessageType.DELETE_PATH, path=path)
     desk.send(paths[20], b"")
-
-
-def test_a_scan_is_paged_in_path_order():
-    desk = Desk(max_size=1_000)
-    paths = ["", "/a", "/a/b", "/a/b/c", "/a!", "/b", *(f"/c/{n:02}" for n in range(20))]
-    for n, path in enumerate(reversed(paths)):
-        desk.now = n
-        desk.send(path, bytes(100))
-    desk.now = 30.0
-    seen, after, more = [], None, True
-    while more:
-        request = ScanRequest("/", after, 0)
-        page = desk.ask(MessageType.SCAN, scan_request=request).scan
-        assert 1 <= len(page.pulses) <= 7
-        assert (page.instance, page.revision) == ("instance", len(paths))
-        seen += page.pulses
-        after, more = page.pulses[-1].path, page.more
-    assert [pulse.path for pulse in seen] == paths
-    assert all(pulse.age_ms == (31 - pulse.revision) * 1000 for pulse in seen)
-    page = desk.ask(MessageType.SCAN, scan_request=ScanRequest("/a/", "/a/b", 0)).scan
-    assert [pulse.path for pulse in page.pulses] == ["/a/b/c"]
-    page = desk.ask(MessageType.SCAN, scan_request=ScanRequest("/c", None, 2)).scan
-    assert ([pulse.path for pulse in page.pulses], page.more) == (["/c/00", "/c/01"], True)
-    with pytest.raises(RequestRefusedError, match="segments"):
-        desk.ask(MessageType.SCAN, scan_request=ScanRequest("/c", "/" * 100, 2))
 
 
 def test_an_answer_that_does_not_fit_a_frame_is_refused():

@@ -20,7 +20,6 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
-    ScanRequest,
     encode,
 )
 from support.engines import ENGINES, Rig
@@ -59,14 +58,6 @@ bulk = st.one_of(
         paths,
         revisions,
         st.integers(-1, 5),
-    ),
-    st.builds(
-        lambda n, path, limit: Message(
-            MessageType.SCAN, n, scan_request=ScanRequest(path, None, limit)
-        ),
-        message_ids,
-        paths,
-        st.integers(1, 5),
     ),
 )
 

@@ -98,7 +98,7 @@ def test_what_is_short():
     kinds = {payload[6] for payload in SHORT}
     assert int(MessageType.SEND_PULSE) in kinds
     assert int(MessageType.SASL_MESSAGE_TOKEN) in kinds
-    for kind in ("GET_ALL_PULSE_FOR_PATH", "GET_ALL_NODES_FOR_PATH", "DELETE_PATH", "SCAN"):
+    for kind in ("GET_ALL_PULSE_FOR_PATH", "GET_ALL_NODES_FOR_PATH", "DELETE_PATH", "CHANGES"):
         assert int(MessageType[kind]) not in kinds
 
 

@@ -23,8 +23,6 @@ def test_a_pulse_too_large_for_any_answer_is_left_out(store):
     store.put(b"/small", b"")
     page = store.changes(b"/", max_bytes=5_000)
     assert (paths(page), page.more, page.next) == ([b"/small"], False, 2)
-    page = store.scan(b"/", max_bytes=5_000)
-    assert (paths(page), page.more) == ([b"/small"], False)
 
 
 @pytest.mark.parametrize("path", [b"/", b"/a"])
@@ -39,12 +37,6 @@ def test_pages_have_about_a_mebibyte_and_a_larger_pulse_is_one_of_its_own(store,
         found.append([int(entry.path[3:]) for entry in page.entries])
         after, more = page.next, page.more
     assert found == expected
-    found, after, more = [], None, True
-    while more:
-        page = store.scan(path, after)
-        found.append([int(entry.path[3:]) for entry in page.entries])
-        after, more = page.entries[-1].path, page.more
-    assert found == expected
 
 
 def test_a_page_that_is_just_full_is_the_last(store):
@@ -53,8 +45,6 @@ def test_a_page_that_is_just_full_is_the_last(store):
     assert store.changes(b"/", limit=3).more is False
     page = store.changes(b"/", limit=2)
     assert (page.more, page.next) == (True, page.entries[-1].revision)
-    assert store.scan(b"/", limit=3).more is False
-    assert store.scan(b"/", limit=2).more is True
 
 
 def test_one_page_looks_at_a_bounded_part_and_the_next_goes_on(store, monkeypatch):

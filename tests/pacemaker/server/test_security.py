@@ -23,7 +23,6 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
-    ScanRequest,
     encode,
 )
 from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
@@ -51,7 +50,6 @@ READS = {
     "GET_ALL_PULSE_FOR_PATH": {"path": "/workerbeats"},
     "GET_ALL_NODES_FOR_PATH": {"path": "/workerbeats"},
     "CHANGES": {"changes_request": ChangesRequest("/", 0, 0, None)},
-    "SCAN": {"scan_request": ScanRequest("/", None, 0)},
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stormkeeper.pacemaker.server.directory import Census
 from stormkeeper.pacemaker.server.limits import LimitError, Limits
 from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.wire.page_encoding import encode_changes, encode_scan
+from stormkeeper.pacemaker.wire.page_encoding import encode_changes
 from support.indexes import INDEXES
 
 paths = st.lists(st.sampled_from([b"", b"a", b"a!", b"b"]), min_size=1, max_size=3).map(b"/".join)
@@ -69,42 +69,6 @@ class Follower:
         return page.more
 
 
-class Scanner:
-    """Scans a subtree once, then goes on as a follower of what changed since it began."""
-
-    def __init__(self, store, path, limit, max_bytes):
-        self.path, self.limit, self.max_bytes = path, limit, max_bytes
-        self.instance = store.instance
-        self.began = store.revision
-        self.after, self.found, self.is_done = None, {}, False
-        #: Paths that have held a pulse since the first page.
-        self.stayed = {entry.path for entry in store.pulses(path)}
-
-    def read(self, store):
-        page = store.scan(self.path, self.after, self.limit, max_bytes=self.max_bytes)
-        assert page.revision == store.revision
-        for entry in page.entries:
-            assert is_within(entry.path, self.path)
-            assert self.after is None or segments(entry.path) > segments(self.after)
-            self.after = entry.path
-            self.found[entry.path] = (entry.details, entry.changed)
-        assert page.entries or not page.more
-        assert len(page.entries) <= self.limit or self.limit <= 0
-        frame = encode_scan(
-            1, store.instance, page.revision, page.entries, page.now, more=page.more
-        )
-        assert len(frame) - 4 <= self.max_bytes
-        self.is_done = not page.more
-        return page.more
-
-    def follow(self):
-        follower = Follower(self.path, self.limit, self.max_bytes)
-        follower.after, follower.instance = self.began, self.instance
-        # From revision 0 everything is read anew.
-        follower.picture = self.found if self.began else {}
-        return follower
-
-
 class Clock:
     now = 1000.0
 
@@ -122,14 +86,12 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.readers = []
-        self.scanners = []
         self.new_store("i")
 
     def new_store(self, instance):
         self.store = PulseStore(self.implementation(), instance, self.clock, LIMITS)
         self.model = {}
         self.received = 0
-        self.scanners = []
         self.doomed_before = float("-inf")
 
     @initialize(path=prefixes)
@@ -139,12 +101,9 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(path=prefixes, limit=st.integers(-1, 4), max_bytes=st.sampled_from([160, 200, 10_000]))
     def a_reader_comes(self, path, limit, max_bytes):
         self.readers = [*self.readers[-4:], Follower(path, limit, max_bytes)]
-        self.scanners = [*self.scanners[-2:], Scanner(self.store, path, limit, max_bytes)]
 
     def remove(self, path):
         del self.model[path]
-        for scanner in self.scanners:
-            scanner.stayed.discard(path)
 
     @rule(writes=st.lists(st.tuples(st.sampled_from("ppdDte"), prefixes, values), max_size=6))
     def write(self, writes):
@@ -205,18 +164,6 @@ class StoreMachine(RuleBasedStateMachine):
         for number in which:
             self.readers[number % len(self.readers)].read(self.store)
 
-    @rule(which=st.lists(st.integers(0, 2), max_size=4))
-    def scanners_read_a_page(self, which):
-        for number in which:
-            if number < len(self.scanners) and not self.scanners[number].is_done:
-                self.scanners[number].read(self.store)
-                self.a_scan_that_is_done_has_missed_nothing(self.scanners[number])
-
-    def a_scan_that_is_done_has_missed_nothing(self, scanner):
-        if scanner.is_done:
-            assert scanner.stayed <= scanner.found.keys()
-            self.catch_up(scanner.follow())
-
     @rule(number=st.integers(0, 5))
     def a_reader_catches_up(self, number):
         self.catch_up(self.readers[number % len(self.readers)])
@@ -238,10 +185,6 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self):
         for number in range(len(self.readers)):
             self.a_reader_catches_up(number)
-        for scanner in self.scanners:
-            while not scanner.is_done:
-                scanner.read(self.store)
-            self.a_scan_that_is_done_has_missed_nothing(scanner)
 
     @invariant()
     def counters_are_true(self):
@@ -317,9 +260,6 @@ def test_a_very_long_path_is_as_good_as_any(index):
     assert store.get(path) == b"deep"
     assert store.children(b"/s" * 19_999) == [b"s"]
     assert [entry.path for entry in store.changes(b"/s").entries] == [path, b"/s/s"]
-    assert [entry.path for entry in store.scan(b"/s", b"/s/s").entries] == [path]
-    assert [entry.path for entry in store.scan(b"/s", b"/s" * 19_999).entries] == [path]
-    assert [entry.path for entry in store.scan(b"/s", path).entries] == []
     assert store.delete(path)
     assert store.children(b"/s/s") == []
     store.put(path, b"again")
@@ -395,8 +335,6 @@ def test_cost_follows_the_answer_not_the_store():
     for operation in [
         lambda store: store.children(b"/workerbeats/t1"),
         lambda store: list(store.pulses(b"/workerbeats/t1")),
-        lambda store: store.scan(b"/workerbeats/t1"),
-        lambda store: store.scan(b"/", b"/workerbeats/t1/n50", 50),
         lambda store: store.changes(b"/", store.revision - 50),
         lambda store: store.changes(b"/workerbeats/t0"),
         lambda store: store.changes(b"/workerbeats/none"),

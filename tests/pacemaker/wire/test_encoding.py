@@ -10,13 +10,12 @@ from stormkeeper.pacemaker.wire.encoding import (
     CHANGES_OVERHEAD,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
-    SCAN_OVERHEAD,
     encode,
     encode_acknowledgement,
     encode_exists_answer,
     encode_pulse_answer,
 )
-from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse, Scan
+from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse
 from support.messages import i32s, messages, pulses, texts, values
 
 
@@ -72,7 +71,4 @@ def test_the_overheads_add_up(pulses, instance):
     changes = [Change(pulse.id, pulse.details, 1, 1) for pulse in pulses]
     page = encode(Message(101, 1, changes=Changes(instance, 1, changes, True, True, 1)))
     wrapping = CHANGES_OVERHEAD + len(instance.encode())
-    assert len(page) - 4 == wrapping + sum(text) + CHANGE_OVERHEAD * len(changes)
-    page = encode(Message(103, 1, scan=Scan(instance, 1, changes, True)))
-    wrapping = SCAN_OVERHEAD + len(instance.encode())
     assert len(page) - 4 == wrapping + sum(text) + CHANGE_OVERHEAD * len(changes)

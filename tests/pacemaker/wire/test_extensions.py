@@ -59,7 +59,6 @@ def test_any_bytes_are_read_or_refused(data):
 def test_only_our_types_need_an_extension():
     assert extension_of(MessageType.GET_PULSE) is None
     assert extension_of(MessageType.CHANGES) == "changes"
-    assert extension_of(MessageType.SCAN) == "scan"
     assert extension_of(MessageType.HELD) == "held"
     assert extension_of(MessageType.DELETED) == "deleted"
     with pytest.raises(LocalProtocolError, match="150"):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Change, Changes, Message, Scan, decode, encode, page_decoding
+from stormkeeper.pacemaker.wire import Change, Changes, Message, decode, encode, page_decoding
 from support.messages import change_lists
 
 
@@ -18,12 +18,9 @@ def read(payload):
         return str(error)
 
 
-@given(change_lists, st.booleans(), st.data())
-def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, is_scan, data):
-    if is_scan:
-        message = Message(103, 1, scan=Scan("i", 1, changes, False))
-    else:
-        message = Message(101, 1, changes=Changes("i", 1, changes, False, False, 2))
+@given(change_lists, st.data())
+def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
+    message = Message(101, 1, changes=Changes("i", 1, changes, False, False, 2))
     payload = bytearray(encode(message)[4:])
     for _ in range(data.draw(st.integers(0, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -37,6 +34,8 @@ def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, is_scan, d
 @pytest.mark.parametrize("details", [b"v", None])
 def test_what_our_servers_write_has_the_exact_shape(details):
     change = Change("/a\u6e2c", details, 7, 8)
-    payload = encode(Message(103, 1, scan=Scan("i", 1, [change, change], False)))[4:]
+    payload = encode(Message(101, 1, changes=Changes("i", 1, [change, change], False, False, 7)))[
+        4:
+    ]
     with patch.object(page_decoding, "_read_change", side_effect=AssertionError):
-        assert decode(payload).scan.pulses == [change, change]
+        assert decode(payload).changes.changes == [change, change]

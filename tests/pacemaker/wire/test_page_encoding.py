@@ -5,12 +5,11 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.wire import Change, Changes, Message, Pulse, Scan, encode
+from stormkeeper.pacemaker.wire import Change, Changes, Message, Pulse, encode
 from stormkeeper.pacemaker.wire.page_encoding import (
     encode_changes,
     encode_nodes,
     encode_records,
-    encode_scan,
 )
 from support.messages import i32s, i64s, texts, values
 
@@ -44,8 +43,6 @@ def said(kept):
 
 @given(i32s, texts, i64s, entries, st.booleans(), st.booleans(), i64s)
 def test_pages(message_id, instance, revision, kept, more, reset, next_after):
-    message = Message(103, message_id, scan=Scan(instance, revision, said(kept), more))
-    assert encode_scan(message_id, instance, revision, kept, NOW, more=more) == encode(message)
     changes = Changes(instance, revision, said(kept), more, reset, next_after)
     frame = encode_changes(
         message_id, instance, revision, kept, NOW, more=more, reset=reset, next_after=next_after

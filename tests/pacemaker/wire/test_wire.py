@@ -14,8 +14,6 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
-    Scan,
-    ScanRequest,
     decode,
     encode,
 )
@@ -94,13 +92,6 @@ def _to_thrift(message):
             [thrift.Change(*change) for change in message.changes.changes],
             *message.changes[3:],
         ),
-        "scan_request": message.scan_request and thrift.ScanRequest(*message.scan_request),
-        "scan": message.scan
-        and thrift.Scan(
-            *message.scan[:2],
-            [thrift.Change(*change) for change in message.scan.pulses],
-            message.scan.more,
-        ),
     }
     member = {
         name: value
@@ -116,7 +107,6 @@ def _from_thrift(message):
     pulse = lambda value: Pulse(value.id, value.details)  # noqa: E731
     change = lambda c: Change(c.path, c.details, c.revision, c.age_ms)  # noqa: E731
     request, changes = data.changes_request, data.changes
-    asked, scan = data.scan_request, data.scan
     return Message(
         message.type,
         message.message_id,
@@ -137,6 +127,4 @@ def _from_thrift(message):
             changes.reset,
             changes.next_after,
         ),
-        scan_request=asked and ScanRequest(asked.path, asked.after, asked.limit),
-        scan=scan and Scan(scan.instance, scan.revision, list(map(change, scan.pulses)), scan.more),
     )

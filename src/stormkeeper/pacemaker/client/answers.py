@@ -22,7 +22,6 @@ _MEMBER_DUE: Final[dict[int, str | None]] = {
     MessageType.DELETE_PATH: None,
     MessageType.DELETE_PULSE_ID: None,
     MessageType.CHANGES: "changes",
-    MessageType.SCAN: "scan",
     MessageType.HELD: "changes",
     MessageType.DELETED: "nodes",
 }
@@ -52,8 +51,7 @@ _DEEDS: Final = {
     MessageType.DELETE_PATH: "delete all below",
     MessageType.DELETE_PULSE_ID: "delete",
     MessageType.CHANGES: "read what changed below",
-    MessageType.SCAN: "read all below",
-    MessageType.HELD: "list",
+    MessageType.HELD: "read",
     MessageType.DELETED: "list deletions below",
 }
 
@@ -69,8 +67,6 @@ def subject(message: Message) -> str:
         return message.pulse.id
     if message.changes_request is not None:
         return message.changes_request.path
-    if message.scan_request is not None:
-        return message.scan_request.path
     return message.path or ""
 
 

@@ -17,9 +17,6 @@ from stormkeeper.pacemaker.wire import (
     ChangesRequest,
     Message,
     MessageType,
-    Pulse,
-    Scan,
-    ScanRequest,
 )
 
 T = TypeVar("T")
@@ -147,40 +144,6 @@ def _copies(page: Changes, server: Address, now: float) -> list[tuple[str, Copy]
         (change.path, Copy(server, change.details, now - change.age_ms / 1000))
         for change in page.changes
     ]
-
-
-def pulses_below(path: str) -> Conversation[list[Pulse]]:
-    """Read every pulse at and below `path`, in whichever way the server has.
-
-    All at once; in pages, from a server of ours that holds more than a frame takes; one by one,
-    from a Java Pacemaker.
-    """
-    answer = yield from single(Message(MessageType.GET_ALL_PULSE_FOR_PATH, path=path))
-    if answer.records is not None:
-        return answer.records
-    found: dict[str, bytes] = {}
-    after: str | None = None
-    try:
-        while True:
-            page = yield from scan_page(path, after)
-            found.update({p.path: p.details for p in page.pulses if p.details is not None})
-            if not page.more:
-                break
-            after = page.pulses[-1].path
-    except UnsupportedExtensionError:
-        found = yield from walk(path)
-    return [Pulse(at, details) for at, details in found.items()]
-
-
-def scan_page(path: str, after: str | None, limit: int = 0) -> Conversation[Scan]:
-    """Ask for the pulses at and below `path` whose paths come behind `after`."""
-    request = ScanRequest(path, after, limit)
-    page = (yield from single(Message(MessageType.SCAN, scan_request=request))).scan
-    if page is None:
-        raise AssertionError("the exchange lets no answer without its scan through")
-    if page.more and (not page.pulses or page.pulses[-1].path == after):
-        raise RemoteProtocolError(f"there are more pulses behind {after}, and the page has none")
-    return page
 
 
 def walk(path: str) -> Conversation[dict[str, bytes]]:

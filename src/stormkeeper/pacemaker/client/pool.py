@@ -201,10 +201,6 @@ class PacemakerPool:
         """Store `details` as the newest pulse of `path` on one server."""
         self._write(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)), path)
 
-    def create_path(self, path: str) -> None:
-        """Do nothing, at a server: paths come to be with their pulses."""
-        self._write(Message(MessageType.CREATE_PATH, path=path), None)
-
     def _write(self, message: Message, pulse_path: str | None) -> None:
         try:
             self._writer.write(message, pulse_path)
@@ -275,10 +271,6 @@ class PacemakerPool:
         """
         copies = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
         return newest_of_each(copies, time_secs_of, time.monotonic)
-
-    def all_pulses(self, path: str) -> list[Pulse]:
-        """Return the newest pulse of every path at and below `path`."""
-        return [Pulse(found, reading.details) for found, reading in self.readings(path).items()]
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Ask every server who it is.

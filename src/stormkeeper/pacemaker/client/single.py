@@ -25,7 +25,7 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call, Earlier
-from stormkeeper.pacemaker.client.conversations import Conversation, pulses_below, scan_page
+from stormkeeper.pacemaker.client.conversations import Conversation
 from stormkeeper.pacemaker.client.exchange import Exchange
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
@@ -38,7 +38,6 @@ from stormkeeper.pacemaker.wire import (
     Message,
     MessageType,
     Pulse,
-    Scan,
     encode,
 )
 from stormkeeper.pacemaker.wire.extensions import extension_of
@@ -278,39 +277,6 @@ class PacemakerClient:
         """Return the names directly below `path`, sorted; none if there is no such path."""
         return sorted(self.ask(Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)).nodes or [])
 
-    def all_pulses(self, path: str) -> list[Pulse]:
-        """Return the pulses at and below `path`, however many, from whichever Pacemaker.
-
-        A Java Pacemaker is asked for one after another, see `walk`. For very many, `scan` gives
-        them in pages.
-        """
-        return self._hold(pulses_below(path))
-
-    def scan(self, path: str, limit: int = 0) -> Iterator[Scan]:
-        """Yield the pulses at and below `path` in pages, in the order of their paths.
-
-        Paths may come and go meanwhile: a pulse that is there all the time is in one page.
-
-        Parameters
-        ----------
-        path
-            Root of the scan.
-        limit
-            Pulses in a page at most; 0 leaves it to the server.
-
-        Raises
-        ------
-        UnsupportedExtensionError
-            If the server has not told that it can do this; a Java Pacemaker cannot: `walk` it.
-        """
-        after: str | None = None
-        while True:
-            page = self._hold(scan_page(path, after, limit))
-            yield page
-            if not page.more:
-                return
-            after = page.pulses[-1].path
-
     def walk(self, path: str) -> Iterator[list[Pulse]]:
         """Yield the pulses at and below `path`, some at a time, in Storm's own verbs.
 
@@ -322,10 +288,6 @@ class PacemakerClient:
             pulses = steps.answered(self._ask_at_once(questions))
             if pulses:
                 yield pulses
-
-    def create_path(self, path: str) -> None:
-        """Do nothing, at the server: paths come to be with their pulses."""
-        self.ask(Message(MessageType.CREATE_PATH, path=path))
 
     def delete_path(self, path: str) -> None:
         """Delete every pulse at and below `path`."""

@@ -33,11 +33,10 @@ from stormkeeper.pacemaker.wire.page_encoding import (
     encode_changes,
     encode_nodes,
     encode_records,
-    encode_scan,
 )
 
 #: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
-EXTENSIONS: Final = ("changes", "scan", "held", "deleted")
+EXTENSIONS: Final = ("changes", "held", "deleted")
 
 _RESERVED: Final = RESERVED_PATH.encode()
 _BELOW_RESERVED: Final = _RESERVED + b"/"
@@ -58,7 +57,7 @@ _PIECE: Final = 100
 #: For an answer whose size is looked at when it is written.
 _ANY_SIZE: Final = 0x7FFFFFFF
 _NODES: Final = (MessageType.GET_ALL_NODES_FOR_PATH, MessageType.DELETED)
-_PAGES: Final = (MessageType.CHANGES, MessageType.SCAN, MessageType.HELD)
+_PAGES: Final = (MessageType.CHANGES, MessageType.HELD)
 
 
 class RequestRefusedError(NotAuthorizedError):
@@ -256,27 +255,18 @@ class Answerer:
         store = self._store
         if request.path is not None:
             return self._held(path, message_id)
-        if request.changes_request is not None:
-            _, revision, limit, instance = request.changes_request
-            page = store.changes(path, revision, limit, max_bytes=self._max_size, instance=instance)
-            return encode_changes(
-                message_id,
-                store.instance,
-                page.revision,
-                page.entries,
-                page.now,
-                more=page.more,
-                reset=page.reset,
-                next_after=page.next,
-            )
-        assert request.scan_request is not None
-        _, after, limit = request.scan_request
-        behind = None if after is None else _raw(after)
-        if behind is not None and store.index.entry(behind) is None:
-            store.limits.check_size(behind)
-        page = store.scan(path, behind, limit, max_bytes=self._max_size)
-        return encode_scan(
-            message_id, store.instance, page.revision, page.entries, page.now, more=page.more
+        assert request.changes_request is not None
+        _, revision, limit, instance = request.changes_request
+        page = store.changes(path, revision, limit, max_bytes=self._max_size, instance=instance)
+        return encode_changes(
+            message_id,
+            store.instance,
+            page.revision,
+            page.entries,
+            page.now,
+            more=page.more,
+            reset=page.reset,
+            next_after=page.next,
         )
 
     def _all_pulses(self, path: bytes) -> list[Entry] | None:
@@ -292,7 +282,7 @@ class Answerer:
 
 
 def _path_of(request: Message) -> str:
-    for asked in (request.pulse, request.changes_request, request.scan_request):
+    for asked in (request.pulse, request.changes_request):
         if asked is not None:
             return asked[0]
     return request.path or ""

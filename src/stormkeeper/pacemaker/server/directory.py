@@ -153,42 +153,24 @@ class Directory:
             names += [below.name for below in directories if below.name not in known]
         return names
 
-    def walk(self, after: Sequence[bytes] = ()) -> Iterator[Entry]:
-        """Iterate over the pulses here and below, in order; the tree must not change meanwhile.
-
-        Parameters
-        ----------
-        after
-            Segments below this directory: begin behind the pulse there, whether or not there is
-            one.
-        """
-        stack: list[Iterator[Entry | Directory]] = []
-        directory: Directory | None = self
-        for name in after:
-            if directory is None:
-                break
-            stack.append(directory._list_after(name))
-            directory = directory._child(name)
-        if directory is not None:
-            stack.append(directory._list_after(None))
+    def walk(self) -> Iterator[Entry]:
+        """Iterate over the pulses here and below, in order; the tree must not change meanwhile."""
+        stack = [self._in_order()]
         while stack:
             for item in stack[-1]:
                 if isinstance(item, Directory):
-                    stack.append(item._list_after(None))
+                    stack.append(item._in_order())
                     break
                 yield item
             else:
                 stack.pop()
 
-    def _list_after(self, name: bytes | None) -> Iterator["Entry | Directory"]:
-        """Iterate over the pulses and directories right here whose names come after `name`."""
-        leaves, directories = self._leaves, self._directories
+    def _in_order(self) -> Iterator["Entry | Directory"]:
+        """Iterate over the pulses and directories right here by their names."""
+        leaves = self._leaves
         prefix = leaves[0].path[: leaves[0].path.rfind(b"/") + 1] if leaves else b""
         leaf = 0
-        if name is not None:
-            directories = directories[bisect_right(directories, name, key=_NAME) :]
-            leaf = bisect_right(leaves, prefix + name, key=_PATH)
-        for directory in directories:
+        for directory in self._directories:
             end = bisect_right(leaves, prefix + directory.name, leaf, key=_PATH)
             for at in range(leaf, end):
                 yield leaves[at]

@@ -23,7 +23,6 @@ _VERBS: Final = (
     MessageType.DELETE_PATH,
     MessageType.DELETE_PULSE_ID,
     MessageType.CHANGES,
-    MessageType.SCAN,
     MessageType.HELD,
     MessageType.DELETED,
 )

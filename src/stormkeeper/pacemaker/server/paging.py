@@ -1,4 +1,4 @@
-"""Cuts what readers ask for into pages: changes by their revisions, pulses by their paths.
+"""Cuts the changes that readers ask for into pages, in the order of their revisions.
 
 The rules that hold here:
 
@@ -6,7 +6,7 @@ The rules that hold here:
   is a page of its own, as long as a frame can hold it; one that no frame can hold is left out.
 - The changes of a small part of a large store are looked for in that part, or among all changes:
   whichever is less.
-- A page of changes may end before it is full, should too much have been looked at in vain.
+- A page may end before it is full, should too much have been looked at in vain.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from stormkeeper.pacemaker.server.directory import Directory
 from stormkeeper.pacemaker.server.forgetting import Forgetting
 from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
-from stormkeeper.pacemaker.wire import CHANGE_OVERHEAD, CHANGES_OVERHEAD, SCAN_OVERHEAD
+from stormkeeper.pacemaker.wire import CHANGE_OVERHEAD, CHANGES_OVERHEAD
 
 #: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
@@ -41,8 +41,8 @@ class Page(NamedTuple):
     revision: int
     now: float
     more: bool
-    reset: bool = False
-    next: int = 0
+    reset: bool
+    next: int
 
 
 class Pager:
@@ -121,41 +121,16 @@ class Pager:
             next=index.revision if more_after is None else more_after,
         )
 
-    def scan(self, path: bytes, after: bytes | None, limit: int, max_bytes: int) -> Page:
-        """Read the pulses at and below `path` behind the path `after`; see `PulseStore`."""
-        if not 0 < limit <= MAX_CHANGES:
-            limit = MAX_CHANGES
-        largest = max_bytes - SCAN_OVERHEAD - self._overhead
-        room = min(largest, PAGE_BYTES)
-        entries: list[Entry] = []
-        more = False
-        for entry in self.pulses(path, after):
-            assert entry.details is not None
-            size = CHANGE_OVERHEAD + len(entry.path) + len(entry.details)
-            if size > largest:
-                continue
-            if entries and (size > room or len(entries) == limit):
-                more = True
-                break
-            room -= size
-            entries.append(entry)
-        return Page(entries, self._index.revision, self._clock(), more=more)
-
-    def pulses(self, path: bytes, after: bytes | None = None) -> Iterator[Entry]:
-        """Iterate over the pulses at and below `path`, in order, from behind the path `after`."""
+    def pulses(self, path: bytes) -> Iterator[Entry]:
+        """Iterate over the pulses at and below `path`, in order."""
         top = path.rstrip(b"/")
-        segments = top.split(b"/") if top else []
-        behind = [] if after is None else after.split(b"/")
-        is_within = after is not None and behind[: len(segments)] == segments
-        if after is not None and not is_within and behind > segments:
-            return
-        if top and not is_within:
+        if top:
             entry = self._index.entry(top)
             if entry is not None and entry.details is not None:
                 yield entry
-        directory = self._root.find(segments)
+        directory = self._root.find(top.split(b"/") if top else [])
         if directory is not None:
-            yield from directory.walk(behind[len(segments) :] if is_within else ())
+            yield from directory.walk()
 
     def _in_order(self, after: int) -> Iterator[Entry]:
         """Iterate over all entries newer than revision `after`."""

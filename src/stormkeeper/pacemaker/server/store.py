@@ -233,24 +233,3 @@ class PulseStore:
         """
         reset = instance not in (None, self.instance)
         return self._pager.changes(path, after, limit, max_bytes, reset=reset)
-
-    def scan(
-        self,
-        path: bytes,
-        after: bytes | None = None,
-        limit: int = 0,
-        *,
-        max_bytes: int = DEFAULT_MAX_SIZE,
-    ) -> Page:
-        """Return pulses at and below `path` in the order of their paths, segment by segment.
-
-        Parameters
-        ----------
-        path
-            Trailing slashes do not count; ``/`` is everything.
-        after
-            The last path of the page before, whether or not it still holds a pulse.
-        limit, max_bytes
-            As for `changes`.
-        """
-        return self._pager.scan(path, after, limit, max_bytes)

@@ -4,7 +4,8 @@ A frame is an i32 length N, big-endian, and N bytes: one ``HBMessage`` in Thrift
 ``HBMessage {1: i32 type, 2: HBMessageData data, 3: i32 message_id}``; ``HBMessageData`` is a union,
 of which a `Message` holds the one member that is set: ``{1: string path, 2: HBPulse pulse,
 3: bool boolval, 4: HBRecords records, 5: HBNodes nodes, 7: binary message_blob}`` as in Storm's
-``storm.thrift``, and our own ``{100: ChangesRequest, 101: Changes, 102: ScanRequest, 103: Scan}``.
+``storm.thrift``, and our own ``{100: ChangesRequest, 101: Changes}``
+(102 and 103 were used once, and stay free).
 
 Both sides of a connection use this module: it gathers the names of the ones beside it.
 """
@@ -15,7 +16,6 @@ from stormkeeper.pacemaker.wire.encoding import (
     CHANGES_OVERHEAD,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
-    SCAN_OVERHEAD,
     encode,
 )
 from stormkeeper.pacemaker.wire.framing import FrameSplitter
@@ -28,8 +28,6 @@ from stormkeeper.pacemaker.wire.messages import (
     Message,
     MessageType,
     Pulse,
-    Scan,
-    ScanRequest,
     check_request,
 )
 
@@ -41,7 +39,6 @@ __all__ = [
     "PULSE_OVERHEAD",
     "RECORDS_OVERHEAD",
     "RESERVED_PATH",
-    "SCAN_OVERHEAD",
     "Change",
     "Changes",
     "ChangesRequest",
@@ -49,8 +46,6 @@ __all__ = [
     "Message",
     "MessageType",
     "Pulse",
-    "Scan",
-    "ScanRequest",
     "check_request",
     "decode",
     "decode_request",

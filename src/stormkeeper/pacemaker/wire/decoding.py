@@ -37,8 +37,6 @@ from stormkeeper.pacemaker.wire.messages import (
 from stormkeeper.pacemaker.wire.page_decoding import (
     read_changes,
     read_changes_request,
-    read_scan,
-    read_scan_request,
 )
 
 #: Thrift values in one request. Ours have ten; ten thousand are some milliseconds of work, and
@@ -247,8 +245,6 @@ _MEMBERS: Final[dict[int, tuple[int, str, Callable[[BinaryReader], object]]]] = 
     7: (STRING, "blob", BinaryReader.binary),
     100: (STRUCT, "changes_request", read_changes_request),
     101: (STRUCT, "changes", read_changes),
-    102: (STRUCT, "scan_request", read_scan_request),
-    103: (STRUCT, "scan", read_scan),
 }
 _UNKNOWN_MEMBER: Final = (STOP, "", BinaryReader.boolean)
-_ANSWER_MEMBERS: Final = frozenset({4, 5, 101, 103})
+_ANSWER_MEMBERS: Final = frozenset({4, 5, 101})

@@ -24,8 +24,6 @@ from stormkeeper.pacemaker.wire.messages import (
     Message,
     MessageType,
     Pulse,
-    Scan,
-    ScanRequest,
 )
 
 # Headers of fields that follow each other in every message: (Thrift type, field id i16) each.
@@ -54,7 +52,6 @@ PULSE_OVERHEAD: Final = 15
 RECORDS_OVERHEAD: Final = 31
 CHANGE_OVERHEAD: Final = 37
 CHANGES_OVERHEAD: Final = 68
-SCAN_OVERHEAD: Final = 53
 
 
 def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
@@ -137,8 +134,6 @@ def _encode_data(message: Message) -> Sequence[bytes]:
         message.blob,
         message.changes_request,
         message.changes,
-        message.scan_request,
-        message.scan,
     )
     if others == _NONE_OF_THEM:
         if pulse is None:
@@ -154,7 +149,7 @@ def _encode_data(message: Message) -> Sequence[bytes]:
     return DATA_FIELD, *_encode_rare_member(message), _STOP
 
 
-_NONE_OF_THEM: Final = (None, None, None, None, None, None, None, None)
+_NONE_OF_THEM: Final = (None, None, None, None, None, None)
 
 
 def _encode_rare_member(message: Message) -> list[bytes]:
@@ -176,10 +171,6 @@ def _encode_rare_member(message: Message) -> list[bytes]:
         parts = [b"\x0c\x00\x64", *_encode_changes_request(message.changes_request)]
     elif message.changes is not None:
         parts = [b"\x0c\x00\x65", *_encode_changes(message.changes)]
-    elif message.scan_request is not None:
-        parts = [b"\x0c\x00\x66", *_encode_scan_request(message.scan_request)]
-    elif message.scan is not None:
-        parts = [b"\x0c\x00\x67", *_encode_scan(message.scan)]
     parts.append(_STOP)
     return parts
 
@@ -219,26 +210,6 @@ def _encode_changes(changes: Changes) -> list[bytes]:
     parts.append(boolean_field(4, changes.more))
     parts.append(boolean_field(5, changes.reset))
     parts.append(i64_field(6, changes.next))
-    return parts
-
-
-def _encode_scan_request(request: ScanRequest) -> list[bytes]:
-    parts = [text_field(1, request.path)]
-    if request.after is not None:
-        parts.append(text_field(2, request.after))
-    parts.append(i32_field(3, request.limit))
-    return parts
-
-
-def _encode_scan(scan: Scan) -> list[bytes]:
-    parts = [
-        text_field(1, scan.instance),
-        i64_field(2, scan.revision),
-        list_header(3, STRUCT, len(scan.pulses)),
-    ]
-    for pulse in scan.pulses:
-        parts.extend(_encode_change(pulse))
-    parts.append(boolean_field(4, scan.more))
     return parts
 
 

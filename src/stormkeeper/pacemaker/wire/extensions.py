@@ -20,7 +20,6 @@ _SPECIAL: Final = frozenset("\\^$|?*+()[{")
 
 _NAMES: Final[dict[int, str]] = {
     MessageType.CHANGES: "changes",
-    MessageType.SCAN: "scan",
     MessageType.HELD: "held",
     MessageType.DELETED: "deleted",
 }

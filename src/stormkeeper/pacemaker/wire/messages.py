@@ -40,8 +40,6 @@ class MessageType(IntEnum):
     NOT_AUTHORIZED = 18
     CHANGES = 100
     CHANGES_RESPONSE = 101
-    SCAN = 102
-    SCAN_RESPONSE = 103
     HELD = 104
     HELD_RESPONSE = 105
     DELETED = 106
@@ -95,32 +93,6 @@ class Changes(NamedTuple):
     next: int
 
 
-class ScanRequest(NamedTuple):
-    """Asks for the pulses at and below `path`, in the order of their paths, from behind `after`.
-
-    `after` is the last path of the page before; None begins. A `limit` of 0 or less leaves the
-    number of pulses to the server. The order is by segments: ``/a``, ``/a/b``, ``/a!``.
-    """
-
-    path: str
-    after: str | None
-    limit: int
-
-
-class Scan(NamedTuple):
-    """One page of pulses, in the order of their paths; with `more`, ask again from the last one.
-
-    `revision` is the server's newest. A pulse that is there from the first page to the last is in
-    exactly one of them; what came or changed since the first page is in the changes since that
-    page's revision.
-    """
-
-    instance: str
-    revision: int
-    pulses: list[Change]
-    more: bool
-
-
 @dataclass(slots=True)
 class Message:
     """One ``HBMessage``; at most one of the members after `message_id` is set.
@@ -139,8 +111,6 @@ class Message:
     blob: bytes | None = field(default=None, repr=False)
     changes_request: ChangesRequest | None = None
     changes: Changes | None = None
-    scan_request: ScanRequest | None = None
-    scan: Scan | None = None
 
 
 #: The member that each type of request carries, by its name in `Message`.
@@ -156,7 +126,6 @@ _REQUEST_MEMBERS: Final[dict[int, str]] = {
     MessageType.CONTROL_MESSAGE: "blob",
     MessageType.SASL_MESSAGE_TOKEN: "blob",
     MessageType.CHANGES: "changes_request",
-    MessageType.SCAN: "scan_request",
     MessageType.HELD: "path",
     MessageType.DELETED: "path",
 }
@@ -170,8 +139,6 @@ _MEMBERS: Final = (
     "blob",
     "changes_request",
     "changes",
-    "scan_request",
-    "scan",
 )
 
 

@@ -23,8 +23,6 @@ from stormkeeper.pacemaker.wire.messages import (
     Change,
     Changes,
     ChangesRequest,
-    Scan,
-    ScanRequest,
 )
 
 _REVISION_FIELD: Final = b"\x0a\x00\x03"
@@ -86,53 +84,6 @@ def read_changes(reader: BinaryReader) -> Changes:
     if instance is None:
         raise RemoteProtocolError("changes without the server's instance")
     return Changes(instance, revision, changes, more, reset, after)
-
-
-def read_scan_request(reader: BinaryReader) -> ScanRequest:
-    """Read a ``ScanRequest``; `RemoteProtocolError` if it has no path."""
-    path: str | None = None
-    after: str | None = None
-    limit = 0
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
-        if field_id == 1 and kind == STRING:
-            path = reader.text("path")
-        elif field_id == 2 and kind == STRING:
-            after = reader.text("path to scan behind")
-        elif field_id == 3 and kind == I32:
-            limit = reader.i32()
-        else:
-            reader.skip(kind)
-    if path is None:
-        raise RemoteProtocolError("request for a scan without a path")
-    return ScanRequest(path, after, limit)
-
-
-def read_scan(reader: BinaryReader) -> Scan:
-    """Read a ``Scan``; `RemoteProtocolError` if it, or one of its pulses, is not whole."""
-    instance: str | None = None
-    pulses: list[Change] = []
-    revision = 0
-    more = False
-    while True:
-        kind, field_id = reader.field()
-        if kind == STOP:
-            break
-        if field_id == 1 and kind == STRING:
-            instance = reader.text("instance")
-        elif field_id == 2 and kind == I64:
-            revision = reader.i64()
-        elif field_id == 3 and kind == LIST:
-            pulses = _read_list(reader, "pulses of a scan")
-        elif field_id == 4 and kind == BOOL:
-            more = reader.boolean()
-        else:
-            reader.skip(kind)
-    if instance is None:
-        raise RemoteProtocolError("scan without the server's instance")
-    return Scan(instance, revision, pulses, more)
 
 
 def _read_list(reader: BinaryReader, what: str) -> list[Change]:

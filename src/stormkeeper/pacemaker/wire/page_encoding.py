@@ -86,27 +86,6 @@ def encode_changes(
     return _frame(kind, message_id, parts)
 
 
-def encode_scan(
-    message_id: int,
-    instance: str,
-    revision: int,
-    entries: Sequence[Kept],
-    now: float,
-    *,
-    more: bool,
-) -> bytes:
-    """Write the frame of a SCAN_RESPONSE; see `messages.Scan`."""
-    parts = [
-        b"\x0c\x00\x67",
-        text_field(1, instance),
-        i64_field(2, revision),
-        list_header(3, STRUCT, len(entries)),
-    ]
-    _append_entries(parts, entries, now)
-    parts += [boolean_field(4, more), _STOP]
-    return _frame(MessageType.SCAN_RESPONSE, message_id, parts)
-
-
 def encode_records(message_id: int, entries: Sequence[Kept]) -> bytes:
     """Write the frame of a GET_ALL_PULSE_FOR_PATH_RESPONSE with pulses."""
     parts = [b"\x0c\x00\x04", list_header(1, STRUCT, len(entries))]

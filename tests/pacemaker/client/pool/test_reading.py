@@ -246,7 +246,6 @@ def test_readings_are_all_pulses_at_and_below_a_path(daemons, pool_of, direct):
     other.send_pulse("/wide", b"not below /w")
     pool = pool_of(*daemons)
     expected["/w"] = b"top"
-    assert dict(pool.all_pulses("/w")) == expected
     assert {path: reading.details for path, reading in pool.readings("/w").items()} == expected
     assert pool.readings("/nowhere") == {}
 
@@ -288,7 +287,7 @@ def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daem
 
 def test_nobody_to_read_from_is_an_error(pool_of):
     pool = pool_of(nobody(), nobody(), retries=1)
-    for read in (pool.children, pool.get_pulse, pool.exists, pool.readings, pool.all_pulses):
+    for read in (pool.children, pool.get_pulse, pool.exists, pool.readings):
         with pytest.raises(PacemakerUnavailableError, match="no Pacemaker answered"):
             read("/w")
 

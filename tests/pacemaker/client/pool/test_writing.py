@@ -20,7 +20,6 @@ from support.waiting import DEADLINE_SECS, until
 
 def test_a_pulse_is_written_to_one_server_and_read_from_all(daemons, pool_of, direct):
     pool = pool_of(*daemons)
-    pool.create_path("/a")
     pool.send_pulse("/a/b", b"1")
     assert pool.get_pulse("/a/b") == b"1"
     assert pool.exists("/a/b")
