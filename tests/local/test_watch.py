@@ -11,7 +11,7 @@ from support.waiting import DEADLINE_SECS, until
 
 
 def change(where, revision, beat):
-    return Change(where, beat, revision, 0)
+    return Change(where, beat, revision, 0, None if beat is None else len(beat))
 
 
 def test_a_pulse_overwritten_between_two_looks_is_counted():

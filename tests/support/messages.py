@@ -60,12 +60,24 @@ values = st.binary(max_size=40)
 i32s = st.integers(-(2**31), 2**31 - 1)
 i64s = st.integers(-(2**63), 2**63 - 1)
 pulses = st.builds(Pulse, texts, st.none() | values)
-change_lists = st.lists(st.builds(Change, texts, st.none() | values, i64s, i64s), max_size=4)
+
+
+def change(path: str, details: bytes | None, revision: int, age_ms: int) -> Change:
+    """Return a change as it comes with its value."""
+    return Change(path, details, revision, age_ms, None if details is None else len(details))
+
+
+change_lists = st.lists(st.builds(change, texts, st.none() | values, i64s, i64s), max_size=4)
+#: Pulses without their values, and tombstones; one pulse at least.
+size_lists = st.lists(
+    st.builds(Change, texts, st.none(), i64s, i64s, st.none() | st.integers(0, 2**31 - 1)),
+    max_size=4,
+).map(lambda rows: [*rows, Change("/last", None, 1, 2, 3)])
 changes = st.builds(
     Changes,
     texts,
     i64s,
-    change_lists,
+    change_lists | size_lists,
     st.booleans(),
     st.booleans(),
     i64s,
@@ -79,7 +91,11 @@ members = st.one_of(
     st.fixed_dictionaries({"nodes": st.lists(texts, max_size=4)}),
     st.fixed_dictionaries({"blob": values}),
     st.fixed_dictionaries(
-        {"changes_request": st.builds(ChangesRequest, texts, i64s, i32s, st.none() | texts)}
+        {
+            "changes_request": st.builds(
+                ChangesRequest, texts, i64s, i32s, st.none() | texts, st.booleans()
+            )
+        }
     ),
     st.fixed_dictionaries({"changes": changes}),
 )

@@ -63,7 +63,15 @@ class ChangesRequest(TPayload):
     after: int
     limit: int
     instance: str | None
-    def __init__(self, path: str, after: int, limit: int, instance: str | None = None) -> None: ...
+    values: bool | None
+    def __init__(
+        self,
+        path: str,
+        after: int,
+        limit: int,
+        instance: str | None = None,
+        values: bool | None = None,
+    ) -> None: ...
 
 class Change(TPayload):
     path: str
@@ -79,6 +87,10 @@ class Changes(TPayload):
     more: bool
     reset: bool
     next_after: int
+    paths: list[str] | None
+    revisions: list[int] | None
+    ages_ms: list[int] | None
+    sizes: list[int] | None
     def __init__(
         self,
         instance: str,
@@ -87,6 +99,10 @@ class Changes(TPayload):
         more: bool,
         reset: bool,
         next_after: int,
+        paths: list[str] | None = None,
+        revisions: list[int] | None = None,
+        ages_ms: list[int] | None = None,
+        sizes: list[int] | None = None,
     ) -> None: ...
 
 class HBMessageData(TPayload):

@@ -55,6 +55,7 @@ struct ChangesRequest {
   2: required i64 after
   3: required i32 limit
   4: optional string instance
+  5: optional bool values
 }
 
 // A pulse, or without details the tombstone of one. age_ms is the time since the server received
@@ -66,7 +67,9 @@ struct Change {
   4: required i64 age_ms
 }
 
-// The answer, in revision order. `revision` is the server's newest; `more`: it was cut, and goes
+// The answer, in revision order. Where `values` is false, `changes` is empty and four lists of one
+// length say the same without the values: what is read by the ten thousand is read at once. A size
+// of -1 is a tombstone's. `revision` is the server's newest; `more`: it was cut, and goes
 // on after `next_after`; `reset`: `after` meant nothing to this server, it answered from the beginning.
 struct Changes {
   1: required string instance
@@ -75,6 +78,10 @@ struct Changes {
   4: required bool more
   5: required bool reset
   6: required i64 next_after
+  7: optional list<string> paths
+  8: optional list<i64> revisions
+  9: optional list<i64> ages_ms
+  10: optional list<i32> sizes
 }
 
 // There is no member 6. A message_blob carries the tokens of authentications: its value is in no repr.

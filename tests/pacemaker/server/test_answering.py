@@ -170,7 +170,7 @@ def test_the_reserved_path_tells_who_the_server_is(desk):
     pulse = desk.ask(MessageType.GET_PULSE, path=RESERVED_PATH).pulse
     info = deserialize(ServerInfo, pulse.details)
     assert pulse.id == RESERVED_PATH
-    assert info.extensions == ["changes", "held", "deleted"]
+    assert info.extensions == ["changes", "held", "deleted", "sizes"]
     numbers = [info.uptime_ms, info.horizon_ms, info.revision, info.keys]
     assert [info.instance, info.version, *numbers] == ["instance", "0.1.0", 1, 2, 3, 4]
     assert [info.pulses_received, info.connections] == [5, 6]
@@ -307,6 +307,19 @@ def test_many_small_pulses_in_many_directories_fill_the_store_too():
     for path in paths[:10]:
         desk.ask(MessageType.DELETE_PATH, path=path)
     desk.send(paths[20], b"")
+
+
+def test_changes_without_values_tell_their_sizes(desk):
+    desk.send("/a", b"four")
+    desk.send("/b", b"")
+    desk.send("/c", b"gone")
+    desk.ask(MessageType.DELETE_PULSE_ID, path="/c")
+    desk.now += 5
+    request = ChangesRequest("/", 0, 0, None, values=False)
+    page = desk.ask(MessageType.CHANGES, changes_request=request).changes
+    found = [(change.path, change.details, change.size, change.age_ms) for change in page.changes]
+    assert found == [("/a", None, 4, 5_000), ("/b", None, 0, 5_000), ("/c", None, None, 5_000)]
+    assert (page.more, page.next) == (False, page.revision)
 
 
 def test_an_answer_that_does_not_fit_a_frame_is_refused():

@@ -39,6 +39,18 @@ def test_pages_have_about_a_mebibyte_and_a_larger_pulse_is_one_of_its_own(store,
     assert found == expected
 
 
+def test_a_page_without_values_has_no_room_for_them_to_take(store):
+    for n in range(5):
+        store.put(b"/a/%d" % n, bytes(1_000_000))
+    assert len(store.changes(b"/a").entries) == 1
+    assert len(store.changes(b"/a", values=False).entries) == 5
+    for n in range(paging.MAX_SIZES):
+        store.put(b"/b/%d" % n, b"")
+    page = store.changes(b"/", values=False)
+    assert (len(page.entries), page.more) == (paging.MAX_SIZES, True)
+    assert len(store.changes(b"/", page.next, values=False).entries) == 5
+
+
 def test_a_page_that_is_just_full_is_the_last(store):
     for n in range(3):
         store.put(b"/%d" % n, b"")

@@ -32,13 +32,18 @@ def segments(path):
 class Follower:
     """Follows the changes of a subtree and keeps a picture of it."""
 
-    def __init__(self, path, limit, max_bytes):
-        self.path, self.limit, self.max_bytes = path, limit, max_bytes
+    def __init__(self, path, limit, max_bytes, values=True):
+        self.path, self.limit, self.max_bytes, self.values = path, limit, max_bytes, values
         self.after, self.instance, self.picture = 0, None, {}
 
     def read(self, store):
         page = store.changes(
-            self.path, self.after, self.limit, max_bytes=self.max_bytes, instance=self.instance
+            self.path,
+            self.after,
+            self.limit,
+            max_bytes=self.max_bytes,
+            instance=self.instance,
+            values=self.values,
         )
         if page.reset:
             self.picture.clear()
@@ -61,6 +66,7 @@ class Follower:
             more=page.more,
             reset=page.reset,
             next_after=page.next,
+            values=self.values,
         )
         assert len(frame) - 4 <= self.max_bytes
         assert page.revision == store.revision
@@ -98,9 +104,14 @@ class StoreMachine(RuleBasedStateMachine):
     def a_reader_of_everything(self, path):
         self.readers = [Follower(b"/", 3, 10_000), Follower(path, 1, 160)]
 
-    @rule(path=prefixes, limit=st.integers(-1, 4), max_bytes=st.sampled_from([160, 200, 10_000]))
-    def a_reader_comes(self, path, limit, max_bytes):
-        self.readers = [*self.readers[-4:], Follower(path, limit, max_bytes)]
+    @rule(
+        path=prefixes,
+        limit=st.integers(-1, 4),
+        max_bytes=st.sampled_from([160, 200, 10_000]),
+        values=st.booleans(),
+    )
+    def a_reader_comes(self, path, limit, max_bytes, values):
+        self.readers = [*self.readers[-4:], Follower(path, limit, max_bytes, values)]
 
     def remove(self, path):
         del self.model[path]

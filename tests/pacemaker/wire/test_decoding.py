@@ -74,7 +74,7 @@ def test_unknown_fields_within_every_struct_are_skipped():
         (
             known(STRUCT, 100, known(STRING, 1, string("/a")) + known(I32, 3, i32(3)) + b"\0"),
             "changes_request",
-            ("/a", 0, 3, None),
+            ("/a", 0, 3, None, True),
         ),
         (
             known(
@@ -85,7 +85,7 @@ def test_unknown_fields_within_every_struct_are_skipped():
                 + b"\0",
             ),
             "changes",
-            ("me", 0, [("/a", b"v", 5, 0)], False, False, 0),
+            ("me", 0, [("/a", b"v", 5, 0, 1)], False, False, 0),
         ),
     ]:
         message = decode(type_field(1) + data_field(union) + b"\0")
@@ -183,6 +183,10 @@ def test_an_answer_cannot_lack_what_it_is_about():
     for member, fault in [(101, no_instance), (2, "without an id")]:
         with pytest.raises(RemoteProtocolError, match=fault):
             decode(type_field(1) + data_field(field(STRUCT, member, b"\0")) + b"\0")
+    uneven = field(LIST, 8, bytes([I64]) + i32(1) + bytes(8))
+    page = field(STRING, 1, string("me")) + uneven + b"\0"
+    with pytest.raises(RemoteProtocolError, match="have not one length"):
+        decode(data_field(field(STRUCT, 101, page)) + b"\0")
     change = field(LIST, 3, bytes([STRUCT]) + i32(1) + b"\0")
     with pytest.raises(RemoteProtocolError, match="change without a path"):
         decode(data_field(field(STRUCT, 101, change + b"\0")) + b"\0")

@@ -10,6 +10,8 @@ from stormkeeper.pacemaker.wire.encoding import (
     CHANGES_OVERHEAD,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
+    SIZE_OVERHEAD,
+    SIZES_OVERHEAD,
     encode,
     encode_acknowledgement,
     encode_exists_answer,
@@ -68,7 +70,12 @@ def test_the_overheads_add_up(pulses, instance):
     records = encode(Message(7, 1, records=pulses))
     text = [len(pulse.id.encode()) + len(pulse.details) for pulse in pulses]
     assert len(records) - 4 == RECORDS_OVERHEAD + sum(text) + PULSE_OVERHEAD * len(pulses)
-    changes = [Change(pulse.id, pulse.details, 1, 1) for pulse in pulses]
+    changes = [Change(pulse.id, pulse.details, 1, 1, 1) for pulse in pulses]
     page = encode(Message(101, 1, changes=Changes(instance, 1, changes, True, True, 1)))
     wrapping = CHANGES_OVERHEAD + len(instance.encode())
     assert len(page) - 4 == wrapping + sum(text) + CHANGE_OVERHEAD * len(changes)
+    sizes = [Change(pulse.id, None, 1, 1, 1) for pulse in (*pulses, Pulse("/last", None))]
+    page = encode(Message(101, 1, changes=Changes(instance, 1, sizes, True, True, 1)))
+    wrapping = SIZES_OVERHEAD + len(instance.encode())
+    paths = sum(len(change.path.encode()) for change in sizes)
+    assert len(page) - 4 == wrapping + paths + SIZE_OVERHEAD * len(sizes)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Change, Changes, Message, decode, encode, page_decoding
+from stormkeeper.pacemaker.wire import Changes, Message, decode, encode, page_decoding
+from support.messages import change as change_of
 from support.messages import change_lists
 
 
@@ -33,7 +34,7 @@ def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
 
 @pytest.mark.parametrize("details", [b"v", None])
 def test_what_our_servers_write_has_the_exact_shape(details):
-    change = Change("/a\u6e2c", details, 7, 8)
+    change = change_of("/a\u6e2c", details, 7, 8)
     payload = encode(Message(101, 1, changes=Changes("i", 1, [change, change], False, False, 7)))[
         4:
     ]

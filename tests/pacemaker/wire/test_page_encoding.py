@@ -5,13 +5,13 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.pacemaker.wire import Change, Changes, Message, Pulse, encode
+from stormkeeper.pacemaker.wire import Changes, Message, Pulse, decode, encode
 from stormkeeper.pacemaker.wire.page_encoding import (
     encode_changes,
     encode_nodes,
     encode_records,
 )
-from support.messages import i32s, i64s, texts, values
+from support.messages import change, i32s, i64s, texts, values
 
 
 class Kept(NamedTuple):
@@ -36,7 +36,7 @@ entries = st.lists(
 
 def said(kept):
     return [
-        Change(k.path.decode(), k.details, k.revision, max(0, int((NOW - k.changed) * 1000)))
+        change(k.path.decode(), k.details, k.revision, max(0, int((NOW - k.changed) * 1000)))
         for k in kept
     ]
 
@@ -44,10 +44,14 @@ def said(kept):
 @given(i32s, texts, i64s, entries, st.booleans(), st.booleans(), i64s)
 def test_pages(message_id, instance, revision, kept, more, reset, next_after):
     changes = Changes(instance, revision, said(kept), more, reset, next_after)
-    frame = encode_changes(
-        message_id, instance, revision, kept, NOW, more=more, reset=reset, next_after=next_after
-    )
+    ends = {"more": more, "reset": reset, "next_after": next_after}
+    frame = encode_changes(message_id, instance, revision, kept, NOW, **ends)
     assert frame == encode(Message(101, message_id, changes=changes))
+    frame = encode_changes(message_id, instance, revision, kept, NOW, **ends, values=False)
+    rows = [row._replace(details=None) for row in changes.changes]
+    assert decode(frame[4:]).changes == changes._replace(changes=rows)
+    if any(row.size is not None for row in rows):
+        assert frame == encode(Message(101, message_id, changes=changes._replace(changes=rows)))
 
 
 @given(i32s, entries)

@@ -18,7 +18,7 @@ from stormkeeper.pacemaker.wire import (
     encode,
 )
 from stormkeeper.thrift import pacemaker as thrift
-from support.messages import golden_frames, messages
+from support.messages import change, golden_frames, messages
 
 GOLDEN = list(golden_frames())
 
@@ -85,13 +85,10 @@ def _to_thrift(message):
         "nodes": message.nodes is not None and thrift.HBNodes(message.nodes),
         "message_blob": message.blob,
         "changes_request": message.changes_request
-        and thrift.ChangesRequest(*message.changes_request),
-        "changes": message.changes
-        and thrift.Changes(
-            *message.changes[:2],
-            [thrift.Change(*change) for change in message.changes.changes],
-            *message.changes[3:],
+        and thrift.ChangesRequest(
+            *message.changes_request[:4], None if message.changes_request.values else False
         ),
+        "changes": message.changes and _page_to_thrift(message.changes),
     }
     member = {
         name: value
@@ -102,11 +99,37 @@ def _to_thrift(message):
     return thrift.HBMessage(type=message.type, data=data, message_id=message.message_id)
 
 
+def _page_to_thrift(page):
+    rows, ends = page.changes, (page.more, page.reset, page.next)
+    if any(row.details is None and row.size is not None for row in rows):
+        columns = (
+            [row.path for row in rows],
+            [row.revision for row in rows],
+            [row.age_ms for row in rows],
+            [-1 if row.size is None else row.size for row in rows],
+        )
+        return thrift.Changes(page.instance, page.revision, [], *ends, *columns)
+    changes = [thrift.Change(*row[:4]) for row in rows]
+    return thrift.Changes(page.instance, page.revision, changes, *ends)
+
+
+def _page_from_thrift(page):
+    if page.paths is None:
+        rows = [change(c.path, c.details, c.revision, c.age_ms) for c in page.changes]
+    else:
+        rows = [
+            Change(path, None, revision, age, None if size < 0 else size)
+            for path, revision, age, size in zip(
+                page.paths, page.revisions, page.ages_ms, page.sizes, strict=True
+            )
+        ]
+    return Changes(page.instance, page.revision, rows, page.more, page.reset, page.next_after)
+
+
 def _from_thrift(message):
     data = message.data or thrift.HBMessageData()
     pulse = lambda value: Pulse(value.id, value.details)  # noqa: E731
-    change = lambda c: Change(c.path, c.details, c.revision, c.age_ms)  # noqa: E731
-    request, changes = data.changes_request, data.changes
+    request = data.changes_request
     return Message(
         message.type,
         message.message_id,
@@ -117,14 +140,12 @@ def _from_thrift(message):
         nodes=data.nodes and data.nodes.pulseIds,
         blob=data.message_blob,
         changes_request=request
-        and ChangesRequest(request.path, request.after, request.limit, request.instance),
-        changes=changes
-        and Changes(
-            changes.instance,
-            changes.revision,
-            list(map(change, changes.changes)),
-            changes.more,
-            changes.reset,
-            changes.next_after,
+        and ChangesRequest(
+            request.path,
+            request.after,
+            request.limit,
+            request.instance,
+            request.values is not False,
         ),
+        changes=data.changes and _page_from_thrift(data.changes),
     )

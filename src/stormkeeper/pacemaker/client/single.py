@@ -303,7 +303,13 @@ class PacemakerClient:
         return server_info_of(self._address, pulse)
 
     def changes(
-        self, path: str, after: int = 0, limit: int = 0, instance: str | None = None
+        self,
+        path: str,
+        after: int = 0,
+        limit: int = 0,
+        instance: str | None = None,
+        *,
+        values: bool = True,
     ) -> Changes:
         """Return a page of what changed at and below `path`.
 
@@ -317,13 +323,16 @@ class PacemakerClient:
             Changes at most; 0 leaves it to the server.
         instance
             The server instance that `after` came from.
+        values
+            Whether the changes are to have their values, or only their sizes. An older server
+            sends the values in any case.
 
         Raises
         ------
         UnsupportedExtensionError
             If the server has not told that it can do this; a Java Pacemaker cannot.
         """
-        request = ChangesRequest(path, after, limit, instance)
+        request = ChangesRequest(path, after, limit, instance, values)
         changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes
         assert changes is not None  # the exchange lets no other answer through
         return changes

@@ -29,6 +29,7 @@ from stormkeeper.pacemaker.wire.encoding import (
     encode_exists_answer,
     encode_pulse_answer,
 )
+from stormkeeper.pacemaker.wire.extensions import SIZES
 from stormkeeper.pacemaker.wire.page_encoding import (
     encode_changes,
     encode_nodes,
@@ -36,7 +37,7 @@ from stormkeeper.pacemaker.wire.page_encoding import (
 )
 
 #: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
-EXTENSIONS: Final = ("changes", "held", "deleted")
+EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)
 
 _RESERVED: Final = RESERVED_PATH.encode()
 _BELOW_RESERVED: Final = _RESERVED + b"/"
@@ -256,8 +257,10 @@ class Answerer:
         if request.path is not None:
             return self._held(path, message_id)
         assert request.changes_request is not None
-        _, revision, limit, instance = request.changes_request
-        page = store.changes(path, revision, limit, max_bytes=self._max_size, instance=instance)
+        _, revision, limit, instance, values = request.changes_request
+        page = store.changes(
+            path, revision, limit, max_bytes=self._max_size, instance=instance, values=values
+        )
         return encode_changes(
             message_id,
             store.instance,
@@ -267,6 +270,7 @@ class Answerer:
             more=page.more,
             reset=page.reset,
             next_after=page.next,
+            values=values,
         )
 
     def _all_pulses(self, path: bytes) -> list[Entry] | None:

@@ -16,12 +16,19 @@ from typing import Final, NamedTuple
 from stormkeeper.pacemaker.server.directory import Directory
 from stormkeeper.pacemaker.server.forgetting import Forgetting
 from stormkeeper.pacemaker.server.pulse_index import Entry, PulseIndex
-from stormkeeper.pacemaker.wire import CHANGE_OVERHEAD, CHANGES_OVERHEAD
+from stormkeeper.pacemaker.wire import (
+    CHANGE_OVERHEAD,
+    CHANGES_OVERHEAD,
+    SIZE_OVERHEAD,
+    SIZES_OVERHEAD,
+)
 
 #: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
 #: Changes in one page, at most.
 MAX_CHANGES: Final = 10_000
+#: Changes in one page without values, which holds more of them: a millisecond's work.
+MAX_SIZES: Final = 2_000
 #: What one page of changes may look at, in bytes of paths: some 25,000 workers', or 5 ms.
 MAX_LOOKED_AT: Final = 2_097_152
 #: Ends of pages that are remembered, so that the next page need not look for its beginning: as
@@ -76,17 +83,21 @@ class Pager:
         #: The last entry of a page, by its revision.
         self._ends: dict[int, Entry] = {}
 
-    def changes(self, path: bytes, after: int, limit: int, max_bytes: int, *, reset: bool) -> Page:
+    def changes(
+        self, path: bytes, after: int, limit: int, max_bytes: int, *, reset: bool, values: bool
+    ) -> Page:
         """Read what changed at and below `path` since revision `after`; see `PulseStore`."""
         index = self._index
         reset = reset or (after > 0 and not self._forgetting.floor <= after <= index.revision)
         after = 0 if reset else max(after, 0)
-        if not 0 < limit <= MAX_CHANGES:
-            limit = MAX_CHANGES
-        largest = max_bytes - CHANGES_OVERHEAD - self._overhead
+        most = MAX_CHANGES if values else MAX_SIZES
+        if not 0 < limit <= most:
+            limit = most
+        each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
+        largest = max_bytes - (CHANGES_OVERHEAD if values else SIZES_OVERHEAD) - self._overhead
         room = min(largest, PAGE_BYTES)
         top = path.rstrip(b"/")
-        part = self._part(top, after, limit, room) if top else None
+        part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
         below = top + b"/"
         looked_at = 0
         entries: list[Entry] = []
@@ -94,7 +105,9 @@ class Pager:
         for entry in self._in_order(after) if part is None else part:
             where, details = entry.path, entry.details
             if part is not None or not top or where.startswith(below) or where == top:
-                size = CHANGE_OVERHEAD + len(where) + (0 if details is None else len(details))
+                size = each + len(where)
+                if values and details is not None:
+                    size += len(details)
                 if size > room:
                     if entries:
                         more_after = entries[-1].revision
@@ -145,7 +158,13 @@ class Pager:
             yield entry
             entry = index.after(entry)
 
-    def _part(self, top: bytes, after: int, limit: int, room: int) -> list[Entry] | None:
+    def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
+        """Return how many changes of a usual size fill a page."""
+        index = self._index
+        usual = index.bytes_held // index.keys if values and index.keys else 0
+        return min(limit, 1 + room // (each + usual))
+
+    def _part(self, top: bytes, after: int, to_fill: int) -> list[Entry] | None:
         """Return the entries at and below `top` newer than revision `after`, in their order.
 
         None if it is less work to look for them among all: there one entry after another is
@@ -156,7 +175,6 @@ class Pager:
         size = 1 + (0 if directory is None else directory.pulses)
         newer = min(index.revision - after, index.keys + index.tombstones)
         if index.keys:
-            to_fill = min(limit, 1 + room // (CHANGE_OVERHEAD + index.bytes_held // index.keys))
             newer = min(newer, to_fill * (index.keys // size + 1))
         if size + min(index.tombstones, index.revision - after) >= newer:
             return None

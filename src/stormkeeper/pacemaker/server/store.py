@@ -212,6 +212,7 @@ class PulseStore:
         *,
         max_bytes: int = DEFAULT_MAX_SIZE,
         instance: str | None = None,
+        values: bool = True,
     ) -> Page:
         """Return what changed at and below `path` since revision `after`, the oldest first.
 
@@ -230,6 +231,8 @@ class PulseStore:
             The instance that gave `after`. Another than this one's, an `after` that is from the
             future, or from before deletions that are forgotten, is answered from the beginning,
             with `Page.reset`.
+        values
+            Whether the answer is to have them; without, a page has many more changes.
         """
         reset = instance not in (None, self.instance)
-        return self._pager.changes(path, after, limit, max_bytes, reset=reset)
+        return self._pager.changes(path, after, limit, max_bytes, reset=reset, values=values)

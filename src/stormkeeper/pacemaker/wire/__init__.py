@@ -16,6 +16,8 @@ from stormkeeper.pacemaker.wire.encoding import (
     CHANGES_OVERHEAD,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
+    SIZE_OVERHEAD,
+    SIZES_OVERHEAD,
     encode,
 )
 from stormkeeper.pacemaker.wire.framing import FrameSplitter
@@ -39,6 +41,8 @@ __all__ = [
     "PULSE_OVERHEAD",
     "RECORDS_OVERHEAD",
     "RESERVED_PATH",
+    "SIZES_OVERHEAD",
+    "SIZE_OVERHEAD",
     "Change",
     "Changes",
     "ChangesRequest",

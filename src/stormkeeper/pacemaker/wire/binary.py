@@ -10,7 +10,8 @@ The rules that hold in the reader:
 Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
 """
 
-from struct import Struct
+from struct import Struct, unpack_from
+from struct import error as StructError
 from typing import Final
 
 from stormkeeper.errors import RemoteProtocolError
@@ -39,6 +40,9 @@ _FIXED_SIZES: Final[dict[int, int]] = {
     I64: 8,
     UUID: 16,
 }
+
+#: What `struct` calls the numbers that are read by the list.
+_LETTERS: Final = {I32: "i", I64: "q"}
 
 #: Structs and containers within each other that are followed; Thrift's own readers stop at 64.
 MAX_NESTING: Final = 64
@@ -157,6 +161,30 @@ class BinaryReader:
         if kind != wanted and count:
             raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
         return count
+
+    def texts(self, what: str) -> list[str]:
+        """Read a list of strings, called `what`."""
+        count = self.elements(STRING, what)
+        data, position, end, texts = self._data, self._pos, self._end, []
+        try:
+            for _ in range(count):
+                start = position + 4
+                position = start + _I32(data, position)[0]
+                if not start <= position <= end:
+                    break
+                texts.append(data[start:position].decode())
+            else:
+                self._pos = position
+                return texts
+        except (UnicodeDecodeError, StructError) as error:
+            raise RemoteProtocolError(f"{what}: {error}") from error
+        raise RemoteProtocolError(f"truncated Thrift in a list of {count} {what}")
+
+    def numbers(self, wanted: int, what: str) -> tuple[int, ...]:
+        """Read a list of numbers of type `wanted`, `I32` or `I64`, called `what`."""
+        count = self.elements(wanted, what)
+        start = self._advance(count * _FIXED_SIZES[wanted])
+        return unpack_from(f">{count}{_LETTERS[wanted]}", self._data, start)
 
     def rest(self) -> tuple[bytes, int]:
         """Return the whole frame and where in it the next value begins, for who reads at once."""

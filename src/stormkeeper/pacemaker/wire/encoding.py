@@ -1,12 +1,14 @@
 """Writes Pacemaker messages as frames: byte for byte what Storm writes, where Storm writes it."""
 
 from collections.abc import Sequence
-from struct import Struct
+from struct import Struct, pack
 from struct import error as struct_error
 from typing import Final
 
 from stormkeeper.errors import LocalProtocolError
 from stormkeeper.pacemaker.wire.binary import (
+    I32,
+    I64,
     STRING,
     STRUCT,
     binary_field,
@@ -52,6 +54,9 @@ PULSE_OVERHEAD: Final = 15
 RECORDS_OVERHEAD: Final = 31
 CHANGE_OVERHEAD: Final = 37
 CHANGES_OVERHEAD: Final = 68
+#: The same of a page without values, whose four lists begin with eight bytes each.
+SIZE_OVERHEAD: Final = 24
+SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 32
 
 
 def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
@@ -196,21 +201,52 @@ def _encode_changes_request(request: ChangesRequest) -> list[bytes]:
     ]
     if request.instance is not None:
         parts.append(text_field(4, request.instance))
+    if not request.values:
+        parts.append(boolean_field(5, False))
     return parts
 
 
 def _encode_changes(changes: Changes) -> list[bytes]:
-    parts = [
-        text_field(1, changes.instance),
-        i64_field(2, changes.revision),
-        list_header(3, STRUCT, len(changes.changes)),
-    ]
-    for change in changes.changes:
-        parts.extend(_encode_change(change))
+    rows = changes.changes
+    has_sizes = any(change.details is None and change.size is not None for change in rows)
+    parts = [text_field(1, changes.instance), i64_field(2, changes.revision)]
+    if has_sizes:
+        parts.append(list_header(3, STRUCT, 0))
+    else:
+        parts.append(list_header(3, STRUCT, len(rows)))
+        for change in rows:
+            parts.extend(_encode_change(change))
     parts.append(boolean_field(4, changes.more))
     parts.append(boolean_field(5, changes.reset))
     parts.append(i64_field(6, changes.next))
+    if has_sizes:
+        parts += encode_columns(
+            [change.path.encode() for change in rows],
+            [change.revision for change in rows],
+            [change.age_ms for change in rows],
+            [-1 if change.size is None else change.size for change in rows],
+        )
     return parts
+
+
+def encode_columns(
+    paths: Sequence[bytes], revisions: Sequence[int], ages: Sequence[int], sizes: Sequence[int]
+) -> list[bytes]:
+    """Write the lists of a page without values; `struct.error` for a number that does not fit."""
+    count = len(paths)
+    texts: list[bytes] = [list_header(7, STRING, count)]
+    for path in paths:
+        texts.append(_pack_length(len(path)))
+        texts.append(path)
+    return [
+        *texts,
+        list_header(8, I64, count),
+        pack(f">{count}q", *revisions),
+        list_header(9, I64, count),
+        pack(f">{count}q", *ages),
+        list_header(10, I32, count),
+        pack(f">{count}i", *sizes),
+    ]
 
 
 def _encode_change(change: Change) -> list[bytes]:

@@ -12,6 +12,9 @@ from stormkeeper.errors import LocalProtocolError
 from stormkeeper.pacemaker.wire import MessageType
 from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 
+#: Told by a server that leaves the values out of changes where they are not wanted.
+SIZES: Final = "sizes"
+
 #: Types from here up are ours; Storm's own end at 18.
 FIRST_EXTENSION_TYPE: Final = 100
 

@@ -54,28 +54,32 @@ class Pulse(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The newest pulse of a path, or, without `details`, the tombstone of a deleted one.
+    """The newest pulse of a path, or, without a `size`, the tombstone of a deleted one.
 
     `revision` is the server's, `age_ms` the milliseconds since the server received the pulse (or
-    the deletion), on the server's monotonic clock.
+    the deletion), on the server's monotonic clock. `size` is the length of the value in bytes;
+    `details` is the value, if values were asked for.
     """
 
     path: str
     details: bytes | None
     revision: int
     age_ms: int
+    size: int | None
 
 
 class ChangesRequest(NamedTuple):
     """Asks for what changed at or below `path` since revision `after` of server `instance`.
 
-    A `limit` of 0 or less leaves the number of changes to the server.
+    A `limit` of 0 or less leaves the number of changes to the server. Without `values` the answer
+    has their sizes only; a server without the extension "sizes" sends the values nevertheless.
     """
 
     path: str
     after: int
     limit: int
     instance: str | None
+    values: bool = True
 
 
 class Changes(NamedTuple):

@@ -4,8 +4,10 @@ A page holds hundreds of pulses, each of which our servers write in one exact sh
 without walking the fields; any other order of fields takes the general way.
 """
 
+from collections.abc import Callable, Sequence
+from itertools import repeat
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import (
@@ -27,6 +29,13 @@ from stormkeeper.pacemaker.wire.messages import (
 
 _REVISION_FIELD: Final = b"\x0a\x00\x03"
 _AGE_FIELD: Final = b"\x0a\x00\x04"
+#: What reads each of the lists of a page without values, in the order of `Change`.
+_COLUMNS: Final[dict[int, Callable[[BinaryReader], Sequence[Any]]]] = {
+    7: lambda reader: reader.texts("paths of changes"),
+    8: lambda reader: reader.numbers(I64, "revisions of changes"),
+    9: lambda reader: reader.numbers(I64, "ages of changes"),
+    10: lambda reader: reader.numbers(I32, "sizes of changes"),
+}
 _HEADER: Final = 7
 _TAIL: Final = 23
 _unpack_header: Final = Struct(">3si").unpack_from
@@ -38,6 +47,7 @@ def read_changes_request(reader: BinaryReader) -> ChangesRequest:
     path: str | None = None
     instance: str | None = None
     after = limit = 0
+    values = True
     while True:
         kind, field_id = reader.field()
         if kind == STOP:
@@ -50,17 +60,20 @@ def read_changes_request(reader: BinaryReader) -> ChangesRequest:
             limit = reader.i32()
         elif field_id == 4 and kind == STRING:
             instance = reader.text("instance")
+        elif field_id == 5 and kind == BOOL:
+            values = reader.boolean()
         else:
             reader.skip(kind)
     if path is None:
         raise RemoteProtocolError("request for changes without a path")
-    return ChangesRequest(path, after, limit, instance)
+    return ChangesRequest(path, after, limit, instance, values)
 
 
 def read_changes(reader: BinaryReader) -> Changes:
     """Read a ``Changes``; `RemoteProtocolError` if it, or one of its changes, is not whole."""
     instance: str | None = None
     changes: list[Change] = []
+    columns: dict[int, Sequence[Any]] = {}
     revision = after = 0
     more = reset = False
     while True:
@@ -79,11 +92,25 @@ def read_changes(reader: BinaryReader) -> Changes:
             reset = reader.boolean()
         elif field_id == 6 and kind == I64:
             after = reader.i64()
+        elif field_id in _COLUMNS and kind == LIST:
+            columns[field_id] = _COLUMNS[field_id](reader)
         else:
             reader.skip(kind)
     if instance is None:
         raise RemoteProtocolError("changes without the server's instance")
+    if columns:
+        changes = _rows(*(columns.get(column, ()) for column in _COLUMNS))
     return Changes(instance, revision, changes, more, reset, after)
+
+
+def _rows(
+    paths: Sequence[str], revisions: Sequence[int], ages: Sequence[int], sizes: Sequence[int]
+) -> list[Change]:
+    """Make changes without values of the columns of a page."""
+    if not len(paths) == len(revisions) == len(ages) == len(sizes):
+        raise RemoteProtocolError("changes whose lists have not one length")
+    known = [None if size < 0 else size for size in sizes]
+    return list(map(Change, paths, repeat(None), revisions, ages, known))
 
 
 def _read_list(reader: BinaryReader, what: str) -> list[Change]:
@@ -125,7 +152,8 @@ def _match_change(data: bytes, position: int) -> tuple[Change, int] | None:
     revision_field, revision, age_field, age_ms, stop = _unpack_tail(data, end)
     if revision_field != _REVISION_FIELD or age_field != _AGE_FIELD or stop != STOP:
         return None
-    return Change(path, details, revision, age_ms), end + _TAIL
+    size = None if details is None else len(details)
+    return Change(path, details, revision, age_ms, size), end + _TAIL
 
 
 def _read_change(reader: BinaryReader) -> Change:
@@ -148,4 +176,4 @@ def _read_change(reader: BinaryReader) -> Change:
             reader.skip(kind)
     if path is None:
         raise RemoteProtocolError("change without a path")
-    return Change(path, details, revision, age_ms)
+    return Change(path, details, revision, age_ms, None if details is None else len(details))

@@ -24,6 +24,7 @@ from stormkeeper.pacemaker.wire.encoding import (
     PATH_FIELD,
     PULSE_ID_FIELD,
     TYPE_FIELD,
+    encode_columns,
 )
 from stormkeeper.pacemaker.wire.messages import MessageType
 
@@ -67,6 +68,7 @@ def encode_changes(
     more: bool,
     reset: bool,
     next_after: int,
+    values: bool = True,
     kind: MessageType = MessageType.CHANGES_RESPONSE,
 ) -> bytes:
     """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE; see `messages.Changes`."""
@@ -74,15 +76,19 @@ def encode_changes(
         b"\x0c\x00\x65",
         text_field(1, instance),
         i64_field(2, revision),
-        list_header(3, STRUCT, len(entries)),
+        list_header(3, STRUCT, len(entries) if values else 0),
     ]
-    _append_entries(parts, entries, now)
-    parts += [
-        boolean_field(4, more),
-        boolean_field(5, reset),
-        i64_field(6, next_after),
-        _STOP,
-    ]
+    if values:
+        _append_entries(parts, entries, now)
+    parts += [boolean_field(4, more), boolean_field(5, reset), i64_field(6, next_after)]
+    if not values:
+        parts += encode_columns(
+            [entry.path for entry in entries],
+            [entry.revision for entry in entries],
+            [max(0, int((now - entry.changed) * 1000)) for entry in entries],
+            [-1 if entry.details is None else len(entry.details) for entry in entries],
+        )
+    parts.append(_STOP)
     return _frame(kind, message_id, parts)
 
 
