@@ -4,32 +4,13 @@ The type of an answer is the request's plus one, or NOT_AUTHORIZED for a refusal
 question carries a member of the union; an acknowledgement carries none.
 """
 
-from typing import Final
-
 from stormkeeper.errors import NotAuthorizedError
-from stormkeeper.pacemaker.client.supersession import is_write
-from stormkeeper.pacemaker.wire import Message, MessageType
-
-#: The member that the answer to each request must have; GET_ALL_PULSE_FOR_PATH is answered without
-#: data by Storm always, and by us when the pulses would not fit a frame.
-_MEMBER_DUE: Final[dict[int, str | None]] = {
-    MessageType.CREATE_PATH: None,
-    MessageType.EXISTS: "boolval",
-    MessageType.SEND_PULSE: None,
-    MessageType.GET_ALL_PULSE_FOR_PATH: None,
-    MessageType.GET_ALL_NODES_FOR_PATH: "nodes",
-    MessageType.GET_PULSE: "pulse",
-    MessageType.DELETE_PATH: None,
-    MessageType.DELETE_PULSE_ID: None,
-    MessageType.CHANGES: "changes",
-    MessageType.HELD: "changes",
-    MessageType.DELETED: "nodes",
-}
+from stormkeeper.pacemaker.wire import VERBS, Message, MessageType
 
 
 def is_request(kind: int | None) -> bool:
     """Whether a message of type `kind` is a question with exactly one answer."""
-    return kind in _MEMBER_DUE
+    return kind in VERBS
 
 
 def type_name(kind: int | None) -> str:
@@ -40,25 +21,9 @@ def type_name(kind: int | None) -> str:
         return f"type {kind}"
 
 
-#: What is asked of a server, by the type of the request, for people who know no types.
-_DEEDS: Final = {
-    MessageType.CREATE_PATH: "create",
-    MessageType.EXISTS: "look for",
-    MessageType.SEND_PULSE: "store",
-    MessageType.GET_PULSE: "read",
-    MessageType.GET_ALL_PULSE_FOR_PATH: "read all below",
-    MessageType.GET_ALL_NODES_FOR_PATH: "list",
-    MessageType.DELETE_PATH: "delete all below",
-    MessageType.DELETE_PULSE_ID: "delete",
-    MessageType.CHANGES: "read what changed below",
-    MessageType.HELD: "read",
-    MessageType.DELETED: "list deletions below",
-}
-
-
 def asked(kind: int, path: str) -> str:
     """Return what a request of a type asks for, as in ``a request to read /a``."""
-    return f"a request to {_DEEDS[MessageType(kind)]} {path}"
+    return f"a request to {VERBS[kind].deed} {path}"
 
 
 def subject(message: Message) -> str:
@@ -76,7 +41,7 @@ def fault_of(kind: int, answer: Message) -> str | None:
         return None
     if answer.type != kind + 1:
         return f"{type_name(answer.type)} came as the answer to {type_name(kind)}"
-    member = _MEMBER_DUE[kind]
+    member = VERBS[kind].answered_with
     if member is not None and getattr(answer, member) is None:
         return f"{type_name(answer.type)} came without its {member}"
     return None
@@ -96,7 +61,7 @@ def refusal(
         who it is, which is no question of paths and sizes; None if it was not asked.
     """
     what = f"{peer} refused {asked(kind, path)}"
-    is_written = is_write(kind) or kind == MessageType.CREATE_PATH
+    is_written = VERBS[kind].writes
     limit = (
         "the path is reserved or a limit of the server is reached"
         if is_written

@@ -14,10 +14,12 @@ from stormkeeper.pacemaker.server.pulse_index import Entry
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.server.tallies import READ, WRITE
 from stormkeeper.pacemaker.wire import (
+    AUTHENTICATING,
     DEFAULT_MAX_SIZE,
     PULSE_OVERHEAD,
     RECORDS_OVERHEAD,
     RESERVED_PATH,
+    VERBS,
     Message,
     MessageType,
     decode_request,
@@ -45,20 +47,11 @@ _SEND_PULSE: Final = int(MessageType.SEND_PULSE)
 _SEND_PULSE_RESPONSE: Final = int(MessageType.SEND_PULSE_RESPONSE)
 _GET_PULSE: Final = int(MessageType.GET_PULSE)
 
-_AUTHENTICATING: Final = (MessageType.CONTROL_MESSAGE, MessageType.SASL_MESSAGE_TOKEN)
-_WRITING: Final = (
-    MessageType.CREATE_PATH,
-    MessageType.SEND_PULSE,
-    MessageType.DELETE_PATH,
-    MessageType.DELETE_PULSE_ID,
-)
 #: Pulses that are deleted at a time: a millisecond's work, where older ones have to make room for
 #: their tombstones.
 _PIECE: Final = 100
 #: For an answer whose size is looked at when it is written.
 _ANY_SIZE: Final = 0x7FFFFFFF
-_NODES: Final = (MessageType.GET_ALL_NODES_FOR_PATH, MessageType.DELETED)
-_PAGES: Final = (MessageType.CHANGES, MessageType.HELD)
 
 
 class RequestRefusedError(NotAuthorizedError):
@@ -170,7 +163,7 @@ class Answerer:
 
     def _answer(self, request: Message) -> bytes | None:
         kind = MessageType(request.type or 0)
-        if kind in _AUTHENTICATING:
+        if kind in AUTHENTICATING:
             raise RemoteProtocolError(
                 f"{kind.name}: the client wants to authenticate and this server does not; set the"
                 " same pacemaker.auth.method for both (this server has NONE)"
@@ -187,7 +180,7 @@ class Answerer:
         except LimitError as error:
             raise RequestRefusedError(
                 error.cause,
-                WRITE if kind in _WRITING else READ,
+                WRITE if VERBS[kind].writes else READ,
                 f"{kind.name}: {error}",
                 encode_acknowledgement(MessageType.NOT_AUTHORIZED, message_id),
             ) from error
@@ -205,7 +198,7 @@ class Answerer:
 
     def _check(self, kind: MessageType, path: bytes) -> None:
         """Raise `LimitError` if a request of this `kind` may not name this `path`."""
-        if kind in _WRITING and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
+        if VERBS[kind].writes and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
             raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
         # What is stored can be asked for and deleted, whatever the limits are now; and a pulse's
         # path is checked by the store.
@@ -222,14 +215,14 @@ class Answerer:
             return encode_pulse_answer(message_id, path, details, max_size=_ANY_SIZE)
         if kind is MessageType.EXISTS:
             return encode_exists_answer(message_id, store.get(path) is not None)
-        if kind in _NODES:
+        if VERBS[kind].answered_with == "nodes":
             names = store.deleted(path) if kind is MessageType.DELETED else store.children(path)
             return encode_nodes(message_id, names, MessageType(kind + 1))
         if kind is MessageType.GET_ALL_PULSE_FOR_PATH:
             entries = self._all_pulses(path)
             if entries is not None:
                 return encode_records(message_id, entries)
-        elif kind in _PAGES:
+        elif VERBS[kind].answered_with == "changes":
             return self._page(path, request, message_id)
         elif kind is MessageType.SEND_PULSE and request.pulse:
             store.put(path, request.pulse.details or b"")

@@ -26,9 +26,6 @@ from stormkeeper.pacemaker.wire.handshake import (
 from stormkeeper.sasl import Mechanism, credentials
 from stormkeeper.sasl.mechanism import SAME_METHOD
 
-#: The types of the messages that clients authenticate with.
-AUTHENTICATING: Final = (int(MessageType.CONTROL_MESSAGE), int(MessageType.SASL_MESSAGE_TOKEN))
-
 _COMPLETE: Final = control_frame(Control.SASL_COMPLETE)
 
 

@@ -38,7 +38,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS
 
 _log = logging.getLogger(__name__)
 
@@ -59,15 +59,7 @@ BATCH_SECONDS: Final = 0.02
 #: How the payloads of requests begin whose work is small whatever is stored.
 SHORT: Final = frozenset(
     b"\x08\x00\x01\x00\x00\x00" + bytes([kind])
-    for kind in (
-        MessageType.CREATE_PATH,
-        MessageType.EXISTS,
-        MessageType.SEND_PULSE,
-        MessageType.GET_PULSE,
-        MessageType.DELETE_PULSE_ID,
-        MessageType.CONTROL_MESSAGE,
-        MessageType.SASL_MESSAGE_TOKEN,
-    )
+    for kind in (*(kind for kind, verb in VERBS.items() if verb.is_short), *AUTHENTICATING)
 )
 #: So many bytes of a payload tell.
 SHORT_BYTES: Final = 7

@@ -9,23 +9,12 @@ from stormkeeper.pacemaker.server.horizon import clock
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.server.tallies import Tallies
-from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire import VERBS, MessageType
 
 #: Seconds without a sweep, which is due every second, after which the event loop counts as stuck.
 MAX_SILENCE: Final = 5.0
 
-#: What is asked for besides the two verbs that channels count.
-_VERBS: Final = (
-    MessageType.CREATE_PATH,
-    MessageType.EXISTS,
-    MessageType.GET_ALL_PULSE_FOR_PATH,
-    MessageType.GET_ALL_NODES_FOR_PATH,
-    MessageType.DELETE_PATH,
-    MessageType.DELETE_PULSE_ID,
-    MessageType.CHANGES,
-    MessageType.HELD,
-    MessageType.DELETED,
-)
+_COUNTED_BY_CHANNELS: Final = (MessageType.SEND_PULSE, MessageType.GET_PULSE)
 
 #: Entries of the index that one picture looks at: a tenth of a millisecond.
 _LOOKED_AT: Final = 1_000
@@ -155,7 +144,8 @@ def _requests(counts: Mapping[str, int], asked: Mapping[MessageType, int]) -> di
 
     The others are refused before, or belong to an authentication.
     """
-    by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in _VERBS}
+    others = [verb for verb in map(MessageType, VERBS) if verb not in _COUNTED_BY_CHANNELS]
+    by_verb = {verb.name.lower(): asked.get(verb, 0) for verb in others}
     other = max(0, counts["others"] - sum(by_verb.values()))
     return {"send_pulse": counts["sends"], "get_pulse": counts["gets"], **by_verb, "other": other}
 

@@ -26,24 +26,22 @@ from stormkeeper.pacemaker.server import tls
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.admission import network_of
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
-from stormkeeper.pacemaker.server.authentication import AUTHENTICATING, Authentication
+from stormkeeper.pacemaker.server.authentication import Authentication
 from stormkeeper.pacemaker.server.line_budget import LineBudget
 from stormkeeper.pacemaker.server.tallies import READ, WRITE, Tallies
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, decode_request
+from stormkeeper.pacemaker.wire import (
+    AUTHENTICATING,
+    RESERVED_PATH,
+    VERBS,
+    Message,
+    MessageType,
+    decode_request,
+)
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
 from stormkeeper.sasl.mechanism import SAME_METHOD
 
 _log = logging.getLogger(__name__)
-
-_WRITES: Final = frozenset(
-    {
-        int(MessageType.CREATE_PATH),
-        int(MessageType.SEND_PULSE),
-        int(MessageType.DELETE_PATH),
-        int(MessageType.DELETE_PULSE_ID),
-    }
-)
 
 _RESERVED: Final = RESERVED_PATH.encode()
 
@@ -264,7 +262,8 @@ class Session:
             kind = -1 if message.type is None else message.type
             message_id = -1 if message.message_id is None else message.message_id
             path = (message.path or "").encode("utf-8", "surrogateescape")
-        if self.may_write if kind in _WRITES else self.may_read:
+        writes = kind in VERBS and VERBS[kind].writes
+        if self.may_write if writes else self.may_read:
             self._has_done_more = True
             return None
         # An exact shape may have any type, and only a request deserves an answer.
@@ -274,7 +273,7 @@ class Session:
         else:
             self._refuse(
                 "unauthenticated",
-                WRITE if kind in _WRITES else READ,
+                WRITE if writes else READ,
                 f"{MessageType(kind).name} without having authenticated; set"
                 f" pacemaker.auth.method: {self._method} for this client too",
             )

@@ -22,8 +22,10 @@ from stormkeeper.pacemaker.wire.encoding import (
 )
 from stormkeeper.pacemaker.wire.framing import FrameSplitter
 from stormkeeper.pacemaker.wire.messages import (
+    AUTHENTICATING,
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
+    VERBS,
     Change,
     Changes,
     ChangesRequest,
@@ -34,6 +36,7 @@ from stormkeeper.pacemaker.wire.messages import (
 )
 
 __all__ = [
+    "AUTHENTICATING",
     "CHANGES_OVERHEAD",
     "CHANGE_OVERHEAD",
     "DEFAULT_MAX_SIZE",
@@ -43,6 +46,7 @@ __all__ = [
     "RESERVED_PATH",
     "SIZES_OVERHEAD",
     "SIZE_OVERHEAD",
+    "VERBS",
     "Change",
     "Changes",
     "ChangesRequest",

@@ -9,7 +9,7 @@ Pacemaker stores nothing there, and answers without details.
 from typing import Final
 
 from stormkeeper.errors import LocalProtocolError
-from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pacemaker.wire import VERBS
 from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 
 #: Told by a server that leaves the values out of changes where they are not wanted.
@@ -20,12 +20,6 @@ FIRST_EXTENSION_TYPE: Final = 100
 
 #: Not ``.``, which stands for itself too, nor ``]`` and ``}``, which alone mean nothing.
 _SPECIAL: Final = frozenset("\\^$|?*+()[{")
-
-_NAMES: Final[dict[int, str]] = {
-    MessageType.CHANGES: "changes",
-    MessageType.HELD: "held",
-    MessageType.DELETED: "deleted",
-}
 
 
 def extension_of(kind: int) -> str | None:
@@ -38,10 +32,10 @@ def extension_of(kind: int) -> str | None:
     """
     if kind < FIRST_EXTENSION_TYPE:
         return None
-    name = _NAMES.get(kind)
-    if name is None:
+    verb = VERBS.get(kind)
+    if verb is None:
         raise LocalProtocolError(f"message type {kind} is a request of no known extension")
-    return name
+    return verb.extension
 
 
 def listing_ends_java(path: str) -> bool:

@@ -117,22 +117,43 @@ class Message:
     changes: Changes | None = None
 
 
-#: The member that each type of request carries, by its name in `Message`.
-_REQUEST_MEMBERS: Final[dict[int, str]] = {
-    MessageType.CREATE_PATH: "path",
-    MessageType.EXISTS: "path",
-    MessageType.SEND_PULSE: "pulse",
-    MessageType.GET_ALL_PULSE_FOR_PATH: "path",
-    MessageType.GET_ALL_NODES_FOR_PATH: "path",
-    MessageType.GET_PULSE: "path",
-    MessageType.DELETE_PATH: "path",
-    MessageType.DELETE_PULSE_ID: "path",
-    MessageType.CONTROL_MESSAGE: "blob",
-    MessageType.SASL_MESSAGE_TOKEN: "blob",
-    MessageType.CHANGES: "changes_request",
-    MessageType.HELD: "path",
-    MessageType.DELETED: "path",
+class Verb(NamedTuple):
+    """What there is to know of one type of request."""
+
+    #: The member of `Message` that it carries.
+    asks_with: str
+    #: The member that its answer must have. GET_ALL_PULSE_FOR_PATH is answered without data by
+    #: Storm always, and by us when the pulses would not fit a frame.
+    answered_with: str | None
+    #: What it asks for, for people who know no types: ``a request to ... /path``.
+    deed: str
+    #: Whether it is a writer's: it changes what is held, or says that it will.
+    writes: bool = False
+    #: Whether its work is small whatever is stored.
+    is_short: bool = False
+    #: The extension that it belongs to; None for Storm's own.
+    extension: str | None = None
+
+
+#: Every request that is answered out of what a Pacemaker holds.
+VERBS: Final[dict[int, Verb]] = {
+    MessageType.CREATE_PATH: Verb("path", None, "create", writes=True, is_short=True),
+    MessageType.EXISTS: Verb("path", "boolval", "look for", is_short=True),
+    MessageType.SEND_PULSE: Verb("pulse", None, "store", writes=True, is_short=True),
+    MessageType.GET_ALL_PULSE_FOR_PATH: Verb("path", None, "read all below"),
+    MessageType.GET_ALL_NODES_FOR_PATH: Verb("path", "nodes", "list"),
+    MessageType.GET_PULSE: Verb("path", "pulse", "read", is_short=True),
+    MessageType.DELETE_PATH: Verb("path", None, "delete all below", writes=True),
+    MessageType.DELETE_PULSE_ID: Verb("path", None, "delete", writes=True, is_short=True),
+    MessageType.CHANGES: Verb(
+        "changes_request", "changes", "read what changed below", extension="changes"
+    ),
+    MessageType.HELD: Verb("path", "changes", "read", extension="held"),
+    MessageType.DELETED: Verb("path", "nodes", "list deletions below", extension="deleted"),
 }
+
+#: The messages that a client authenticates with; both carry a blob.
+AUTHENTICATING: Final = (MessageType.CONTROL_MESSAGE, MessageType.SASL_MESSAGE_TOKEN)
 
 _MEMBERS: Final = (
     "path",
@@ -154,9 +175,10 @@ def check_request(message: Message) -> None:
         kind = MessageType(message.type)
     except ValueError:
         raise RemoteProtocolError(f"unknown message type {message.type}") from None
-    wanted = _REQUEST_MEMBERS.get(kind)
-    if wanted is None:
+    verb = VERBS.get(kind)
+    if verb is None and kind not in AUTHENTICATING:
         raise RemoteProtocolError(f"{kind.name} is not a request")
+    wanted = "blob" if verb is None else verb.asks_with
     if getattr(message, wanted) is None:
         found = [member for member in _MEMBERS if getattr(message, member) is not None]
         if not found:
