@@ -16,9 +16,10 @@ into build/bench/.
     send-N/s        N pulses a second in all, each at its time; latency counts from then
     children-N      children of a topology of 24 workers, among N stored keys
     memory-*        resident memory: empty, 72,000 x 3 KiB, and these after 5 overwrites each
-    read-72000-*    all of 72,000 x 3 KiB read while 24,000 a second are written, by the change scan
-                    or the paged scan: p50_ms is one whole reading, p99_ms the slowest,
+    read-72000-*    all of 72,000 x 3 KiB read while 24,000 a second are written, with the values
+                    (changes) or without (ages): p50_ms is one whole reading, p99_ms the slowest,
                     requests_per_s pulses
+    read-72000-ages-quiet   the ages while nobody writes
     send-N/s-during-*   the writers meanwhile
 """
 

@@ -18,6 +18,8 @@ OVERWRITES = 5
 #: what is freed seldom fits what comes next.
 JITTER = 512
 
+#: How all is read: with the values, and without them.
+READINGS = ("changes", "ages")
 #: Connections of those who write while all is read; each stands for twelve workers, as 72,000 do
 #: not fit the ports of one address.
 WRITERS = 6_000

@@ -84,19 +84,22 @@ def memory_table(figures, servers):
 
 
 def read_table(figures, servers):
-    """All of 72,000 pulses read while they are written."""
+    """All of 72,000 pulses read while they are written, and their ages of a quiet server."""
     servers = [server for server in servers if server in cells.OURS]
     lines = []
-    for how in ("changes", "scan"):
+    for how in cells.READINGS:
         read = (f"read-72000-{how}", 3_072, 1, 1)
         write = (f"send-{cells.RATES[-1]}/s-during-{how}", 3_072, cells.WRITERS, 1)
         if any((server, *read) in figures.keys for server in servers):
-            line = [f"by {how}"]
+            line = [how]
             for server in servers:
                 secs = _text(figures.median((server, *read), "p50_ms"), "{:,.0f}")
                 p99 = _text(figures.median((server, *write), "p99_ms"), "{:,.1f}")
                 line.append(f"{secs} · {p99}")
             lines.append(line)
+    quiet = [figures.median((s, "read-72000-ages-quiet", 3_072, 1, 1), "p50_ms") for s in servers]
+    if any(secs is not None for secs in quiet):
+        lines.append(["ages, nobody writes", *(_text(secs, "{:,.0f}") for secs in quiet)])
     return table(["all read, ms · writers' p99 ms", *servers], lines) if lines else ""
 
 

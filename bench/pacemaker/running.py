@@ -179,36 +179,38 @@ def run_memory(cell, server, pace):  # noqa: ARG001
 
 
 def run_read(cell, server, pace):
-    """Read all pulses again and again, while 72,000 workers beat; both sides are measured."""
+    """Read all pulses again and again, while 72,000 workers beat; both sides are measured.
+
+    Before that, their ages of the quiet server.
+    """
     store(server, cell.keys, cell.bytes)
-    rows = []
-    for how in ("changes", "scan"):
+    readings, _ = read_during(cell, server, "ages", lambda: time.sleep(pace.closed))
+    rows = [row(server.name, f"{cell.op}-ages-quiet", cell, **reading_figures(readings))]
+    for how in cells.READINGS:
         readings, writers = read_while_they_beat(cell, server, pace, how)
-        times = sorted(1000 * reading["secs"] for reading in readings)
-        figures = {
-            "requests_per_s": statistics.median(r["pulses"] / r["secs"] for r in readings),
-            "p50_ms": statistics.median(times),
-            "p99_ms": times[-1],
-            "rss_mib": writers["rss_mib"],
-        }
+        figures = reading_figures(readings) | {"rss_mib": writers["rss_mib"]}
         writing = row(server.name, f"send-{cells.RATES[-1]}/s-during-{how}", cell, **writers)
         rows.append(row(server.name, f"{cell.op}-{how}", cell, **figures))
         rows.append(writing | {"connections": cells.WRITERS})
     return rows
 
 
+def reading_figures(readings):
+    times = sorted(1000 * reading["secs"] for reading in readings)
+    return {
+        "requests_per_s": statistics.median(r["pulses"] / r["secs"] for r in readings),
+        "p50_ms": statistics.median(times),
+        "p99_ms": times[-1],
+    }
+
+
 def read_while_they_beat(cell, server, pace, how):
     """Return what the reader said of each reading, and what the generator found."""
-    reader = subprocess.Popen(
-        [sys.executable, READER, f"{HOST}:{server.port}", how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=on_cores(cores()[1]),  # noqa: PLW1509 - the bench has one thread
-    )
-    try:
-        first = json.loads(reader.stdout.readline() or "{}")
-        writers = load(
+    return read_during(
+        cell,
+        server,
+        how,
+        lambda: load(
             server,
             "--no-fill",  # the same keys are there already
             operation="send",
@@ -218,7 +220,25 @@ def read_while_they_beat(cell, server, pace, how):
             keys_per_connection=cell.keys // cells.WRITERS,
             warmup=0.5,
             seconds=max(4, 1.5 * pace.paced),
-        )
+        ),
+    )
+
+
+def read_during(cell, server, how, act):
+    """Read all again and again while `act` goes on; return each reading, and what `act` gave.
+
+    The first reading is before it, and left out: the reader has to connect, and to warm up.
+    """
+    reader = subprocess.Popen(
+        [sys.executable, READER, f"{HOST}:{server.port}", how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=on_cores(cores()[1]),  # noqa: PLW1509 - the bench has one thread
+    )
+    try:
+        first = json.loads(reader.stdout.readline() or "{}")
+        given = act()
     finally:
         reader.send_signal(signal.SIGTERM)
         try:
@@ -228,10 +248,10 @@ def read_while_they_beat(cell, server, pace, how):
             said, complaint = reader.communicate()
     readings = [json.loads(line) for line in said.splitlines()]
     read = [first.get("pulses"), *(reading["pulses"] for reading in readings)]
-    # By changes some come twice: those who beat again during the reading.
+    # Some come twice: those who beat again during the reading.
     if not readings or any(count is None or count < cell.keys for count in read):
         raise MeasurementError(f"not all were read, but {read}; {complaint[-200:]}")
-    return readings, writers
+    return readings, given
 
 
 def burn_in(server):

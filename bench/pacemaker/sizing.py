@@ -24,7 +24,7 @@ class Assumptions:
     memory_per_payload: float
     #: Resident memory of a Pacemaker that holds nothing.
     memory_empty_mib: float
-    #: Pulses that one process with the plain client, such as Nimbus, takes in by the change scan,
+    #: Pulses that one process with the plain client, such as Nimbus, takes in by changes,
     #: from any number of servers.
     changes_per_sec: float
     #: Pulses that Spark reads, on one core: half of the least that it did with two
