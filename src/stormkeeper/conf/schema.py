@@ -75,29 +75,29 @@ _KEYS = (
     # Storm
     text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
     storms_text_or_null(
-        "storm.local.hostname", "name of this machine in the cluster; null: what the system says"
+        "storm.local.hostname", "this machine's name in the cluster; null: the system's host name"
     ),
     class_of(
         "storm.cluster.state.store",
         StateStore,
-        "where the cluster's state is: all in ZooKeeper, or heartbeats in Pacemaker (two names)",
+        "all state in ZooKeeper, or heartbeats in Pacemaker (which has two names)",
     ),
     class_of(
         "storm.meta.serialization.delegate",
         SerializationDelegate,
-        "how records are written: plain, gzip or zstd; all are read",
+        "compression of the records that are written: none, gzip or zstd; all are read",
     ),
     Key(
         "storm.meta.serialization.release",
         Literal[2, 3] | None,
         "2 or 3, or null",
-        "which Storm the cluster's daemons are, as heartbeats of 2 and 3 differ; null: 3 where"
-        " storm.meta.serialization.delegate is one for zstd, else 2",
+        "Storm release of the cluster's daemons, as heartbeats of 2 and 3 differ; null: 3 if"
+        " storm.meta.serialization.delegate is a zstd one, else 2",
     ),
     servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
     port(
         "storm.zookeeper.port",
-        "port of ZooKeeper servers without one; 0: `storm dev-zookeeper` takes any free one",
+        "port of ZooKeeper servers that name none; 0: `storm dev-zookeeper` takes any free one",
     ),
     Key(
         "storm.zookeeper.root",
@@ -109,7 +109,7 @@ _KEYS = (
     whole(
         "storm.zookeeper.connection.timeout", "longest wait for a ZooKeeper connection, ms", least=1
     ),
-    whole("storm.zookeeper.retry.times", "times that a ZooKeeper operation is retried", least=0),
+    whole("storm.zookeeper.retry.times", "number of retries of a ZooKeeper operation", least=0),
     whole("storm.zookeeper.retry.interval", "wait before the first retry, in ms", least=0),
     whole(
         "storm.zookeeper.retry.intervalceiling.millis",
@@ -117,40 +117,44 @@ _KEYS = (
         least=0,
     ),
     storms_text_or_null(
-        "storm.zookeeper.auth.scheme", "how daemons authenticate to ZooKeeper (digest); null: not"
+        "storm.zookeeper.auth.scheme",
+        "scheme by which daemons authenticate to ZooKeeper (digest); null: none",
     ),
     storms_text_or_null(
         "storm.zookeeper.auth.payload",
-        "what daemons authenticate to ZooKeeper with (user:password)",
+        "the daemons' user:password for that scheme",
     ),
     storms_text_or_null(
         "storm.zookeeper.topology.auth.scheme",
-        "how a topology's workers authenticate to ZooKeeper (digest); null: not",
+        "scheme by which a topology's workers authenticate to ZooKeeper (digest); null: none",
     ),
     storms_text_or_null(
         "storm.zookeeper.topology.auth.payload",
-        "what a topology's workers authenticate to it with (user:password)",
+        "the workers' user:password for that scheme",
     ),
     storms_text_or_null(
         "storm.zookeeper.superACL",
-        "who may do everything with what workers make, as scheme:id (sasl:nimbus): the daemons",
+        "the daemons' identity, with all rights on what workers make: scheme:id (sasl:nimbus)",
     ),
-    switch("storm.zookeeper.ssl.enable", "whether ZooKeeper is spoken to over TLS"),
+    switch("storm.zookeeper.ssl.enable", "connect to ZooKeeper over TLS"),
     switch(
         "storm.zookeeper.ssl.hostnameVerification",
-        "whether the name that is connected to must stand in the server's certificate",
+        "require the server's name in its certificate",
     ),
     storms_text_or_null(
         "storm.zookeeper.ssl.keystore.path",
-        "key and certificates to show to ZooKeeper, in one file, as PEM",
+        "PEM file with our key and certificates for ZooKeeper",
     ),
-    storms_text_or_null("storm.zookeeper.ssl.keystore.password", "the passphrase of that key"),
+    storms_text_or_null(
+        "storm.zookeeper.ssl.keystore.password", "passphrase of the key in that file"
+    ),
     storms_text_or_null(
         "storm.zookeeper.ssl.truststore.path",
-        "certificates of who signs ZooKeeper's, as PEM; null: those that the system trusts",
+        "PEM file with the authorities that sign ZooKeeper's certificates; null: the system's",
     ),
     storms_text_or_null(
-        "storm.zookeeper.ssl.truststore.password", "Storm's; without effect, as PEM has none"
+        "storm.zookeeper.ssl.truststore.password",
+        "Storm's; no effect, as a PEM file has no password",
     ),
     # Pacemaker
     servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
@@ -158,120 +162,131 @@ _KEYS = (
         "pacemaker.host",
         Text | None,
         "host or host:port, or null",
-        "the one Pacemaker, as Storm 1.x names it; pacemaker.servers comes first",
+        "the only Pacemaker, as in Storm 1.x; pacemaker.servers comes first",
         check=lambda value: check_addresses([value]),
         unset=("",),
     ),
     port(
         "pacemaker.port",
-        "port that a Pacemaker listens on, and that of servers without one; 0: any free one",
+        "port that a Pacemaker listens on, and port of servers that name none; 0: any free one",
     ),
     text("pacemaker.bind.host", "address that a Pacemaker listens on"),
     whole(
-        "pacemaker.thrift.message.size.max", "longest message of the protocol, in bytes", least=1
+        "pacemaker.thrift.message.size.max", "largest message of the protocol, in bytes", least=1
     ),
     one_of(
         "pacemaker.auth.method",
         AuthMethod,
-        "how readers authenticate to a Pacemaker",
+        "method by which readers authenticate to a Pacemaker",
     ),
-    switch("pacemaker.auth.writes", "whether writers and deleters must authenticate too"),
+    switch("pacemaker.auth.writes", "require authentication for writing and deleting too"),
     texts("pacemaker.kerberos.users", "principals or short names that may read, with KERBEROS"),
-    storms_text_or_null("nimbus.daemon.user", "short name of Nimbus's principal, which may read"),
+    storms_text_or_null(
+        "nimbus.daemon.user", "short name of Nimbus's Kerberos principal, which may read"
+    ),
     storms_text_or_null(
         "java.security.auth.login.config", "JAAS file with the passwords or keytabs of a daemon"
     ),
-    whole("pacemaker.max.threads", "Storm's thread pool; without effect here", least=1),
+    whole("pacemaker.max.threads", "Storm's thread pool; no effect here", least=1),
     Key(
         "pacemaker.childopts",
         Text | list[Text] | None,
         "text, a list of texts, or null",
-        "Storm's JVM options; only -Djava.security.auth.login.config=, which wins over that key",
+        "Storm's JVM options; only -Djava.security.auth.login.config= counts, and before the key",
     ),
-    switch("pacemaker.tls.enable", "whether the Pacemaker's port speaks TLS, at both ends"),
+    switch("pacemaker.tls.enable", "use TLS for Pacemakers: set it for servers and clients"),
     text_or_null(
-        "pacemaker.tls.certificate.file", "a Pacemaker's certificate and its chain, as PEM"
+        "pacemaker.tls.certificate.file", "PEM file with a Pacemaker's certificate and its chain"
     ),
-    text_or_null("pacemaker.tls.key.file", "the key of a Pacemaker's certificate, as PEM"),
+    text_or_null("pacemaker.tls.key.file", "PEM file with the key of a Pacemaker's certificate"),
     text_or_null(
         "pacemaker.tls.ca.file",
-        "certificates of who signs the other side's, as PEM; null: those that the system trusts",
+        "PEM file with the authorities that sign the other side's certificates; null: the system's",
     ),
     one_of(
         "pacemaker.tls.client.auth",
         ClientCertificates,
-        "whether a Pacemaker asks its clients for certificates",
+        "require a certificate of a Pacemaker's clients",
     ),
-    text_or_null("pacemaker.tls.client.certificate.file", "a client's certificate, as PEM"),
-    text_or_null("pacemaker.tls.client.key.file", "the key of a client's certificate, as PEM"),
+    text_or_null("pacemaker.tls.client.certificate.file", "PEM file with a client's certificate"),
+    text_or_null(
+        "pacemaker.tls.client.key.file", "PEM file with the key of a client's certificate"
+    ),
     switch(
         "pacemaker.tls.check.hostname",
-        "whether a client wants the name that it connects to in the Pacemaker's certificate",
+        "require the Pacemaker's name in its certificate",
     ),
-    one_of("pacemaker.tls.minimum.version", TlsVersion, "the oldest TLS that is spoken"),
-    seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse is dropped; 0: never", least=0),
+    one_of("pacemaker.tls.minimum.version", TlsVersion, "oldest TLS version that is accepted"),
+    seconds_from("pacemaker.pulse.ttl.secs", "age at which a pulse expires; 0: never", least=0),
     whole(
         "pacemaker.max.connections",
-        "connections of a Pacemaker at a time; 0: as many as it may have open files",
+        "most connections of a Pacemaker; 0: as many as it may open files, less 64",
         least=0,
     ),
-    whole("pacemaker.max.connections.per.address", "the same of one address; 0: no limit", least=0),
+    whole(
+        "pacemaker.max.connections.per.address",
+        "most connections from one address; 0: no limit",
+        least=0,
+    ),
     bytes_or_null(
         "pacemaker.store.max.bytes",
-        "bytes of pulses and their paths that a Pacemaker holds; null: half of the memory that it"
-        " may have; 0: no limit",
+        "most bytes of pulses and their paths in a Pacemaker; null: half of the memory that it"
+        " may use; 0: no limit",
     ),
     whole("pacemaker.path.max.bytes", "longest path of a pulse, in bytes", least=1),
     whole("pacemaker.path.max.segments", "most segments of a path", least=1),
-    seconds("pacemaker.frame.timeout.secs", "time to finish a message once it was begun"),
+    seconds("pacemaker.frame.timeout.secs", "time to finish a message that has begun"),
     seconds(
-        "pacemaker.handshake.timeout.secs", "time to finish TLS, and to authenticate once begun"
+        "pacemaker.handshake.timeout.secs",
+        "time for the TLS handshake, and for an authentication that has begun",
     ),
     seconds(
         "pacemaker.output.timeout.secs",
-        "time for a client to read something of what waits for it",
+        "time in which a client must read some of its waiting answers",
     ),
     port_or_null(
         "pacemaker.metrics.port",
-        "port of a Pacemaker's metrics and health, over HTTP; 0: any free one; null: none",
+        "HTTP port of a Pacemaker's metrics and health; 0: any free one; null: none",
     ),
     text_or_null(
-        "pacemaker.metrics.bind.host", "address of these; null: that of pacemaker.bind.host"
+        "pacemaker.metrics.bind.host", "address for that port; null: that of pacemaker.bind.host"
     ),
     one_of(
         "pacemaker.engine",
         PacemakerEngine,
-        "how a Pacemaker runs: compiled, in plain Python, or compiled where it was built so",
+        "compiled, plain Python (interpreted), or auto: compiled if it was built",
     ),
     # Nimbus
     servers(
         "nimbus.seeds",
-        "where a Nimbus runs; nimbus.thrift.port where no port is given",
+        "machines with a Nimbus; port nimbus.thrift.port unless they name one",
         least=1,
         unset=(None, []),
     ),
     port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
     seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
     seconds("nimbus.supervisor.timeout.secs", "silence after which a supervisor counts as dead"),
-    seconds("nimbus.monitor.freq.secs", "time between two looks at the heartbeats"),
+    seconds("nimbus.monitor.freq.secs", "time between two checks of the heartbeats"),
     seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
-    seconds("nimbus.code.sync.freq.secs", "time between two looks for missing topology code"),
+    seconds("nimbus.code.sync.freq.secs", "time between two checks for missing topology code"),
     # Supervisor and worker
     Key(
         "supervisor.slots.ports",
         list[Annotated[int, Meta(ge=1, le=MAX_PORT)]],
         f"a list of distinct ports from 1 to {MAX_PORT}",
-        "slots of a machine: a worker each, named by port",
+        "slots of a machine, named by port: one worker each",
         is_list=True,
         check=check_distinct,
         unset=(None,),
     ),
     seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
     seconds(
-        "supervisor.monitor.frequency.secs", "time between a supervisor's looks at its workers"
+        "supervisor.monitor.frequency.secs", "time between a supervisor's checks of its workers"
     ),
     seconds("supervisor.worker.timeout.secs", "silence after which a supervisor restarts a worker"),
-    seconds("supervisor.worker.start.timeout.secs", "silence that it allows a worker that starts"),
+    seconds(
+        "supervisor.worker.start.timeout.secs", "silence that a supervisor allows a starting worker"
+    ),
     seconds(
         "worker.heartbeat.frequency.secs", "time between a worker's heartbeats to its supervisor"
     ),
@@ -280,27 +295,29 @@ _KEYS = (
     ),
     # Topology
     storms_text_or_null(
-        "topology.name", "name of a topology, by which its workers' clients call themselves"
+        "topology.name", "name of a topology; its workers' clients use it as their name"
     ),
     whole("topology.workers", "most workers that a topology may have", least=1),
     seconds(
-        "topology.message.timeout.secs", "time for a message; wait before a topology is killed"
+        "topology.message.timeout.secs", "time for a message, and wait before a topology is killed"
     ),
     whole(
-        "topology.min.replication.count", "copies of a topology's code before it starts", least=0
+        "topology.min.replication.count",
+        "copies of a topology's code that must exist before it starts",
+        least=0,
     ),
     seconds_from(
         "topology.max.replication.wait.time.sec",
-        "longest wait for copies of a topology's code; -1: for ever",
+        "longest wait for these copies; -1: for ever",
         least=-1,
     ),
     seconds(
         "topology.error.throttle.interval.secs",
-        "span in which a component's errors are counted, to report only so many",
+        "interval for which the number of a component's reported errors is limited",
     ),
     whole(
         "topology.max.error.report.per.interval",
-        "most errors that a worker reports of a component in such a span",
+        "most errors that a worker reports of one component in that interval",
         least=0,
     ),
     text_or_null(
@@ -319,14 +336,13 @@ _KEYS = (
     seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
     seconds_or_null(
         "pipeline.late.secs",
-        "silence after which a worker counts as late; null: three of task.heartbeat.frequency.secs",
+        "silence after which a worker counts as late; null: 3 times task.heartbeat.frequency.secs",
     ),
     port_or_null(
         "pipeline.metrics.port",
-        "port of the heartbeat pipeline's metrics and health, over HTTP; 0: any free one;"
-        " null: none",
+        "HTTP port of the heartbeat pipeline's metrics and health; 0: any free one; null: none",
     ),
-    text_or_null("pipeline.metrics.bind.host", "address of these; null: 127.0.0.1"),
+    text_or_null("pipeline.metrics.bind.host", "address for that port; null: 127.0.0.1"),
     # User interface
     port("ui.port", "port of the web UI"),
 )
