@@ -343,6 +343,7 @@ def _shown(reading: "Reading", *, as_json: bool) -> str:
     from stormkeeper.thrift.serialization import deserialize
 
     data, age = reading.details, reading.age_secs
+    assert data is not None  # values were asked for
     where: dict[str, Any] = {} if age is None else {"age_secs": round(age, 3)}
     where["server"] = str(reading.server)
     try:

@@ -70,7 +70,8 @@ class PacemakerHeartbeats:
         """See `HeartbeatReader.get_worker_hbs`."""
         readings = self._at(path).readings(path)
         directly = sorted(p for p in readings if p not in (path, "/") and paths.parent(p) == path)
-        return {p.rpartition("/")[2]: readings[p].details for p in directly}
+        values = ((p.rpartition("/")[2], readings[p].details) for p in directly)
+        return {name: value for name, value in values if value is not None}
 
     def delete_worker_hb(self, path: str) -> None:
         """See `HeartbeatStore.delete_worker_hb`."""

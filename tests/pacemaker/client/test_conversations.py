@@ -9,6 +9,7 @@ from stormkeeper.pacemaker.client.conversations import (
     copy_of,
     single,
 )
+from stormkeeper.pacemaker.client.readings import Copy
 from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store import PulseStore
 from stormkeeper.pacemaker.wire import (
@@ -45,6 +46,19 @@ def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
     assert found["/a/0"].details == b"0"
     assert found["/a/0"].received == pytest.approx(1000.0)
     assert found["/a/9"].received == pytest.approx(1009.0)
+
+
+def test_without_values_there_are_ages_sizes_and_tombstones(clock):
+    server = Ours(clock)
+    server.store.put(b"/a", b"12345")
+    server.store.put(b"/b", b"")
+    server.store.delete(b"/b")
+    clock.now += 2.0
+    found, _ = hold(copies_below("/", SERVER, clock, values=False), server)
+    assert found == {
+        "/a": Copy(SERVER, None, 1000.0, 5, 1),
+        "/b": Copy(SERVER, None, 1000.0, None, 3),
+    }
 
 
 def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):

@@ -15,6 +15,12 @@ from stormkeeper.pacemaker.client.readings import (
 A, B, C = (Address(name, 6699) for name in "abc")
 
 
+def copy(server, details, received):
+    """A copy of a pulse; without details, a tombstone."""
+    size = None if details is None else len(details)
+    return Copy(server, details, received, size, None if received is None else 7)
+
+
 def time_secs(details):
     """In these tests a pulse is its time as a number, or no heartbeat at all."""
     return int(details) if details.isdigit() else None
@@ -53,24 +59,24 @@ def test_nothing_is_nothing():
     ],
 )
 def test_the_newest_counts(copies, expected):
-    made = [Copy(*copy) for copy in copies]
+    made = [copy(*one) for one in copies]
     assert newest(made, time_secs) is (None if expected is None else made[expected])
 
 
 def test_ages_are_enough_where_all_servers_tell_them():
-    assert newest([Copy(A, b"x", 1.0), Copy(B, b"y", 2.0)], never).details == b"y"
-    assert newest([Copy(A, b"x", None), Copy(B, None, 2.0)], never).details == b"x"
+    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)], never).details == b"y"
+    assert newest([copy(A, b"x", None), copy(B, None, 2.0)], never).details == b"x"
 
 
 details = st.none() | st.binary(max_size=2)
-copies = st.builds(Copy, st.sampled_from([A, B, C]), details, st.none() | st.floats(0, 9))
+copies = st.builds(copy, st.sampled_from([A, B, C]), details, st.none() | st.floats(0, 9))
 
 
 @given(st.lists(copies, max_size=6))
 def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
     best = newest(copies, len)
     if best is None:
-        assert not [copy for copy in copies if copy.details is not None and copy.received is None]
+        assert not [one for one in copies if one.details is not None and one.received is None]
     else:
         assert best in copies
         assert best.details is not None
@@ -78,22 +84,22 @@ def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
 
 def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
     here = {
-        "/one": Copy(A, b"1", 7.0),
-        "/both": Copy(A, b"2", 6.0),
-        "/gone": Copy(A, b"3", 5.0),
-        "/only a tombstone": Copy(A, None, 8.0),
+        "/one": copy(A, b"1", 7.0),
+        "/both": copy(A, b"2", 6.0),
+        "/gone": copy(A, b"3", 5.0),
+        "/only a tombstone": copy(A, None, 8.0),
     }
     there = {
-        "/both": Copy(B, b"22", 8.0),
-        "/gone": Copy(B, None, 6.0),
-        "/from the future": Copy(B, b"4", 11.0),
+        "/both": copy(B, b"22", 8.0),
+        "/gone": copy(B, None, 6.0),
+        "/from the future": copy(B, b"4", 11.0),
     }
-    java = {"/other": Copy(C, b"5", None)}
+    java = {"/other": copy(C, b"5", None)}
     assert newest_of_each([here, there, java], never, lambda: 10.0) == {
-        "/one": Reading(b"1", 3.0, A),
-        "/both": Reading(b"22", 2.0, B),
-        "/from the future": Reading(b"4", 0.0, B),
-        "/other": Reading(b"5", None, C),
+        "/one": Reading(b"1", 3.0, A, 1, 7),
+        "/both": Reading(b"22", 2.0, B, 2, 7),
+        "/from the future": Reading(b"4", 0.0, B, 1, 7),
+        "/other": Reading(b"5", None, C, 1, None),
     }
 
 
@@ -119,6 +125,6 @@ def test_a_name_is_in_doubt_if_tombstones_beside_may_hide_it_everywhere(servers,
 
 
 def test_between_equals_the_first_server_decides():
-    one, other = {"/x": Copy(A, b"1", 1.0)}, {"/x": Copy(B, b"1", 1.0)}
+    one, other = {"/x": copy(A, b"1", 1.0)}, {"/x": copy(B, b"1", 1.0)}
     for servers, first in (([one, other], A), ([other, one], B)):
         assert newest_of_each(servers, never, lambda: 1.0)["/x"].server == first

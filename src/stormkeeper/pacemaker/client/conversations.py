@@ -6,18 +6,23 @@ can go on with what Storm's own Pacemaker understands; any other error ends it.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
+from stormkeeper.errors import RemoteProtocolError, SerializationError, UnsupportedExtensionError
 from stormkeeper.pacemaker.client.readings import Copy, Names
 from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
+    RESERVED_PATH,
     Changes,
     ChangesRequest,
     Message,
     MessageType,
+    Pulse,
 )
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.pacemaker import ServerInfo
 
 T = TypeVar("T")
 
@@ -33,8 +38,51 @@ def single(message: Message) -> Conversation[Message]:
     return answer
 
 
+class Contents(NamedTuple):
+    """What one server holds at and below a path, and what it tells of itself.
+
+    Parameters
+    ----------
+    copies
+        By path, with tombstones where the server has any.
+    info
+        None from a Java Pacemaker.
+    """
+
+    copies: dict[str, Copy]
+    info: "ServerInfo | None"
+
+
+def contents_below(
+    path: str, server: Address, clock: Callable[[], float], *, values: bool
+) -> Conversation[Contents]:
+    """Read what `copies_below` does, and then who the server is.
+
+    In this order: a server that was started again between the two then vouches for too little,
+    and not for what it does not know.
+    """
+    copies = yield from copies_below(path, server, clock, values=values)
+    answer = yield from single(Message(MessageType.GET_PULSE, path=RESERVED_PATH))
+    return Contents(copies, server_info_of(server, answer.pulse))
+
+
+def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
+    """Read what a server tells of itself in its pulse at `RESERVED_PATH`."""
+    if pulse is None or pulse.details is None:
+        return None
+    from stormkeeper.thrift.pacemaker import ServerInfo  # noqa: PLC0415  # listing needs no Thrift
+    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
+
+    try:
+        return deserialize(ServerInfo, pulse.details)
+    except SerializationError as error:
+        raise RemoteProtocolError(
+            f"{server} broke the protocol: what it tells of itself is not readable: {error}"
+        ) from error
+
+
 def copies_below(
-    path: str, server: Address, clock: Callable[[], float]
+    path: str, server: Address, clock: Callable[[], float], *, values: bool = True
 ) -> Conversation[dict[str, Copy]]:
     """Read every pulse at and below `path`, by its path, with tombstones where the server has any.
 
@@ -46,12 +94,15 @@ def copies_below(
         Who is asked.
     clock
         The reader's monotonic seconds.
+    values
+        Whether to read the values, too. A Java Pacemaker, and an older one of ours, gives no sizes
+        without them: its values are read in any case.
     """
     try:
-        return (yield from _scan(path, server, clock))
+        return (yield from _scan(path, server, clock, values=values))
     except UnsupportedExtensionError:
         pulses = yield from walk(path)
-        return {found: Copy(server, details, None) for found, details in pulses.items()}
+        return {found: _java_copy(server, details) for found, details in pulses.items()}
 
 
 def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Conversation[Copy | None]:
@@ -65,7 +116,7 @@ def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Conversat
     except UnsupportedExtensionError:
         answer = yield from single(Message(MessageType.GET_PULSE, path=path))
         details = answer.pulse.details if answer.pulse else None
-        return None if details is None else Copy(server, details, None)
+        return None if details is None else _java_copy(server, details)
     return dict(_copies(_changes_of(answer), server, clock())).get(path)
 
 
@@ -105,32 +156,29 @@ def copies_below_each(
     return found
 
 
-def _scan(path: str, server: Address, clock: Callable[[], float]) -> Conversation[dict[str, Copy]]:
+def _scan(
+    path: str, server: Address, clock: Callable[[], float], *, values: bool
+) -> Conversation[dict[str, Copy]]:
     """Read all pages of changes.
 
     A path that changes while we read goes to the end, so nothing but the last page is the end. A
     server reads changes out far faster than workers make them.
     """
-    page = yield from _page(path, None)
-    found = dict(_copies(page, server, clock()))
-    while page.more:
-        page = yield from _page(path, page)
+    found: dict[str, Copy] = {}
+    after, instance, more = 0, None, True
+    while more:
+        request = ChangesRequest(path, after, 0, instance, values)
+        answer = yield from single(Message(MessageType.CHANGES, changes_request=request))
+        page = _changes_of(answer)
+        if page.more and not page.reset and page.next <= after:
+            raise RemoteProtocolError(
+                f"there are more changes after revision {after}, and they go on at {page.next}"
+            )
         if page.reset:
             found.clear()  # the server was started again; it answered from the beginning
         found.update(_copies(page, server, clock()))
+        after, instance, more = page.next, page.instance, page.more
     return found
-
-
-def _page(path: str, before: Changes | None) -> Conversation[Changes]:
-    """Ask for the page of changes that follows the page `before`, or for the first one."""
-    after, instance = (0, None) if before is None else (before.next, before.instance)
-    request = ChangesRequest(path, after, 0, instance)
-    page = _changes_of((yield from single(Message(MessageType.CHANGES, changes_request=request))))
-    if page.more and not page.reset and page.next <= after:
-        raise RemoteProtocolError(
-            f"there are more changes after revision {after}, and they go on at {page.next}"
-        )
-    return page
 
 
 def _changes_of(answer: Message) -> Changes:
@@ -141,9 +189,13 @@ def _changes_of(answer: Message) -> Changes:
 
 def _copies(page: Changes, server: Address, now: float) -> list[tuple[str, Copy]]:
     return [
-        (change.path, Copy(server, change.details, now - change.age_ms / 1000))
-        for change in page.changes
+        (path, Copy(server, details, now - age_ms / 1000, size, revision))
+        for path, details, revision, age_ms, size in page.changes
     ]
+
+
+def _java_copy(server: Address, details: bytes) -> Copy:
+    return Copy(server, details, None, len(details), None)
 
 
 def walk(path: str) -> Conversation[dict[str, bytes]]:

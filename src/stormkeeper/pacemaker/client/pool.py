@@ -29,10 +29,13 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.pacemaker.client.conversations import (
+    Contents,
     Conversation,
+    contents_below,
     copies_below,
     copy_of,
     names_below,
+    server_info_of,
     single,
 )
 from stormkeeper.pacemaker.client.fanout import Outcomes, Tries, ask_all
@@ -41,6 +44,7 @@ from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
 from stormkeeper.pacemaker.client.readings import (
     Copy,
     Reading,
+    Readings,
     newest,
     newest_of_each,
 )
@@ -52,7 +56,6 @@ from stormkeeper.pacemaker.client.single import (
     RETRIES,
     TRY_TIMEOUT,
     PacemakerClient,
-    server_info_of,
 )
 from stormkeeper.pacemaker.client.writer import Writer
 from stormkeeper.pacemaker.wire import (
@@ -220,10 +223,7 @@ class PacemakerPool:
     def reading(self, path: str) -> Reading | None:
         """Return what `get_pulse` does, with its age and where it is; None if there is none."""
         best = self._newest(path)
-        if best is None or best.details is None:
-            return None
-        age = None if best.received is None else max(0.0, time.monotonic() - best.received)
-        return Reading(best.details, age, best.server)
+        return None if best is None else best.read_at(time.monotonic())
 
     def exists(self, path: str) -> bool:
         """Whether `get_pulse` returns a pulse of exactly `path`."""
@@ -271,6 +271,35 @@ class PacemakerPool:
         """
         copies = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
         return newest_of_each(copies, time_secs_of, time.monotonic)
+
+    def read(self, path: str, *, values: bool = True) -> Readings:
+        """Return what `readings` does, and which servers it came from.
+
+        Parameters
+        ----------
+        path
+            Root of the read.
+        values
+            Whether to read the values, too: who is alive is told by the ages. Where a Java
+            Pacemaker holds pulses beside ours the values are read in any case, as it tells no ages
+            and its pulses are compared with ours by what is in them.
+        """
+
+        def ask(*, values: bool) -> Outcomes[Contents]:
+            return self._outcomes_of_all(
+                lambda client: contents_below(path, client.address, time.monotonic, values=values)
+            )
+
+        outcomes = ask(values=values)
+        if not values and _is_mixed(outcomes.answered.values()):
+            outcomes = ask(values=True)
+        answered = outcomes.answered
+        servers: dict[Address, ServerInfo | StormkeeperError | None] = {
+            server: answered[server].info if server in answered else outcomes.failed[server]
+            for server in self._order
+        }
+        copies = [answered[server].copies for server in self._order if server in answered]
+        return Readings(newest_of_each(copies, time_secs_of, time.monotonic), servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Ask every server who it is.
@@ -381,6 +410,11 @@ class PacemakerPool:
         if isinstance(failures[0], NotAuthorizedError):
             raise together(failures)
         raise PacemakerUnavailableError("no Pacemaker answered: " + "; ".join(map(str, failures)))
+
+
+def _is_mixed(contents: Iterable[Contents]) -> bool:
+    """Whether servers of ours and of Storm's both hold something."""
+    return len({some.info is None for some in contents if some.copies}) > 1
 
 
 def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:

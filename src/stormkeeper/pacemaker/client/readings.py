@@ -13,27 +13,55 @@ pulse may lie elsewhere, and so may a pulse that was deleted while its server wa
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from stormkeeper.conf import Address
+from stormkeeper.errors import StormkeeperError
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.pacemaker import ServerInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """The newest pulse of a path over all servers.
 
     Parameters
     ----------
     details
-        The bytes that the worker sent.
+        The bytes that the worker sent; None where values were not asked for.
     age_secs
         Seconds since the server received it; None from a Java Pacemaker, which does not tell.
     server
         Which server holds it.
+    size
+        Length of the value, in bytes.
+    revision
+        The server's revision of it; None from a Java Pacemaker, which has none.
     """
 
-    details: bytes
+    details: bytes | None
     age_secs: float | None
     server: Address
+    size: int
+    revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What all servers hold at and below a path, and which servers have answered.
+
+    Parameters
+    ----------
+    by_path
+        The newest pulse of each path.
+    servers
+        What each server told of itself after it was read: its instance, and since when it can
+        vouch for a worker's silence. None from a Java Pacemaker. The error of a server that did
+        not answer or refused: what it holds is missing in `by_path`.
+    """
+
+    by_path: dict[str, Reading]
+    servers: "dict[Address, ServerInfo | StormkeeperError | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +81,7 @@ class Names:
     deleted: frozenset[str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """What one server holds for a path.
 
     Parameters
@@ -62,15 +89,28 @@ class Copy:
     server
         Which server.
     details
-        The pulse; None for a tombstone.
+        The value of the pulse; None for a tombstone, and where values were not asked for.
     received
         When the server received it (or the deletion), in seconds of the reader's monotonic clock;
         None from a Java Pacemaker.
+    size
+        Length of the value, in bytes; None for a tombstone.
+    revision
+        The server's revision of it; None from a Java Pacemaker.
     """
 
     server: Address
     details: bytes | None
     received: float | None
+    size: int | None
+    revision: int | None
+
+    def read_at(self, now: float) -> Reading | None:
+        """Return the pulse as it is read at the time `now`; None for a tombstone."""
+        if self.size is None:
+            return None
+        age = None if self.received is None else max(0.0, now - self.received)
+        return Reading(self.details, age, self.server, self.size, self.revision)
 
 
 def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> Copy | None:
@@ -88,11 +128,11 @@ def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> 
     theirs: list[Copy] = []
     for copy in copies:
         if copy.received is None:
-            if copy.details is not None:
+            if copy.size is not None:
                 theirs.append(copy)
         elif ours is None or _receipt(copy) > _receipt(ours):
             ours = copy
-    if ours is not None and ours.details is None:
+    if ours is not None and ours.size is None:
         ours = None
     rivals = theirs if ours is None else [ours, *theirs]
     if len(rivals) < 2:
@@ -147,15 +187,15 @@ def newest_of_each(
     readings: dict[str, Reading] = {}
     for path, copy in first.items():
         best = newest(rivals[path], time_secs) if path in rivals else copy
-        if best is not None and best.details is not None:
-            age = None if best.received is None else max(0.0, now - best.received)
-            readings[path] = Reading(best.details, age, best.server)
+        reading = None if best is None else best.read_at(now)
+        if reading is not None:
+            readings[path] = reading
     return readings
 
 
 def _receipt(copy: Copy) -> tuple[float, bool]:
     # Received and deleted in the same instant: a pulse too many does less harm than one too few.
-    return (float("-inf") if copy.received is None else copy.received, copy.details is not None)
+    return (float("-inf") if copy.received is None else copy.received, copy.size is not None)
 
 
 def _payload_time(copy: Copy, time_secs: Callable[[bytes], int | None]) -> float:

@@ -12,20 +12,17 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from random import Random
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
     LocalProtocolError,
     PacemakerUnavailableError,
-    RemoteProtocolError,
-    SerializationError,
-    UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call, Earlier
-from stormkeeper.pacemaker.client.conversations import Conversation
+from stormkeeper.pacemaker.client.conversations import server_info_of
 from stormkeeper.pacemaker.client.exchange import Exchange
 from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
@@ -45,8 +42,6 @@ from stormkeeper.tls_files import Contexts
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
-
-T = TypeVar("T")
 
 #: ``pacemaker.port``
 DEFAULT_PORT: Final = 6699
@@ -337,40 +332,8 @@ class PacemakerClient:
         assert changes is not None  # the exchange lets no other answer through
         return changes
 
-    # --- several questions -----------------------------------------------------------------------
-
-    def _hold(self, conversation: Conversation[T]) -> T:
-        """Hold a conversation to its end."""
-        try:
-            questions = next(conversation)
-            while True:
-                try:
-                    answers = self._ask_at_once(questions)
-                except UnsupportedExtensionError as error:
-                    questions = conversation.throw(error)
-                else:
-                    questions = conversation.send(answers)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
     def _ask_at_once(self, questions: list[Message]) -> list[Message]:
         if len(questions) == 1:
             return [self.ask(questions[0])]
         futures = [self.submit(question) for question in questions]
         return [future.result(self._deadline + _GRACE) for future in futures]
-
-
-def server_info_of(address: Address, pulse: Pulse | None) -> "ServerInfo | None":
-    """Read what the server at `address` tells of itself in its pulse at `RESERVED_PATH`."""
-    if pulse is None or pulse.details is None:
-        return None
-    from stormkeeper.thrift.pacemaker import ServerInfo  # noqa: PLC0415  # listing needs no Thrift
-    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
-
-    try:
-        return deserialize(ServerInfo, pulse.details)
-    except SerializationError as error:
-        raise RemoteProtocolError(
-            f"{address} broke the protocol: what it tells of itself is not readable: {error}"
-        ) from error

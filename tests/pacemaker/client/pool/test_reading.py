@@ -91,6 +91,48 @@ def test_the_reading_of_one_path_has_its_age_and_its_server(daemons, pool_of, di
     assert pool.silent == frozenset()
 
 
+def test_ages_are_read_without_values_and_with_who_answered(daemons, pool_of, direct):
+    one, other = map(direct, daemons)
+    one.send_pulse("/w/moved", b"older")
+    one.send_pulse("/w/zombie", b"old")
+    time.sleep(APART_SECS)
+    other.send_pulse("/w/moved", b"newest")
+    other.send_pulse("/w/zombie", b"new")
+    other.delete_pulse("/w/zombie")
+    missing = nobody()
+    pool = pool_of(*daemons, missing)
+    found = pool.read("/w", values=False)
+    (reading,) = found.by_path.values()
+    assert found.by_path.keys() == {"/w/moved"}
+    assert (reading.details, reading.size, reading.server) == (None, 6, other.address)
+    assert 0.0 <= reading.age_secs < 10.0
+    last = list(other.changes("/w").changes)
+    assert reading.revision == next(change.revision for change in last if change.size == 6)
+    assert list(found.servers) == [one.address, other.address, address(missing)]
+    assert found.servers[other.address].instance == other.server_info().instance
+    assert found.servers[other.address].horizon_ms >= 0
+    assert isinstance(found.servers[address(missing)], PacemakerUnavailableError)
+    with_values = pool.read("/w")
+    assert with_values.by_path["/w/moved"].details == b"newest"
+    assert with_values.servers.keys() == found.servers.keys()
+
+
+@pytest.mark.parametrize(("its", "ours", "counts"), [(5, 4, "java"), (4, 5, "ours")])
+def test_beside_a_java_pacemaker_values_are_read_to_compare_them(
+    stack, daemons, pool_of, direct, its, ours, counts
+):
+    java = JavaPacemaker()
+    peer = stack.enter_context(ScriptedPacemaker(java))
+    java.store["/w/x"] = heartbeat(its)
+    one = direct(daemons[0])
+    one.send_pulse("/w/x", heartbeat(ours))
+    found = pool_of(daemons[0], peer).read("/w", values=False)
+    server = address(peer) if counts == "java" else one.address
+    assert found.by_path["/w/x"].server == server
+    assert found.servers[address(peer)] is None
+    assert found.servers[one.address] is not None
+
+
 def children_by(readings, path):
     """Return the names below a path that the bulk read has something of."""
     below = path.rstrip("/") + "/"
