@@ -8,8 +8,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pacemaker.server.metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.tallies import CLOSED, REFUSED, TURNED_AWAY
-from support.figures import FIGURES
+from stormkeeper.pacemaker.server.snapshot import CLOSED, REFUSED, TURNED_AWAY
+from support.snapshots import SNAPSHOT
 
 ROOT = Path(__file__).parents[1]
 OBSERVABILITY = (ROOT / "docs" / "observability.md").read_text()
@@ -19,7 +19,7 @@ RULES = (ROOT / "deploy" / "prometheus-rules.yml").read_text()
 
 @pytest.fixture(scope="module")
 def families():
-    text = pages(lambda: FIGURES)["/metrics"]("").body.decode()
+    text = pages(lambda: SNAPSHOT)["/metrics"]("").body.decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 

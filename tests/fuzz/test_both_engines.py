@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from fuzz.mutations import EXAMPLES, payloads
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.limits import Limits
 from stormkeeper.pacemaker.server.session import Sessions
-from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.server.snapshot import EventCounts
+from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     ChangesRequest,
@@ -160,9 +160,9 @@ class Talk:
         limits = Limits(store_bytes=store_bytes)
         store = PulseStore(self._rig.index, "instance", lambda: self._rig.now, limits)
         status = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
-        self._tallies = Tallies()
+        self._events = EventCounts()
         answerer = Answerer(store, lambda: status, max_size=max_size)
-        sessions = Sessions(answerer, Policy(), self._tallies, lambda: self._rig.now)
+        sessions = Sessions(answerer, Policy(), self._events, lambda: self._rig.now)
         self._max_size = max_size
         self._sizes = client_sizes
         self._clients: list[Client] = []
@@ -198,7 +198,7 @@ class Talk:
                 for entry in index.since(0, 1_000)
             ]
             ends = [(self._sessions.index(session), *told) for session, *told in self._rig.ended]
-        return self._seen, self._answers, ends, counts, entries, self._tallies.refusals
+        return self._seen, self._answers, ends, counts, entries, self._events.refusals
 
     def _connect(self, client: int) -> None:
         connected = self._rig.connect()

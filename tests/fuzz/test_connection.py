@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fuzz.mutations import EXAMPLES, streams
 from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.exchange import Exchange
+from stormkeeper.pacemaker.server.connections.request_stream import RequestStream
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE, FrameSplitter, decode
 from support.sessions import POLICY, new_sessions
 
@@ -16,35 +16,35 @@ SEALED = Policy("SCRAM", POLICY.mechanism, is_authorised=bool, authenticates_wri
 
 
 def converse(policy: Policy, pieces: list[bytes]):  # type: ignore[no-untyped-def]
-    """Return the payloads of all answers, the exchange, and the store."""
+    """Return the payloads of all answers, the stream, and the store."""
     sessions, store, _ = new_sessions(policy)
     for path, details in KEPT.items():
         store.put(path, details)
-    exchange = Exchange(sessions.open("10.0.0.1", 4711), DEFAULT_MAX_SIZE)
+    stream = RequestStream(sessions.open("10.0.0.1", 4711), DEFAULT_MAX_SIZE)
     splitter, answers = FrameSplitter(), []
     for piece in pieces:
-        exchange.receive(piece)
+        stream.receive(piece)
         while True:
-            said = exchange.next_answers(max_bytes=100)
+            said = stream.next_answers(max_bytes=100)
             answers += splitter.feed(said)
-            if exchange.ending is not None or not exchange.has_unanswered:
+            if stream.ending is not None or not stream.has_unanswered:
                 break
     assert not splitter.has_partial
-    return answers, exchange, store
+    return answers, stream, store
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(streams(), st.sampled_from([OPEN, CLOSED, SEALED]))
 def test_whole_answers_or_a_fault(pieces: list[bytes], policy: Policy) -> None:
-    answers, exchange, store = converse(policy, pieces)
+    answers, stream, store = converse(policy, pieces)
     for answer in answers:
         decode(answer)
-    if exchange.ending is not None:
-        cause, reason = exchange.ending
+    if stream.ending is not None:
+        cause, reason = stream.ending
         assert cause
         assert reason
-        exchange.receive(pieces[0])
-        assert exchange.next_answers() == b""
+        stream.receive(pieces[0])
+        assert stream.next_answers() == b""
     # What is listed is what is held, whatever has been sent and deleted.
     listed = {pulse.path for pulse in store.pulses(b"/")}
     assert len(listed) == store.keys

@@ -2,8 +2,8 @@
 
 from stormkeeper.errors import UnsupportedExtensionError
 from stormkeeper.pacemaker.server.answering import Answerer
-from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import Message, decode, encode
 from support.scripted_pacemaker import answered
 

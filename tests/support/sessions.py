@@ -3,10 +3,10 @@
 from stormkeeper.errors import AuthenticationError
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.session import Sessions
-from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.server.snapshot import EventCounts
+from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode, encode
 from stormkeeper.pacemaker.wire.handshake import Control, control_frame, token_frame
 
@@ -62,7 +62,7 @@ def new_sessions(policy=None, index=None, **limits):
     clock = Clock()
     store = PulseStore(PulseIndex() if index is None else index, "instance", clock)
     answerer = Answerer(store, lambda: ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0), **limits)
-    return Sessions(answerer, policy or Policy(), Tallies(), clock), store, clock
+    return Sessions(answerer, policy or Policy(), EventCounts(), clock), store, clock
 
 
 #: What a reader is after, and where it is.

@@ -10,8 +10,8 @@ from stormkeeper.pacemaker.client.conversations import (
     single,
 )
 from stormkeeper.pacemaker.client.readings import Copy
-from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     Changes,
     Message,

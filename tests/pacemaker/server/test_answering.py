@@ -4,9 +4,9 @@ import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError, ServerStatus
-from stormkeeper.pacemaker.server.limits import Limits
-from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.store import PulseStore
+from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     ChangesRequest,

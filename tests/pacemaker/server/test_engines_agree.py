@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.limits import Limits
 from stormkeeper.pacemaker.server.session import Sessions
-from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.server.tallies import Tallies
+from stormkeeper.pacemaker.server.snapshot import EventCounts
+from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     ChangesRequest,
@@ -103,9 +103,9 @@ async def converse(name, stream, sizes, limits):
     rig = Rig(name, lambda: sessions.open("client", 1), max_size=MAX_SIZE)
     store = PulseStore(rig.index, "instance", lambda: clock[0], limits)
     describe = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
-    tallies = Tallies()
+    events = EventCounts()
     answerer = Answerer(store, lambda: describe, max_size=MAX_SIZE)
-    sessions = Sessions(answerer, Policy(), tallies, lambda: clock[0])
+    sessions = Sessions(answerer, Policy(), events, lambda: clock[0])
     rig.now = clock[0]
     async with rig:
         client = rig.connect()
@@ -123,7 +123,7 @@ async def converse(name, stream, sizes, limits):
             for entry in rig.index.since(0, 1_000)
         ]
         numbers = (rig.index.keys, rig.index.tombstones, rig.index.bytes_held)
-        return answers, rig.told(), counts, entries, numbers, tallies.refusals
+        return answers, rig.told(), counts, entries, numbers, events.refusals
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,11 +9,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from stormkeeper.pacemaker.server.metrics import PREFIX, pages
-from stormkeeper.pacemaker.server.tallies import CLOSED, OUTCOMES, REFUSED, TURNED_AWAY, Tallies
-from support.figures import FIGURES
+from stormkeeper.pacemaker.server.snapshot import (
+    CLOSED,
+    OUTCOMES,
+    REFUSED,
+    TURNED_AWAY,
+    EventCounts,
+)
+from support.snapshots import SNAPSHOT
 
 
-def scrape(figures=FIGURES, accept=""):
+def scrape(figures=SNAPSHOT, accept=""):
     """Return the samples as {(name, *label values): value}, and the families by name."""
     page = pages(lambda: figures)["/metrics"](accept)
     assert page.status == 200
@@ -84,21 +90,21 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
     for cause, kind in REFUSED:
         assert samples["requests_refused_total", cause, kind] == 0
     assert [samples["authentications_total", "DIGEST", outcome] for outcome in OUTCOMES] == [0] * 3
-    open_to_all, families = scrape(dataclasses.replace(FIGURES, auth_method="NONE"))
+    open_to_all, families = scrape(dataclasses.replace(SNAPSHOT, auth_method="NONE"))
     assert not [key for key in open_to_all if key[0] == "authentications_total"]
     told = families[f"{PREFIX}authentications"].documentation
     assert told.endswith(f"({', '.join(OUTCOMES)}).")
-    tallies = Tallies()
-    tallies.accepted, tallies.expired = 9, 4
-    tallies.refusals["store-full", "write"] += 2
-    tallies.refusals["path", "read"] += 7
-    tallies.refusals["path", "write"] += 1
-    tallies.refusals["new", "read"] += 1
-    tallies.turned_away["address"] += 3
-    tallies.closed["protocol"] += 5
-    tallies.authentications["DIGEST", "ok"] += 6
-    tallies.authentications["DIGEST", "failed"] += 1
-    samples, _ = scrape(dataclasses.replace(FIGURES, tallies=tallies))
+    events = EventCounts()
+    events.accepted, events.expired = 9, 4
+    events.refusals["store-full", "write"] += 2
+    events.refusals["path", "read"] += 7
+    events.refusals["path", "write"] += 1
+    events.refusals["new", "read"] += 1
+    events.turned_away["address"] += 3
+    events.closed["protocol"] += 5
+    events.authentications["DIGEST", "ok"] += 6
+    events.authentications["DIGEST", "failed"] += 1
+    samples, _ = scrape(dataclasses.replace(SNAPSHOT, events=events))
     expected = {
         ("connections_accepted_total",): 9,
         ("pulses_expired_total",): 4,
@@ -118,7 +124,7 @@ def test_causes_are_labels_and_the_known_ones_begin_at_zero():
 def test_what_is_unlimited_is_infinite_and_what_is_not_there_is_left_out():
     samples, _ = scrape(
         dataclasses.replace(
-            FIGURES,
+            SNAPSHOT,
             max_bytes=0,
             max_connections=0,
             pulse_ttl=0,
@@ -137,7 +143,7 @@ def test_what_is_unlimited_is_infinite_and_what_is_not_there_is_left_out():
 
 @pytest.mark.parametrize(("horizon", "seen"), [(0, 0), (2.99, 0), (3.0, 1), (500, 1)])
 def test_a_reader_can_tell_not_yet_reported_from_gone(horizon, seen):
-    samples, _ = scrape(dataclasses.replace(FIGURES, horizon=horizon))
+    samples, _ = scrape(dataclasses.replace(SNAPSHOT, horizon=horizon))
     assert samples[("heartbeat_period_seen",)] == seen
 
 
@@ -154,14 +160,14 @@ def test_the_process_is_measured():
 
 
 def test_health_and_readiness():
-    made = pages(lambda: FIGURES)
+    made = pages(lambda: SNAPSHOT)
     assert (made["/healthz"]("").status, made["/readyz"]("").status) == (200, 200)
-    made = pages(lambda: dataclasses.replace(FIGURES, swept_ago=7.26))
+    made = pages(lambda: dataclasses.replace(SNAPSHOT, swept_ago=7.26))
     assert made["/healthz"]("") == (
         503,
         b"the last sweep was 7.3 s ago\n",
         "text/plain; charset=utf-8",
     )
-    made = pages(lambda: dataclasses.replace(FIGURES, is_serving=False))
+    made = pages(lambda: dataclasses.replace(SNAPSHOT, is_serving=False))
     assert made["/readyz"]("")[:2] == (503, b"draining\n")
     assert made["/healthz"]("").status == 200

@@ -16,7 +16,6 @@ from stormkeeper.conf import defaults
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
 from stormkeeper.pacemaker.server import reload
-from stormkeeper.pacemaker.server.figures import figures_of
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 from stormkeeper.sasl import methods
@@ -89,7 +88,7 @@ def test_another_heartbeat_period_is_told_and_shown():
     server = PacemakerServer(defaults())
     change = server.reload(defaults().with_values({"task.heartbeat.frequency.secs": 5}))
     assert change.describe() == "task.heartbeat.frequency.secs = 5 (was 3)"
-    assert figures_of(server).heartbeat_period == 5
+    assert server.snapshot().heartbeat_period == 5
 
 
 def test_a_fingerprint_tells_contents_apart(tmp_path):
@@ -411,12 +410,12 @@ def ends(certificate):
 def test_a_certificates_end_is_among_the_figures():
     server = PacemakerServer(defaults().with_values(tls_conf(certificates().expired)))
     assert (
-        figures_of(server).certificate_ends
+        server.snapshot().certificate_ends
         == datetime(*(2020, 2, 28, 1, 2, 3), tzinfo=UTC).timestamp()
     )
     server.reload(defaults().with_values(tls_conf(certificates().renewed)))
-    assert figures_of(server).certificate_ends > time.time()
-    assert figures_of(PacemakerServer(defaults())).certificate_ends is None
+    assert server.snapshot().certificate_ends > time.time()
+    assert PacemakerServer(defaults()).snapshot().certificate_ends is None
 
 
 def test_a_hangup_does_not_end_it(pacemaker):

@@ -196,7 +196,7 @@ def test_a_wrong_password_ends_the_connection_and_opens_nothing(caplog):
         ask(session, token("nimbus=a secret of somebody"))
     assert (session.cause, session.authorization_id) == ("authentication", None)
     assert ask(session, READS["GET_PULSE"]) == REFUSED
-    assert sessions.tallies.authentications == {("SCRAM", "failed"): 1}
+    assert sessions.events.authentications == {("SCRAM", "failed"): 1}
     assert "a secret" not in caplog.text
     assert "a secret" not in str(session.fault)
 
@@ -254,7 +254,7 @@ def test_the_first_refusal_is_logged_and_the_others_are_counted(caplog):
         sessions.ended(session, "", "closed by the client")
     assert "EXISTS" in record.getMessage()
     assert "pacemaker.auth.method: SCRAM" in record.getMessage()
-    assert sessions.tallies.refusals == {("unauthenticated", "read"): len(READS) - 2}
+    assert sessions.events.refusals == {("unauthenticated", "read"): len(READS) - 2}
     told = caplog.records[1].getMessage()
     assert told.endswith(f"{len(READS) - 2} requests were refused in all")
     assert len(sessions) == 0
@@ -265,7 +265,7 @@ def test_refused_writes_are_counted_apart_from_refused_reads():
     session = sessions.open(*ADDRESS)
     for request in (*WRITES.values(), READS["EXISTS"]):
         assert ask(session, request) == REFUSED
-    assert sessions.tallies.refusals == {
+    assert sessions.events.refusals == {
         ("unauthenticated", "write"): len(WRITES),
         ("unauthenticated", "read"): 1,
     }
@@ -277,7 +277,7 @@ def test_to_ask_whether_one_must_authenticate_is_no_news(caplog):
     with caplog.at_level(logging.INFO):
         assert ask(session, READS["EXISTS of the reserved path"]) == REFUSED
         sessions.ended(session, "", "closed by the client")
-    assert not sessions.tallies.refusals
+    assert not sessions.events.refusals
     assert not caplog.records
 
 
@@ -299,7 +299,7 @@ def test_who_asks_and_leaves_leaves_a_trace(caplog, times):
         *("INFO", "10.0.0.1:4711"),
         "unauthenticated",
     )
-    assert sessions.tallies.refusals == {("unauthenticated", "read"): 1}
+    assert sessions.events.refusals == {("unauthenticated", "read"): 1}
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_who_asks_and_stays_leaves_none(caplog, frames):
             ask(session, frame)
         sessions.ended(session, "" if frames else "drain", "")
     assert "asked" not in caplog.text
-    assert not sessions.tallies.refusals
+    assert not sessions.events.refusals
 
 
 @pytest.mark.parametrize("frames", [[HELLO], [ASK, HELLO], [HELLO, token("not yet")]])
@@ -337,8 +337,8 @@ def test_who_leaves_in_the_middle_of_authenticating_has_failed(caplog, frames):
         f"10.0.0.1:4711 left in the middle of authenticating (SCRAM); {SAME_METHOD}"
     )
     assert (record.levelname, record.cause) == ("WARNING", "authentication")
-    assert sessions.tallies.authentications == {("SCRAM", "failed"): 1}
-    assert not sessions.tallies.refusals
+    assert sessions.events.authentications == {("SCRAM", "failed"): 1}
+    assert not sessions.events.refusals
 
 
 def test_who_failed_before_it_left_is_counted_once(caplog):
@@ -348,7 +348,7 @@ def test_who_failed_before_it_left_is_counted_once(caplog):
     with pytest.raises(RemoteProtocolError, match="wrong password"):
         ask(session, token("nimbus=wrong"))
     sessions.ended(session, "", "reset by the client")
-    assert sessions.tallies.authentications == {("SCRAM", "failed"): 1}
+    assert sessions.events.authentications == {("SCRAM", "failed"): 1}
     assert not caplog.records
 
 
@@ -357,7 +357,7 @@ def test_a_connection_that_says_nothing_of_who_it_is_leaves_no_trace(caplog):
     with caplog.at_level(logging.INFO):
         sessions.ended(sessions.open(*ADDRESS), "", "closed by the client")
     assert not caplog.records
-    assert not sessions.tallies.authentications
+    assert not sessions.events.authentications
 
 
 def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):
@@ -368,7 +368,7 @@ def test_who_asks_on_many_connections_is_a_bounded_number_of_lines(caplog):
             ask(session, ASK)
             sessions.ended(session, "", "closed by the client")
     assert len(caplog.records) == 50
-    assert sessions.tallies.refusals == {("unauthenticated", "read"): 100}
+    assert sessions.events.refusals == {("unauthenticated", "read"): 100}
 
 
 def test_of_a_user_the_address_and_the_name_are_fields_of_their_own(caplog):
@@ -386,7 +386,7 @@ def test_of_a_drain_each_is_counted_and_none_has_a_line(caplog):
     sessions, _, _ = new_sessions()
     for _ in range(3):
         sessions.ended(sessions.open(*ADDRESS), "drain", "this server stops")
-    assert sessions.tallies.closed == {"drain": 3}
+    assert sessions.events.closed == {"drain": 3}
     assert not caplog.records
 
 
@@ -400,7 +400,7 @@ def test_many_ends_from_one_address_are_a_bounded_number_of_lines(caplog):
     clock.now += 10
     sessions.ended(sessions.open(*ADDRESS), "protocol", "garbage")
     assert "950 more from this address" in caplog.records[-1].getMessage()
-    assert sessions.tallies.closed == {"protocol": 1_002}
+    assert sessions.events.closed == {"protocol": 1_002}
 
 
 def test_many_refusals_on_many_connections_are_a_bounded_number_of_lines(caplog):
@@ -412,7 +412,7 @@ def test_many_refusals_on_many_connections_are_a_bounded_number_of_lines(caplog)
             ask(session, READS["EXISTS"])
             sessions.ended(session, "", "closed by the client")
     assert len(caplog.records) == 50
-    assert sessions.tallies.refusals == {("unauthenticated", "read"): 200}
+    assert sessions.events.refusals == {("unauthenticated", "read"): 200}
 
 
 def test_a_handshake_has_a_deadline_once_it_is_begun():
@@ -491,7 +491,7 @@ def test_an_end_by_the_server_is_counted_and_logged_once(caplog):
     with pytest.raises(RemoteProtocolError):
         session.answer(b"")
     sessions.ended(session, "protocol", session.fault)
-    assert sessions.tallies.closed == {"protocol": 1}
+    assert sessions.events.closed == {"protocol": 1}
     [record] = caplog.records
     assert record.getMessage() == f"closing 10.0.0.1:4711: {session.fault}"
     assert (record.peer, record.cause) == ("10.0.0.1:4711", "protocol")

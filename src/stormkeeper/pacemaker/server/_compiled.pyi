@@ -3,7 +3,7 @@ import socket
 from collections.abc import Callable
 from typing import final
 
-from stormkeeper.pacemaker.server.channels import OnClosed, Session
+from stormkeeper.pacemaker.server.connections.channels import OnClosed, Session
 
 @final
 class Entry:

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled engine: the twins of `pulse_index.PulseIndex` and `sockets.AsyncioChannels`.
+"""The compiled engine: the twins of `pulse_index.PulseIndex` and
+`asyncio_channels.AsyncioChannels`.
 
 Two modules and not one source for both, because a typed source that also runs interpreted was
 measured and is too slow (docs/performance.md). Tests hold the twins together: the same calls, the
@@ -39,7 +40,7 @@ import os
 from collections import deque
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.server import channels as rules
+from stormkeeper.pacemaker.server.connections import channels as rules
 from stormkeeper.pacemaker.wire.framing import bad_length
 
 cdef extern from "<sys/socket.h>" nogil:

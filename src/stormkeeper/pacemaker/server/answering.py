@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
-from stormkeeper.pacemaker.server.limits import LimitError, shown
-from stormkeeper.pacemaker.server.pulse_index import Entry
-from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.server.tallies import READ, WRITE
+from stormkeeper.pacemaker.server.snapshot import READ, WRITE
+from stormkeeper.pacemaker.server.store.limits import LimitError, shown
+from stormkeeper.pacemaker.server.store.pulse_index import Entry
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     AUTHENTICATING,
     DEFAULT_MAX_SIZE,
@@ -57,8 +57,8 @@ _ANY_SIZE: Final = 0x7FFFFFFF
 class RequestRefusedError(NotAuthorizedError):
     """A request that is not carried out; `answer` is the frame that tells the client so.
 
-    `cause` and `wanted`, which is `tallies.READ` or `tallies.WRITE`, are a pair of
-    `tallies.REFUSED`.
+    `cause` and `wanted`, which is `snapshot.READ` or `snapshot.WRITE`, are a pair of
+    `snapshot.REFUSED`.
     """
 
     def __init__(self, cause: str, wanted: str, reason: str, answer: bytes) -> None:

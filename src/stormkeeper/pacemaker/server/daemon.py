@@ -34,10 +34,9 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging, counted
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
-from stormkeeper.pacemaker.server import tls
-from stormkeeper.pacemaker.server.accepting import BACKLOG
-from stormkeeper.pacemaker.server.figures import figures_of
-from stormkeeper.pacemaker.server.observation import AN_ADDRESS, PRIVILEGE, Observation
+from stormkeeper.pacemaker.server.connections import tls
+from stormkeeper.pacemaker.server.connections.accepting import BACKLOG
+from stormkeeper.pacemaker.server.monitoring import AN_ADDRESS, PRIVILEGE, Monitoring
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.sasl import methods
 
@@ -114,16 +113,16 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     stop = stop_requested(loop)
     manager = ServiceManager()
     try:
-        observation = Observation(server.conf, functools.partial(figures_of, server), manager)
+        monitoring = Monitoring(server.conf, server.snapshot, manager)
         listener = _listener(server.conf, manager)
         address = address_of(listener)
         server.start(listener)
-        observation.start()
+        monitoring.start()
     except ListenError as error:
         _log.error("%s", error)
         return 1
     loop.add_signal_handler(
-        signal.SIGHUP, functools.partial(_reload, server, read_again, observation)
+        signal.SIGHUP, functools.partial(_reload, server, read_again, monitoring)
     )
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     _log.info("%s", _version_and_files(server.conf))
@@ -131,13 +130,13 @@ async def _serve(server: PacemakerServer, read_again: Callable[[Conf], Conf]) ->
     _warn_of_shortage(server)
     announce(f"pacemaker listening on {address}")
     asked_by = signal.Signals(await stop).name
-    observation.stopping()
+    monitoring.stopping()
     connections = counted(len(server.sessions), "connection")
     held = counted(server.store.keys, "pulse")
     _log.info("stopping: %s, %s held; asked by %s", connections, held, asked_by)
     deaf = await server.stop()
     _log.info("stopped: %s had been open, answers not taken by %d", connections, deaf)
-    observation.close()
+    monitoring.close()
     end_of_signals()
     return 0
 
@@ -175,9 +174,9 @@ def _warn_of_shortage(server: PacemakerServer) -> None:
 
 
 def _reload(
-    server: PacemakerServer, read_again: Callable[[Conf], Conf], observation: Observation
+    server: PacemakerServer, read_again: Callable[[Conf], Conf], monitoring: Monitoring
 ) -> None:
-    observation.reloading()
+    monitoring.reloading()
     try:
         change = server.reload(read_again(server.conf))
     except ConfigError as error:
@@ -187,4 +186,4 @@ def _reload(
         _log.log(level, "reloaded: %s", change.describe())
         if any(text.startswith("pacemaker.max.connections = ") for text in change.changes):
             _warn_of_shortage(server)
-    observation.ready()
+    monitoring.ready()

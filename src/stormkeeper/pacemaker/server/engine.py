@@ -5,9 +5,9 @@ from importlib import import_module
 from typing import Final, NamedTuple
 
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.server.channels import Channels
-from stormkeeper.pacemaker.server.pulse_index import PulseIndex
-from stormkeeper.pacemaker.server.sockets import AsyncioChannels
+from stormkeeper.pacemaker.server.connections.asyncio_channels import AsyncioChannels
+from stormkeeper.pacemaker.server.connections.channels import Channels
+from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 
 _MODULE: Final = "stormkeeper.pacemaker.server._compiled"
 
@@ -15,7 +15,7 @@ _MODULE: Final = "stormkeeper.pacemaker.server._compiled"
 class Engine(NamedTuple):
     """A pulse index and channels that belong together.
 
-    Connections that need asyncio (TLS) are served by `sockets.AsyncioChannels` whatever the engine.
+    Connections that need asyncio (TLS) are served by `AsyncioChannels` whatever the engine.
     """
 
     #: For the metrics: ``compiled`` or ``interpreted``; over TLS the `description`.

@@ -13,21 +13,31 @@ from typing import Final
 import stormkeeper
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.logs import counted
-from stormkeeper.pacemaker.server import reload, tls
-from stormkeeper.pacemaker.server.accepting import AT_ONCE, AT_ONCE_OVER_TLS, Acceptor
+from stormkeeper.pacemaker.server import reload
 from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.admission import Admission
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
-from stormkeeper.pacemaker.server.channels import Channels
+from stormkeeper.pacemaker.server.connections import tls
+from stormkeeper.pacemaker.server.connections.accepting import (
+    AT_ONCE,
+    AT_ONCE_OVER_TLS,
+    Acceptor,
+    Admission,
+)
+from stormkeeper.pacemaker.server.connections.asyncio_channels import AsyncioChannels
+from stormkeeper.pacemaker.server.connections.channels import Channels
+from stormkeeper.pacemaker.server.connections.line_budget import LineBudget
 from stormkeeper.pacemaker.server.engine import Engine, load
-from stormkeeper.pacemaker.server.horizon import Horizon, clock
-from stormkeeper.pacemaker.server.limits import Limits, memory_allowed
-from stormkeeper.pacemaker.server.line_budget import LineBudget
-from stormkeeper.pacemaker.server.session import Session, Sessions, origin_of
-from stormkeeper.pacemaker.server.sockets import AsyncioChannels
-from stormkeeper.pacemaker.server.store import PulseStore
-from stormkeeper.pacemaker.server.tallies import Tallies
-from stormkeeper.pacemaker.server.unread import unacknowledged
+from stormkeeper.pacemaker.server.session import Session, Sessions
+from stormkeeper.pacemaker.server.snapshot import (
+    EventCounts,
+    ServerSnapshot,
+    oldest_pulse,
+    recent_sizes,
+    requests_by_verb,
+)
+from stormkeeper.pacemaker.server.store.horizon import Horizon, clock
+from stormkeeper.pacemaker.server.store.limits import Limits, memory_allowed
+from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.sasl import methods
 from stormkeeper.tls_files import Certificate
 
@@ -68,7 +78,7 @@ class PacemakerServer:
     def __init__(self, conf: Conf) -> None:
         self.conf = conf
         engine = load(conf["pacemaker.engine"])
-        self.tallies = Tallies()
+        self.events = EventCounts()
         policy = Policy.from_conf(conf)
         self._tls = tls.server_context(conf)
         self.engine: Engine = engine if self._tls is None else engine.over_tls()
@@ -77,7 +87,7 @@ class PacemakerServer:
         self.store = PulseStore(index, uuid.uuid4().hex, clock, Limits.of(conf))
         max_size: int = conf["pacemaker.thrift.message.size.max"]
         answerer = Answerer(self.store, self._status, max_size=max_size)
-        self.sessions = Sessions(answerer, policy, self.tallies, clock)
+        self.sessions = Sessions(answerer, policy, self.events, clock)
         self.admission = Admission(*_admitted(conf))
         self.channels: Channels = self.engine.channels(
             index,
@@ -98,7 +108,6 @@ class PacemakerServer:
     def start(self, listener: socket.socket) -> None:
         """Serve the clients of a socket that listens; in a running loop, and once."""
         self._loop = asyncio.get_running_loop()
-        self._port = listener.getsockname()[1]
         at_once = AT_ONCE if self._tls is None else AT_ONCE_OVER_TLS
         self._acceptor = Acceptor(listener, self._welcome, self._on_shortage, at_once)
         self.channels.attach(self._loop)
@@ -112,8 +121,8 @@ class PacemakerServer:
         Returns
         -------
         int
-            The clients that had not taken their answers in time: of some, answers are left with us,
-            and of others with the system.
+            The clients that had not taken their answers in time. Those are not counted whose
+            answers the system took and could not deliver.
         """
         self.is_serving = False
         self._acceptor.stop()
@@ -121,9 +130,7 @@ class PacemakerServer:
         deadline = self._loop.time() + DRAIN
         while len(self.channels) and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
-        # A session is over when its last answer is handed to the system, which may hold it still.
-        left = {origin_of(*client) for client in unacknowledged(self._port)}
-        deaf = len(self.sessions) + len(left - self.sessions.origins())
+        deaf = len(self.sessions)
         self.channels.abort()
         await asyncio.sleep(0)
         self.channels.detach(self._loop)
@@ -133,6 +140,45 @@ class PacemakerServer:
     def certificate(self) -> Certificate | None:
         """The certificate that clients are shown; None without TLS, or if it cannot be read."""
         return None if self._tls is None else self._tls.certificate
+
+    def snapshot(self) -> ServerSnapshot:
+        """Return what is to be seen now; some tenths of a millisecond, however much is held."""
+        vouched = self.vouched()
+        index, conf, now = self.store.index, self.conf, clock()
+        uptime = now - self.started
+        counts = self.channels.counters()
+        certificate = self.certificate
+        bounds, latency_counts, latency_sum = self.channels.latency()
+        return ServerSnapshot(
+            instance=self.store.instance,
+            version=stormkeeper.__version__,
+            engine=self.engine.name,
+            auth_method=self.sessions.policy.method,
+            is_serving=self.is_serving,
+            swept_ago=now - self.swept,
+            uptime=uptime,
+            horizon=min(vouched, uptime),
+            heartbeat_period=conf["task.heartbeat.frequency.secs"],
+            pulse_ttl=conf["pacemaker.pulse.ttl.secs"],
+            revision=index.revision,
+            keys=index.keys,
+            tombstones=index.tombstones,
+            pulses_received=index.pulses_received,
+            bytes_held=index.bytes_held,
+            max_bytes=index.max_bytes,
+            oldest_pulse=oldest_pulse(index, now),
+            recent_sizes=recent_sizes(index),
+            requests=requests_by_verb(counts, self.sessions.answerer.asked),
+            bytes_in=counts["bytes_in"],
+            bytes_out=counts["bytes_out"],
+            latency_bounds=bounds,
+            latency_counts=latency_counts,
+            latency_sum=latency_sum,
+            connections=len(self.sessions),
+            max_connections=self.admission.most,
+            certificate_ends=None if certificate is None else certificate.ends.timestamp(),
+            events=self.events,
+        )
 
     def describe(self) -> str:
         """Return in a line what this server runs on and whom it serves."""
@@ -220,12 +266,12 @@ class PacemakerServer:
         except OSError:
             self._left(session, "", "reset by the client")
             raise
-        self.tallies.accepted += 1
+        self.events.accepted += 1
 
     def _on_shortage(self) -> None:
         # Who cannot connect cannot beat.
         self.horizon.restart()
-        self.tallies.turned_away["descriptors"] += 1
+        self.events.turned_away["descriptors"] += 1
 
     def _adopt(self, connection: socket.socket, session: Session) -> None:
         if self._tls is None:
@@ -236,7 +282,7 @@ class PacemakerServer:
         self.channels.adopt(connection, session, clock(), self._tls, timeout)
 
     def _turn_away(self, address: str, cause: str, reason: str) -> None:
-        self.tallies.turned_away[cause] += 1
+        self.events.turned_away[cause] += 1
         left_out = self._turned_away.spend(cause, clock())
         if left_out is not None:
             more = f"; and {left_out} more for that reason since" if left_out else ""
@@ -264,7 +310,7 @@ class PacemakerServer:
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
         self._is_expiring = now > 0
         if now:
-            self.tallies.expired += now
+            self.events.expired += now
             self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
         elif expired:
             _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
@@ -274,7 +320,7 @@ class PacemakerServer:
         silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
-        no_room = self.tallies.no_room()
+        no_room = self.events.no_room()
         if no_room != self._no_room:
             self._no_room = no_room
             self.horizon.refused()

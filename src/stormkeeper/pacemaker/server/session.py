@@ -5,7 +5,7 @@ The rules that hold here:
 - What is not known to be a write is a read, and nobody reads who may not: not Storm's verbs, not
   ours, not the reserved path, which would tell an unauthenticated client what this server is.
 - Who may do something is decided on the very bytes that are then carried out.
-- Who has authenticated (`authentication`) may read and write; who fails loses the connection. A
+- Who has authenticated (`access`) may read and write; who fails loses the connection. A
   client that leaves in the middle of it has failed as well: so does one that finds in the first
   token that the server has another method, and it says so to its own user alone.
 - Of a client's refusals the first is logged and the others are counted, and about one address only
@@ -22,13 +22,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
-from stormkeeper.pacemaker.server import tls
-from stormkeeper.pacemaker.server.access import Policy
-from stormkeeper.pacemaker.server.admission import network_of
+from stormkeeper.pacemaker.server.access import Authentication, Policy
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
-from stormkeeper.pacemaker.server.authentication import Authentication
-from stormkeeper.pacemaker.server.line_budget import LineBudget
-from stormkeeper.pacemaker.server.tallies import READ, WRITE, Tallies
+from stormkeeper.pacemaker.server.connections import tls
+from stormkeeper.pacemaker.server.connections.accepting import network_of
+from stormkeeper.pacemaker.server.connections.line_budget import LineBudget
+from stormkeeper.pacemaker.server.snapshot import READ, WRITE, EventCounts
 from stormkeeper.pacemaker.wire import (
     AUTHENTICATING,
     RESERVED_PATH,
@@ -49,11 +48,6 @@ _RESERVED: Final = RESERVED_PATH.encode()
 #: what it is.
 _LINES: Final = 50
 _LINES_SECONDS: Final = 10.0
-
-
-def origin_of(address: str, port: int) -> str:
-    """Return where a client comes from, in a word."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class Session:
@@ -91,7 +85,7 @@ class Session:
     def __init__(self, sessions: "Sessions", address: str, port: int) -> None:
         self.address = address
         #: Where it comes from, with the port.
-        self.origin = origin_of(address, port)
+        self.origin = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         #: The client's name in the log: where it comes from and, when that is known, who it is.
         self.peer = self.origin
         #: Who it is, for the log; empty until it has authenticated.
@@ -231,7 +225,7 @@ class Session:
             return logging.WARNING, "authentication", f"{line}; {SAME_METHOD}"
         if not self._has_asked or self._has_done_more:
             return None
-        self._sessions.tallies.refusals["unauthenticated", READ] += 1
+        self._sessions.events.refusals["unauthenticated", READ] += 1
         return (
             logging.INFO,
             "unauthenticated",
@@ -311,7 +305,7 @@ class Session:
 
     def _refuse(self, cause: str, wanted: str, reason: str) -> None:
         sessions = self._sessions
-        sessions.tallies.refusals[cause, wanted] += 1
+        sessions.events.refusals[cause, wanted] += 1
         self._refusals += 1
         self._has_done_more = True
         if self._refusals == 1:
@@ -319,7 +313,7 @@ class Session:
             sessions.warn(self, cause, line)
 
     def _count_authentication(self, outcome: str) -> None:
-        self._sessions.tallies.authentications[self._method, outcome] += 1
+        self._sessions.events.authentications[self._method, outcome] += 1
 
 
 class Sessions:
@@ -331,35 +325,31 @@ class Sessions:
         Carries out the requests of all.
     policy
         Who may do what.
-    tallies
+    events
         Where refusals and authentications are counted.
     clock
         Returns seconds, by which deadlines are set.
     """
 
-    __slots__ = ("_lines", "_open", "answerer", "clock", "policy", "tallies")
+    __slots__ = ("_lines", "_open", "answerer", "clock", "events", "policy")
 
     def __init__(
         self,
         answerer: Answerer,
         policy: Policy,
-        tallies: Tallies,
+        events: EventCounts,
         clock: Callable[[], float],
     ) -> None:
         self.answerer = answerer
         #: Holds for sessions from now on.
         self.policy = policy
-        self.tallies = tallies
+        self.events = events
         self.clock = clock
         self._open: set[Session] = set()
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def origins(self) -> set[str]:
-        """Return where the clients come from whose sessions are not over."""
-        return {session.origin for session in self._open}
 
     def open(self, address: str, port: int) -> Session:
         """Begin the session of a new connection; it lasts until it is `ended`."""
@@ -390,7 +380,7 @@ class Sessions:
                 self._log(level, session, line, session.fields | {"cause": cause})
             return
         cause = session.cause or cause
-        self.tallies.closed[cause] += 1
+        self.events.closed[cause] += 1
         # A server that stops tells so once, not of each.
         if cause != "drain":
             self.warn(session, cause, f"closing {session.peer}: {reason}")

@@ -1,0 +1,1 @@
+"""Connections and the bytes that come and go over them."""

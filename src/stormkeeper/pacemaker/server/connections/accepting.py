@@ -1,0 +1,175 @@
+"""Who is let in: an accept loop that outlives a shortage of descriptors, and how many it may take.
+
+Connections are counted in all and by address. IPv6 addresses are counted by their /64 network, of
+which one machine usually has all.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from stormkeeper.daemon.logs import counted
+
+#: In the log it keeps the name that it has always had.
+_log = logging.getLogger("stormkeeper.pacemaker.server.accepting")
+
+#: Connections that may wait to be accepted: a cluster's workers all come back at once.
+BACKLOG: Final = 1_024
+#: Connections accepted before others are served again, and how long that may take, in seconds.
+AT_ONCE: Final = 64
+_ACCEPT_SECONDS: Final = 0.001
+#: The same for TLS, where a connection costs most after it has been accepted.
+AT_ONCE_OVER_TLS: Final = 4
+#: Seconds without accepting when the system has no more descriptors or memory.
+_ACCEPT_REST: Final = 1.0
+_OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Accepts connections in an asyncio loop.
+
+    When the system has no more file descriptors, accepting rests for a second; clients wait in the
+    backlog.
+
+    Parameters
+    ----------
+    listener
+        A listening socket; closed at the end.
+    welcome
+        Takes a new connection with the address and the port that it comes from.
+    on_shortage
+        Told each time that accepting rests.
+    at_once
+        Connections accepted before others are served again.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        welcome: Callable[[socket.socket, str, int], None],
+        on_shortage: Callable[[], None],
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self._listener = listener
+        self._welcome = welcome
+        self._on_shortage = on_shortage
+        self._at_once = at_once
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Begin to accept in the running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def stop(self) -> None:
+        """Accept no more; who is in the backlog is reset."""
+        self._is_stopped = True
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        ends = self._loop.time() + _ACCEPT_SECONDS
+        for _ in range(self._at_once):
+            try:
+                connection, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                self._rest(error)
+                return
+            try:
+                self._welcome(connection, plain_address(address[0]), address[1])
+            except OSError:  # reset by the client before it was served
+                connection.close()
+            if self._loop.time() > ends:
+                return
+
+    def _rest(self, error: OSError) -> None:
+        _log.error(
+            "cannot accept connections: %s; trying again in %g s", error.strerror, _ACCEPT_REST
+        )
+        self._on_shortage()
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(_ACCEPT_REST, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if not self._is_stopped:
+            self._loop.add_reader(self._listener, self._accept)
+
+
+def plain_address(address: str) -> str:
+    """Return an address as its owner would write it: IPv4 that came in over IPv6 as IPv4."""
+    mapped = address.removeprefix("::ffff:")
+    return mapped if "." in mapped else address.partition("%")[0]
+
+
+def network_of(address: str) -> str:
+    """Return what stands for everybody who is likely to be the owner of an address."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    except ValueError:
+        return address
+
+
+class Admission:
+    """Counts connections, and says which one is too many.
+
+    Parameters
+    ----------
+    most
+        Connections at a time.
+    most_per_address
+        The same from one address; 0: no limit but `most`.
+    """
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        #: May be changed; who is in stays in.
+        self.most = most
+        self.most_per_address = most_per_address
+        self._by_network: Counter[str] = Counter()
+
+    def refuses(self, address: str, already: int) -> tuple[str, str] | None:
+        """Return why a connection from `address` is too many; None if it is not.
+
+        Parameters
+        ----------
+        address
+            Where it comes from.
+        already
+            Connections that are open, from anywhere.
+
+        Returns
+        -------
+        tuple of (cause, reason), or None
+            A word to count by, and words for the log.
+        """
+        if already >= self.most:
+            reason = f"{counted(already, 'connection')} open already (pacemaker.max.connections)"
+            return "connections", reason
+        if self.most_per_address:
+            same = self._by_network[network_of(address)]
+            if same >= self.most_per_address:
+                open_already = f"it has {counted(same, 'connection')} open"
+                return "address", f"{open_already} (pacemaker.max.connections.per.address)"
+        return None
+
+    def entered(self, address: str) -> None:
+        """Count a connection that was let in."""
+        self._by_network[network_of(address)] += 1
+
+    def left(self, address: str) -> None:
+        """Take back one that is closed."""
+        network = network_of(address)
+        self._by_network[network] -= 1
+        if self._by_network[network] <= 0:
+            del self._by_network[network]

@@ -1,0 +1,1 @@
+"""The pulses that a Pacemaker holds, without I/O."""

@@ -1,0 +1,198 @@
+"""Cuts the changes that readers ask for into pages, in the order of their revisions.
+
+The rules that hold here:
+
+- A page has about `PAGE_BYTES`, so that making one keeps no writer waiting. A single larger pulse
+  is a page of its own, as long as a frame can hold it; one that no frame can hold is left out.
+- The changes of a small part of a large store are looked for in that part, or among all changes:
+  whichever is less.
+- A page may end before it is full, should too much have been looked at in vain.
+"""
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from stormkeeper.pacemaker.server.store.directory import Directory
+from stormkeeper.pacemaker.server.store.expiry import Expiry
+from stormkeeper.pacemaker.server.store.pulse_index import Entry, PulseIndex
+from stormkeeper.pacemaker.wire import (
+    CHANGE_OVERHEAD,
+    CHANGES_OVERHEAD,
+    SIZE_OVERHEAD,
+    SIZES_OVERHEAD,
+)
+
+#: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
+PAGE_BYTES: Final = 1_048_576
+#: Changes in one page, at most.
+MAX_CHANGES: Final = 10_000
+#: Changes in one page without values, which holds more of them: a millisecond's work.
+MAX_SIZES: Final = 2_000
+#: What one page of changes may look at, in bytes of paths: some 25,000 workers', or 5 ms.
+MAX_LOOKED_AT: Final = 2_097_152
+#: Ends of pages that are remembered, so that the next page need not look for its beginning: as
+#: many as readers who are likely to read pages at one time.
+_ENDS: Final = 64
+
+_REVISION: Final = attrgetter("revision")
+
+
+class ChangesPage(NamedTuple):
+    """What one answer has; `now` is the clock by which its entries have their ages.
+
+    `revision`, `more`, `reset` and `next` are those of `stormkeeper.pacemaker.wire.Changes`.
+    """
+
+    entries: list[Entry]
+    revision: int
+    now: float
+    more: bool
+    reset: bool
+    next: int
+
+
+class Pager:
+    """Reads pages.
+
+    Parameters
+    ----------
+    index, root, expiry
+        The store's.
+    clock
+        Returns seconds; monotonic.
+    overhead
+        Bytes of the instance id, which is in every page.
+    """
+
+    __slots__ = ("_clock", "_ends", "_expiry", "_index", "_overhead", "_root")
+
+    def __init__(
+        self,
+        index: PulseIndex,
+        root: Directory,
+        expiry: Expiry,
+        clock: Callable[[], float],
+        overhead: int,
+    ) -> None:
+        self._index = index
+        self._root = root
+        self._expiry = expiry
+        self._clock = clock
+        self._overhead = overhead
+        #: The last entry of a page, by its revision.
+        self._ends: dict[int, Entry] = {}
+
+    def changes(
+        self, path: bytes, after: int, limit: int, max_bytes: int, *, reset: bool, values: bool
+    ) -> ChangesPage:
+        """Read what changed at and below `path` since revision `after`; see `PulseStore`."""
+        index = self._index
+        reset = reset or (after > 0 and not self._expiry.floor <= after <= index.revision)
+        after = 0 if reset else max(after, 0)
+        most = MAX_CHANGES if values else MAX_SIZES
+        if not 0 < limit <= most:
+            limit = most
+        each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
+        largest = max_bytes - (CHANGES_OVERHEAD if values else SIZES_OVERHEAD) - self._overhead
+        room = min(largest, PAGE_BYTES)
+        top = path.rstrip(b"/")
+        part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
+        below = top + b"/"
+        looked_at = 0
+        entries: list[Entry] = []
+        more_after: int | None = None
+        for entry in self._in_order(after) if part is None else part:
+            where, details = entry.path, entry.details
+            if part is not None or not top or where.startswith(below) or where == top:
+                size = each + len(where)
+                if values and details is not None:
+                    size += len(details)
+                if size > room:
+                    if entries:
+                        more_after = entries[-1].revision
+                        break
+                    if size > largest:
+                        continue
+                elif len(entries) == limit:
+                    more_after = entries[-1].revision
+                    break
+                room -= size
+                entries.append(entry)
+            looked_at += len(where) + 1
+            if looked_at > MAX_LOOKED_AT:
+                more_after = entry.revision
+                break
+        if more_after is not None and entries and entries[-1].revision == more_after:
+            self._remember(entries[-1])
+        return ChangesPage(
+            entries,
+            index.revision,
+            self._clock(),
+            more=more_after is not None,
+            reset=reset,
+            next=index.revision if more_after is None else more_after,
+        )
+
+    def pulses(self, path: bytes) -> Iterator[Entry]:
+        """Iterate over the pulses at and below `path`, in order."""
+        top = path.rstrip(b"/")
+        if top:
+            entry = self._index.entry(top)
+            if entry is not None and entry.details is not None:
+                yield entry
+        directory = self._root.find(top.split(b"/") if top else [])
+        if directory is not None:
+            yield from directory.walk()
+
+    def _in_order(self, after: int) -> Iterator[Entry]:
+        """Iterate over all entries newer than revision `after`."""
+        index = self._index
+        end = self._ends.get(after)
+        entry: Entry | None
+        if end is not None and end.revision == after:
+            entry = index.after(end)
+        else:
+            entry = next(iter(index.since(after, 1)), None)
+        while entry is not None:
+            yield entry
+            entry = index.after(entry)
+
+    def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
+        """Return how many changes of a usual size fill a page."""
+        index = self._index
+        usual = index.bytes_held // index.keys if values and index.keys else 0
+        return min(limit, 1 + room // (each + usual))
+
+    def _part(self, top: bytes, after: int, to_fill: int) -> list[Entry] | None:
+        """Return the entries at and below `top` newer than revision `after`, in their order.
+
+        None if it is less work to look for them among all: there one entry after another is
+        looked at until a page is full, here all below `top` and all newer tombstones.
+        """
+        index = self._index
+        directory = self._root.find(top.split(b"/"))
+        size = 1 + (0 if directory is None else directory.pulses)
+        newer = min(index.revision - after, index.keys + index.tombstones)
+        if index.keys:
+            newer = min(newer, to_fill * (index.keys // size + 1))
+        if size + min(index.tombstones, index.revision - after) >= newer:
+            return None
+        below = top + b"/"
+        entries = [
+            tombstone
+            for tombstone in self._expiry.newer_tombstones(after)
+            if tombstone.path.startswith(below) or tombstone.path == top
+        ]
+        pulse = index.entry(top)
+        if pulse is not None and pulse.details is not None and pulse.revision > after:
+            entries.append(pulse)
+        if directory is not None:
+            entries += [entry for entry in directory.walk() if entry.revision > after]
+        entries.sort(key=_REVISION)
+        return entries
+
+    def _remember(self, end: Entry) -> None:
+        if len(self._ends) >= _ENDS:
+            del self._ends[next(iter(self._ends))]
+        self._ends[end.revision] = end

@@ -1,0 +1,52 @@
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.pacemaker.server.serving import PacemakerServer
+from stormkeeper.pacemaker.server.snapshot import oldest_pulse, recent_sizes
+from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
+from support.certificates import tls_conf
+from support.engines import ENGINES
+
+
+@pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
+def test_the_engine_is_the_one_that_serves():
+    with_tls = PacemakerServer(defaults().with_values(tls_conf()))
+    served_by = "interpreted (TLS is served in plain Python)"
+    assert with_tls.snapshot().engine == served_by
+    assert with_tls.describe().startswith(f"engine: {served_by}; ")
+    assert PacemakerServer(defaults()).snapshot().engine == "compiled"
+
+
+def test_the_oldest_pulse_is_found_behind_tombstones():
+    index = PulseIndex()
+    assert oldest_pulse(index, 5.0) is None
+    entries = [index.add(b"/%d" % n, b"x", float(n), None) for n in range(4)]
+    assert oldest_pulse(index, 5.0) == 5.0
+    index.replace(b"/0", b"y", 4.0)
+    assert oldest_pulse(index, 5.0) == 4.0
+    for entry in entries[1:]:
+        index.bury(entry, 4.5)
+    assert oldest_pulse(index, 5.0) == 1.0
+    index.replace(b"/0", b"y", 5.5)
+    assert oldest_pulse(index, 5.0) == 0.0  # found behind three tombstones
+    index.bury(entries[0], 6.0)
+    assert oldest_pulse(index, 6.0) is None
+
+
+def test_the_cost_is_bounded():
+    index = PulseIndex()
+    for n in range(3_000):
+        index.bury(index.add(b"/gone/%d" % n, b"x", 0.0, None), 0.0)
+    index.add(b"/there", b"x", 0.0, None)
+    assert oldest_pulse(index, 1.0) is None
+    for n in range(3_000):
+        index.add(b"/there/%d" % n, bytes(n), 0.0, None)
+    assert sorted(recent_sizes(index)) == list(range(2_000, 3_000))
+
+
+def test_sizes_are_of_pulses():
+    index = PulseIndex()
+    assert recent_sizes(index) == []
+    index.bury(index.add(b"/a", b"xx", 0.0, None), 0.0)
+    index.add(b"/b", b"yyy", 0.0, None)
+    assert recent_sizes(index) == [3]
