@@ -51,7 +51,11 @@ def run_topology(spark, tmp_path):
         values = defaults().with_values(conf)
         with events.readings.installed():
             built = build(
-                the_plan, spark, values, lambda query: str(tmp_path / "checkpoints" / query)
+                the_plan,
+                topology.components,
+                spark,
+                values,
+                lambda query: str(tmp_path / "checkpoints" / query),
             )
         TopologyRun(built, events, lambda: False).run()
         until(lambda: not events.running())

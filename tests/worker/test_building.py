@@ -210,7 +210,13 @@ class TestFaults:
     """What a function may not return is said before anything runs."""
 
     def build(self, spark, topology):
-        return build(plan(topology), spark, defaults(), lambda query: f"/nonexistent/{query}")
+        return build(
+            plan(topology),
+            topology.components,
+            spark,
+            defaults(),
+            lambda query: f"/nonexistent/{query}",
+        )
 
     def one_bolt(self, folder, returns):
         topology, lines = numbers_topology(folder)
@@ -299,7 +305,9 @@ def test_functions_get_what_they_ask_for(spark, numbers):
         return lines.writeStream.format("noop")
 
     conf = defaults()
-    (built,) = build(plan(topology), spark, conf, lambda query: f"/nonexistent/{query}")
+    (built,) = build(
+        plan(topology), topology.components, spark, conf, lambda query: f"/nonexistent/{query}"
+    )
     assert built.query.id == "out"
     assert seen == {"conf": conf, "spark": spark}
 
@@ -393,7 +401,8 @@ class TestTheSource:
             conf = defaults().with_values({"input": str(numbers[0])})
             at = str(tmp_path / "checkpoints")
             spark.conf.set("spark.sql.streaming.checkpointLocation", at)
-            build(plan(names["topology"]), spark, conf, lambda query: f"{at}/{query}")
+            topology = names["topology"]
+            build(plan(topology), topology.components, spark, conf, lambda query: f"{at}/{query}")
         except (TopologyError, WorkerError) as error:
             refused = str(error)
         else:

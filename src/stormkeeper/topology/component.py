@@ -1,4 +1,7 @@
-"""A component: a spout or a bolt, with its user's function and what the function is called with."""
+"""A component: a spout or a bolt, with its user's function and what the function is called with.
+
+What of it can be said without the function is a `ComponentDescription`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,36 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import msgspec
+
 from stormkeeper.errors import TopologyError
 
 Kind = Literal["spout", "bolt"]
 
 #: Parameters that are filled by name; every other one takes an input, in order.
 SERVICES = ("spark", "conf")
+
+
+class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A component without its function.
+
+    Parameters
+    ----------
+    id
+        Its name in the topology; unique there.
+    kind
+        "spout" or "bolt".
+    inputs
+        Ids of the components that it reads from, in the order of the function's parameters; one
+        that is read twice stands here twice.
+    parallelism
+        Number of partitions that its work is spread over, and of its tasks.
+    """
+
+    id: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    parallelism: int
 
 
 class Component:
@@ -64,6 +91,11 @@ class Component:
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.id}>"
+
+    @property
+    def description(self) -> ComponentDescription:
+        """The component without its function."""
+        return ComponentDescription(self.id, self.kind, self.inputs, self.parallelism)
 
     @property
     def place(self) -> str:

@@ -2,16 +2,17 @@
 
 A query is a sink and everything that feeds it; an executor is a component in a query, with as
 many tasks as the component's parallelism; tasks are numbered from 1 over the components sorted by
-id, and for each over its queries sorted by id. Nothing of this needs Spark or calls a function,
-so anyone who has the topology counts the same tasks.
+id, and for each over its queries sorted by id. Nothing of this needs Spark or a function, so anyone
+who has the topology, or its description, counts the same tasks. Plans are equal by value.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.component import Component
+from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.topology import Topology
 
 
@@ -36,7 +37,7 @@ class Query:
     """
 
     id: str
-    components: tuple[Component, ...]
+    components: tuple[ComponentDescription, ...]
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -52,7 +53,7 @@ class Query:
 class Executor:
     """A component in a query, with the tasks from `task_start` to `task_end`, both included."""
 
-    component: Component
+    component: ComponentDescription
     query: str
     task_start: int
     task_end: int
@@ -77,7 +78,7 @@ def plan(topology: Topology) -> Plan:
     TopologyError
         When the topology has no sink, or a spout that nobody reads from.
     """
-    components = topology.components
+    components = {id_: component.description for id_, component in topology.components.items()}
     if not components:
         raise TopologyError(
             f"the topology {topology.name!r} is empty: add a spout with @topology.spout and a "
@@ -91,20 +92,22 @@ def plan(topology: Topology) -> Plan:
                 f"@topology.bolt({component.id}), or take the spout out"
             )
     sinks = [c for c in components.values() if c.kind == "bolt" and c.id not in consumed]
-    queries = tuple(Query(sink.id, _with_ancestors(sink, topology)) for sink in sinks)
+    queries = tuple(Query(sink.id, _with_ancestors(sink, components)) for sink in sinks)
     return Plan(queries, _numbered(queries))
 
 
-def _with_ancestors(sink: Component, topology: Topology) -> tuple[Component, ...]:
+def _with_ancestors(
+    sink: ComponentDescription, components: Mapping[str, ComponentDescription]
+) -> tuple[ComponentDescription, ...]:
     wanted: set[str] = set()
     left = [sink.id]
     while left:
         id_ = left.pop()
         if id_ not in wanted:
             wanted.add(id_)
-            left.extend(topology.components[id_].inputs)
+            left.extend(components[id_].inputs)
     # A component can only read from earlier ones, so this order puts each after its inputs.
-    return tuple(c for c in topology.components.values() if c.id in wanted)
+    return tuple(c for c in components.values() if c.id in wanted)
 
 
 def _numbered(queries: tuple[Query, ...]) -> tuple[Executor, ...]:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import faults
-from stormkeeper.topology.described import FaultError, check_described, first_argument
+from stormkeeper.topology.source_topology import FaultError, check_described, first_argument
 from stormkeeper.topology.topology import TOPOLOGY_NAME
 
 #: Where a script imports `Topology` from.

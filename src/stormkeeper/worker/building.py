@@ -30,6 +30,7 @@ class Built:
 
 def build(
     plan: Plan,
+    components: Mapping[str, Component],
     spark: SparkSession,
     conf: Mapping[str, Any],
     checkpoint: Callable[[str], str],
@@ -42,6 +43,8 @@ def build(
     ----------
     plan
         What to build.
+    components
+        The topology's components by id, with their functions.
     spark, conf
         What functions get that ask for it.
     checkpoint
@@ -54,7 +57,9 @@ def build(
     WorkerError
         When a function raised; the message has its traceback.
     """
-    return [_build_query(query, spark, conf, checkpoint(query.id)) for query in plan.queries]
+    return [
+        _build_query(query, components, spark, conf, checkpoint(query.id)) for query in plan.queries
+    ]
 
 
 def counted(frame: DataFrame, name: str) -> DataFrame:
@@ -63,10 +68,14 @@ def counted(frame: DataFrame, name: str) -> DataFrame:
 
 
 def _build_query(
-    query: Query, spark: SparkSession, conf: Mapping[str, Any], checkpoint: str
+    query: Query,
+    components: Mapping[str, Component],
+    spark: SparkSession,
+    conf: Mapping[str, Any],
+    checkpoint: str,
 ) -> Built:
     frames: dict[str, DataFrame] = {}
-    for component in query.components:
+    for component in [components[described.id] for described in query.components]:
         inputs = [
             _input(frames[source], Edge(source, component.id, position), component.parallelism)
             for position, source in enumerate(component.inputs)

@@ -316,6 +316,7 @@ class Worker:
         self._events.attach(session)
         built = build(
             the_plan,
+            topology.components,
             session,
             conf,
             lambda query: settings.checkpoint(conf, self._storm_id, query),
