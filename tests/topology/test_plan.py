@@ -102,3 +102,20 @@ def test_each_query_has_all_that_feeds_its_sink_and_no_more(graph):
         assert query.components[-1].id == query.id
         used = {edge.source for edge in query.edges}
         assert used == seen - {query.id}
+
+
+@given(graphs().filter(bool), st.data())
+def test_a_part_of_it_keeps_the_numbers_of_the_whole(graph, data):
+    the_plan = plan(make(graph))
+    ids = [query.id for query in the_plan.queries]
+    chosen = data.draw(st.lists(st.sampled_from(ids), min_size=1))
+    part = the_plan.only(chosen)
+    assert {query.id for query in part.queries} == set(chosen)
+    assert part.executors == tuple(e for e in the_plan.executors if e.query in chosen)
+    assert the_plan.only(ids) == the_plan == plan(make(graph))
+
+
+def test_a_query_that_is_not_there():
+    whole = plan(make({"s": ((), 1), "a": (("s",), 1), "b": (("s",), 1)}))
+    with pytest.raises(TopologyError, match=r"has no query 's': .* of the sinks 'a', 'b'"):
+        whole.only(["a", "s"])

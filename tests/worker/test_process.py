@@ -461,6 +461,36 @@ def test_script_without_anything_to_run(start, script):
     assert not psutil.pid_exists(worker._process.pid)
 
 
+TWO_QUERIES = """
+from stormkeeper.topology import Topology
+
+topology = Topology("two")
+
+@topology.spout
+def rows(spark):
+    return spark.readStream.text({folder!r})
+
+@topology.bolt(rows)
+def counted(rows):
+    return rows.writeStream.trigger(availableNow=True).format("noop")
+
+@topology.bolt(rows)
+def left_out(rows):
+    raise RuntimeError("another worker's")
+"""
+
+
+def test_it_runs_some_of_the_queries_and_beats_for_no_others(start, script, pacemakers, numbers):
+    folder, values = numbers
+    worker = start(script(TWO_QUERIES.format(folder=str(folder))), "--query", "counted")
+    assert worker.ended(START_SECS) == 0, worker.text
+    beat = Beats(pacemakers, worker.path).newest()
+    # Of the whole topology counted is task 1, left_out 2, rows 3 in the one and 4 in the other.
+    tasks = {info.task_start: stats.component for info, stats in beat.executor_stats.items()}
+    assert tasks == {1: "counted", 3: "rows"}
+    assert Beats(pacemakers, worker.path).counts()["counted"] == (0, len(values))
+
+
 def test_pacemakers_that_it_does_not_beat_to_are_warned_of(start, script):
     store = "org.apache.storm.cluster.ZKStateStorageFactory"
     worker = start(script(""), **{"storm.cluster.state.store": store})
@@ -480,6 +510,7 @@ def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, rel
         port=6700,
         arguments=(),
         py_files=(),
+        queries=(),
         settle=lambda _topology: conf,
         stopping=lambda: False,
     )

@@ -8,7 +8,7 @@ who has the topology, or its description, counts the same tasks. Plans are equal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stormkeeper.errors import TopologyError
@@ -65,6 +65,31 @@ class Plan:
 
     queries: tuple[Query, ...]
     executors: tuple[Executor, ...]
+
+    def only(self, queries: Sequence[str]) -> Plan:
+        """Return the part of the plan that one worker has; tasks keep their numbers.
+
+        Parameters
+        ----------
+        queries
+            Ids of the queries that it runs.
+
+        Raises
+        ------
+        TopologyError
+            When the topology has no such query.
+        """
+        known = [query.id for query in self.queries]
+        for id_ in queries:
+            if id_ not in known:
+                raise TopologyError(
+                    f"the topology has no query {id_!r}: its queries are those of the sinks "
+                    f"{', '.join(map(repr, known))}"
+                )
+        return Plan(
+            tuple(query for query in self.queries if query.id in queries),
+            tuple(executor for executor in self.executors if executor.query in queries),
+        )
 
 
 def plan(topology: Topology) -> Plan:

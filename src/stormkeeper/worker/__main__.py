@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             script=given.script,
             arguments=script_arguments,
             py_files=given.py_files,
+            queries=given.query,
             storm_id=given.storm_id,
             node=given.node,
             port=given.port,
@@ -80,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="a .py, .zip or .egg file that the script can import, in Spark's executors too",
+    )
+    parser.add_argument(
+        "--query",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="run only this query of the topology, named by its sink; may be given several times",
     )
     parser.add_argument("--storm-id", required=True, help="id of the topology: NAME-NUMBER-EPOCH")
     parser.add_argument("--node", required=True, help="id of the supervisor")

@@ -88,6 +88,7 @@ def serve(
     port: int,
     arguments: Sequence[str] = (),
     py_files: Sequence[Path] = (),
+    queries: Sequence[str] = (),
     settle: Callable[[Topology | None], Conf] | None = None,
 ) -> int:
     """Run a worker until its queries have ended or it is told to stop; return its exit code.
@@ -102,6 +103,8 @@ def serve(
         What the script finds in ``sys.argv``.
     py_files
         Modules and archives of modules that it can import.
+    queries
+        Ids of the topology's queries to run; all where none is named.
     storm_id, node, port
         Whose heartbeats these are: the topology's id, the supervisor's, and the slot's port.
     settle
@@ -124,6 +127,7 @@ def serve(
             port=port,
             arguments=arguments,
             py_files=py_files,
+            queries=queries,
             settle=settle or (lambda topology: settings.with_topology(conf, topology)),
             stopping=lambda: signals.stopped,
         )
@@ -150,12 +154,14 @@ class Worker:
         port: int,
         arguments: Sequence[str],
         py_files: Sequence[Path],
+        queries: Sequence[str],
         settle: Callable[[Topology | None], Conf],
         stopping: Callable[[], bool],
     ) -> None:
         self._script = script
         self._arguments = arguments
         self._py_files = py_files
+        self._queries = queries
         self._storm_id = storm_id
         self._settle = settle
         self._stopping = stopping
@@ -273,6 +279,11 @@ class Worker:
                 names = self._run_script()
                 topology = scripts.the_topology(names, self._topologies, self._script)
                 if topology is None:
+                    if self._queries:
+                        raise TopologyError(
+                            f"{self._script} defines no Topology, so there is no query "
+                            f"{self._queries[0]!r}: leave out --query"
+                        )
                     self._stay()
                     return 0
             if self._adopted.any:
@@ -311,6 +322,8 @@ class Worker:
     def _run_topology(self, topology: Topology) -> None:
         conf = self._run_conf() if topology is self._topologies[0] else self._settle(topology)
         the_plan = plan(topology)
+        if self._queries:
+            the_plan = the_plan.only(self._queries)
         session = self._session.get()
         self._events.counter = TopologyCounts(the_plan, self._statistics)
         self._events.attach(session)
