@@ -5,16 +5,7 @@ from hypothesis import strategies as st
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
-
-
-def make(graph):
-    """A topology from {id: (inputs, parallelism)}, in which each stands after its inputs."""
-    topology = Topology("t")
-    for name, (inputs, parallelism) in graph.items():
-        kind = topology.bolt(*inputs, parallelism=parallelism, name=name) if inputs else None
-        kind = kind or topology.spout(parallelism=parallelism, name=name)
-        kind(lambda *inputs: inputs)
-    return topology
+from support.topologies import graphs, make
 
 
 def tasks(the_plan):
@@ -65,18 +56,6 @@ def test_empty_topology():
 def test_spout_that_nobody_reads():
     with pytest.raises(TopologyError, match=r"nobody reads from the spout 'b'.*bolt\(b\)"):
         plan(make({"a": ((), 1), "b": ((), 1), "c": (("a",), 1)}))
-
-
-@st.composite
-def graphs(draw):
-    size = draw(st.integers(2, 9))
-    names = draw(st.permutations([f"c{n}" for n in range(size)]))
-    graph = {}
-    for n, name in enumerate(names):
-        inputs = draw(st.lists(st.sampled_from(names[:n]), max_size=3)) if n else []
-        graph[name] = (tuple(inputs), draw(st.integers(1, 4)))
-    consumed = {source for inputs, _ in graph.values() for source in inputs}
-    return {n: v for n, v in graph.items() if v[0] or n in consumed}
 
 
 @given(graphs().filter(bool))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.source import check, declared_name
+from stormkeeper.topology.source import check, declared_name, imports_topology
 
 IMPORT = "from stormkeeper.topology import Topology\n"
 
@@ -53,6 +53,53 @@ def test_the_name_that_the_code_gives(script, name):
 )
 def test_no_name_where_it_is_not_clear(script):
     assert declared_name(script.encode()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", False),
+        ("from pyspark.sql import SparkSession\nimport json, os.path", False),
+        ("import stormkeeper.pipeline", False),
+        ("from stormkeeper import conf", False),
+        ("not Python (", False),
+        ("import unheard_of", False),
+        (IMPORT, True),
+        ("from stormkeeper import topology", True),
+        ("import stormkeeper.topology.topology as t", True),
+        ("def f():\n    from stormkeeper.topology import Topology", True),
+        ("import beside", True),
+        ("from package import job", True),
+        ("import package.job", True),
+        ("import package", False),
+        ("import outward", True),
+        ("import brought", True),
+        ("import packed", True),
+        ("import circle", False),
+    ],
+)
+def test_whether_a_script_imports_it_by_way_of_what_comes_with_it(tmp_path, text, expected):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here / "package", here / "outward", elsewhere):
+        folder.mkdir(parents=True)
+    for file, content in {
+        "beside.py": "import other",
+        "other.py": IMPORT,
+        "circle.py": "import circle, circle2",
+        "circle2.py": "import circle",
+        "package/__init__.py": "",
+        "package/job.py": IMPORT,
+        "outward/__init__.py": "from .inner import topology",
+        "outward/inner.py": "from . import deeper",
+        "outward/deeper.py": IMPORT,
+        "script.py": text,
+    }.items():
+        (here / file).write_text(content)
+    (elsewhere / "brought.py").write_text(IMPORT)
+    with zipfile.ZipFile(elsewhere / "more.zip", "w") as archive:
+        archive.writestr("packed.py", IMPORT)
+    py_files = [elsewhere / "brought.py", elsewhere / "more.zip"]
+    assert imports_topology(here / "script.py", py_files) is expected
 
 
 GOOD = """

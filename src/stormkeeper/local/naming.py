@@ -4,11 +4,10 @@ It is needed before the topology's worker starts, and the script is run by the w
 name is read in the script, without running it.
 """
 
-import re
 from pathlib import Path
 
 from stormkeeper.errors import LocalClusterError
-from stormkeeper.topology.source import declared_name
+from stormkeeper.topology.source import declared_name, script_name
 
 
 def storm_id(script: Path, now: float) -> str:
@@ -28,5 +27,5 @@ def storm_id(script: Path, now: float) -> str:
         raise LocalClusterError(f"{script} cannot be read: {error.strerror}") from error
     name = declared_name(source)
     if name is None:
-        name = re.sub(r"[^A-Za-z0-9]+", "-", script.stem).strip("-") or "topology"
+        name = script_name(script)
     return f"{name}-1-{int(now)}"

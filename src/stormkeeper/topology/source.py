@@ -16,6 +16,8 @@ import ast
 import contextlib
 import importlib.machinery
 import importlib.util
+import itertools
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -101,6 +103,51 @@ def declared_name(source: bytes) -> str | None:
     return name if name is not None and TOPOLOGY_NAME.fullmatch(name) else None
 
 
+def script_name(script: Path) -> str:
+    """Return the name of a topology that is called after its script."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", script.stem).strip("-") or "topology"
+
+
+def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
+    """Return whether a script, or a module that comes with it, imports `stormkeeper.topology`.
+
+    A script that does not defines no topology, unless an installed package does it for the script.
+
+    Parameters
+    ----------
+    script, py_files
+        As of `check`. The modules beside the script come with it, too.
+    """
+    modules = _Modules([script.resolve().parent, *py_files])
+    left, seen = [(script.read_bytes(), "")], set[str]()
+    while left:
+        source, package = left.pop()
+        try:
+            tree = parsed(source)
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        for name in _imported(tree, package):
+            if f"{name}.".startswith(f"{MODULES[0]}."):
+                return True
+            if name not in seen:
+                seen.add(name)
+                left += modules.sources(name)
+    return False
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the modules that a module of `package` may import: for ``from a import b`` two."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):
+                base = "." * node.level + (node.module or "")
+                absolute = importlib.util.resolve_name(base, package)
+                yield absolute
+                yield from (f"{absolute}.{alias.name}" for alias in node.names)
+
+
 def _names_of_topology(tree: ast.Module) -> set[str]:
     """Return what the script calls `Topology`: ``Topology``, ``topology.Topology``, …."""
     return {name for node in ast.walk(tree) for name in _names_imported(node)}
@@ -172,6 +219,25 @@ class _Modules:
             places = [str(place) for place in self._places]
             return importlib.machinery.PathFinder.find_spec(package, places) is not None
         return False
+
+    def sources(self, name: str) -> Iterator[tuple[bytes, str]]:
+        """Yield the sources of a module that comes with the script and of its packages.
+
+        With each comes the package in which its relative imports are looked up.
+        """
+        for place in self._places:
+            if place.suffix == ".py" and place.stem == name:
+                yield place.read_bytes(), ""
+        places = [str(place) for place in self._places]
+        for part in itertools.accumulate(name.split("."), "{}.{}".format):
+            with contextlib.suppress(ImportError, ValueError, OSError, SyntaxError):
+                found = importlib.machinery.PathFinder.find_spec(part, places)
+                if found is None:
+                    return
+                places = list(found.submodule_search_locations or ())
+                # All loaders of Python's have it, but not all say so by their class.
+                source = getattr(found.loader, "get_source", lambda _: None)(part) or ""
+                yield source.encode(), found.parent or ""
 
     def unknown(self, node: ast.AST) -> bool:
         """Return whether `node` imports a module that is not known."""

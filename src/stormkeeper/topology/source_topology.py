@@ -20,7 +20,7 @@ from stormkeeper.topology.component import Component
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.returning import returned_fault
 from stormkeeper.topology.syntax import bound, chain, evaluated, made_of, mentioned, within
-from stormkeeper.topology.topology import Topology, on_declared
+from stormkeeper.topology.topology import Topology, unheard
 
 #: What ends a script early, runs what does not stand in it, or binds names unseen.
 _OPEN = frozenset(
@@ -130,7 +130,7 @@ class _Described:
         self._pass([*node.value.args, *node.value.keywords])
         name = first_argument(node.value)
         # Whatever is computed is left to the worker.
-        self._topology = _said(node, lambda: _unheard(name if name is not None else "topology"))
+        self._topology = _said(node, lambda: unheard(name if name is not None else "topology"))
 
     def _add(self, node: ast.FunctionDef) -> None:
         (decorator,) = node.decorator_list
@@ -270,15 +270,6 @@ def _setting(keyword: ast.keyword) -> Any:
 
 #: What a name stands for that only running the script would tell.
 _UNKNOWN = object()
-
-
-def _unheard(name: str) -> Topology:
-    """Make a topology that no worker hears of."""
-    token = on_declared.set(None)
-    try:
-        return Topology(name)
-    finally:
-        on_declared.reset(token)
 
 
 def _empty(node: ast.FunctionDef) -> Callable[..., Any]:

@@ -234,6 +234,15 @@ class Topology:
         return component
 
 
+def unheard(name: str, conf: Mapping[str, Any] | None = None) -> Topology:
+    """Make a topology that no worker hears of."""
+    token = on_declared.set(None)
+    try:
+        return Topology(name, conf)
+    finally:
+        on_declared.reset(token)
+
+
 def _named(thing: Any) -> str:
     if isinstance(thing, Component):
         return repr(thing.id)

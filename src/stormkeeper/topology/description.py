@@ -1,0 +1,256 @@
+"""A topology as it is submitted: a description that is read without running its user's code.
+
+It is made on the submitter's machine, where the script is run once to the end, without a function
+of a component being called. It is sent and kept as JSON. Whoever has it can plan: which queries
+there are to be placed, which executors and tasks they have. The worker that runs the script counts
+the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from stormkeeper.errors import SerializationError, TopologyError
+from stormkeeper.topology.component import ComponentDescription
+from stormkeeper.topology.plan import Plan, plan
+from stormkeeper.topology.source import script_name
+from stormkeeper.topology.topology import Topology, unheard
+
+#: Rises when a reader of the version before would misread what is written.
+VERSION: Final = 1
+
+#: Longest description in bytes: what Storm's Nimbus takes in one call by default
+#: (``nimbus.thrift.max_buffer_size``). It is room for some eight thousand components.
+MAX_BYTES: Final = 1024 * 1024
+
+#: Deepest nesting of lists and mappings in a conf.
+MAX_DEPTH: Final = 32
+
+#: The integers that a Java reader has: 64 bits.
+_INTEGERS = range(-(2**63), 2**63)
+
+
+class QueryDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A query: the id of its sink, and the ids of its components, each after its inputs."""
+
+    id: str
+    components: tuple[str, ...]
+
+
+class ExecutorDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A component in a query, with its tasks from `task_start` to `task_end`, both included."""
+
+    component: str
+    query: str
+    task_start: int
+    task_end: int
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A topology, or a script without one.
+
+    Parameters
+    ----------
+    version
+        Of this form: `VERSION`.
+    kind
+        "topology", or "script" for any other PySpark script. Which queries a script starts shows
+        only while it runs, so it has no components here, and runs in one worker as a whole.
+    name
+        The topology's; of a script that of its file.
+    conf
+        What the topology brings along, as JSON has it: a tuple is a list.
+    needs_session
+        Whether the script could be run to its end only with a Spark session.
+    components
+        In the order of their definition, each after its inputs.
+    queries, executors
+        What follows from the components, by the rules of `stormkeeper.topology.plan`.
+    """
+
+    version: int
+    kind: Literal["topology", "script"]
+    name: str
+    conf: dict[str, Any]
+    needs_session: bool
+    components: tuple[ComponentDescription, ...]
+    queries: tuple[QueryDescription, ...]
+    executors: tuple[ExecutorDescription, ...]
+
+    @property
+    def most_workers(self) -> int:
+        """How many workers it can be spread over: a query, or a script, is in one as a whole."""
+        return max(1, len(self.queries))
+
+    def plan(self) -> Plan:
+        """Return what runs when it runs; of a script nothing is known.
+
+        Raises
+        ------
+        TopologyError
+            The components make no topology.
+        """
+        return Plan((), ()) if self.kind == "script" else plan(_rebuilt(self))
+
+
+def of_topology(topology: Topology, *, needs_session: bool = False) -> Description:
+    """Describe a topology.
+
+    Raises
+    ------
+    TopologyError
+        It has no plan, or JSON has no such value as one in its conf.
+    """
+    the_plan = plan(topology)
+    return Description(
+        version=VERSION,
+        kind="topology",
+        name=topology.name,
+        conf=_as_json(topology.conf, f"the conf of the topology {topology.name!r}"),
+        needs_session=needs_session,
+        components=tuple(component.description for component in topology.components.values()),
+        queries=tuple(
+            QueryDescription(query.id, tuple(component.id for component in query.components))
+            for query in the_plan.queries
+        ),
+        executors=tuple(
+            ExecutorDescription(run.component.id, run.query, run.task_start, run.task_end)
+            for run in the_plan.executors
+        ),
+    )
+
+
+def of_script(script: Path) -> Description:
+    """Describe a script that defines no topology."""
+    return Description(
+        version=VERSION,
+        kind="script",
+        name=script_name(script),
+        conf={},
+        needs_session=False,
+        components=(),
+        queries=(),
+        executors=(),
+    )
+
+
+def encode(description: Description) -> bytes:
+    """Return a description as JSON.
+
+    Raises
+    ------
+    TopologyError
+        It is longer than `MAX_BYTES`.
+    """
+    data = msgspec.json.encode(description)
+    if len(data) > MAX_BYTES:
+        raise TopologyError(
+            f"the description of the topology {description.name!r} has {len(data):,} bytes, and "
+            f"may have {MAX_BYTES:,}: bring large values in a file of --py-files, not in the conf"
+        )
+    return data
+
+
+def decode(data: bytes) -> Description:
+    """Return the description that `data` is.
+
+    Nothing is believed: what follows from the components is worked out again.
+
+    Raises
+    ------
+    SerializationError
+        It is no description that this release reads; the message says why.
+    """
+    if len(data) > MAX_BYTES:
+        raise SerializationError(
+            f"a topology's description may have {MAX_BYTES:,} bytes, not {len(data):,}"
+        )
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version != VERSION:
+            raise SerializationError(
+                f"a topology's description has the version {version}, and this release of "
+                f"Stormkeeper reads version {VERSION}: submit the topology again with this release"
+            )
+        description = msgspec.json.decode(data, type=Description)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SerializationError(f"this is no description of a topology: {error}") from error
+    _check(description)
+    return description
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def _check(description: Description) -> None:
+    what = f"the description of the topology {description.name!r}"
+    try:
+        unheard(description.name)  # which says what is wrong with the name
+        _as_json(description.conf, "its conf")
+        made_again = (
+            of_topology(_rebuilt(description))
+            if description.kind == "topology"
+            else of_script(Path(description.name))
+        )
+    except TopologyError as error:
+        raise SerializationError(f"{what} does not hold together: {error}") from error
+    for field in ("components", "queries", "executors"):
+        if getattr(made_again, field) != getattr(description, field):
+            raise SerializationError(f"{what} does not hold together: its {field} are others")
+
+
+def _rebuilt(description: Description) -> Topology:
+    """Return the topology, with functions that nobody can call for what they are."""
+    topology = unheard(description.name, description.conf)
+    for component in description.components:
+        settings: Any = {"parallelism": component.parallelism, "name": component.id}
+        if component.kind == "spout":
+            topology.spout(**settings)(_without_function)
+        else:
+            topology.bolt(*component.inputs, **settings)(_without_function)
+    return topology
+
+
+def _without_function(*inputs: Any) -> Any:
+    raise NotImplementedError(f"a description has no functions (called with {inputs!r})")
+
+
+def _as_json(value: Any, where: str, depth: int = 0) -> Any:
+    """Return `value` as JSON has it, so that reading it gives the same again."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if not any(0xD800 <= ord(character) < 0xE000 for character in value):
+            return str(value)
+    elif isinstance(value, int):
+        if value in _INTEGERS:
+            return int(value)
+    elif isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+    elif depth == MAX_DEPTH:
+        raise TopologyError(f"{where} is nested more than {MAX_DEPTH} deep")
+    elif isinstance(value, list | tuple):
+        return [_as_json(item, f"{where}[{n}]", depth + 1) for n, item in enumerate(value)]
+    elif isinstance(value, Mapping):
+        return {
+            _key(key, where): _as_json(item, f"{where}[{key!r}]", depth + 1)
+            for key, item in value.items()
+        }
+    raise TopologyError(
+        f"{where} is {value!r} ({type(value).__name__}), which JSON does not have: use text, "
+        "a number of 64 bits, True, False, None, or lists and dicts of these"
+    )
+
+
+def _key(key: Any, where: str) -> str:
+    if not isinstance(key, str):
+        raise TopologyError(f"{where} has the key {key!r}: keys are text")
+    text: str = _as_json(key, f"a key of {where}")
+    return text
