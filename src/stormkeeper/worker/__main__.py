@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TextIO, cast
 
 from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, MissingExtraError
+from stormkeeper.worker.command_line import CommandLine
 
 #: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
 _MISSING_EXTRA = 69
@@ -24,8 +23,7 @@ _LINGER_SECS = 5.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a worker with the arguments of a command line; return its exit code."""
-    ours, script_arguments = _split(sys.argv[1:] if arguments is None else arguments)
-    given = _parser().parse_args(ours)
+    given = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     files = given.config or None
     configure_logging()
     # What the script prints is seen line by line, also where stdout is a file or a pipe.
@@ -39,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         return process.serve(
             conf,
             script=given.script,
-            arguments=script_arguments,
+            arguments=given.arguments,
             py_files=given.py_files,
             queries=given.query,
             storm_id=given.storm_id,
@@ -57,30 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
         return _MISSING_EXTRA
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return our part of a command line and the script's, which stands behind ``--``."""
-    if "--" not in arguments:
-        return arguments, []
-    end = arguments.index("--")
-    return arguments[:end], arguments[end + 1 :]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> CommandLine:
+    parser = CommandLine(
         prog="python -m stormkeeper.worker",
-        usage="%(prog)s SCRIPT [OPTIONS] [-- ARGUMENTS]",
         description="Run a topology, or any PySpark streaming script, as a worker that beats.",
-        epilog="The script finds ARGUMENTS in sys.argv.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("script", type=Path, help="defines a Topology, or starts streaming queries")
-    parser.add_argument(
-        "--py-files",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="a .py, .zip or .egg file that the script can import, in Spark's executors too",
     )
     parser.add_argument(
         "--query",
@@ -92,13 +70,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--storm-id", required=True, help="id of the topology: NAME-NUMBER-EPOCH")
     parser.add_argument("--node", required=True, help="id of the supervisor")
     parser.add_argument("--port", required=True, type=int, help="port that names the slot")
-    parser.add_argument(
-        "--config", action="append", type=Path, metavar="FILE", help="instead of storm.yaml"
-    )
-    parser.add_argument(
-        "-c", "--conf", action="append", default=[], metavar="KEY=VALUE", help="wins over all else"
-    )
-    parser.add_argument("--strict", action="store_true", help="an unknown key is an error")
     return parser
 
 

@@ -37,7 +37,7 @@ from stormkeeper.worker.adopting import AdoptedQueries, adopted
 from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import build
 from stormkeeper.worker.counting import TopologyCounts
-from stormkeeper.worker.failure import log_failure, readable, readable_text
+from stormkeeper.worker.failure import log_failure, readable_text
 from stormkeeper.worker.file_sinks import FileSinks
 from stormkeeper.worker.heartbeat import heartbeat
 from stormkeeper.worker.listening import QueryEvents
@@ -292,17 +292,8 @@ class Worker:
         return 0
 
     def _run_script(self) -> dict[str, Any]:
-        try:
+        with scripts.explained(self._script):
             return scripts.run(self._script, self._declared)
-        except ConfigError:
-            raise
-        except TopologyError as error:
-            line = scripts.line_of(error, self._script)
-            raise TopologyError(f"{self._script}{line}: {error}") from error
-        except StormkeeperError:
-            raise
-        except Exception as error:
-            raise WorkerError(f"{self._script} failed:\n{readable(error)}") from error
 
     def _declared(self, topology: Topology) -> None:
         self._topologies.append(topology)

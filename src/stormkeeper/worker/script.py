@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from stormkeeper.errors import TopologyError, WorkerError
+from stormkeeper.errors import StormkeeperError, TopologyError, WorkerError
 from stormkeeper.topology import source
 from stormkeeper.topology.topology import Topology, on_declared
+from stormkeeper.worker.failure import readable
 
 
 def prepare(script: Path, arguments: Sequence[str] = (), py_files: Sequence[Path] = ()) -> None:
@@ -96,6 +98,27 @@ def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
     finally:
         on_declared.reset(token)
     return module.__dict__
+
+
+@contextlib.contextmanager
+def explained(script: Path) -> Iterator[None]:
+    """Have what a script raises say where, in the words for its author.
+
+    Raises
+    ------
+    TopologyError
+        In place of one that does not name the script's line.
+    WorkerError
+        In place of whatever is not ours.
+    """
+    try:
+        yield
+    except TopologyError as error:
+        raise TopologyError(f"{script}{line_of(error, script)}: {error}") from error
+    except StormkeeperError:
+        raise
+    except Exception as error:
+        raise WorkerError(f"{script} failed:\n{readable(error)}") from error
 
 
 def the_topology(names: Mapping[str, Any], made: list[Topology], script: Path) -> Topology | None:

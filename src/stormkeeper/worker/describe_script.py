@@ -1,0 +1,183 @@
+"""Runs a script to its end and writes the description of its topology; starts no query.
+
+``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session]`` is the process that
+`stormkeeper.worker.describing` starts. No function of a component is called. Without ``--session``
+nobody gets a Spark session: Spark takes seconds to start, and most scripts of topologies ask
+nothing of it. Its exit code says what FILE holds: see `Outcome`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import py4j
+import pyspark
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from stormkeeper.conf import Conf
+from stormkeeper.daemon.lifecycle import die_with_parent
+from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.errors import StormkeeperError, TopologyError
+from stormkeeper.topology import description, faults
+from stormkeeper.topology.description import Description
+from stormkeeper.topology.topology import Topology
+from stormkeeper.worker import script as scripts
+from stormkeeper.worker import settings
+from stormkeeper.worker.command_line import CommandLine
+from stormkeeper.worker.describing import Outcome
+from stormkeeper.worker.session import WorkerSession
+
+#: Where this process may start Spark: on this machine, whatever the topology asks for.
+_MASTER = {"spark.master": "local[1]"}
+
+_SPARK_FOLDERS = tuple(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j))
+
+
+#: Where every session begins, and every query.
+_SESSIONS = ((SparkSession.Builder, "getOrCreate"), (SparkContext, "__init__"))
+_STARTS = ((DataStreamWriter, "start"), (DataStreamWriter, "toTable"))
+
+
+class NeedsSessionError(BaseException):
+    """The script needs a Spark session; nothing that it catches keeps it from ending here."""
+
+
+class _QueryStartedError(BaseException):
+    """The script starts a query, which is a worker's to do; it ends here as well."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Describe a script, with the arguments of a command line; return the outcome."""
+    parser = CommandLine(
+        prog="python -m stormkeeper.worker.describe_script",
+        description="Write the description of a script's topology.",
+    )
+    parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="what is written")
+    parser.add_argument("--session", action="store_true", help="give the script a Spark session")
+    given = parser.parse_args(arguments)
+    configure_logging()
+    die_with_parent()
+
+    def settle(topology: Topology | None) -> Conf:
+        return settings.merged(
+            topology, files=given.config, overrides=given.conf, strict=given.strict
+        )
+
+    try:
+        scripts.prepare(given.script, given.arguments, given.py_files)
+        described = describe(given.script, settle if given.session else None, given.py_files)
+        given.to.write_bytes(description.encode(described))
+    except NeedsSessionError:
+        return Outcome.NEEDS_SESSION
+    except StormkeeperError as error:
+        given.to.write_text(str(error), errors="backslashreplace")
+        return Outcome.FAULT
+    return Outcome.DESCRIBED
+
+
+def describe(
+    script: Path,
+    settle: Callable[[Topology | None], Conf] | None = None,
+    py_files: Sequence[Path] = (),
+) -> Description:
+    """Run a script in this process, and describe what it defines.
+
+    Parameters
+    ----------
+    script
+        What to run; `scripts.prepare` was called for it.
+    settle
+        Returns the configuration of the Spark session that the script gets, when there is one to
+        start, with the first topology if there is one by then. None: it gets no session.
+    py_files
+        What Spark's Python workers get as well.
+
+    Raises
+    ------
+    NeedsSessionError
+        It asked for a session, or PySpark asked for one, and there was none.
+    TopologyError, WorkerError
+        What is wrong with the script.
+    """
+    made: list[Topology] = []
+    session = None
+    if settle is not None:
+        conf = settle
+        session = WorkerSession(
+            lambda: {**conf(made[0] if made else None), **_MASTER}, script.stem, py_files
+        )
+
+    def declared(topology: Topology) -> None:
+        made.append(topology)
+        if session is not None:
+            session.get()  # as in a worker: what stands below it may need one without asking
+
+    sessions = (
+        session.offered(lambda: None) if session else _ended_by(NeedsSessionError, *_SESSIONS)
+    )
+    try:
+        with _ended_by(_QueryStartedError, *_STARTS), sessions:
+            names = _run(script, declared)
+    except _QueryStartedError as started:
+        if made:
+            raise TopologyError(f"{script}: {faults.starts_beside(made[0].name)}") from started
+        return description.of_script(script)
+    topology = scripts.the_topology(names, made, script)
+    if topology is None:
+        return description.of_script(script)
+    with scripts.explained(script):
+        return description.of_topology(topology, needs_session=session is not None)
+
+
+def _run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
+    with scripts.explained(script):
+        try:
+            return scripts.run(script, declared)
+        except Exception as error:
+            # A column, for one, asks for no session: it needs one, and fails.
+            if SparkContext._active_spark_context is None and _comes_from_spark(error):
+                raise NeedsSessionError from error
+            raise
+
+
+def _comes_from_spark(error: BaseException | None) -> bool:
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        if trace is not None and trace.tb_frame.f_code.co_filename.startswith(_SPARK_FOLDERS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@contextlib.contextmanager
+def _ended_by(end: type[BaseException], *calls: tuple[type, str]) -> Iterator[None]:
+    """Have whoever calls one of these methods in this process raise `end`."""
+
+    def raising(*_: Any, **__: Any) -> NoReturn:
+        raise end
+
+    before = [(class_, name, getattr(class_, name)) for class_, name in calls]
+    for class_, name in calls:
+        setattr(class_, name, raising)
+    try:
+        yield
+    finally:
+        for class_, name, method in before:
+            setattr(class_, name, method)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    # Threads and processes that the script has started are none of a description's concern: who
+    # started this process ends what is left.
+    os._exit(code)

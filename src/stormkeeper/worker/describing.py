@@ -1,0 +1,133 @@
+"""Has a process of its own describe a script, within limits of time and size.
+
+A script may do anything while it runs: print, hang, end the process, start threads. Whoever submits
+it goes on all the same, with a description or with a sentence that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+from stormkeeper.daemon.children import Child
+from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
+from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from stormkeeper.errors import TopologyError
+from stormkeeper.topology import description, source
+from stormkeeper.topology.description import MAX_BYTES, Description
+
+#: How long a script may take, in seconds, without a Spark session and with one. Spark alone may
+#: take most of a minute on a busy machine.
+PLAIN_SECS = 60.0
+SESSION_SECS = 180.0
+
+_NEVER = re.compile(r"(?!)")
+
+
+class Outcome(IntEnum):
+    """What the process says with its exit code; none of these is one of Python's own."""
+
+    #: Its file holds the description.
+    DESCRIBED = 20
+    #: Its file holds what is wrong, in words.
+    FAULT = 21
+    #: There is no file: the script needs a Spark session.
+    NEEDS_SESSION = 22
+
+
+def describe(
+    script: Path,
+    *,
+    arguments: Sequence[str] = (),
+    py_files: Sequence[Path] = (),
+    files: Sequence[Path] = (),
+    overrides: Sequence[str] = (),
+    plain_secs: float = PLAIN_SECS,
+    session_secs: float = SESSION_SECS,
+) -> Description:
+    """Return the description of what a script defines.
+
+    A script that defines no topology, by its imports, is not run. Another one is run to its end,
+    first without a Spark session. Where it needs one, it is run again with one, in a new process.
+
+    Parameters
+    ----------
+    script
+        Defines a topology, or is any PySpark streaming script.
+    arguments
+        What the script finds in ``sys.argv``.
+    py_files
+        Modules and archives of modules that it can import.
+    files, overrides
+        Of the configuration of its Spark session, as of `stormkeeper.conf.load`.
+    plain_secs, session_secs
+        How long it may take without a session, and with one.
+
+    Raises
+    ------
+    TopologyError
+        The script has a fault, takes too long, or describes too much; the message says what to do.
+    ChildError
+        The process cannot be started.
+    """
+    source.check(script, py_files)
+    if not source.imports_topology(script, py_files):
+        return description.of_script(script)
+    command = [sys.executable, "-P", "-m", "stormkeeper.worker.describe_script", str(script)]
+    command += [option for file in py_files for option in ("--py-files", str(file))]
+    command += [option for file in files for option in ("--config", str(file))]
+    command += [f"--conf={override}" for override in overrides]
+    described = _run(script, command, arguments, plain_secs)
+    if described is None:
+        described = _run(script, [*command, "--session"], arguments, session_secs)
+    if described is None:
+        raise TopologyError(f"{script} asks for another Spark session than the one that it gets")
+    return described
+
+
+def _run(
+    script: Path, command: Sequence[str], arguments: Sequence[str], secs: float
+) -> Description | None:
+    """Return the description; None where it needs a session."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="stormkeeper-describe-") as folder:
+        result = Path(folder, "result")
+        child = Child(
+            "script",
+            [*command, "--to", str(result), "--", *arguments],
+            log=Path(folder, "log"),
+            env={
+                **os.environ,
+                RUN_MARK: mark,
+                DIE_WITH_PARENT: str(os.getpid()),
+                "TMPDIR": folder,
+                "SPARK_LOCAL_DIRS": folder,
+            },
+            ready=_NEVER,
+        )
+        try:
+            in_time = child.wait_stopped(secs)
+        finally:
+            end_marked(mark, settle_secs=0.0)
+        if not in_time:
+            raise TopologyError(
+                f"{script} was not over after {secs:.0f} s. It is run to its end to see what it "
+                "defines, so do in the functions of its spouts and bolts what takes long or waits"
+            )
+        if child.returncode == Outcome.NEEDS_SESSION:
+            return None
+        if child.returncode == Outcome.FAULT and result.exists():
+            raise TopologyError(result.read_text())
+        if child.returncode == Outcome.DESCRIBED and result.exists():
+            with result.open("rb") as file:
+                return description.decode(file.read(MAX_BYTES + 1))
+        raise TopologyError(
+            f"{script} {child.state()} before it was over, so what it defines is not known:\n"
+            f"{child.log_tail()}"
+        )

@@ -1,0 +1,129 @@
+"""What a script defines, found by running it without Spark."""
+
+import sys
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from stormkeeper.errors import TopologyError, WorkerError
+from stormkeeper.topology.description import of_topology
+from stormkeeper.topology.plan import plan
+from stormkeeper.worker.describe_script import NeedsSessionError, describe
+
+WORD_COUNT = """
+from pyspark.sql import functions as F
+from stormkeeper.topology import Topology
+
+topology = Topology("word-count", conf={"input": "/data", "spark.master": "yarn"})
+
+@topology.spout
+def lines(spark, conf):
+    return spark.readStream.text(conf["input"])
+
+@topology.bolt(lines, parallelism=3)
+def words(lines):
+    return lines.select(F.explode(F.split("value", " ")))
+
+@topology.bolt(words, name="out-1")
+def out(words):
+    return words.writeStream.format("console")
+"""
+
+SESSION = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # another test's
+
+    def write(text):
+        path = tmp_path / "a job.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_topology_has_the_description_of_its_object(script):
+    path = script(WORD_COUNT)
+    described = describe(path)
+    names = {}
+    exec(compile(WORD_COUNT, "again", "exec"), names)
+    assert described == of_topology(names["topology"])
+    assert described.plan() == plan(names["topology"])
+    assert described.conf == {"input": "/data", "spark.master": "yarn"}
+    assert not described.needs_session
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SESSION,
+        "from pyspark import SparkContext\nSparkContext()",
+        "from pyspark import SparkContext\nSparkContext.getOrCreate()",
+        "from pyspark.sql import functions as F\nbig = F.col('a') > 1",
+        "from pyspark.sql.types import StructType\nschema = StructType.fromDDL('a int')",
+        "from pyspark.sql import functions as F\n"
+        "try:\n    F.lit(1)\nexcept Exception as e:\n    raise ValueError('no column') from e",
+        "try:\n    " + SESSION.strip().replace("\n", "\n    ") + "\nexcept Exception:\n    pass",
+    ],
+)
+def test_a_script_that_needs_a_session_is_known(script, text):
+    with pytest.raises(NeedsSessionError):
+        describe(script(WORD_COUNT + text))
+
+
+def test_what_pyspark_does_is_as_before(script):
+    methods = [
+        (SparkSession.Builder, "getOrCreate"),
+        (SparkContext, "__init__"),
+        (DataStreamWriter, "start"),
+        (DataStreamWriter, "toTable"),
+    ]
+    before = [getattr(*method) for method in methods]
+    with pytest.raises(NeedsSessionError):
+        describe(script(SESSION))
+    assert [getattr(*method) for method in methods] == before
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("1 / 0", WorkerError, r"(?s)a job.py failed:\n.*line 1.*ZeroDivisionError"),
+        (WORD_COUNT + "import sys\nsys.exit('no day given')", WorkerError, "exited with 'no day"),
+        (
+            "from stormkeeper.topology import Topology\nfor n in 'ab': Topology(n)",
+            TopologyError,
+            "defines 2 topologies",
+        ),
+        (
+            "from stormkeeper.topology import Topology\n\nTopology('a', conf={'b': {1}})",
+            TopologyError,
+            r"a job.py: the topology 'a' is empty",
+        ),
+        (
+            WORD_COUNT.replace("'/data'", "{1}").replace('"/data"', "{1}"),
+            TopologyError,
+            r"a job.py: the conf of the topology 'word-count'\['input'\] is \{1\} \(set\)",
+        ),
+        (
+            WORD_COUNT + "topology.bolt('wrods')",
+            TopologyError,
+            r"a job.py, line 18: the input 'wrods' is unknown; is 'words' meant\?",
+        ),
+    ],
+)
+def test_a_fault_is_said_with_its_place(script, text, error, said):
+    with pytest.raises(error, match=said):
+        describe(script(text))
+
+
+def test_a_script_that_only_looked_like_a_topology(script):
+    described = describe(script("from stormkeeper.topology import Component\n"))
+    assert (described.kind, described.name) == ("script", "a-job")

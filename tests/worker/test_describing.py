@@ -1,0 +1,123 @@
+"""Scripts that are described by a process of their own, which may do anything."""
+
+import psutil
+import pytest
+
+from stormkeeper.errors import TopologyError
+from stormkeeper.worker.describing import describe
+from support.waiting import until
+
+TOPOLOGY = """
+from stormkeeper.topology import Topology
+
+topology = Topology("t", conf={{"arguments": __import__("sys").argv[1:]}})
+{before}
+@topology.spout
+def rows(spark):
+    return spark.readStream.format("rate").load()
+
+@topology.bolt(rows)
+def out(rows):
+    return rows.writeStream.format("noop")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text):
+        path = tmp_path / "job.py"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_script_without_a_topology_is_not_run(script, tmp_path):
+    path = script(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    described = describe(path)
+    assert (described.kind, described.name, described.most_workers) == ("script", "job", 1)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_fault_in_the_source_is_said_before_it_is_run(script):
+    with pytest.raises(TopologyError, match=r"job.py, line 1: invalid syntax"):
+        describe(script("def f(:"))
+
+
+def test_what_it_prints_and_what_it_starts_are_no_part_of_it(script, capfd):
+    before = (
+        "import subprocess, sys, threading, time\n"
+        "print('{}' * 100_000)\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "topology.conf['arguments'].append(str(child.pid))\n"
+    )
+    described = describe(script(TOPOLOGY.format(before=before)), arguments=["--day", "1"])
+    *arguments, pid = described.conf["arguments"]
+    assert arguments == ["--day", "1"]
+    assert [executor.component for executor in described.executors] == ["out", "rows"]
+    assert capfd.readouterr().out == ""
+    until(lambda: not is_running(int(pid)))
+
+
+def is_running(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_fault_of_the_script_is_its_own_words(script):
+    with pytest.raises(TopologyError) as caught:
+        describe(script(TOPOLOGY.format(before="raise ValueError('no day')")))
+    path = script("").resolve()
+    assert str(caught.value) == (
+        f"{path} failed:\nTraceback (most recent call last):\n"
+        f'  File "{path}", line 5, in <module>\n'
+        "    raise ValueError('no day')\nValueError: no day"
+    )
+
+
+def test_one_that_waits_is_ended(script):
+    with pytest.raises(TopologyError, match=r"job.py was not over after 2 s\. .* what takes long"):
+        describe(script(TOPOLOGY.format(before="import time; time.sleep(600)")), plain_secs=2.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("import os, sys; print('bye', file=sys.stderr); os._exit(20)", "ended with exit code 20"),
+        ("import os; print('bye', flush=True); os.kill(os.getpid(), 9)", "ended by SIGKILL"),
+    ],
+)
+def test_one_that_ends_the_process_says_so(script, before, said):
+    with pytest.raises(TopologyError, match=rf"(?s){said} before it was over.*\nbye$"):
+        describe(script(TOPOLOGY.format(before=before)))
+
+
+@pytest.mark.spark
+def test_one_that_needs_a_session_gets_one(script):
+    before = (
+        "from pyspark.sql import SparkSession, functions as F\n"
+        "big = F.col('value') > 1\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "assert spark.range(3).count() == 3\n"
+        "topology.conf['arguments'].append(spark.sparkContext.master)\n"
+        "topology.conf['arguments'].append(spark.conf.get('spark.a.setting'))\n"
+    )
+    described = describe(
+        script(TOPOLOGY.format(before=before)),
+        overrides=["spark.a.setting=given", "spark.master=yarn"],
+    )
+    assert described.needs_session
+    assert described.conf["arguments"] == ["local[1]", "given"]
+    assert not [p for p in psutil.Process().children(recursive=True) if "java" in p.name()]
+
+
+@pytest.mark.spark
+def test_a_session_is_no_leave_to_start_queries(script):
+    before = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "def begin(): spark.readStream.format('rate').load().writeStream.format('noop').start()\n"
+        "begin()\n"
+    )
+    with pytest.raises(TopologyError, match="defines the topology 't' and starts a query itself"):
+        describe(script(TOPOLOGY.format(before=before)))
