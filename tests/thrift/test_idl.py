@@ -1,12 +1,17 @@
 """The IDL files, the classes made from them and the stubs that type them say the same."""
 
 import ast
+import copy
+import pickle
+import sys
+import types
 from enum import IntEnum
 from importlib import resources
 
 import pytest
 
-from stormkeeper.thrift import idl, pacemaker, records
+from stormkeeper.errors import SerializationError
+from stormkeeper.thrift import idl, pacemaker, reader, records, writer
 
 MODULES = pytest.mark.parametrize(
     ("module", "stub"), [(records, "records.pyi"), (pacemaker, "pacemaker.pyi")]
@@ -138,3 +143,92 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
 def test_other_classes_have_no_schema():
     with pytest.raises(TypeError, match="not a record class"):
         idl.schema_of(dict)
+
+
+SERVICE = """
+enum Kind { FIRST = 1, SECOND = 2 }
+struct Options { 1: optional i32 wait_secs; 2: optional Kind kind }
+exception MissingException { 1: required string msg }
+exception BusyException { 1: required Options later; 2: optional list<string> names }
+service Base { bool isThere(1: string name) }
+service Example extends Base {
+    Options look(1: string name, 2: list<Options> options)
+        throws (1: MissingException missing, 2: BusyException busy)
+    void clear()
+    oneway void tell(1: binary data, 2: map<string, Kind> kinds)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def example():
+    module = types.ModuleType("example_of_a_service")
+    vars(module).update(idl.load_text(SERVICE, module.__name__))
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+class TestServices:
+    def test_a_service_has_its_methods_and_those_that_it_extends(self, example):
+        assert example.Example.name == "Example"
+        assert sorted(example.Example.methods) == ["clear", "isThere", "look", "tell"]
+        assert list(example.Base.methods) == ["isThere"]
+
+    def test_arguments_and_answers_have_their_ids(self, example):
+        look = example.Example.methods["look"]
+        ids = [(field.id, field.name) for field in idl.schema_of(look.arguments).fields]
+        assert ids == [(1, "name"), (2, "options")]
+        ids = [(field.id, field.name) for field in idl.schema_of(look.answer).fields]
+        assert ids == [(0, "success"), (1, "missing"), (2, "busy")]
+        assert idl.schema_of(example.Example.methods["clear"].answer).fields == ()
+
+    def test_nobody_answers_what_is_told(self, example):
+        assert example.Example.methods["tell"].answer is None
+
+    def test_what_is_sent_is_received(self, example):
+        options, methods = example.Options(7, example.Kind.SECOND), example.Example.methods
+        for record in (
+            methods["look"].arguments("a", [options, example.Options()]),
+            methods["look"].answer(success=options),
+            methods["look"].answer(missing=example.MissingException("a is not alive")),
+            methods["look"].answer(busy=example.BusyException(options, ["a", "b"])),
+            methods["clear"].arguments(),
+            methods["clear"].answer(),
+            methods["isThere"].answer(False),
+            methods["tell"].arguments(b"\0\xff", {"a": example.Kind.FIRST}),
+        ):
+            assert reader.decode(type(record), writer.encode(record)) == record
+
+    def test_what_goes_over_the_wire(self, example):
+        found = example.Example.methods["isThere"]
+        assert writer.encode(found.arguments("ab")) == b"\x0b\0\x01\0\0\0\x02ab\0"
+        assert writer.encode(found.answer(True)) == b"\x02\0\0\x01\0"
+        missing = example.Example.methods["look"].answer(missing=example.MissingException("x"))
+        assert writer.encode(missing) == b"\x0c\0\x01\x0b\0\x01\0\0\0\x01x\0\0"
+
+    def test_a_required_field_of_an_exception_is_required(self, example):
+        with pytest.raises(SerializationError, match="msg"):
+            writer.encode(example.MissingException())
+
+
+class TestExceptions:
+    def test_it_is_raised_and_says_its_message(self, example):
+        with pytest.raises(example.MissingException, match=r"^a is not alive$") as caught:
+            raise example.MissingException("a is not alive")
+        assert repr(caught.value) == "MissingException(msg='a is not alive')"
+
+    def test_one_without_a_message_says_its_fields(self, example):
+        busy = example.BusyException(example.Options(1), ["a"])
+        assert str(busy) == repr(busy)
+        assert "names=['a']" in str(busy)
+
+    def test_it_is_a_value(self, example):
+        for one in (
+            example.MissingException("a"),
+            example.BusyException(example.Options(1), ["a"]),
+        ):
+            for other in (copy.copy(one), pickle.loads(pickle.dumps(one))):
+                assert other == one
+                assert hash(other) == hash(one)
+            assert one not in (example.MissingException("b"), example.BusyException(None, None))

@@ -1,17 +1,20 @@
-"""Loads our IDL files into record classes, and says what their fields are.
+"""Loads our IDL files: record classes, exceptions and services, and what their fields are.
 
-thriftpy2 parses the files and makes the classes; what it leaves out is added here: enums that are
+thriftpy2 parses the files and makes the classes. What it leaves out is added here: enums that are
 Python enums, value semantics (a record is equal to and hashes like any other with the same values,
 as it must to be a map's key), a ``repr`` without secrets, and a normal form of the field types that
-the codec works from.
+the codec works from. An exception is a record that can be raised. The arguments and the answer of a
+service's method are records, too.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from importlib import resources
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from thriftpy2 import load_fp
@@ -49,6 +52,24 @@ class Schema(NamedTuple):
     union: bool
 
 
+class Method(NamedTuple):
+    """One method of a service."""
+
+    name: str
+    #: Record class of its arguments.
+    arguments: type[TPayload]
+    #: Record class of its answer: ``success`` (id 0), where it returns something, and a field for
+    #: each exception that it may raise. At most one is set. None where nobody answers (``oneway``).
+    answer: type[TPayload] | None
+
+
+class Service(NamedTuple):
+    """A service, with its own methods and those of the one that it extends, by name."""
+
+    name: str
+    methods: Mapping[str, Method]
+
+
 #: What a ``repr`` has in place of a secret.
 _MASK = "***"
 
@@ -76,7 +97,7 @@ def schema_of(cls: type) -> Schema:
         raise TypeError(f"{cls!r} is not a record class of stormkeeper.thrift") from None
 
 
-def load(file: str, module: str) -> dict[str, type]:
+def load(file: str, module: str) -> dict[str, type | Service]:
     """Load an IDL file of this package.
 
     Parameters
@@ -88,10 +109,15 @@ def load(file: str, module: str) -> dict[str, type]:
 
     Returns
     -------
-    dict of str to type
-        Its enums, structs and unions by name.
+    dict of str to type or Service
+        Its enums, structs, unions, exceptions and services by name.
     """
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return load_text(text, module)
+
+
+def load_text(text: str, module: str) -> dict[str, type | Service]:
+    """Load an IDL; see `load`."""
     # The module name has to end this way for thriftpy2, which also keeps what it parsed by it.
     parsed = load_fp(io.StringIO(text), f"{module.replace('.', '_')}_thrift")
     meta = parsed.__thrift_meta__
@@ -99,20 +125,44 @@ def load(file: str, module: str) -> dict[str, type]:
     for enum in meta["enums"]:
         members: dict[str, int] = enum._NAMES_TO_VALUES
         enums[enum] = cast("type", IntEnum(enum.__name__, members, module=module))
-    classes = {enum.__name__: enum for enum in enums.values()}
-    for cls in (*meta["structs"], *meta["unions"]):
+    loaded: dict[str, type | Service] = {enum.__name__: enum for enum in enums.values()}
+
+    def record(cls: type[TPayload], *, union: bool = False) -> type[TPayload]:
         cls.__module__ = module
-        _SCHEMAS[cls] = schema = _schema(cls, enums, union=cls in meta["unions"])
+        _SCHEMAS[cls] = schema = _schema(cls, enums, union=union)
         _give_value_semantics(cls, schema)
         _hide_secrets(cls)
-        classes[cls.__name__] = cls
-    return classes
+        return cls
+
+    for cls in (*meta["structs"], *meta["unions"], *meta["exceptions"]):
+        loaded[cls.__name__] = record(cls, union=cls in meta["unions"])
+    for exception in meta["exceptions"]:
+        exception.__str__ = _message
+    for service in meta["services"]:
+        methods = {}
+        for name in service.thrift_services:
+            answer = getattr(service, f"{name}_result")
+            methods[name] = Method(
+                name,
+                record(getattr(service, f"{name}_args")),
+                None if answer.oneway else record(answer),
+            )
+        loaded[service.__name__] = Service(service.__name__, MappingProxyType(methods))
+    return loaded
+
+
+def _message(exception: Any) -> str:
+    """Return what an exception says: its ``msg``, as Storm's have it, or else its fields."""
+    message = getattr(exception, "msg", None)
+    return message if isinstance(message, str) else repr(exception)
 
 
 def _schema(cls: type[TPayload], enums: dict[type, type], *, union: bool) -> Schema:
     annotations: dict[str, dict[str, str]] = cls.__thrift_field_annotations__  # type: ignore[attr-defined]
     fields = []
-    for field_id, (kind, name, *detail, required) in cls.thrift_spec.items():
+    # An answer's success comes last in thriftpy2's order, and first on the wire.
+    spec = dict(sorted(cls.thrift_spec.items())) if 0 in cls.thrift_spec else cls.thrift_spec
+    for field_id, (kind, name, *detail, required) in spec.items():
         storm2 = annotations.get(name, {}).get("storm2")
         fields.append(
             Field(
@@ -148,7 +198,14 @@ def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
     A record of scalars, as the keys of the statistics are, also compares the short way: a heartbeat
     hashes hundreds of them.
     """
-    values = attrgetter(*(field.name for field in schema.fields))
+    names = [field.name for field in schema.fields]
+    values: Callable[[Any], Any] = attrgetter(*names) if names else lambda _: ()
+
+    def equal(self: Any, other: object) -> bool:
+        return type(other) is cls and values(self) == values(other)
+
+    if issubclass(cls, Exception):  # which thriftpy2 leaves equal to itself alone
+        cls.__eq__ = equal  # type: ignore[method-assign]
 
     if any(field.type[0] not in _SCALARS for field in schema.fields):
 
@@ -160,9 +217,6 @@ def _give_value_semantics(cls: type[TPayload], schema: Schema) -> None:
 
     def by_scalars(self: Any) -> int:
         return hash(values(self))
-
-    def equal(self: Any, other: object) -> bool:
-        return type(other) is cls and values(self) == values(other)
 
     cls.__hash__ = by_scalars  # type: ignore[method-assign]
     cls.__eq__ = equal  # type: ignore[method-assign]
