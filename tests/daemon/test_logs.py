@@ -40,8 +40,8 @@ def test_one_line_a_record_on_stderr():
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     assert re.fullmatch(stamp + r" WARNING stormkeeper\.test value '/a' and two\\nlines\\r", first)
     assert re.fullmatch(stamp + r" ERROR stormkeeper\.test failed", failed)
-    assert traceback[0].startswith("Traceback")
-    assert traceback[-1] == "ZeroDivisionError: division by zero"
+    assert traceback[0].startswith("  Traceback")
+    assert traceback[-1] == "  ZeroDivisionError: division by zero"
     assert last.endswith("DEBUG stormkeeper.test shown now")
 
 

@@ -1,5 +1,10 @@
 """What is shown of a worker's log."""
 
+import logging
+
+import pytest
+
+from stormkeeper.daemon import logs
 from stormkeeper.local.worker_log import WorkerLog
 
 LINES = """\
@@ -9,11 +14,11 @@ LINES = """\
 2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours
   belongs to it
 2026-03-01T12:00:04.123Z ERROR stormkeeper.worker.process the query 'out' failed:
-Traceback (most recent call last):
-  File "job.py", line 12, in invert
-    return 1 / value
-ZeroDivisionError: division by zero
-A message may have a second line.
+  Traceback (most recent call last):
+    File "job.py", line 12, in invert
+      return 1 / value
+  ZeroDivisionError: division by zero
+  A message may have a second line.
 26/03/01 12:00:05 ERROR Executor: Exception in task
 \tat org.apache.spark
 2026-03-01T12:00:06.123Z INFO stormkeeper.worker.process stopping
@@ -63,8 +68,8 @@ def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
         "2026-03-01T12:00:00.123Z INFO my.job batch 1",
         "2026-03-01T12:00:01.123Z WARNING my.job 3 rows are late",
         "2026-03-01T12:00:02.123Z ERROR my-job.sink no answer",
-        "Traceback (most recent call last):",
-        "TimeoutError: 5 s",
+        "  Traceback (most recent call last):",
+        "  TimeoutError: 5 s",
         "2026-03-01T12:00:03.123Z CRITICAL root out of disk",
         "2026-03-01T12:00:04.123Z ERROR py4j.clientserver not theirs",
         "2026-03-01T12:00:05.123Z WARNING pyspark.ml.util not theirs",
@@ -80,3 +85,35 @@ def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
     ]
     # What a job says itself does not tell why its worker has ended.
     assert not log.has_error
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ["what the script prints to standard error"],
+        ["#", "# A fatal error has been detected by the Java Runtime Environment:", "  SIGSEGV"],
+        ["Traceback (most recent call last):", '  File "job.py", line 1', "ValueError: caught"],
+        ["\tat org.apache.spark", "", "  at the end"],
+    ],
+)
+def test_what_is_written_to_standard_error_besides_belongs_to_no_record(others):
+    lines = ["2026-03-01T12:00:02.123Z WARNING my.job 3 rows are late", "  by 5 s", *others]
+    assert WorkerLog().said(lines) == ["worker: my.job: 3 rows are late", "  by 5 s"]
+
+
+def test_a_record_s_further_lines_are_known_as_the_log_writes_them():
+    error = TimeoutError("5 s\n2026-03-01T12:00:02.123Z ERROR my.job forged")
+    record = logging.makeLogRecord(
+        {
+            "name": "my.job",
+            "levelname": "ERROR",
+            "msg": "no answer",
+            "exc_info": (TimeoutError, error, None),
+        }
+    )
+    text = logs._LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s").format(record)
+    assert WorkerLog().said([*text.split("\n"), "else"]) == [
+        "worker: my.job: no answer",
+        "  TimeoutError: 5 s",
+        "  2026-03-01T12:00:02.123Z ERROR my.job forged",
+    ]

@@ -92,7 +92,7 @@ def test_the_log_has_one_line_and_the_rest_below_it(caplog):
     (record,) = caplog.records
     assert record.getMessage() == "the bolt 'b' failed:"
     lines = _LineFormatter("%(levelname)s %(message)s").format(record).splitlines()
-    assert lines == ["ERROR the bolt 'b' failed:", "Traceback", "  line"]
+    assert lines == ["ERROR the bolt 'b' failed:", "  Traceback", "    line"]
 
 
 def test_a_module_that_is_not_there_comes_with_its_remedy():

@@ -13,11 +13,16 @@ import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
+#: What the further lines of a record in a text log begin with.
+CONTINUED: Final = "  "
+
 
 class _LineFormatter(logging.Formatter):
-    """``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, then a traceback.
+    """``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, then a traceback, indented.
 
-    Line breaks within a message are escaped: what a peer sent cannot pass for a record of ours.
+    Line breaks within a message are escaped, and every line of a traceback begins with
+    `CONTINUED`: what a peer sent cannot pass for a record of ours, and whoever reads the log can
+    tell which lines belong to a record.
     """
 
     converter = staticmethod(time.gmtime)
@@ -27,6 +32,9 @@ class _LineFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = record.message.replace("\r", "\\r").replace("\n", "\\n")
         return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", f"\n{CONTINUED}")
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]

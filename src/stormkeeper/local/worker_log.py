@@ -7,13 +7,10 @@ left out: what matters of it, the worker says in a sentence.
 import re
 from collections.abc import Iterable
 
+from stormkeeper.daemon.logs import CONTINUED
+
 #: A record's first line: its time, its level, its logger, its message.
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
-
-#: The line that a record of Spark's begins with, and one of the JVM's own.
-_OTHERS = re.compile(
-    r"^(\d\d/\d\d/\d\d |\d{4}-\d\d-\d\d |[A-Z]{2,}[ :]|OpenJDK |Exception in thread |\{)"
-)
 
 _SHOWN = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
@@ -48,8 +45,9 @@ class WorkerLog:
                     self.has_error |= ours and record["level"] != "WARNING"
                     said = record["text"] if ours else f"{record['logger']}: {record['text']}"
                     shown.append(f"worker: {said}")
-            elif self._within and not _OTHERS.match(line):
-                shown.append(f"  {line}")
+            elif self._within and line.startswith(CONTINUED):
+                shown.append(line)
             else:
+                # Whatever else writes to standard error: the JVM, the script, a C library.
                 self._within = False
         return shown
