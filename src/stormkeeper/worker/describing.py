@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
+from stormkeeper import extras
 from stormkeeper.daemon.children import Child
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
@@ -73,9 +74,12 @@ def describe(
     ------
     TopologyError
         The script has a fault, takes too long, or describes too much; the message says what to do.
+    MissingExtraError
+        PySpark is not installed.
     ChildError
         The process cannot be started.
     """
+    extras.require("spark", "a topology's script", "pyspark")
     source.check(script, py_files)
     if not source.imports_topology(script, py_files):
         return description.of_script(script)
