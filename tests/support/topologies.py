@@ -3,6 +3,8 @@
 from hypothesis import strategies as st
 
 from stormkeeper.topology import Topology
+from stormkeeper.topology.component import ComponentDescription
+from stormkeeper.topology.plan import Executor
 
 
 def make(graph, conf=None):
@@ -25,3 +27,10 @@ def graphs(draw):
         graph[name] = (tuple(inputs), draw(st.integers(1, 4)))
     consumed = {source for inputs, _ in graph.values() for source in inputs}
     return {n: v for n, v in graph.items() if v[0] or n in consumed}
+
+
+def executor(component, kind, query, task_start, task_end, inputs=()):
+    """An executor, by the values that it is made of."""
+    parallelism = task_end - task_start + 1
+    described = ComponentDescription(component, kind, inputs, parallelism)
+    return Executor(described, query, task_start, task_end)

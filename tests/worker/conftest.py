@@ -74,7 +74,7 @@ class Counts:
         self.executed = {}
         self.partial = {}
         for executor, figures in snapshot:
-            key = executor.component, executor.query
+            key = executor.component.id, executor.query
             self.emitted[key] = figures.emitted[ALL_TIME]
             self.transferred[key] = figures.transferred[ALL_TIME]
             self.executed[key] = figures.executed[ALL_TIME]

@@ -1,16 +1,17 @@
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, GlobalStreamId
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from stormkeeper.worker.heartbeat import heartbeat
-from stormkeeper.worker.statistics import ALL_TIME, Executor, Work, WorkerStatistics
+from stormkeeper.worker.statistics import ALL_TIME, Work, WorkerStatistics
+from support.topologies import executor
 
 WINDOWS = ["600", "10800", "86400", ALL_TIME]
 
 
 def beat(*, completed=False):
     statistics = WorkerStatistics()
-    statistics.add(Executor("lines", "spout", "totals", 2, 3))
-    statistics.add(Executor("words", "bolt", "totals", 4, 4, ("lines",)))
-    statistics.add(Executor("totals", "bolt", "totals", 1, 1, ("words",), emits=False))
+    statistics.add(executor("lines", "spout", "totals", 2, 3))
+    statistics.add(executor("words", "bolt", "totals", 4, 4, ("lines",)))
+    statistics.add(executor("totals", "bolt", "totals", 1, 1, ("words",)))
     done = {
         "lines": Work(emitted=5, transferred=5, took_ms=200.0),
         "words": Work(emitted=40, transferred=40, executed={"lines": 5}),
@@ -52,7 +53,7 @@ def test_executors_by_task_and_component():
 
 def test_counts_of_parts_are_said_and_nothing_where_there_are_none():
     statistics = WorkerStatistics()
-    statistics.add(Executor("out", "bolt", "out", 1, 1, ("lines",), emits=False))
+    statistics.add(executor("out", "bolt", "out", 1, 1, ("lines",)))
     statistics.record("out", {"out": Work(executed={"lines": 5})}, 0.0)
     assert stats_of(statistics).partial_batches is None
     statistics.record("out", {"out": Work(executed={"lines": 2}, partial=True)}, 0.0)

@@ -6,13 +6,13 @@ from stormkeeper.worker.statistics import (
     ALL_TIME,
     BUCKETS,
     WINDOWS,
-    Executor,
     ExecutorStatistics,
     RollingSum,
     WindowedSum,
     Work,
     WorkerStatistics,
 )
+from support.topologies import executor
 
 
 def test_windows_are_storms():
@@ -91,8 +91,8 @@ def test_no_rows_have_no_mean_duration():
 
 def test_worker_statistics_are_by_query_and_sorted_by_task():
     statistics = WorkerStatistics()
-    statistics.add(Executor("lines", "spout", "second", 3, 4))
-    statistics.add(Executor("lines", "spout", "first", 1, 2))
+    statistics.add(executor("lines", "spout", "second", 3, 4))
+    statistics.add(executor("lines", "spout", "first", 1, 2))
     statistics.record("second", {"lines": Work(emitted=7)}, 0.0)
     first, second = statistics.snapshot(0.0)
     assert (first[0].query, first[1].emitted[ALL_TIME]) == ("first", 0)

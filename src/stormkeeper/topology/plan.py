@@ -58,6 +58,11 @@ class Executor:
     task_start: int
     task_end: int
 
+    @property
+    def emits(self) -> bool:
+        """Whether it gives rows to others; the bolt that is the query's sink does not."""
+        return self.component.kind == "spout" or self.component.id != self.query
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -18,11 +18,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from stormkeeper.topology.component import ComponentDescription
+from stormkeeper.topology.plan import Executor
 from stormkeeper.worker.building import counted
 from stormkeeper.worker.failure import readable_text
 from stormkeeper.worker.listening import QueryEvents, Run
 from stormkeeper.worker.reading import Seen
-from stormkeeper.worker.statistics import Executor, Work, WorkerStatistics
+from stormkeeper.worker.statistics import Work, WorkerStatistics
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +62,8 @@ class AdoptedQueries:
                 while name in self._components.values():
                     name += "'"
                 self._components[key] = name
-                self._statistics.add(Executor(name, "spout", name, task, task))
+                component = ComponentDescription(name, "spout", (), 1)
+                self._statistics.add(Executor(component, name, task, task))
             return self._components[key]
 
     def started(self, run: Run) -> None:

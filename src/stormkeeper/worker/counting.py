@@ -14,7 +14,7 @@ from collections.abc import Callable
 from stormkeeper.topology.plan import Edge, Plan, Query
 from stormkeeper.worker.listening import Run
 from stormkeeper.worker.reading import Seen
-from stormkeeper.worker.statistics import Executor, Work, WorkerStatistics
+from stormkeeper.worker.statistics import Work, WorkerStatistics
 
 #: What our observations are named with, so that a user's own stay apart.
 _PREFIX = "stormkeeper:"
@@ -63,23 +63,6 @@ def work(query: Query, seen: Seen, took_ms: float) -> dict[str, Work]:
     return done
 
 
-def executors(plan: Plan) -> list[Executor]:
-    """Return the executors of a plan, as statistics are kept for them."""
-    sinks = {query.id for query in plan.queries}
-    return [
-        Executor(
-            component=run.component.id,
-            kind=run.component.kind,
-            query=run.query,
-            task_start=run.task_start,
-            task_end=run.task_end,
-            inputs=tuple(dict.fromkeys(run.component.inputs)),
-            emits=run.component.id not in sinks,
-        )
-        for run in plan.executors
-    ]
-
-
 class TopologyCounts:
     """Counts the micro-batches of a topology's queries, which Spark knows by the queries' ids."""
 
@@ -92,7 +75,7 @@ class TopologyCounts:
         self._queries = {query.id: query for query in plan.queries}
         self._statistics = statistics
         self._clock = clock
-        for executor in executors(plan):
+        for executor in plan.executors:
             statistics.add(executor)
 
     def started(self, run: Run) -> None:

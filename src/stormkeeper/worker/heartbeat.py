@@ -14,7 +14,8 @@ from stormkeeper.thrift.records import (
     GlobalStreamId,
     SpoutStats,
 )
-from stormkeeper.worker.statistics import Executor, Figures
+from stormkeeper.topology.plan import Executor
+from stormkeeper.worker.statistics import Figures
 
 #: The one stream that a component has; Storm's name for a stream without one.
 STREAM = "default"
@@ -68,7 +69,7 @@ def stats(executor: Executor, figures: Figures) -> ExecutorStats:
     left out rather than made up.
     """
     nothing: dict[str, dict[Any, Any]] = {window: {} for window in figures.emitted}
-    if executor.kind == "spout":
+    if executor.component.kind == "spout":
         specific = ExecutorSpecificStats(
             spout=SpoutStats(
                 acked=_by_stream(figures.emitted),
@@ -101,7 +102,7 @@ def stats(executor: Executor, figures: Figures) -> ExecutorStats:
         transferred=_by_stream(figures.transferred) if executor.emits else nothing,
         specific=specific,
         rate=RATE,
-        component=executor.component,
+        component=executor.component.id,
         # Left out as long as there is nothing to say, which is nearly always.
         partial_batches=dict(figures.partial) if any(figures.partial.values()) else None,
     )

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stormkeeper.topology.component import Kind
+from stormkeeper.topology.plan import Executor
 
 #: Lengths of Storm's windows in seconds.
 WINDOWS = (600, 10800, 86400)
@@ -99,35 +99,6 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Executor:
-    """Whose statistics these are: a component in a query, and its tasks.
-
-    Parameters
-    ----------
-    component
-        The component's id.
-    kind
-        "spout" or "bolt".
-    query
-        The query's id.
-    task_start, task_end
-        First and last of its tasks.
-    inputs
-        Ids of the components that it reads from.
-    emits
-        Whether it gives rows to others; a sink does not.
-    """
-
-    component: str
-    kind: Kind
-    query: str
-    task_start: int
-    task_end: int
-    inputs: tuple[str, ...] = ()
-    emits: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Figures:
     """An executor's statistics at one moment, everything by window.
 
@@ -191,9 +162,9 @@ class WorkerStatistics:
     def add(self, executor: Executor) -> None:
         """Take in an executor, with all counts zero."""
         with self._lock:
-            self._executors[executor.query, executor.component] = (
+            self._executors[executor.query, executor.component.id] = (
                 executor,
-                ExecutorStatistics(executor.inputs),
+                ExecutorStatistics(executor.component.inputs),
             )
 
     def record(self, query: str, work: Mapping[str, Work], now: float) -> None:
