@@ -183,8 +183,8 @@ class Child:
             self._process.wait(timeout=grace_secs)
         except subprocess.TimeoutExpired:
             by_itself = False
-        # No process gets its id while another one of its session is left. One that has it now is a
-        # stranger's, of whom it may be the process group as well.
+        # As long as a process of its session is left, no other process gets its id. If one has it
+        # now, that is a stranger, and so may the process group of this number be.
         if not (by_itself and psutil.pid_exists(self.pid)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)

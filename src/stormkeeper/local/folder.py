@@ -1,8 +1,8 @@
 """The folder of a local run, and those that killed runs have left.
 
-A run holds a lock on a file in its folder, and its reaper holds the same one. The system lets go of
-it when both have ended, however they ended: a folder whose lock can be had is nobody's any more.
-The file names the run's mark, by which what is left of its processes is found.
+A run holds a lock on a file in its folder, and its reaper holds the same lock. The system releases
+it when both have ended, however they ended. So a folder whose lock can be taken belongs to nobody
+any more. The file holds the run's mark, by which what is left of its processes is found.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 PREFIX = "stormkeeper-local-"
 
-#: In a run's folder, locked by its owner; what is in it is the run's mark.
+#: The file in a run's folder that the run locks. It holds the run's mark.
 OWNER = ".owner"
 
 
 class RunFolder:
-    """A folder in the system's temporary one, removed at the end; its run carries `mark`.
+    """A folder in the system's temporary folder, for the run with this `mark`; removed at the end.
 
     Raises
     ------
@@ -75,7 +75,8 @@ class RunFolder:
 def remove_abandoned() -> int:
     """Remove the folders of runs that were killed, and what is left of their processes.
 
-    Only this user's, and only where the owner is provably gone. Returns how many there were.
+    Only folders of this user are removed, and only where their lock can be taken. Returns how many
+    there were.
 
     Raises
     ------
@@ -96,7 +97,7 @@ def remove_abandoned() -> int:
 def remove(folder: Path) -> None:
     """Remove a run's folder.
 
-    The file that tells whose it is goes last: should this be cut short, the next one goes on.
+    The file with the mark goes last, so that the next run can go on where this one was cut short.
     """
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
@@ -117,7 +118,7 @@ def _no_place(error: OSError) -> LocalClusterError:
 def _remove_if_abandoned(folder: Path) -> bool:
     if folder.lstat().st_uid != os.getuid():
         return False
-    # Whoever plants a link in a folder that all may write to gets nothing by it.
+    # No symbolic link is followed: anybody may have put one into a folder that all may write to.
     owner = os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(owner, "r+b") as file:
         if not _lock(file):

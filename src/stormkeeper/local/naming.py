@@ -1,7 +1,7 @@
 """The id of a topology that runs locally.
 
-It is needed before the topology's worker starts, and the script is run by the worker alone. So the
-name is read in the script, without running it.
+The id is needed before the worker starts, and only the worker runs the script. So the name is read
+from the source.
 """
 
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Ends what a `storm local` that was killed leaves: its processes, and its folder.
+"""Removes what a killed `storm local` leaves behind: its processes and its folder.
 
-``python -m stormkeeper.local.reaper FOLDER MARK``, with one end of a pipe as standard input. The
-other end is the run's alone. A byte on it says that the run has ended in order. Its end without a
-byte says that the run was killed, which nothing else can tell so soon and so surely: on Linux the
-children get a signal then, but Spark's JVM, which is a grandchild, gets none, and a running batch
-may take its time.
+This is a process of its own: ``python -m stormkeeper.local.reaper FOLDER MARK``. Its standard input
+is a pipe, and nobody but the run has the other end. A byte says that the run has ended in order. If
+the pipe ends without a byte, the run was killed. Nothing else tells that so soon and so surely: on
+Linux the children get a signal then, but Spark's JVM, which is a grandchild, gets none, and a
+running batch may take long.
 """
 
 import signal
@@ -17,21 +17,29 @@ from typing import Self
 from stormkeeper.daemon.orphans import end_marked
 from stormkeeper.local.folder import RunFolder, remove
 
-#: How long the processes of a killed run may go on, in seconds. They were told to end, and all but
-#: a running batch do so at once.
+#: How long the processes of a killed run may go on, in seconds. The system has told them to end,
+#: and all but a running batch do so at once.
 SETTLE_SECS = 1.0
 
-#: How long a reaper may take to end, in seconds.
+#: How long the reaper of a run that has ended in order may take to end, in seconds.
 END_SECS = 5.0
 
-#: Its end is that of the pipe, and no signal to a group or to all processes of a service.
+#: Only the end of the pipe ends it. These signals often go to a whole group or service.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _IN_ORDER = b"."
 
 
 class Reaper:
-    """The reaper of the run that carries `mark`, until it is left; from the side of the run."""
+    """The run's handle on its reaper: it starts the process, and ends it when it is left.
+
+    Parameters
+    ----------
+    folder
+        The folder of the run.
+    mark
+        What the processes of the run carry in their environment.
+    """
 
     def __init__(self, folder: RunFolder, mark: str) -> None:
         # A session of its own, without the terminal, which it would hold open otherwise.
@@ -53,7 +61,7 @@ class Reaper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let it end without doing anything, and wait for that."""
+        """Tell it that the run has ended in order, and wait for its end."""
         try:
             self._process.communicate(_IN_ORDER, END_SECS)
         except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
 """What the processes of a local run are configured with; pure.
 
-A ``storm.yaml`` is that of a whole cluster, which may run on this machine as well. A run takes from
-it how a cluster behaves, and no address, port or folder of that cluster's daemons.
+A ``storm.yaml`` belongs to a whole cluster, which may run on this machine as well. A run takes from
+it how a cluster behaves, but no address, port or folder of that cluster's daemons.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
 _METRICS_PORT = "pacemaker.metrics.port"
 _TABLES = "pipeline.tables.dir"
 
-#: What each run has of its own, and nobody can give it.
+#: Each run sets these keys itself; nobody else can.
 OWN_KEYS = frozenset(
     {
         "storm.local.dir",
@@ -33,7 +33,7 @@ OWN_KEYS = frozenset(
     }
 )
 
-#: What belongs to the cluster where a file says it, and to the run where ``-c`` does.
+#: A value in a file is for that cluster; a value after ``-c`` is for the run.
 GIVEN_KEYS = (
     "pipeline.metrics.port",
     "pipeline.metrics.bind.host",

@@ -21,8 +21,9 @@ from stormkeeper.thrift.records import (
 def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> None:
     """Write the topology's `StormBase` and its `Assignment` to `node` and `port`.
 
-    Which executors run there is the worker's to say, in its heartbeats: the script is executed
-    by the worker alone. It is written as any leader writes, under a lock that is given up after.
+    The assignment names no executors: only the worker runs the script, and its heartbeats say which
+    executors it has. The records are written as a leader writes them, under a lock that is given up
+    afterwards.
 
     Raises
     ------

@@ -1,13 +1,13 @@
 """What a local run still waits for; pure.
 
-Two Spark sessions that start at the same time keep each other from the cores. So the heartbeat
-pipeline starts once the worker has counted its first rows.
+Two Spark sessions that start at the same time slow each other down. So the heartbeat pipeline is
+started once the worker has counted its first rows.
 """
 
 from stormkeeper.local.ledger import Counts, Snapshot
 
 #: How long the pipeline's start is put off at most, in seconds: several times what a first batch
-#: takes on a quiet machine. Whoever waits for rows that are long in coming still gets it.
+#: takes on a quiet machine. A job whose first rows come late still gets its pipeline.
 PIPELINE_AFTER_SECS = 60.0
 
 SPARK_STARTS = "Spark is starting in the worker"
