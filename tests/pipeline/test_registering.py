@@ -72,15 +72,19 @@ def test_the_example_reads_whatever_python3_is_and_names_what_cannot_be_mended(
     (example,) = (code for code in EXAMPLES if "pyspark_pacemaker.register(" in code)
     example = example.replace("pacemaker-1:6699,pacemaker-2:6699", pacemaker.address)
     (cannot,) = (line for line in PAGE.splitlines() if line.startswith("Spark's workers cannot"))
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pyarrow'] = None\n")
+    base = tmp_path / "base"
+    base.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n')
+    base.chmod(0o755)
     said = run(
         sys.executable,
         example
         + f"""
 import os
-python = {str(other / "python3")!r}
-for named in (True, False):
-    # As if it had been so before the session started; the second is no Python at all.
-    os.environ["PYSPARK_PYTHON"] = spark.sparkContext.pythonExec = python if named else "/nowhere"
+for python in ({str(other / "python3")!r}, {str(base)!r}, "/nowhere"):
+    # As if it had been so before the session started. The second has no extra, and the third is no
+    # Python at all.
+    os.environ["PYSPARK_PYTHON"] = spark.sparkContext.pythonExec = python
     try:
         pyspark_pacemaker.register(spark)
     except Exception as error:
@@ -91,10 +95,11 @@ for named in (True, False):
     )
     assert path("wc-1-17") in said
     lines = [line for line in said.splitlines() if line.startswith("Spark's workers")]
-    lacks, is_none = lines
+    lacks, lacks_extra, is_none = lines
     pattern = re.escape(cannot).replace(re.escape("/usr/bin/python3 on node-7"), r"(\S+) on \S+")
     pattern = pattern.replace("/opt/stormkeeper/bin/python", re.escape(sys.executable))
     assert re.fullmatch(pattern, lacks)[1] == str(other / "python3")
+    assert ", which has no pyarrow; set PYSPARK_PYTHON to a Python that has " in lacks_extra
     assert "/nowhere did not run: " in is_none
 
 

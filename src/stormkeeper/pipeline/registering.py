@@ -37,7 +37,8 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     EngineError
-        When the workers' Python lacks this package; the message names it, and the remedy.
+        When the workers' Python lacks this package or what its extra ``spark`` brings; the message
+        names it, and the remedy.
 
     Examples
     --------
@@ -55,14 +56,14 @@ def register(spark: SparkSession) -> None:
     if lacking is not None:
         raise EngineError(
             f'Spark\'s workers cannot read format("pacemaker"): {lacking}; set PYSPARK_PYTHON to a '
-            f"Python that has stormkeeper on every machine, such as PYSPARK_PYTHON={sys.executable}"
-            ", before the session is started"
+            "Python that has stormkeeper[spark] on every machine, such as PYSPARK_PYTHON="
+            f"{sys.executable}, before the session is started"
         )
     spark.dataSource.register(PacemakerDataSource)
 
 
 def _lacking(context: Any) -> str | None:
-    """Return what the workers' Python lacks; None where it has this package."""
+    """Return what the workers' Python lacks; None where it has this package and its extra."""
 
     # It comes to the workers by value: what it needs it imports there.
     def look(_: Iterable[int]) -> list[str | None]:
@@ -70,9 +71,10 @@ def _lacking(context: Any) -> str | None:
         import platform  # noqa: PLC0415
         import sys  # noqa: PLC0415
 
-        if importlib.util.find_spec("stormkeeper") is not None:
-            return [None]
-        return [f"they run {sys.executable} on {platform.node()}, which has no stormkeeper"]
+        names = ("stormkeeper", "pandas", "pyarrow")
+        missing = [name for name in names if importlib.util.find_spec(name) is None]
+        where = f"they run {sys.executable} on {platform.node()}"
+        return [f"{where}, which has no {missing[0]}" if missing else None]
 
     try:
         found: list[str | None] = context.parallelize([0], 1).mapPartitions(look).collect()
