@@ -25,8 +25,8 @@ from stormkeeper.pacemaker.client.calls import (
     Send,
     Settle,
 )
-from stormkeeper.pacemaker.client.exchange import Exchange, Link
 from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT
+from stormkeeper.pacemaker.client.protocol import ClientProtocol, Link
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind
 from support.mechanisms import REMEDY, Digest, Fake, identity
@@ -44,10 +44,10 @@ class Half:
 
 
 class World:
-    """An exchange that authenticates; steps are computed when the test says so."""
+    """A protocol that authenticates; steps are computed when the test says so."""
 
     def __init__(self, who=None):
-        self.exchange = Exchange(
+        self.protocol = ClientProtocol(
             "p:1", Backoff(Half()), try_timeout=1.0, identity=who or identity()
         )
         self.now = 0.0
@@ -62,8 +62,8 @@ class World:
         self.outcomes = {}
 
     def carried_out(self):
-        while self.exchange.effects:
-            effect = self.exchange.effects.popleft()
+        while self.protocol.effects:
+            effect = self.protocol.effects.popleft()
             if isinstance(effect, Connect):
                 self.connects += 1
             elif isinstance(effect, Reconnect):
@@ -78,20 +78,20 @@ class World:
                 assert effect.call not in self.outcomes, "settled twice"
                 self.outcomes[effect.call] = effect.outcome
 
-    def ask(self, path, *, retries=10, deadline=15.0):
+    def ask(self, path, *, deadline=15.0):
         frame = encode(Message(MessageType.GET_PULSE, 0, path=path))
-        call = Call(10, path, frame, self.now + deadline, retries, self.now)
-        self.exchange.submit(call, self.now)
+        call = Call(10, path, frame, self.now + deadline, self.now)
+        self.protocol.submit(call, self.now)
         self.carried_out()
         return call
 
     def connect(self):
         self.begun = len(self.sent)
-        self.exchange.connected(self.now)
+        self.protocol.connected(self.now)
         self.carried_out()
 
     def hear(self, *messages):
-        self.exchange.received(messages, self.now)
+        self.protocol.received(messages, self.now)
         self.carried_out()
 
     def be_asked(self):
@@ -103,14 +103,14 @@ class World:
         """Let the steps that are wanted end: as they do, or as the test says."""
         steps, self.steps = self.steps, []
         for step in steps:
-            self.exchange.computed(step, outcome or step.work(), self.now)
+            self.protocol.computed(step, outcome or step.work(), self.now)
             self.carried_out()
 
     def wait(self, seconds):
         end = self.now + seconds
-        while self.exchange.alarm <= end:
-            self.now = max(self.now, self.exchange.alarm)
-            self.exchange.passed(self.now)
+        while self.protocol.alarm <= end:
+            self.now = max(self.now, self.protocol.alarm)
+            self.protocol.passed(self.now)
             self.carried_out()
         self.now = end
 
@@ -147,9 +147,9 @@ def test_calls_leave_once_the_connection_is_authenticated_and_not_before(world):
     world.hear(token(b"proof"))
     assert len(world.sent) == 3
     world.hear(COMPLETE)
-    assert world.exchange.state is Link.AUTHENTICATING, "the proof is not checked yet"
+    assert world.protocol.state is Link.AUTHENTICATING, "the proof is not checked yet"
     world.compute()
-    assert world.exchange.state is Link.UP
+    assert world.protocol.state is Link.UP
     assert len(world.sent) == 4
     assert world.sent[-1] == call.frame
     world.hear(COMPLETE, Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/a", b"1")))
@@ -163,7 +163,7 @@ def test_a_wrong_password_is_final_for_who_waits_and_the_next_call_tries_again(w
     world.compute()
     world.hear(token(b"challenge"))
     world.compute()
-    world.exchange.failed("the server closed the connection", world.now)
+    world.protocol.failed("the server closed the connection", world.now)
     world.carried_out()
     for call in (first, second):
         assert isinstance(world.outcomes[call], NotAuthorizedError)
@@ -185,45 +185,49 @@ def test_failed_authentications_are_further_and_further_apart(world):
         world.connect()
         world.be_asked()
         world.compute(AuthenticationError("no such user"))
-        delays.append(world.exchange.retry_in(world.now))
+        delays.append(world.protocol.retry_in(world.now))
         world.wait(2.0)
     assert delays == sorted(delays)
     assert delays[-1] > 4 * delays[0]
 
 
-def test_a_connection_that_ends_before_we_proved_anything_is_tried_again(world):
+def test_a_connection_that_ends_before_we_proved_anything_is_no_refusal(world):
     call = world.ask("/a")
     world.connect()
     world.be_asked()
-    world.exchange.failed("the server closed the connection", world.now)
+    world.protocol.failed("the server closed the connection", world.now)
     world.carried_out()
     world.compute()  # of the connection that is gone
-    assert call not in world.outcomes
+    assert isinstance(world.outcomes[call], PacemakerUnavailableError)
+    again = world.ask("/a")
     world.wait(1.0)
     assert world.connects == 2
     world.connect()
     world.authenticate()
     world.hear(Message(MessageType.GET_PULSE_RESPONSE, 0, pulse=Pulse("/a", b"1")))
-    assert isinstance(world.outcomes[call], Message)
+    assert isinstance(world.outcomes[again], Message)
 
 
 def test_a_connection_that_we_let_go_of_in_it_is_no_refusal(world):
-    call = world.ask("/a", retries=1)
+    call = world.ask("/a")
     world.connect()
     world.be_asked()
     world.compute()
     world.hear(token(b"challenge"))
-    world.exchange.abandoned("no thread", world.now)
+    world.protocol.abandoned("no thread", world.now)
     world.carried_out()
+    assert "no thread" in str(world.outcomes[call])
+    assert type(world.outcomes[call]) is PacemakerUnavailableError
     world.steps.clear()
+    again = world.ask("/a")
     world.wait(1.0)
     world.connect()
     world.authenticate()
-    assert world.sent[-1] == call.frame
+    assert world.sent[-1] == again.frame
 
 
 def test_a_server_that_hangs_in_it_has_the_patience_of_a_try(world):
-    call = world.ask("/a", retries=0)
+    call = world.ask("/a")
     world.connect()
     world.wait(0.9)
     world.hear(REFUSED)
@@ -241,7 +245,7 @@ def test_a_server_that_hangs_in_it_has_the_patience_of_a_try(world):
 
 
 def test_a_step_that_hangs_is_given_up(world):
-    call = world.ask("/a", retries=0)
+    call = world.ask("/a")
     world.connect()
     world.be_asked()
     world.wait(STEP_TIMEOUT - 0.01)
@@ -249,7 +253,7 @@ def test_a_step_that_hangs_is_given_up(world):
     world.wait(0.02)
     assert "our own side" in str(world.outcomes[call])
     world.compute()
-    assert world.exchange.state is Link.DOWN, "what it says afterwards counts for nothing"
+    assert world.protocol.state is Link.DOWN, "what it says afterwards counts for nothing"
 
 
 def test_a_call_ends_at_its_deadline_whatever_the_authentication_does(world):
@@ -260,13 +264,14 @@ def test_a_call_ends_at_its_deadline_whatever_the_authentication_does(world):
 
 
 def test_a_second_connection_that_cannot_be_made_begins_with_the_question_again(world):
-    call = world.ask("/a", retries=1)
+    world.ask("/a")
     world.connect()
     world.hear(REFUSED)
     assert (world.connects, world.reconnects) == (1, 1)
-    assert world.exchange.state is Link.CONNECTING
+    assert world.protocol.state is Link.CONNECTING
     world.wait(1.0)
     assert world.drops == ["no connection within 1 s"]
+    call = world.ask("/a")
     world.wait(1.0)
     assert (world.connects, world.reconnects) == (2, 1)
     world.connect()
@@ -280,16 +285,14 @@ def test_nothing_that_follows_the_answer_to_the_question_counts(world):
     world.connect()
     world.hear(REFUSED, COMPLETE, token(b"challenge"))
     assert world.reconnects == 1
-    assert world.exchange.state is Link.CONNECTING
+    assert world.protocol.state is Link.CONNECTING
     assert not world.steps
 
 
-def test_nonsense_in_it_is_the_servers_fault_and_tried_again(world):
-    call = world.ask("/a", retries=1)
-    for _ in range(2):
-        world.connect()
-        world.hear(Message(MessageType.SEND_PULSE_RESPONSE, 0))
-        world.wait(1.0)
+def test_nonsense_in_it_is_the_servers_fault(world):
+    call = world.ask("/a")
+    world.connect()
+    world.hear(Message(MessageType.SEND_PULSE_RESPONSE, 0))
     assert isinstance(world.outcomes[call], RemoteProtocolError)
 
 
@@ -304,17 +307,17 @@ class AnyCourse(RuleBasedStateMachine):
         self.world = World()
         self.calls = []
 
-    @rule(retries=st.integers(0, 3), deadline=st.sampled_from([0.5, 3.0, 12.0]))
-    def ask(self, retries, deadline):
+    @rule(deadline=st.sampled_from([0.5, 3.0, 12.0]))
+    def ask(self, deadline):
         path = f"/{len(self.calls)}"
-        self.calls.append(self.world.ask(path, retries=retries, deadline=deadline))
+        self.calls.append(self.world.ask(path, deadline=deadline))
 
-    @precondition(lambda self: self.world.exchange.state is Link.CONNECTING)
+    @precondition(lambda self: self.world.protocol.state is Link.CONNECTING)
     @rule()
     def connection_is_made(self):
         self.world.connect()
 
-    @precondition(lambda self: self.world.exchange.state is Link.AUTHENTICATING)
+    @precondition(lambda self: self.world.protocol.state is Link.AUTHENTICATING)
     @rule()
     def all_goes_well(self):
         self.world.authenticate()
@@ -344,13 +347,13 @@ class AnyCourse(RuleBasedStateMachine):
                 outcome = error or step.work()
             except AuthenticationError as failure:
                 outcome = failure
-            self.world.exchange.computed(step, outcome, self.world.now)
+            self.world.protocol.computed(step, outcome, self.world.now)
             self.world.carried_out()
 
-    @precondition(lambda self: self.world.exchange.state is not Link.DOWN)
+    @precondition(lambda self: self.world.protocol.state is not Link.DOWN)
     @rule()
     def connection_ends(self):
-        self.world.exchange.failed("cut", self.world.now)
+        self.world.protocol.failed("cut", self.world.now)
         self.world.carried_out()
 
     @rule(seconds=st.sampled_from([0.01, 0.4, 1.1, 6.0]))
@@ -359,7 +362,7 @@ class AnyCourse(RuleBasedStateMachine):
 
     @rule()
     def it_rests(self):
-        self.world.exchange.rest()
+        self.world.protocol.rest()
         self.world.carried_out()
 
     @invariant()
@@ -370,7 +373,7 @@ class AnyCourse(RuleBasedStateMachine):
     @invariant()
     def nothing_of_a_call_leaves_before_the_server_is_known(self):
         frames = {call.frame for call in self.calls}
-        if self.world.exchange.state is Link.AUTHENTICATING:
+        if self.world.protocol.state is Link.AUTHENTICATING:
             assert not frames & set(self.world.sent[self.world.begun :])
 
     def teardown(self):
@@ -452,7 +455,7 @@ def test_a_step_that_hangs_holds_up_neither_the_deadline_nor_other_servers():
         PacemakerClient(well.address, identity=identity()) as other,
     ):
         with pytest.raises(PacemakerUnavailableError):
-            one.ask(Message(MessageType.GET_PULSE, path="/a"), deadline=0.3)
+            one.answer(one.submit(Message(MessageType.GET_PULSE, path="/a"), deadline=0.3))
         assert other.get_pulse("/a") == b"1"
         go_on.set()
         assert one.get_pulse("/a") == b"1"

@@ -1,9 +1,14 @@
+"""Frames with another id, and the requests that one connection has under way."""
+
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from stormkeeper.pacemaker.client.calls import with_message_id
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.client.calls import InFlight, with_message_id
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType, Pulse, encode
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -25,3 +30,113 @@ ids = st.integers(0, 2**31 - 1)
 def test_another_id_makes_the_frame_that_encoding_makes(message, first, second):
     frame = encode(replace(message, message_id=first))
     assert with_message_id(frame, second) == encode(replace(message, message_id=second))
+
+
+class Table(RuleBasedStateMachine):
+    """The table against a plain list, with a peer that answers rightly or wrongly."""
+
+    LIMIT = 5
+    LAST_ID = 30
+
+    def __init__(self):
+        super().__init__()
+        self.table = InFlight(limit=self.LIMIT, last_id=self.LAST_ID)
+        self.model = []
+        self.given = []
+        self.now = 0.0
+
+    @rule()
+    def time_passes(self):
+        self.now += 1.0
+
+    @precondition(lambda self: len(self.model) < self.LIMIT and len(self.given) <= self.LAST_ID)
+    @rule()
+    def send(self):
+        assert self.table.has_room
+        sender = object()
+        message_id = self.table.add(sender, self.now)
+        self.model.append((message_id, sender, self.now))
+        self.given.append(message_id)
+
+    @precondition(lambda self: self.model)
+    @rule()
+    def answer(self):
+        message_id, sender, _ = self.model.pop(0)
+        assert self.table.answer(message_id, self.now) is sender
+
+    @rule(message_id=st.none() | st.integers(-2, LAST_ID + 2))
+    def answer_to_nobody(self, message_id):
+        if self.model and self.model[0][0] == message_id:
+            return
+        with pytest.raises(RemoteProtocolError, match=str(message_id)):
+            self.table.answer(message_id, self.now)
+
+    @rule()
+    def connection_is_lost(self):
+        assert self.table.drain() == [sender for _, sender, _ in self.model]
+        self.model.clear()
+
+    @invariant()
+    def ids_count_up_and_are_never_given_again(self):
+        assert self.given == list(range(len(self.given)))
+
+    @invariant()
+    def it_knows_its_size_and_its_oldest(self):
+        assert len(self.table) == len(self.model)
+        assert self.table.exhausted == (len(self.given) > self.LAST_ID)
+        assert self.table.has_room == (
+            len(self.model) < self.LIMIT and len(self.given) <= self.LAST_ID
+        )
+        assert self.table.oldest() is (self.model[0][1] if self.model else None)
+
+
+TestTable = Table.TestCase
+
+
+def test_an_id_is_not_free_again_after_its_answer():
+    table = InFlight(limit=1)
+    assert table.add("a", 0.0) == 0
+    assert table.answer(0, 0.0) == "a"
+    assert table.add("b", 0.0) == 1
+    with pytest.raises(RemoteProtocolError):
+        table.answer(0, 0.0)
+
+
+def test_the_peer_is_quiet_since_the_oldest_request_or_the_last_byte():
+    table = InFlight()
+    assert table.quiet_since() is None
+    table.add("a", 10.0)
+    table.add("b", 11.0)
+    assert table.quiet_since() == 10.0
+    table.alive(10.5)
+    assert table.quiet_since() == 10.5
+    table.answer(0, 10.7)
+    assert table.quiet_since() == 11.0
+    table.answer(1, 12.0)
+    assert table.quiet_since() is None
+
+
+def test_bytes_do_not_make_an_answer():
+    table = InFlight()
+    table.add("a", 10.0)
+    table.alive(15.0)
+    assert table.unanswered_since() == 10.0
+    table.add("b", 10.0)
+    table.answer(0, 16.0)
+    assert table.unanswered_since() == 16.0
+
+
+def test_a_life_sign_of_before_the_request_does_not_count():
+    table = InFlight()
+    table.add("a", 1.0)
+    table.answer(0, 2.0)
+    table.add("b", 50.0)
+    assert table.quiet_since() == 50.0
+    assert table.unanswered_since() == 50.0
+
+
+def test_sending_without_room_is_a_defect():
+    table = InFlight(limit=1)
+    table.add("a", 0.0)
+    with pytest.raises(AssertionError):
+        table.add("b", 0.0)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
@@ -50,7 +51,14 @@ def dead(stack):
 
 def ask(*clients, try_timeout=TRY, deadline=40.0, converse=lambda _: single(QUESTION)):
     started = time.monotonic()
-    outcomes = ask_all(clients, converse, try_timeout=try_timeout, deadline=deadline)
+    outcomes = ask_all(
+        clients,
+        converse,
+        try_timeout=try_timeout,
+        deadline=deadline,
+        tries=Counter(),
+        started=started,
+    )
     assert set(outcomes.answered) | set(outcomes.failed) == {c.address for c in clients}
     assert not set(outcomes.answered) & set(outcomes.failed)
     return outcomes, time.monotonic() - started

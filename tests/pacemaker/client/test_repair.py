@@ -120,11 +120,11 @@ def test_a_closed_client_is_no_defect(repair_of):
 
 
 def test_a_defect_with_one_server_ends_nothing(repair_of, monkeypatch, caplog):
-    def fail(message, retries):
+    def fail(message):
         failed.append(message.path)
         if len(failed) <= 3:
             raise ValueError("on purpose")
-        return submit(message, retries=retries)
+        return submit(message)
 
     java, other, failed = JavaPacemaker(), JavaPacemaker(), []
     java.store, other.store = {"/v": b"", "/w": b""}, {"/w": b""}

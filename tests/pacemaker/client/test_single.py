@@ -232,10 +232,11 @@ def test_a_frozen_daemon_costs_tries_until_it_goes_on():
     ):
         client.send_pulse("/a", b"1")
         daemon.suspend()
-        futures = [client.submit(Message(MessageType.GET_PULSE, path="/a")) for _ in range(10)]
-        until(lambda: client.suspect)
-        daemon.resume()
-        assert [future.result(DEADLINE_SECS).pulse.details for future in futures] == [b"1"] * 10
+        with ThreadPoolExecutor(10) as threads:
+            reads = [threads.submit(client.get_pulse, "/a") for _ in range(10)]
+            until(lambda: client.suspect)
+            daemon.resume()
+            assert [read.result(DEADLINE_SECS) for read in reads] == [b"1"] * 10
 
 
 def test_all_calls_of_a_dead_daemon_end_and_the_first_after_its_return_succeeds():
@@ -297,11 +298,12 @@ def test_closing_wakes_everybody_who_waits():
 
 
 def test_closing_during_the_back_off_and_while_connecting_ends_the_calls():
-    with PacemakerClient(nobody(), retries=1000) as client:
-        refused = client.submit(Message(MessageType.EXISTS, path="/a"))
-        until(lambda: client.suspect)
-    with pytest.raises(PacemakerClosedError):
-        refused.result(DEADLINE_SECS)
+    with ThreadPoolExecutor(1) as thread:
+        with PacemakerClient(nobody(), retries=1000) as client:
+            refused = thread.submit(client.exists, "/a")
+            until(lambda: client.suspect)
+        with pytest.raises(PacemakerClosedError):
+            refused.result(DEADLINE_SECS)
 
 
 def test_a_client_may_be_closed_in_a_callback(daemon):

@@ -4,8 +4,12 @@ The type of an answer is the request's plus one, or NOT_AUTHORIZED for a refusal
 question carries a member of the union; an acknowledgement carries none.
 """
 
-from stormkeeper.errors import NotAuthorizedError
+from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.wire import VERBS, Message, MessageType
+
+
+class WrongAnswerError(RemoteProtocolError):
+    """A server answered a request with what is no answer to it; another try would not help."""
 
 
 def is_request(kind: int | None) -> bool:

@@ -183,7 +183,7 @@ def _scan(
 
 def _changes_of(answer: Message) -> Changes:
     if answer.changes is None:
-        raise AssertionError("the exchange lets no answer without its changes through")
+        raise AssertionError("the protocol lets no answer without its changes through")
     return answer.changes
 
 

@@ -26,7 +26,6 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.calls import Earlier
 from stormkeeper.pacemaker.client.conversations import Conversation
 from stormkeeper.pacemaker.wire import Message
 
@@ -48,24 +47,6 @@ class Outcomes(Generic[T]):
     failed: dict[Address, StormkeeperError] = field(default_factory=dict)
 
 
-class Tries:
-    """How often each server was tried for one thing, and since when."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._counts: Counter[Address] = Counter()
-
-    def begin(self, server: Address) -> Earlier:
-        """Count one more try of a server; return what was before it."""
-        earlier = Earlier(self._counts[server], self._started)
-        self._counts[server] += 1
-        return earlier
-
-    def of(self, server: Address) -> int:
-        """Return how often a server was tried."""
-        return self._counts[server]
-
-
 class _Talk(Generic[T]):
     """A conversation with one server, and where it stands."""
 
@@ -74,7 +55,6 @@ class _Talk(Generic[T]):
         self.conversation: Conversation[T]
         self.answers: list[Message | None] = []
         self.missing = 0
-        self.earlier: Earlier
         #: Tells answers of this round from those of rounds before.
         self.round = 0
         self.is_patient = not client.suspect
@@ -88,10 +68,12 @@ class _Fanout(Generic[T]):
         *,
         quick: float,
         end: float,
-        tries: Tries,
+        tries: Counter[Address],
+        started: float,
     ) -> None:
         self._converse = converse
         self._tries = tries
+        self._started = started
         self._quick_until = time.monotonic() + quick
         self._end = end
         #: A talk, its round, which request of the round, and the future of the answer.
@@ -136,7 +118,7 @@ class _Fanout(Generic[T]):
     def _start(self, talk: _Talk[T]) -> None:
         conversation = self._converse(talk.client)
         talk.conversation = conversation
-        talk.earlier = self._tries.begin(talk.client.address)
+        self._tries[talk.client.address] += 1
         self._step(talk, lambda: next(conversation))
 
     def _step(self, talk: _Talk[T], go_on: Callable[[], list[Message]]) -> None:
@@ -147,8 +129,11 @@ class _Fanout(Generic[T]):
             talk.answers = [None] * len(messages)
             talk.missing = len(messages)
             left = self._end - time.monotonic()
+            tries = self._tries[talk.client.address]
             for place, message in enumerate(messages):
-                future = talk.client.submit(message, retries=0, deadline=left, earlier=talk.earlier)
+                future = talk.client.submit(
+                    message, deadline=left, started=self._started, tries=tries
+                )
                 future.add_done_callback(partial(self._arrived, talk, talk.round, place))
         except StopIteration as end:
             self._open.remove(talk)
@@ -203,7 +188,8 @@ def ask_all(
     *,
     try_timeout: float,
     deadline: float,
-    tries: Tries | None = None,
+    tries: Counter[Address],
+    started: float,
 ) -> Outcomes[T]:
     """Hold a conversation with each server, all at once.
 
@@ -218,9 +204,11 @@ def ask_all(
     deadline
         Seconds after which whatever came is returned.
     tries
-        What was tried before for the same, which errors count too; takes note of what is tried.
+        How often each server was tried for the same; counts on.
+    started
+        When it was tried first, in monotonic seconds.
     """
     end, quick = time.monotonic() + deadline, _QUICK * try_timeout
-    fanout: _Fanout[T] = _Fanout(converse, quick=quick, end=end, tries=tries or Tries())
+    fanout: _Fanout[T] = _Fanout(converse, quick=quick, end=end, tries=tries, started=started)
     fanout.run(clients)
     return fanout.outcomes

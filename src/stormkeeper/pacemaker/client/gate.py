@@ -89,12 +89,12 @@ class ExtensionGate:
 
 
 def question(now: float) -> Call:
-    """Make the exchange's own call that asks a server what it is.
+    """Make the client's own call that asks a server what it is.
 
     It has no deadline: it lives as long as the connection, whose patience bounds it.
     """
     frame = encode(Message(MessageType.GET_PULSE, 0, path=RESERVED_PATH))
-    return Call(MessageType.GET_PULSE, RESERVED_PATH, frame, _NEVER, 0, now)
+    return Call(MessageType.GET_PULSE, RESERVED_PATH, frame, _NEVER, now)
 
 
 def unsupported(peer: str, call: Call) -> UnsupportedExtensionError:

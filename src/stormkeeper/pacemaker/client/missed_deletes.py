@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.supersession import at_or_below, covers
 from stormkeeper.pacemaker.wire import MessageType
 
 #: Deletes that are remembered of one server: more topologies than are killed during any outage.
@@ -30,10 +29,16 @@ class MissedDelete:
     #: Whether somebody is making it good now.
     under_way: bool = False
 
+    def is_in(self, newer: "MissedDelete") -> bool:
+        """Whether nothing is left of it after a newer delete."""
+        if newer.kind == MessageType.DELETE_PATH:
+            return _at_or_below(self.path, newer.path)
+        return self.kind == newer.kind and self.path == newer.path
+
     def is_ended_by_pulse(self, path: str) -> bool:
         """Whether a pulse of `path` is among what it deletes."""
         if self.kind == MessageType.DELETE_PATH:
-            return at_or_below(path, self.path)
+            return _at_or_below(path, self.path)
         return path == self.path
 
 
@@ -60,12 +65,9 @@ class MissedDeletes:
     def remember(self, server: Address, kind: MessageType, path: str) -> MissedDelete | None:
         """Note that `server` missed a delete; return the oldest one if that had to give way."""
         with self._lock:
-            kept = [
-                missed
-                for missed in self._missed.get(server, [])
-                if not covers((kind, path), (missed.kind, missed.path))
-            ]
-            kept.append(MissedDelete(kind, path))
+            newest = MissedDelete(kind, path)
+            kept = [missed for missed in self._missed.get(server, []) if not missed.is_in(newest)]
+            kept.append(newest)
             forgotten = kept.pop(0) if len(kept) > self._limit else None
             self._missed[server] = kept
             return forgotten
@@ -99,3 +101,8 @@ class MissedDeletes:
             self._missed[server] = kept
         else:
             self._missed.pop(server, None)
+
+
+def _at_or_below(path: str, root: str) -> bool:
+    """Whether `path` is `root` or lies below it, by whole segments."""
+    return path == root or path.startswith(root if root.endswith("/") else root + "/")

@@ -13,6 +13,7 @@ the same, so both can share the servers.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -38,7 +39,7 @@ from stormkeeper.pacemaker.client.conversations import (
     server_info_of,
     single,
 )
-from stormkeeper.pacemaker.client.fanout import Outcomes, Tries, ask_all
+from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
 from stormkeeper.pacemaker.client.listing import names_that_count
 from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
 from stormkeeper.pacemaker.client.readings import (
@@ -377,8 +378,9 @@ class PacemakerPool:
     ) -> Outcomes[T]:
         """Talk to all until one has answered or refused, within the tries and the deadline."""
         clients = list(clients)
-        end = time.monotonic() + self._deadline
-        tries = Tries()
+        started = time.monotonic()
+        end = started + self._deadline
+        tries: Counter[Address] = Counter()
         for client in clients:
             self._repair.make_good(client)
         for _ in range(1 + self._retries):
@@ -388,6 +390,7 @@ class PacemakerPool:
                 try_timeout=self._try_timeout,
                 deadline=max(0.0, end - time.monotonic()),
                 tries=tries,
+                started=started,
             )
             final = (NotAuthorizedError, PacemakerClosedError)
             if (

@@ -99,7 +99,7 @@ class Repair:
         try:
             while left:
                 missed = left[0]
-                future = client.submit(Message(missed.kind, path=missed.path), retries=0)
+                future = client.submit(Message(missed.kind, path=missed.path))
                 left.popleft()
                 future.add_done_callback(partial(self._settle, client.address, missed))
         except StormkeeperError:  # the client was closed

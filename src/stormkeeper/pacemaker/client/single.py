@@ -1,7 +1,7 @@
 """A blocking client of one Pacemaker, safe for many threads.
 
-The work is done elsewhere: `exchange` decides (order, retries, deadlines), `socket_thread` carries
-it out. Here are the verbs.
+The work is done elsewhere: `protocol` decides (order, patience, deadlines), `socket_thread` carries
+it out. Here are the verbs, and the tries after the first.
 
 A client may not be used in a process that was forked after it was made: its thread is not there.
 It says so; make a new one after the fork.
@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Final, Self
 from stormkeeper.conf import Address
 from stormkeeper.errors import (
     LocalProtocolError,
+    PacemakerClosedError,
     PacemakerUnavailableError,
+    RemoteProtocolError,
 )
-from stormkeeper.pacemaker.client.answers import is_request, subject, type_name
+from stormkeeper.pacemaker.client.answers import WrongAnswerError, is_request, subject, type_name
 from stormkeeper.pacemaker.client.backoff import Backoff
-from stormkeeper.pacemaker.client.calls import Call, Earlier
+from stormkeeper.pacemaker.client.calls import Call
 from stormkeeper.pacemaker.client.conversations import server_info_of
-from stormkeeper.pacemaker.client.exchange import Exchange
 from stormkeeper.pacemaker.client.handshake import Identity
+from stormkeeper.pacemaker.client.protocol import ClientProtocol
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
 from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
@@ -37,7 +39,6 @@ from stormkeeper.pacemaker.wire import (
     Pulse,
     encode,
 )
-from stormkeeper.pacemaker.wire.extensions import extension_of
 from stormkeeper.tls_files import Contexts
 
 if TYPE_CHECKING:
@@ -100,8 +101,8 @@ class PacemakerClient:
     - `LocalProtocolError` if the request does not fit a frame.
 
     A write that failed may have been done nevertheless, as may one that is tried again; doing it
-    twice is harmless. A write is not tried again when a newer write of this client leaves nothing
-    of it (`supersession`); it then succeeds or fails with the newer one.
+    twice is harmless. A write that is tried again may come after one that another thread has made
+    meanwhile: what one thread writes is done in its order.
     """
 
     def __init__(
@@ -123,14 +124,14 @@ class PacemakerClient:
         self._retries = retries
         self._deadline = deadline
         self._max_message_size = max_message_size
-        exchange = Exchange(
+        protocol = ClientProtocol(
             str(address),
             Backoff(random or Random()),
             try_timeout=try_timeout,
             identity=identity,
         )
         self._thread = SocketThread(
-            exchange,
+            protocol,
             address.host,
             address.port,
             name=f"{name} {address}",
@@ -186,20 +187,21 @@ class PacemakerClient:
         self,
         message: Message,
         *,
-        retries: int | None = None,
         deadline: float | None = None,
-        earlier: Earlier | None = None,
+        started: float | None = None,
+        tries: int = 1,
     ) -> Future[Message]:
-        """Send a request without waiting for the answer.
+        """Send a request once, without waiting for the answer.
 
         Parameters
         ----------
         message
             The request; its message id does not matter.
-        retries, deadline
+        deadline
             In place of the client's own.
-        earlier
-            What was done to get the same answer before, which an error is to count too.
+        started, tries
+            When it was tried first (monotonic seconds), and how many tries this makes: an error
+            tells them.
 
         Returns
         -------
@@ -216,7 +218,6 @@ class PacemakerClient:
         kind = message.type
         if kind is None or not is_request(kind):
             raise LocalProtocolError(f"a message of {type_name(kind)} is not a request")
-        extension_of(kind)
         frame = encode(dataclasses.replace(message, message_id=0), max_size=self._max_message_size)
         now = time.monotonic()
         call = Call(
@@ -224,27 +225,35 @@ class PacemakerClient:
             path=subject(message),
             frame=frame,
             deadline=now + (self._deadline if deadline is None else deadline),
-            retries=self._retries if retries is None else retries,
-            started=now if earlier is None else earlier.started,
-            earlier_tries=0 if earlier is None else earlier.tries,
+            started=now if started is None else started,
+            tries=tries,
         )
         return self._thread.submit(call)
 
-    def ask(
-        self,
-        message: Message,
-        *,
-        retries: int | None = None,
-        deadline: float | None = None,
-        earlier: Earlier | None = None,
-    ) -> Message:
-        """Send a request as `submit` does and wait for its answer."""
+    def ask(self, message: Message) -> Message:
+        """Send a request, again where that fails, and wait for its answer."""
+        started = time.monotonic()
+        end = started + self._deadline
+        tries = 0
+        while True:
+            tries += 1
+            left = end - time.monotonic()
+            future = self.submit(message, deadline=left, started=started, tries=tries)
+            try:
+                return self.answer(future, left)
+            except (PacemakerClosedError, WrongAnswerError):
+                raise
+            except (PacemakerUnavailableError, RemoteProtocolError):
+                if tries > self._retries or time.monotonic() + self.retry_in() >= end:
+                    raise
+
+    def answer(self, future: Future[Message], deadline: float | None = None) -> Message:
+        """Wait for the answer to what was sent with `submit`, with the same deadline."""
         if self._thread.is_current:
             raise LocalProtocolError(
                 f"the client of {self._address} cannot wait in a callback of its own futures;"
                 " submit there, and wait elsewhere"
             )
-        future = self.submit(message, retries=retries, deadline=deadline, earlier=earlier)
         try:
             return future.result((self._deadline if deadline is None else deadline) + _GRACE)
         except TimeoutError:
@@ -329,11 +338,17 @@ class PacemakerClient:
         """
         request = ChangesRequest(path, after, limit, instance, values)
         changes = self.ask(Message(MessageType.CHANGES, changes_request=request)).changes
-        assert changes is not None  # the exchange lets no other answer through
+        assert changes is not None  # the protocol lets no other answer through
         return changes
 
-    def _ask_at_once(self, questions: list[Message]) -> list[Message]:
-        if len(questions) == 1:
-            return [self.ask(questions[0])]
-        futures = [self.submit(question) for question in questions]
-        return [future.result(self._deadline + _GRACE) for future in futures]
+    def _ask_at_once(self, requests: list[Message]) -> list[Message]:
+        futures = [self.submit(request) for request in requests]
+        answers = []
+        for request, future in zip(requests, futures, strict=True):
+            try:
+                answers.append(self.answer(future))
+            except (PacemakerClosedError, WrongAnswerError):
+                raise
+            except (PacemakerUnavailableError, RemoteProtocolError):
+                answers.append(self.ask(request))
+        return answers

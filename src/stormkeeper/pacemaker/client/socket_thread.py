@@ -1,4 +1,4 @@
-"""The thread and the socket behind a client: carries out what an `Exchange` says.
+"""The thread and the socket behind a client: carries out what a `ClientProtocol` says.
 
 One daemon thread, named after the client and its server, makes the connection, reads from it,
 keeps the deadlines and settles the futures. Whoever makes a call also sends it, as far as the
@@ -29,7 +29,7 @@ from stormkeeper.pacemaker.client.background import Background
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Reconnect, Send
 from stormkeeper.pacemaker.client.channel import Channel, in_words
 from stormkeeper.pacemaker.client.dialer import Dialer
-from stormkeeper.pacemaker.client.exchange import NEVER, Exchange, Link
+from stormkeeper.pacemaker.client.protocol import NEVER, ClientProtocol, Link
 from stormkeeper.pacemaker.client.secure_stream import SecureStream
 from stormkeeper.pacemaker.wire import Message
 from stormkeeper.tls_files import Contexts
@@ -47,11 +47,11 @@ _Settled = list[tuple[Future[Message], Message | StormkeeperError]]
 
 
 class SocketThread:
-    """Runs an `Exchange` over TCP; safe for many threads.
+    """Runs a `ClientProtocol` over TCP; safe for many threads.
 
     Parameters
     ----------
-    exchange
+    protocol
         The state machine; nobody else may touch it from now on.
     host, port
         Where the server listens.
@@ -67,7 +67,7 @@ class SocketThread:
 
     def __init__(
         self,
-        exchange: Exchange,
+        protocol: ClientProtocol,
         host: str,
         port: int,
         *,
@@ -76,7 +76,7 @@ class SocketThread:
         tls: Contexts | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._exchange = exchange
+        self._protocol = protocol
         self._host = host
         self._port = port
         self._name = name
@@ -85,7 +85,7 @@ class SocketThread:
         self._clock = clock
         self._pid = os.getpid()
 
-        #: Guards what follows and the exchange, and keeps the bytes on the socket in its order.
+        #: Guards what follows and the protocol, and keeps the bytes on the socket in its order.
         self._lock = threading.Lock()
         self._futures: dict[Call, Future[Message]] = {}
         self._thread: threading.Thread | None = None
@@ -139,14 +139,14 @@ class SocketThread:
         future: Future[Message] = Future()
         future.set_running_or_notify_cancel()
         with self._lock:
-            if self._thread is None and self._exchange.state is not Link.CLOSED:
+            if self._thread is None and self._protocol.state is not Link.CLOSED:
                 # Before there is a call that nobody would ever settle.
                 self._start()
-            alarm = self._exchange.alarm
-            self._exchange.submit(call, self._clock())
+            alarm = self._protocol.alarm
+            self._protocol.submit(call, self._clock())
             self._futures[call] = future
             settled = self._perform()
-            if self._exchange.alarm < alarm:
+            if self._protocol.alarm < alarm:
                 self._wake()
         _settle(settled)
         return future
@@ -156,17 +156,17 @@ class SocketThread:
         if os.getpid() != self._pid:
             return 0.0  # `submit` says what is wrong
         with self._lock:
-            return self._exchange.retry_in(self._clock())
+            return self._protocol.retry_in(self._clock())
 
     @property
     def suspect(self) -> bool:
         """Whether the server failed since it last answered."""
-        return self._exchange.suspect
+        return self._protocol.suspect
 
     @property
     def last_failure(self) -> str:
         """Why the server failed the last time; empty if it never did."""
-        return self._exchange.last_failure
+        return self._protocol.last_failure
 
     @property
     def is_current(self) -> bool:
@@ -177,7 +177,7 @@ class SocketThread:
         """Let go of the connection if nothing is under way on it."""
         if os.getpid() == self._pid:
             with self._lock:
-                self._exchange.rest()
+                self._protocol.rest()
                 settled = self._perform()
             _settle(settled)
 
@@ -186,7 +186,7 @@ class SocketThread:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            self._exchange.close()
+            self._protocol.close()
             settled = self._perform()
             self._wake()
             thread = self._thread
@@ -237,7 +237,7 @@ class SocketThread:
     def _perform(self) -> _Settled:
         """Carry out the effects; return what is to be settled when the lock is free."""
         settled: _Settled = []
-        effects = self._exchange.effects
+        effects = self._protocol.effects
         while effects:
             effect = effects.popleft()
             if isinstance(effect, Send):
@@ -257,10 +257,10 @@ class SocketThread:
 
     def _fail(self, fault: StormkeeperError, now: float) -> None:
         if isinstance(fault, UntrustedServerError):
-            self._exchange.refused(fault, now)
+            self._protocol.refused(fault, now)
         else:
             at_fault = isinstance(fault, RemoteProtocolError)
-            self._exchange.failed(str(fault), now, peer_at_fault=at_fault)
+            self._protocol.failed(str(fault), now, peer_at_fault=at_fault)
 
     def _send(self, data: bytes) -> None:
         channel = self._channel
@@ -278,7 +278,7 @@ class SocketThread:
             self._background.run(partial(self._compute, step))
         except RuntimeError as error:
             # No more threads, for now.
-            self._exchange.abandoned(f"no thread to authenticate in: {error}", self._clock())
+            self._protocol.abandoned(f"no thread to authenticate in: {error}", self._clock())
 
     def _connect(self, *, again: bool) -> None:
         """Want a connection: again to the address of the last one, or to the next there is."""
@@ -296,7 +296,7 @@ class SocketThread:
         self._let_go()
         self._attempt_wanted = None
         self._wake()
-        if self._exchange.suspect and not self._complained:
+        if self._protocol.suspect and not self._complained:
             self._complained = True
             log.info("%s: %s", self._name, reason)
         else:
@@ -311,7 +311,7 @@ class SocketThread:
         except BaseException:
             log.exception("%s ends: this is a defect of Stormkeeper", self._name)
             with self._lock:
-                self._exchange.close()
+                self._protocol.close()
                 settled = self._perform()
             _settle(settled)
         finally:
@@ -354,9 +354,9 @@ class SocketThread:
                 gone.close()
             self._attempt_wanted = None
             self._open_selector()
-            closed = self._exchange.state is Link.CLOSED
+            closed = self._protocol.state is Link.CLOSED
             if not closed:
-                self._exchange.abandoned(reason, self._clock())
+                self._protocol.abandoned(reason, self._clock())
             settled = self._perform()
         _settle(settled)
         return not closed
@@ -366,14 +366,14 @@ class SocketThread:
         with self._lock:
             # Not the time that it is: a peer is given up only when a look after its time had passed
             # found nothing from it, however long this thread has not had the processor.
-            self._exchange.passed(self._looked_at)
+            self._protocol.passed(self._looked_at)
             settled = self._perform()
             dropped, self._dropped = self._dropped, []
             current = self._channel
             has_unsent = current is not None and current.has_unsent
             wanted, to_the_same = self._attempt_wanted, self._to_the_same
-            closed = self._exchange.state is Link.CLOSED
-            alarm = self._exchange.alarm
+            closed = self._protocol.state is Link.CLOSED
+            alarm = self._protocol.alarm
             self._awake = False
         for gone in dropped:
             self._selector.unregister(gone)
@@ -421,7 +421,7 @@ class SocketThread:
             attempt, self._attempt = self._attempt, None
             with self._lock:
                 if attempt == self._attempt_wanted:
-                    self._exchange.failed(in_words(error), self._clock())
+                    self._protocol.failed(in_words(error), self._clock())
                 settled = self._perform()
             _settle(settled)
             return True
@@ -453,7 +453,7 @@ class SocketThread:
             self._fail(error, self._clock())
         else:
             if channel.is_up:
-                self._exchange.connected(self._clock())
+                self._protocol.connected(self._clock())
 
     def _flush(self, current: Channel) -> None:
         with self._lock:
@@ -461,7 +461,7 @@ class SocketThread:
                 return
             try:
                 if current.flush():
-                    self._exchange.taken(self._clock())
+                    self._protocol.taken(self._clock())
             except StormkeeperError as error:
                 self._fail(error, self._clock())
             settled = self._perform()
@@ -481,13 +481,13 @@ class SocketThread:
         with self._lock:
             if self._channel is not current:
                 return
-            now, before = self._clock(), self._exchange.state
-            self._exchange.received(answers, now)
+            now, before = self._clock(), self._protocol.state
+            self._protocol.received(answers, now)
             # Unless what was received has ended this connection already.
-            if fault is not None and self._exchange.state in (before, Link.UP):
+            if fault is not None and self._protocol.state in (before, Link.UP):
                 self._fail(fault, now)
             settled = self._perform()
-            if self._complained and not self._exchange.suspect:
+            if self._complained and not self._protocol.suspect:
                 self._complained = False
                 log.info("%s: the server answers again", self._name)
         _settle(settled)
@@ -502,13 +502,13 @@ class SocketThread:
             was_up = current.is_up
             plain = current.opened(data)
             if current.is_up and not was_up:
-                self._exchange.connected(self._clock())
+                self._protocol.connected(self._clock())
             settled = self._perform()
         _settle(settled)
         return plain
 
     def _compute(self, step: Compute) -> None:
-        """Do what may block, in a thread of its own, and tell the exchange."""
+        """Do what may block, in a thread of its own, and tell the protocol."""
         outcome: bytes | StormkeeperError | None
         try:
             outcome = step.work()
@@ -518,16 +518,16 @@ class SocketThread:
             log.exception("%s: authenticating failed: this is a defect of Stormkeeper", self._name)
             outcome = AuthenticationError(f"a defect of Stormkeeper, {type(error).__name__}")
         with self._lock:
-            alarm = self._exchange.alarm
-            self._exchange.computed(step, outcome, self._clock())
+            alarm = self._protocol.alarm
+            self._protocol.computed(step, outcome, self._clock())
             settled = self._perform()
-            if self._exchange.alarm < alarm and self._exchange.state is not Link.CLOSED:
+            if self._protocol.alarm < alarm and self._protocol.state is not Link.CLOSED:
                 self._wake()
         _settle(settled)
 
     def _wake_from_lookup(self) -> None:
         with self._lock:
-            if self._exchange.state is not Link.CLOSED:
+            if self._protocol.state is not Link.CLOSED:
                 self._wake()
 
 

@@ -8,6 +8,7 @@ the way back.
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Final
@@ -20,7 +21,6 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.fanout import Tries
 from stormkeeper.pacemaker.client.placement import Placement
 from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.single import PacemakerClient
@@ -101,21 +101,24 @@ class Writer:
         begun_with = self._placement.current
         failed: dict[Address, StormkeeperError] = {}
         refused: dict[Address, NotAuthorizedError] = {}
-        tries, tries_of_each = 0, Tries()
-        while tries <= self._retries:
-            address = self._next(refused, tries_of_each)
+        tries: Counter[Address] = Counter()
+        while tries.total() <= self._retries:
+            address = self._next(refused, tries)
             if address is None or (refused and address in failed):
                 break  # nobody is left who might take it
             client = self._clients[address]
             left = end - self._clock()
             if client.retry_in() >= left:
                 break
-            tries += 1
+            tries[address] += 1
             self._repair.make_good(client)
             if pulse_path is not None:
                 self._repair.pulse_sent(address, pulse_path)
             try:
-                client.ask(message, retries=0, deadline=left, earlier=tries_of_each.begin(address))
+                future = client.submit(
+                    message, deadline=left, started=started, tries=tries[address]
+                )
+                client.answer(future, left)
             except PacemakerClosedError:
                 raise
             except NotAuthorizedError as error:
@@ -131,13 +134,13 @@ class Writer:
             str(failed.get(address) or f"{address} failed just now ({client.last_failure})")
             for address, client in self._clients.items()
         )
-        counted = "1 try" if tries == 1 else f"{tries} tries"
+        counted = "1 try" if tries.total() == 1 else f"{tries.total()} tries"
         raise PacemakerUnavailableError(
             f"no Pacemaker took the write in {counted} and"
             f" {self._clock() - started:.1f} s: {reasons}"
         )
 
-    def _next(self, refused: Mapping[Address, object], tries: Tries) -> Address | None:
+    def _next(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
         """Choose who may be tried soonest; of several, who was tried least for this write.
 
         Then the first from the current one on. A server that hangs costs a whole try each time, and
@@ -146,7 +149,7 @@ class Writer:
         with self._lock:
             order = self._placement.order()
         ranks = {
-            address: (self._clients[address].retry_in(), tries.of(address))
+            address: (self._clients[address].retry_in(), tries[address])
             for address in order
             if address not in refused
         }
@@ -171,7 +174,7 @@ class Writer:
         if home is None or self._clients[home].retry_in():
             return
         try:
-            future = self._clients[home].submit(_LOOK, retries=0)
+            future = self._clients[home].submit(_LOOK)
         except PacemakerUnavailableError:
             return  # it is closed, of which whoever writes will hear, or has no thread for now
         future.add_done_callback(self._looked)

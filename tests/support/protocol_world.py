@@ -1,8 +1,7 @@
 """A client's state machine in a world without sockets, threads and time."""
 
 from stormkeeper.pacemaker.client.calls import Call, Connect, Drop, Send, Settle
-from stormkeeper.pacemaker.client.exchange import Exchange, Link
-from stormkeeper.pacemaker.client.supersession import at_or_below
+from stormkeeper.pacemaker.client.protocol import ClientProtocol, Link
 from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,
@@ -28,12 +27,16 @@ class FixedBackoff:
         self.failures = 0
 
 
+def at_or_below(path, root):
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
 class World:
-    """An exchange, and a peer of it that does what the test says."""
+    """A protocol, and a peer of it that does what the test says."""
 
     def __init__(self, *, try_timeout=1.0, **options):
         self.backoff = FixedBackoff()
-        self.exchange = Exchange("peer:1", self.backoff, try_timeout=try_timeout, **options)
+        self.protocol = ClientProtocol("peer:1", self.backoff, try_timeout=try_timeout, **options)
         self.now = 100.0
         self.connects = 0
         self.drops = []
@@ -43,16 +46,18 @@ class World:
         self.ids = []
         self.outcomes = {}
         self.store = {}
+        #: Requests that the peer has carried out.
+        self.done = []
         self.carried_out()
 
     def carried_out(self):
-        effects = self.exchange.effects
+        effects = self.protocol.effects
         while effects:
             effect = effects.popleft()
             if isinstance(effect, Connect):
                 self.connects += 1
             elif isinstance(effect, Send):
-                assert self.exchange.state is Link.UP
+                assert self.protocol.state is Link.UP
                 for payload in FrameSplitter().feed(effect.data):
                     request = decode(payload)
                     self.requests.append(request)
@@ -65,14 +70,12 @@ class World:
                 assert effect.call not in self.outcomes, "settled twice"
                 self.outcomes[effect.call] = effect.outcome
 
-    def call(self, message, *, retries=10, deadline=15.0):
+    def call(self, message, *, deadline=15.0):
         path = message.pulse.id if message.pulse else message.path
         if message.changes_request:
             path = message.changes_request.path
-        call = Call(
-            int(message.type), path, encode(message), self.now + deadline, retries, self.now
-        )
-        self.exchange.submit(call, self.now)
+        call = Call(int(message.type), path, encode(message), self.now + deadline, self.now)
+        self.protocol.submit(call, self.now)
         self.carried_out()
         return call
 
@@ -92,23 +95,23 @@ class World:
     def connect(self):
         self.ids.append([])
         self.requests = []
-        self.exchange.connected(self.now)
+        self.protocol.connected(self.now)
         self.carried_out()
 
     def fail(self, reason="cut"):
-        self.exchange.failed(reason, self.now)
+        self.protocol.failed(reason, self.now)
         self.carried_out()
 
     def receive(self, *answers):
-        self.exchange.received(answers, self.now)
+        self.protocol.received(answers, self.now)
         self.carried_out()
 
     def wait(self, seconds):
-        """Let time pass, waking the exchange exactly when it asked for it."""
+        """Let time pass, waking the protocol exactly when it asked for it."""
         end = self.now + seconds
-        while self.exchange.alarm <= end:
-            self.now = max(self.now, self.exchange.alarm)
-            self.exchange.passed(self.now)
+        while self.protocol.alarm <= end:
+            self.now = max(self.now, self.protocol.alarm)
+            self.protocol.passed(self.now)
             self.carried_out()
         self.now = end
 
@@ -119,6 +122,7 @@ class World:
 
     def applied(self, request):
         kind, message_id = request.type, request.message_id
+        self.done.append(request)
         if kind == MessageType.SEND_PULSE:
             self.store[request.pulse.id] = request.pulse.details
             return Message(kind + 1, message_id)

@@ -5,58 +5,51 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError, StormkeeperError
-from stormkeeper.pacemaker.client.exchange import Link
-from stormkeeper.pacemaker.client.supersession import at_or_below
+from stormkeeper.pacemaker.client.protocol import Link
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
-from support.exchange_world import World
+from support.protocol_world import World
 
 paths = st.sampled_from(["/a", "/a/b", "/a/c", "/b"])
 
 
 class AnyCourse(RuleBasedStateMachine):
-    """Whatever happens: every call ends once and in time, with the answer to its own question, and
-    the peer ends up holding what the writes in their order leave."""
+    """Whatever happens: every call ends once and in time, with the answer to its own question or
+    an error, and what the peer has done are calls in their order, none of them twice."""
 
-    #: The second half of the machine's life in which everything works again ends well in any case.
-    RETRIES, DEADLINE = 10**6, 10.0**6
+    DEADLINE = 10.0**6
 
     def __init__(self):
         super().__init__()
         self.world = World(max_in_flight=3)
         self.calls = []
-        self.writes = []
 
     @rule(path=paths)
     def read(self, path):
-        self.calls.append(self.world.ask(path, retries=self.RETRIES, deadline=self.DEADLINE))
+        self.calls.append(self.world.ask(path, deadline=self.DEADLINE))
 
     @rule(path=paths)
     def write(self, path):
         value = b"%d" % len(self.calls)
-        self.writes.append((path, value))
-        self.calls.append(
-            self.world.send(path, value, retries=self.RETRIES, deadline=self.DEADLINE)
-        )
+        self.calls.append(self.world.send(path, value, deadline=self.DEADLINE))
 
     @rule(path=paths)
     def delete(self, path):
-        self.writes.append((path, None))
-        self.calls.append(self.world.delete(path, retries=self.RETRIES, deadline=self.DEADLINE))
+        self.calls.append(self.world.delete(path, deadline=self.DEADLINE))
 
     @rule()
     def scan(self):
-        self.calls.append(self.world.changes(retries=self.RETRIES, deadline=self.DEADLINE))
+        self.calls.append(self.world.changes(deadline=self.DEADLINE))
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 0.99, 3.0]))
     def time_passes(self, seconds):
         self.world.wait(seconds)
 
-    @precondition(lambda self: self.world.exchange.state is Link.CONNECTING)
+    @precondition(lambda self: self.world.protocol.state is Link.CONNECTING)
     @rule()
     def connection_is_made(self):
         self.world.connect()
 
-    @precondition(lambda self: self.world.exchange.state is Link.CONNECTING)
+    @precondition(lambda self: self.world.protocol.state is Link.CONNECTING)
     @rule()
     def connection_is_refused(self):
         self.world.fail("refused")
@@ -66,7 +59,7 @@ class AnyCourse(RuleBasedStateMachine):
     def peer_answers(self, count):
         self.world.serve(count)
 
-    @precondition(lambda self: self.world.exchange.state is Link.UP)
+    @precondition(lambda self: self.world.protocol.state is Link.UP)
     @rule(done=st.integers(0, 5))
     def connection_is_cut(self, done):
         for request in self.world.requests[:done]:
@@ -96,41 +89,56 @@ class AnyCourse(RuleBasedStateMachine):
                 assert outcome.pulse.id == call.path
 
     def check_error(self, call, error):
-        assert call.kind == MessageType.CHANGES, f"{call} failed: {error}"
+        if call.kind != MessageType.CHANGES:
+            assert isinstance(error, PacemakerUnavailableError | RemoteProtocolError)
+
+    @invariant()
+    def writes_are_done_in_their_order_and_once(self):
+        done = [
+            int(request.pulse.details)
+            for request in self.world.done
+            if request.type == MessageType.SEND_PULSE
+        ]
+        assert done == sorted(set(done))
+
+    @invariant()
+    def what_was_answered_was_done(self):
+        done = {
+            request.pulse.details
+            for request in self.world.done
+            if request.type == MessageType.SEND_PULSE
+        }
+        for place, call in enumerate(self.calls):
+            outcome = self.world.outcome(call)
+            if call.kind == MessageType.SEND_PULSE and isinstance(outcome, Message):
+                assert b"%d" % place in done
 
     def teardown(self):
+        """Once all goes well, what still waits is answered, and so is what is asked anew."""
+        waiting = [call for call in self.calls if call not in self.world.outcomes]
+        self.read("/a")
         for _ in range(1000):
             if len(self.world.outcomes) == len(self.calls):
                 break
-            if self.world.exchange.state is Link.CONNECTING:
+            if self.world.protocol.state is Link.CONNECTING:
                 self.world.connect()
             self.world.serve()
             self.world.wait(0.01)
+        for call in [*waiting, self.calls[-1]]:
+            outcome = self.world.outcome(call)
+            assert isinstance(outcome, Message) or call.kind == MessageType.CHANGES, outcome
         assert set(self.world.outcomes) == set(self.calls)
-        expected = {}
-        for path, value in self.writes:
-            if value is None:
-                for held in [held for held in expected if at_or_below(held, path)]:
-                    del expected[held]
-            else:
-                expected[path] = value
-        assert self.world.store == expected
 
 
 class Impatient(AnyCourse):
-    """The same with few tries and short deadlines: calls fail, but in time."""
+    """The same with short deadlines: calls fail, but in time."""
 
-    RETRIES, DEADLINE = 2, 2.5
-
-    def check_error(self, call, error):
-        if call.kind != MessageType.CHANGES:
-            assert isinstance(error, PacemakerUnavailableError | RemoteProtocolError)
+    DEADLINE = 2.5
 
     @invariant()
     def nobody_waits_beyond_the_deadline(self):
         for call in self.calls:
             assert call in self.world.outcomes or self.world.now <= call.deadline
-            assert call.tries <= 3
 
     def teardown(self):
         self.world.wait(self.DEADLINE)

@@ -3,23 +3,34 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError, RemoteProtocolError
+from stormkeeper.pacemaker.client.answers import WrongAnswerError
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
 # --- failures -------------------------------------------------------------------------------------
 
 
-def test_a_stuck_connection_is_dropped_and_its_calls_are_sent_again_in_order(connected):
+def test_a_stuck_connection_is_dropped_and_its_calls_have_failed(connected):
     calls = [connected.ask(f"/{number}") for number in range(5)]
     connected.wait(0.99)
     assert not connected.drops
     connected.wait(0.02)
     assert connected.drops == ["no answer within 1 s"]
+    for call in calls:
+        connected.error(call, PacemakerUnavailableError)
+    connected.wait(100.0)
+    assert connected.connects == 1, "nobody waits, nobody connects"
+
+
+def test_calls_for_which_there_was_no_room_wait_for_the_next_connection(connected):
+    calls = [connected.ask(f"/{number}") for number in range(105)]
+    connected.fail()
     connected.wait(0.25)
-    assert connected.connects == 2
     connected.connect()
-    assert [request.path for request in connected.requests] == [f"/{n}" for n in range(5)]
+    assert [request.path for request in connected.requests] == [f"/{n}" for n in range(100, 105)]
     connected.serve()
-    assert all(isinstance(connected.outcome(call), Message) for call in calls)
+    for call in calls[:100]:
+        connected.error(call, PacemakerUnavailableError)
+    assert all(isinstance(connected.outcome(call), Message) for call in calls[100:])
 
 
 def test_a_connection_that_was_idle_for_long_has_no_more_patience(connected):
@@ -53,36 +64,29 @@ def test_room_made_by_the_peer_keeps_the_connection(connected):
     connected.send("/large", b"x" * 1000)
     for _ in range(5):
         connected.wait(0.9)
-        connected.exchange.taken(connected.now)
+        connected.protocol.taken(connected.now)
     assert not connected.drops
 
 
-def test_tries_are_bounded(world):
-    call = world.ask("/a", retries=3, deadline=1000.0)
-    for _ in range(4):
-        assert world.outcome(call) is None
-        world.connect()
-        world.wait(1.0)  # no answer
-        world.wait(0.25)  # back-off
+def test_an_error_says_how_often_and_for_how_long_it_was_tried(world):
+    call = world.ask("/a")
+    call.tries, call.started = 4, world.now - 3.8
+    world.connect()
+    world.wait(1.0)
     text = world.error(call, PacemakerUnavailableError)
-    assert (
+    assert text == (
         "peer:1 did not answer a request to read /a (4 tries in 4.8 s; no answer within 1 s)"
-        in text
     )
-    world.wait(100.0)
-    assert world.connects == 4, "nobody waits, nobody connects"
 
 
-def test_refused_connections_are_tries_too(world):
-    call = world.ask("/a", retries=2)
-    for _ in range(3):
-        world.fail("connection refused")
-        world.wait(0.25)
-    assert "3 tries in 0.5 s; connection refused" in world.error(call, PacemakerUnavailableError)
+def test_a_refused_connection_is_a_try_too(world):
+    call = world.ask("/a")
+    world.fail("connection refused")
+    assert "(1 try in 0.0 s; connection refused)" in world.error(call, PacemakerUnavailableError)
 
 
 def test_making_a_connection_has_the_patience_of_a_try(world):
-    call = world.ask("/a", retries=0)
+    call = world.ask("/a")
     world.wait(0.99)
     assert world.outcome(call) is None
     world.wait(0.01)
@@ -90,20 +94,32 @@ def test_making_a_connection_has_the_patience_of_a_try(world):
     assert world.drops
 
 
-def test_the_deadline_bounds_what_tries_do_not(world):
-    call = world.ask("/a", retries=10**6, deadline=7.0)
-    for _ in range(100):
-        world.fail("connection refused")
-        world.wait(0.1)
-    assert "connection refused" in world.error(call, PacemakerUnavailableError)
-    assert "in 7.0 s" in world.error(call, PacemakerUnavailableError)
+def test_the_deadline_bounds_a_long_back_off(world):
+    world.backoff.delay = 30.0
+    world.ask("/a")
+    world.fail("connection refused")
+    call = world.ask("/b", deadline=7.0)
+    world.wait(7.0)
+    assert "in 7.0 s; connection refused" in world.error(call, PacemakerUnavailableError)
+
+
+def test_a_failure_that_is_over_is_no_reason(connected):
+    connected.ask("/a")
+    connected.fail("connection refused")
+    connected.ask("/b")
+    connected.wait(0.25)
+    connected.connect()
+    connected.serve()
+    call = connected.ask("/c", deadline=0.5)
+    connected.wait(0.5)
+    assert "in 0.5 s; no answer yet" in connected.error(call, PacemakerUnavailableError)
 
 
 def test_calls_made_during_the_back_off_wait_for_its_end(world):
-    world.ask("/a", retries=0)
+    world.ask("/a")
     world.fail("connection refused")
-    assert world.exchange.suspect
-    assert world.exchange.retry_in(world.now) == 0.25
+    assert world.protocol.suspect
+    assert world.protocol.retry_in(world.now) == 0.25
     late = world.ask("/b")
     assert world.connects == 1
     world.wait(0.24)
@@ -113,12 +129,12 @@ def test_calls_made_during_the_back_off_wait_for_its_end(world):
     world.connect()
     world.serve()
     assert isinstance(world.outcome(late), Message)
-    assert not world.exchange.suspect
+    assert not world.protocol.suspect
 
 
 def test_a_connection_alone_is_no_success(world):
-    world.ask("/a", retries=5)
     for failures in range(1, 4):
+        world.ask("/a")
         world.connect()
         world.fail("cut")
         assert world.backoff.failures == failures
@@ -127,7 +143,7 @@ def test_a_connection_alone_is_no_success(world):
 
 def test_an_idle_connection_may_end_without_any_suspicion(connected):
     connected.fail("the server closed the connection")
-    assert not connected.exchange.suspect
+    assert not connected.protocol.suspect
     call = connected.ask("/a")
     assert connected.connects == 2, "at once"
     connected.connect()
@@ -154,11 +170,10 @@ def test_an_answer_to_nobody_or_out_of_order_ends_the_connection(connected, mess
     wrong = Message(MessageType.GET_PULSE_RESPONSE, message_id, pulse=Pulse("/b", b"wrong"))
     connected.receive(wrong)
     assert len(connected.drops) == 1
-    assert all(connected.outcome(call) is None for call in calls)
-    connected.wait(0.25)
-    connected.connect()
-    connected.serve()
-    assert [connected.outcome(call).pulse.id for call in calls] == ["/a", "/b", "/c"]
+    for call in calls:
+        assert f"an answer with message id {message_id} came" in connected.error(
+            call, RemoteProtocolError
+        )
 
 
 def test_an_answer_that_nobody_asked_for_ends_an_idle_connection(connected):
@@ -166,26 +181,21 @@ def test_an_answer_that_nobody_asked_for_ends_an_idle_connection(connected):
     assert len(connected.drops) == 1
 
 
-def test_a_wrong_answer_fails_its_call_and_sends_the_others_again(connected):
+def test_a_wrong_answer_fails_its_call_and_those_behind_it(connected):
     first, second = connected.ask("/a"), connected.ask("/b")
     connected.receive(Message(MessageType.EXISTS_RESPONSE, 1, boolval=True))
     assert "EXISTS_RESPONSE came as the answer to GET_PULSE" in connected.error(
-        first, RemoteProtocolError
+        first, WrongAnswerError
     )
-    assert connected.outcome(second) is None
-    connected.wait(0.25)
-    connected.connect()
-    connected.serve()
-    assert connected.outcome(second).pulse.id == "/b"
+    assert "did not answer a request to read /b" in connected.error(second, RemoteProtocolError)
+    assert len(connected.drops) == 1
 
 
-def test_a_peer_that_always_breaks_the_protocol_is_named_as_such(world):
-    call = world.ask("/a", retries=1)
-    for _ in range(2):
-        world.connect()
-        world.exchange.failed("frame of negative length", world.now, peer_at_fault=True)
-        world.carried_out()
-        world.wait(0.25)
+def test_a_peer_that_breaks_the_protocol_is_named_as_such(world):
+    call = world.ask("/a")
+    world.connect()
+    world.protocol.failed("frame of negative length", world.now, peer_at_fault=True)
+    world.carried_out()
     assert "frame of negative length" in world.error(call, RemoteProtocolError)
 
 

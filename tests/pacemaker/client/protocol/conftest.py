@@ -1,8 +1,8 @@
-"""An exchange with nothing done yet, and one that is connected."""
+"""A protocol with nothing done yet, and one that is connected."""
 
 import pytest
 
-from support.exchange_world import World
+from support.protocol_world import World
 
 
 @pytest.fixture

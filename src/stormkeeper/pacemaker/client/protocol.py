@@ -1,6 +1,6 @@
-"""The client's half of the Pacemaker protocol: retries, order and deadlines, without I/O.
+"""The client's half of the Pacemaker protocol: order, patience and deadlines, without I/O.
 
-An `Exchange` is told what happens (a call was made, the connection is up, answers came, time
+A `ClientProtocol` is told what happens (a call was made, the connection is up, answers came, time
 passed) and says what to do: connect, send, drop the connection, settle a call. It knows no
 socket, no thread and no clock, so everything below is tested with bytes and numbers.
 
@@ -8,21 +8,20 @@ The rules that hold here:
 
 - **One connection**, made when a call needs it. Whoever waits for it waits for the same attempt.
 - **Calls leave in the order in which they were made**, at most `MAX_IN_FLIGHT` of them unanswered,
-  and after a failure in the same order again: a write never overtakes a newer one. A write whose
-  outcome is unknown and which a newer write undoes (see `supersession`) is not sent again; it
-  shares the outcome of the newer one.
+  and each at most once. Whoever wants another try makes another call.
 - **A try ends** when the peer owes an answer and shows no life for `try_timeout`. As answers come
-  in order, the connection is stuck then: it is dropped, and everything under way on it goes to its
-  next try on a new one. Making a connection has the same patience.
-- **Nothing retries for ever**: a call ends after its tries, or at its deadline, whichever comes
-  first. A call that gave up keeps its slot until the peer has answered it or the connection ends.
+  in order, the connection is stuck then: it is dropped, and everything under way on it has failed.
+  Making a connection has the same patience.
+- **A call ends at its deadline** at the latest. One that gave up keeps its slot until the peer has
+  answered it or the connection ends.
 - **Back-off** lies between two attempts of the connection, not of a call, and is forgotten at the
-  first answer, not at the first connection: a frozen server accepts connections.
-- **Authentication**, where it is asked for, comes first on every connection (`handshake`), and a
-  connection before that one shows whether it does harm. One that fails is final for the calls that
-  wait; the next call tries again, after the back-off.
+  first answer, not at the first connection: a frozen server accepts connections. A call that is
+  made meanwhile waits for its end.
+- **Authentication**, where it is asked for, comes first on every connection (`authenticating`), and
+  a connection before that one shows whether it does harm. One that fails is final for the calls
+  that wait; the next call tries again, after the back-off.
 - **A request of an extension** leaves only on a connection whose server has told that it has it
-  (`gate`).
+  (`server_extensions`).
 """
 
 from collections import deque
@@ -33,26 +32,34 @@ from typing import Final
 from stormkeeper.errors import (
     NotAuthorizedError,
     PacemakerClosedError,
+    PacemakerUnavailableError,
     RemoteProtocolError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.answers import fault_of, refusal, type_name
+from stormkeeper.pacemaker.client.answers import (
+    WrongAnswerError,
+    asked,
+    fault_of,
+    refusal,
+    type_name,
+)
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import (
+    MAX_IN_FLIGHT,
+    MAX_MESSAGE_ID,
     Call,
     Compute,
     Connect,
     Drop,
     Effect,
+    InFlight,
     Reconnect,
     Send,
+    Settle,
     with_message_id,
 )
 from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
 from stormkeeper.pacemaker.client.handshake import Handshake, Identity, Todo
-from stormkeeper.pacemaker.client.inflight import MAX_IN_FLIGHT, MAX_MESSAGE_ID, InFlight
-from stormkeeper.pacemaker.client.open_calls import OpenCalls
-from stormkeeper.pacemaker.client.supersession import without_superseded
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
 NEVER: Final = float("inf")
@@ -68,7 +75,7 @@ class Link(Enum):
     CLOSED = "closed"
 
 
-class Exchange:
+class ClientProtocol:
     """The state machine of a client of one server.
 
     Parameters
@@ -106,7 +113,7 @@ class Exchange:
         self._state = Link.DOWN
         #: Calls to be sent, in the order in which they were made.
         self._waiting: deque[Call] = deque()
-        self._in_flight: InFlight[Call] = self._new_table()
+        self._in_flight = self._new_table()
         #: What this connection's server has of extensions.
         self._gate = ExtensionGate()
         #: Why the connection failed the last time; empty if it never did.
@@ -118,8 +125,9 @@ class Exchange:
         self.alarm = NEVER
         #: What to do, in order; whoever does it takes it off.
         self.effects: deque[Effect] = deque()
-        #: Every call that is not settled yet, with those that only follow another.
-        self._open = OpenCalls(peer, self.effects)
+        #: Every call that is not settled yet, in the order in which they were made. The client's
+        #: own question, which nobody waits for, is not among them.
+        self._open: dict[Call, None] = {}
 
     @property
     def state(self) -> Link:
@@ -147,7 +155,7 @@ class Exchange:
         """
         if self._state is Link.CLOSED:
             raise PacemakerClosedError(f"the client of {self._peer} is closed")
-        self._open.add(call)
+        self._open[call] = None
         self._waiting.append(call)
         self._arm(call.deadline)
         self._advance(now)
@@ -199,19 +207,10 @@ class Exchange:
     ) -> None:
         if self._state in (Link.CONNECTING, Link.AUTHENTICATING):
             touched, was_used = list(self._waiting), True
-            for call in touched:
-                call.tries += 1
+            self._waiting.clear()
         elif self._state is Link.UP:
             was_used = len(self._in_flight) > 0
-            sent = [call for call in self._in_flight.drain() if call.sequence and not call.settled]
-            for call in sent:
-                call.was_sent = True
-            held = self._gate.release()
-            for call in held:
-                call.tries += 1
-            touched = sent + held
-            again = sorted((*touched, *self._waiting), key=lambda call: call.sequence)
-            self._waiting = deque(again)
+            touched = self._in_flight.drain() + self._gate.release()
         else:
             return
         self.effects.append(Drop(reason))
@@ -221,12 +220,10 @@ class Exchange:
             self._retry_at = now + self._backoff.failed()
             self.last_failure = reason
         for call in touched:
-            call.reason, call.peer_at_fault = reason, peer_at_fault
             if refusal is not None:
-                self._open.settle(call, type(refusal)(str(refusal)))
-            elif call.tries > call.retries:
-                self._open.give_up(call, now, self.last_failure)
-        self._waiting = deque(call for call in self._waiting if not call.settled)
+                self._settle(call, type(refusal)(str(refusal)))
+            else:
+                self._give_up(call, reason, now, peer_at_fault=peer_at_fault)
         self._advance(now)
 
     def received(self, answers: Iterable[Message], now: float) -> None:
@@ -265,8 +262,8 @@ class Exchange:
             self._lost(self._unready(), now)
         elif self._state is Link.UP and now >= self._stuck_at():
             self._lost(f"no answer within {self._try_timeout:g} s", now)
-        for call in self._open.overdue(now):
-            self._open.give_up(call, now, self.last_failure)
+        for call in [call for call in self._open if now >= call.deadline]:
+            self._give_up(call, self.last_failure if self.suspect else "no answer yet", now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
         self._gate.forget_settled()
         self._advance(now)
@@ -274,7 +271,7 @@ class Exchange:
             self._connect_by,
             self._stuck_at(),
             self._retry_at if self._state is Link.DOWN and self._waiting else NEVER,
-            self._open.deadline(),
+            min((call.deadline for call in self._open), default=NEVER),
         )
 
     def rest(self) -> None:
@@ -290,12 +287,12 @@ class Exchange:
         if self._state is not Link.DOWN:
             self.effects.append(Drop("the client was closed"))
         self._state = Link.CLOSED
-        for call in self._open:
+        for call in list(self._open):
             error = PacemakerClosedError(
                 f"the client of {self._peer} was closed before"
                 f" {type_name(call.kind)} {call.path} was answered"
             )
-            self._open.settle(call, error)
+            self._settle(call, error)
         self._waiting.clear()
         self._gate.release()
         self._in_flight.drain()
@@ -303,12 +300,30 @@ class Exchange:
 
     # --- what follows ----------------------------------------------------------------------------
 
+    def _settle(self, call: Call, outcome: Message | StormkeeperError) -> None:
+        """End a call; one that has ended already stays as it is."""
+        if call.settled:
+            return
+        call.settled = True
+        if call in self._open:
+            del self._open[call]
+            self.effects.append(Settle(call, outcome))
+
+    def _give_up(self, call: Call, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
+        """End a call that was not answered."""
+        tries = "1 try" if call.tries == 1 else f"{call.tries} tries"
+        kind = RemoteProtocolError if peer_at_fault else PacemakerUnavailableError
+        error = kind(
+            f"{self._peer} did not answer {asked(call.kind, call.path)}"
+            f" ({tries} in {now - call.started:.1f} s; {reason})"
+        )
+        self._settle(call, error)
+
     def _begin(self, now: float) -> None:
         """Use the connection, which is made and, where that is needed, authenticated."""
         self._state = Link.UP
         self._connect_by = NEVER
         self._in_flight = self._new_table()
-        self._waiting = without_superseded(self._waiting)
         self._advance(now)
 
     def _heard(self, message: Message, now: float) -> None:
@@ -344,7 +359,7 @@ class Exchange:
             return f"no connection within {self._try_timeout:g} s"
         return self._handshake.overdue(self._try_timeout)
 
-    def _new_table(self) -> InFlight[Call]:
+    def _new_table(self) -> InFlight:
         return InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
 
     def _arm(self, time: float) -> None:
@@ -380,7 +395,6 @@ class Exchange:
         while self._waiting and self._in_flight.has_room:
             call = self._waiting.popleft()
             if not call.settled and self._permitted(call, now):
-                call.tries += 1
                 message_id = self._in_flight.add(call, now)
                 frames.append(with_message_id(call.frame, message_id))
         if frames:
@@ -397,7 +411,7 @@ class Exchange:
         if verdict is Verdict.ASK:
             self._waiting.appendleft(question(now))
         elif verdict is Verdict.REFUSE:
-            self._open.settle(call, unsupported(self._peer, call))
+            self._settle(call, unsupported(self._peer, call))
         return verdict is Verdict.SEND
 
     def _answered(self, call: Call, answer: Message) -> str | None:
@@ -408,22 +422,20 @@ class Exchange:
             fault = self._told_of_itself(call, answer)
         if fault is not None:
             self._backoff.failed()
-            self._open.settle(
-                call, RemoteProtocolError(f"{self._peer} broke the protocol: {fault}")
-            )
+            self._settle(call, WrongAnswerError(f"{self._peer} broke the protocol: {fault}"))
         elif answer.type == MessageType.NOT_AUTHORIZED:
-            self._open.settle(call, self._refusal(call))
+            self._settle(call, self._refusal(call))
         else:
-            self._open.settle(call, answer)
+            self._settle(call, answer)
         return fault
 
     def _told_of_itself(self, call: Call, answer: Message) -> str | None:
         """Learn the server's extensions from its answer; return what is wrong with that."""
         if answer.type == MessageType.NOT_AUTHORIZED:
-            if call.sequence == 0:
+            if call not in self._open:
                 self._gate.refused()
                 for held in self._gate.release():
-                    self._open.settle(held, self._refusal(held))
+                    self._settle(held, self._refusal(held))
             return None
         try:
             self._gate.told(answer)
