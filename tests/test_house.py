@@ -26,14 +26,37 @@ MAY_IMPORT = {
     "daemon": GROUND | {"conf"},
     "sasl": GROUND | {"conf"},
     "pacemaker": GROUND | {"conf", "thrift", "daemon", "sasl", "tls_files"},
-    "state": GROUND | {"conf", "thrift", "paths", "pacemaker", "sasl", "tls_files"},
+    "heartbeats": GROUND | {"conf", "thrift", "paths", "pacemaker"},
+    "state": GROUND | {"conf", "thrift", "paths", "pacemaker", "heartbeats", "sasl", "tls_files"},
     "topology": GROUND | {"conf", "thrift"},
-    "pipeline": GROUND | {"conf", "thrift", "paths", "daemon", "pacemaker", "state", "topology"},
-    "worker": GROUND | {"conf", "thrift", "paths", "daemon", "state", "topology"},
+    "pipeline": GROUND
+    | {"conf", "thrift", "paths", "daemon", "pacemaker", "heartbeats", "state", "topology"},
+    "worker": GROUND | {"conf", "thrift", "paths", "daemon", "heartbeats", "state", "topology"},
     "local": GROUND
-    | {"conf", "thrift", "paths", "daemon", "pacemaker", "state", "pipeline", "topology"},
+    | {
+        "conf",
+        "thrift",
+        "paths",
+        "daemon",
+        "pacemaker",
+        "heartbeats",
+        "state",
+        "pipeline",
+        "topology",
+    },
     "cli": GROUND
-    | {"conf", "thrift", "paths", "daemon", "pacemaker", "state", "topology", "pipeline", "local"},
+    | {
+        "conf",
+        "thrift",
+        "paths",
+        "daemon",
+        "pacemaker",
+        "heartbeats",
+        "state",
+        "topology",
+        "pipeline",
+        "local",
+    },
 }
 
 #: The parts of a room that has parts, and what each may import of the others.

@@ -8,8 +8,8 @@ from typing import Final, Self
 from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
+from stormkeeper.heartbeats import liveness
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import liveness
 from support.waiting import DEADLINE_SECS
 
 _LOOK_SECS: Final = 0.5

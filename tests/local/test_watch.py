@@ -1,35 +1,41 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from stormkeeper.conf import Address
+from stormkeeper.heartbeats.following import Look
 from stormkeeper.local.ledger import Counts
 from stormkeeper.local.watch import Watch, component_counts, pulses
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import Change
+from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo
-from support.heartbeats import heartbeat, path, spout
+from support.heartbeats import change_of, heartbeat, page_of, path, spout
 from support.waiting import DEADLINE_SECS, until
 
 
-def change(where, revision, beat):
-    return Change(where, beat, revision, 0, None if beat is None else len(beat))
+def look(*beats, revisions=None):
+    """Return a look at which these were new; it is read at 5 s."""
+    changes = [
+        change_of(path("wc-1-17", port=port), beat, port, 0.0)
+        for port, beat in enumerate(beats, start=6700)
+    ]
+    page = page_of("x", changes, 5.0)
+    return Look([page], page.position, False, revisions or len(beats), ServerInfo())
 
 
 def test_a_pulse_overwritten_between_two_looks_is_counted():
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
-    (pulse,) = pulses([change(path("wc-1-17"), 9, beat)], 5.0, 3)
+    (pulse,) = pulses(look(beat, revisions=3))
     assert pulse.count == 3
 
 
 def test_the_last_pulse_of_a_worker_may_say_that_it_is_done():
     beats = [heartbeat("wc-1-17"), heartbeat("wc-1-17", completed=True)]
-    read = [pulses([change(path("wc-1-17"), 9, beat)], 5.0, 1) for beat in beats]
+    read = [pulses(look(beat)) for beat in beats]
     assert [pulse.completed for (pulse,) in read] == [False, True]
 
 
 def test_overwritten_pulses_of_several_workers_are_nobody_s():
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
-    changes = [change(path("wc-1-17", port=port), port, beat) for port in (6700, 6701)]
-    assert [pulse.count for pulse in pulses(changes, 5.0, 7)] == [1, 1]
+    assert [pulse.count for pulse in pulses(look(beat, beat, revisions=7))] == [1, 1]
 
 
 def test_executors_of_a_component_are_its_queries_and_a_part_of_one_is_a_part_of_all():

@@ -5,13 +5,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
+from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import current, decode, rows
 from stormkeeper.pipeline.current import liveness, next_liveness, topology_name
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.liveness import Limits
-from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
-from stormkeeper.pipeline.scan import Page, Reading
-from support.heartbeats import heartbeat, path, spout
+from support.heartbeats import change_of, heartbeat, page_of, path, spout
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0
@@ -27,10 +26,10 @@ def raw(now, readings, servers=(A, B), *, horizon=1e6, down=()):
     batches = []
     for server in servers:
         if server in readings:
-            batches.append(rows.of_page(server, Page("x", readings[server], now)))
-        health = Health(now, "gone") if server in down else Health(now, None, Position("x", 9))
+            batches.append(rows.of_page(server, page_of("x", readings[server], now)))
+        health = Coverage(now, "gone") if server in down else Coverage(now, None, Position("x", 9))
         if server not in down:
-            health = Health(now, None, Position("x", 9), horizon, horizon, 1)
+            health = Coverage(now, None, Position("x", 9), horizon, horizon, 1)
         batches.append(rows.of_server(server, health))
     return pa.Table.from_batches(batches)
 
@@ -46,7 +45,7 @@ def test_the_arrow_schema_is_the_one_that_spark_expects():
 
 def test_a_batch_becomes_a_row_per_worker():
     beat = heartbeat(time_secs=1234, uptime_secs=77)
-    batch = typed(NOW, {A: [Reading(path("wc-1-17"), beat, 5, 10.25)]})
+    batch = typed(NOW, {A: [change_of(path("wc-1-17"), beat, 5, 10.25)]})
     table, newest = next_liveness(None, batch, LIMITS)
     assert table.schema == current.LIVENESS
     (row,) = table.to_pylist()
@@ -74,8 +73,8 @@ def test_a_batch_becomes_a_row_per_worker():
 
 def test_the_table_is_all_that_is_carried_on():
     """Whatever is remembered of a worker survives its way through the table."""
-    one = [Reading(path("t"), heartbeat(time_secs=3), 5, 0.0)]
-    two = [Reading(path("t"), heartbeat(time_secs=6), 2, 0.0)]
+    one = [change_of(path("t"), heartbeat(time_secs=3), 5, 0.0)]
+    two = [change_of(path("t"), heartbeat(time_secs=6), 2, 0.0)]
     table, _ = next_liveness(None, typed(NOW, {A: one}), LIMITS)
     table, _ = next_liveness(table, typed(NOW + 5, {B: two}, down=[A]), LIMITS)
     moved = table.to_pylist()[0]
@@ -90,7 +89,7 @@ def test_the_table_is_all_that_is_carried_on():
 
 
 def test_completion_is_carried_on():
-    last = [Reading(path("t"), heartbeat(completed=True), 5, 0.0)]
+    last = [change_of(path("t"), heartbeat(completed=True), 5, 0.0)]
     table, _ = next_liveness(None, typed(NOW, {A: last}), LIMITS)
     table, _ = next_liveness(table, typed(NOW + 500, {A: []}), LIMITS)
     assert table.select(["status", "age_secs"]).to_pylist() == [
@@ -102,8 +101,10 @@ def test_who_is_forgotten_is_remembered_without_a_row(tmp_path):
     """The pulse of a dead worker stays on a Java Pacemaker, and its clock is ahead."""
 
     def batch(now):
-        page = Page(WITHOUT_REVISIONS, [Reading(path("t"), heartbeat(time_secs=2**31 - 1))], now)
-        server = rows.of_server(A, Health(now, None, Position(WITHOUT_REVISIONS, 0)))
+        page = page_of(
+            WITHOUT_REVISIONS, [change_of(path("t"), heartbeat(time_secs=2**31 - 1))], now
+        )
+        server = rows.of_server(A, Coverage(now, None, Position(WITHOUT_REVISIONS, 0)))
         return pa.Table.from_batches(
             [decode.decode_batch(b) for b in (rows.of_page(A, page), server)]
         )
@@ -119,36 +120,36 @@ def test_who_is_forgotten_is_remembered_without_a_row(tmp_path):
 
 def test_only_the_newest_of_copies_is_handed_on():
     readings = {
-        A: [Reading(path("t"), heartbeat(time_secs=3), 5, 8.0)],
-        B: [Reading(path("t"), heartbeat(time_secs=9), 2, 2.0)],
+        A: [change_of(path("t"), heartbeat(time_secs=3), 5, 8.0)],
+        B: [change_of(path("t"), heartbeat(time_secs=9), 2, 2.0)],
     }
     _, newest = next_liveness(None, typed(NOW, readings), LIMITS)
     assert newest["server"].to_pylist() == [B]
 
 
 def test_an_unreadable_pulse_is_a_sign_of_life():
-    batch = typed(NOW, {A: [Reading(path("t"), b"garbage", 5, 1.0)]})
+    batch = typed(NOW, {A: [change_of(path("t"), b"garbage", 5, 1.0)]})
     (row,) = next_liveness(None, batch, LIMITS)[0].to_pylist()
     assert (row["status"], row["time_secs"]) == ("alive", None)
     assert "ClusterWorkerHeartbeat" in row["error"]
 
 
 def test_pulses_that_are_no_workers_are_left_out():
-    batch = typed(NOW, {A: [Reading("/workerbeats/stray", heartbeat(), 5, 1.0)]})
+    batch = typed(NOW, {A: [change_of("/workerbeats/stray", heartbeat(), 5, 1.0)]})
     assert next_liveness(None, batch, LIMITS)[0].num_rows == 0
 
 
 def test_a_tombstone_takes_the_row_away():
     table, _ = next_liveness(
-        None, typed(NOW, {A: [Reading(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
+        None, typed(NOW, {A: [change_of(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
     )
-    gone = typed(NOW + 1, {A: [Reading(path("t"), None, 6, 0.0)]})
+    gone = typed(NOW + 1, {A: [change_of(path("t"), None, 6, 0.0)]})
     assert next_liveness(table, gone, LIMITS)[0].num_rows == 0
 
 
 def test_time_goes_by_the_servers_rows_when_nothing_else_comes():
     table, _ = next_liveness(
-        None, typed(NOW, {A: [Reading(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
+        None, typed(NOW, {A: [change_of(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
     )
     table, _ = next_liveness(table, typed(NOW + 31, {}), LIMITS)
     assert table["age_secs"].to_pylist() == [31.0]
@@ -156,8 +157,10 @@ def test_time_goes_by_the_servers_rows_when_nothing_else_comes():
 
 
 def test_a_java_pacemaker_has_neither_ages_nor_revisions():
-    page = Page(WITHOUT_REVISIONS, [Reading(path("t"), heartbeat(time_secs=int(NOW) - 5))], NOW)
-    server = rows.of_server(A, Health(NOW, None, Position(WITHOUT_REVISIONS, 0)))
+    page = page_of(
+        WITHOUT_REVISIONS, [change_of(path("t"), heartbeat(time_secs=int(NOW) - 5))], NOW
+    )
+    server = rows.of_server(A, Coverage(NOW, None, Position(WITHOUT_REVISIONS, 0)))
     batches = [decode.decode_batch(batch) for batch in (rows.of_page(A, page), server)]
     (row,) = next_liveness(None, pa.Table.from_batches(batches), LIMITS)[0].to_pylist()
     assert (row["age_secs"], row["instance"], row["revision"]) == (5.0, None, None)
@@ -168,10 +171,10 @@ def test_ages_are_right_whatever_the_clocks_of_readers_say(ahead):
     """Of two Pacemakers one is down; the other is read on a machine whose clock is wrong."""
 
     def batch(now, revision):
-        pulse = Reading(path("t"), heartbeat(), revision, 1.5)
-        page = rows.of_page(A, Page("x", [pulse], now + ahead))
-        health = Health(now + ahead, None, Position("x", revision), 1e6, 1e6, 1)
-        found = [page, rows.of_server(A, health), rows.of_server(B, Health(now, "gone"))]
+        pulse = change_of(path("t"), heartbeat(), revision, 1.5)
+        page = rows.of_page(A, page_of("x", [pulse], now + ahead))
+        health = Coverage(now + ahead, None, Position("x", revision), 1e6, 1e6, 1)
+        found = [page, rows.of_server(A, health), rows.of_server(B, Coverage(now, "gone"))]
         return pa.Table.from_batches([decode.decode_batch(b) for b in found])
 
     table = None
@@ -188,7 +191,7 @@ def test_ages_are_right_whatever_the_clocks_of_readers_say(ahead):
 
 
 def test_a_server_that_is_read_long_after_another_keeps_its_pulses_times():
-    readings = [Reading(path("t"), heartbeat(), 5, 1.0)]
+    readings = [change_of(path("t"), heartbeat(), 5, 1.0)]
     early = typed(NOW, {A: readings}, servers=[A])
     late = typed(NOW + 4, {}, servers=[B])
     table, _ = next_liveness(None, pa.concat_tables([early, late]), LIMITS, (NOW - 1, NOW + 60))
@@ -214,10 +217,10 @@ def test_a_topologys_name_is_in_its_id(storm_id, name):
 def test_liveness_is_a_transform(spark):
     readings = {
         A: [
-            Reading(path("t"), heartbeat("t", {(1, 1): spout(1)}), 5, 1.0),
-            Reading(path("u"), heartbeat("u"), 6, 45.0),
+            change_of(path("t"), heartbeat("t", {(1, 1): spout(1)}), 5, 1.0),
+            change_of(path("u"), heartbeat("u"), 6, 45.0),
         ],
-        B: [Reading(path("v"), heartbeat("v"), 7, 45.0)],
+        B: [change_of(path("v"), heartbeat("v"), 7, 45.0)],
     }
     df = spark.createDataFrame(raw(NOW, readings)).repartition(3)
     found = {row.storm_id: row for row in df.transform(liveness).collect()}

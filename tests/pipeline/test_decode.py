@@ -4,14 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline import decode, rows
 from stormkeeper.pipeline.decode import decode_batch, heartbeats, statistics
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.scan import Page, Reading
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from support import vectors
-from support.heartbeats import bolt, heartbeat, path, spout
+from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 
 GOLDEN = {
     vector["name"]: bytes.fromhex(vector["hex"])
@@ -24,9 +23,9 @@ GOLDEN = {
 def raw(*pulses):
     """Return rows of the source for (path, details)."""
     readings = [
-        Reading(where, details, number, 0.5) for number, (where, details) in enumerate(pulses)
+        change_of(where, details, number, 0.5) for number, (where, details) in enumerate(pulses)
     ]
-    return rows.of_page("a:1", Page("x", readings, 1000.0))
+    return rows.of_page("a:1", page_of("x", readings, 1000.0))
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
@@ -85,7 +84,7 @@ def test_rows_keep_their_order_and_the_sources_columns():
 
 
 def test_a_server_row_goes_through():
-    (row,) = decode_batch(rows.of_server("a:1", Health(1000.0, "gone"))).to_pylist()
+    (row,) = decode_batch(rows.of_server("a:1", Coverage(1000.0, "gone"))).to_pylist()
     assert (row["kind"], row["storm_id"], row["error"]) == ("server", None, None)
     assert row["health"]["error"] == "gone"
 

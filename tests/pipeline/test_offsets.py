@@ -3,8 +3,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import offsets
-from stormkeeper.pipeline.offsets import Position, Span
+from stormkeeper.pipeline.offsets import Span
 
 A, B = "a:6699", "b:6699"
 

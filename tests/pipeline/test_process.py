@@ -19,14 +19,13 @@ from pyspark.errors import PySparkException
 from stormkeeper.conf import defaults
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.errors import ConfigError
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import Position
+from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.liveness import Limits
-from stormkeeper.pipeline.offsets import Position
 from stormkeeper.pipeline.rows import of_page, of_server
-from stormkeeper.pipeline.scan import Page, Reading
-from support.heartbeats import bolt, heartbeat, path, spout
+from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.waiting import DEADLINE_SECS, until
 
 LATE, TIMEOUT, TRIGGER = 3, 6, 1
@@ -336,9 +335,9 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
     for number in (1, 2):
         began = time.time()
         there = began + ahead
-        page = Page("x", [Reading(path("t"), heartbeat(), number, 1.0)], there)
-        health = Health(there, None, Position("x", number), 1e6, 1e6, 1)
-        down = Health(began, "gone")
+        page = page_of("x", [change_of(path("t"), heartbeat(), number, 1.0)], there)
+        health = Coverage(there, None, Position("x", number), 1e6, 1e6, 1)
+        down = Coverage(began, "gone")
         raw = [of_page("a:1", page), of_server("a:1", health), of_server("b:1", down)]
         keeper(decode.typed(spark.createDataFrame(pa.Table.from_batches(raw))), number)
         (row,) = tables.SnapshotTables(tmp_path).read(tables.LIVENESS).to_pylist()

@@ -3,10 +3,10 @@ import datetime as dt
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
-from stormkeeper.pipeline.scan import Page, Reading
+from support.heartbeats import change_of, page_of
 
 AT = dt.datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=dt.UTC)
 
@@ -16,7 +16,9 @@ def test_the_arrow_schema_is_the_one_that_spark_expects():
 
 
 def test_a_reading_has_its_age_and_the_time_of_its_receipt():
-    page = Page("x", [Reading("/p", b"d", 7, 1.5), Reading("/q", None, 8, 0.25)], AT.timestamp())
+    page = page_of(
+        "x", [change_of("/p", b"d", 7, 1.5), change_of("/q", None, 8, 0.25)], AT.timestamp()
+    )
     pulse, tombstone = rows.of_page("a:1", page).to_pylist()
     assert pulse == {
         "kind": "pulse",
@@ -34,7 +36,7 @@ def test_a_reading_has_its_age_and_the_time_of_its_receipt():
 
 
 def test_what_a_java_pacemaker_does_not_tell_is_null():
-    page = Page(WITHOUT_REVISIONS, [Reading("/p", b"d")], AT.timestamp())
+    page = page_of(WITHOUT_REVISIONS, [change_of("/p", b"d")], AT.timestamp())
     (row,) = rows.of_page("a:1", page).to_pylist()
     unknown = ("instance", "revision", "age_secs", "received_at")
     assert [row[name] for name in unknown] == [None] * 4
@@ -42,8 +44,8 @@ def test_what_a_java_pacemaker_does_not_tell_is_null():
 
 def test_times_that_no_reader_could_hold_are_the_nearest_they_can():
     ages = [(2**63 - 1) / 1000, -(2**63) / 1000, 0.0]
-    readings = [Reading("/p", b"d", 1, age) for age in ages]
-    table = pa.Table.from_batches([rows.of_page("a:1", Page("x", readings, AT.timestamp()))])
+    readings = [change_of("/p", b"d", 1, age) for age in ages]
+    table = pa.Table.from_batches([rows.of_page("a:1", page_of("x", readings, AT.timestamp()))])
     before, after, present = table["received_at"].to_pylist()
     assert (before.year, after.year, present) == (1970, 2262, AT)
     assert len(table.to_pandas()) == 3
@@ -58,12 +60,12 @@ def test_times_become_a_column_and_are_times_again():
 
 
 def test_an_empty_value_is_a_pulse():
-    (row,) = rows.of_page("a:1", Page("x", [Reading("/p", b"", 1, 0.0)], 0.0)).to_pylist()
+    (row,) = rows.of_page("a:1", page_of("x", [change_of("/p", b"", 1, 0.0)], 0.0)).to_pylist()
     assert (row["kind"], row["details"]) == ("pulse", b"")
 
 
 def test_a_server_has_a_row():
-    health = Health(AT.timestamp(), None, Position("x", 9), 100.0, 50.0, 3)
+    health = Coverage(AT.timestamp(), None, Position("x", 9), 100.0, 50.0, 3)
     (row,) = rows.of_server("a:1", health, reset=True).to_pylist()
     assert (row["kind"], row["server"], row["instance"], row["revision"]) == (
         "server",
@@ -83,7 +85,7 @@ def test_a_server_has_a_row():
 
 
 def test_a_server_that_does_not_answer_has_a_row_too():
-    (row,) = rows.of_server("a:1", Health(AT.timestamp(), "gone")).to_pylist()
+    (row,) = rows.of_server("a:1", Coverage(AT.timestamp(), "gone")).to_pylist()
     assert row["instance"] is None
     assert row["health"]["reachable"] is False
     assert row["health"]["error"] == "gone"

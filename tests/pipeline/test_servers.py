@@ -1,28 +1,30 @@
 import pyarrow as pa
 import pytest
 
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import decode, rows
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.offsets import Position
-from stormkeeper.pipeline.scan import Page, Reading
 from stormkeeper.pipeline.servers import SERVERS, cause, next_servers
+from support.heartbeats import change_of, page_of
 
 POSITION = Position("i", 7)
 
 
 def up(at):
-    return Health(at, None, POSITION, 30.0, 20.0, 3)
+    return Coverage(at, None, POSITION, 30.0, 20.0, 3)
 
 
 def batch(**servers):
     """Return a batch as the pipeline reads it, of these servers and one pulse."""
-    pulse = rows.of_page("b", Page("i", [Reading("/workerbeats/wc-1-17/n-1", b"x", 7, 1.0)], 5.0))
+    pulse = rows.of_page(
+        "b", page_of("i", [change_of("/workerbeats/wc-1-17/n-1", b"x", 7, 1.0)], 5.0)
+    )
     found = [pulse, *(rows.of_server(name, health) for name, health in servers.items())]
     return pa.Table.from_batches(list(decode.decode_batches(iter(found))))
 
 
 def test_every_server_has_a_row_whether_it_answers_or_not():
-    table = next_servers(None, batch(b=Health(11.0, "it hangs"), a=up(10.0)))
+    table = next_servers(None, batch(b=Coverage(11.0, "it hangs"), a=up(10.0)))
     assert table.schema == SERVERS
     a, b = table.to_pylist()
     assert (a["server"], a["reachable"], a["reason"]) == ("a", True, None)
@@ -35,7 +37,7 @@ def test_every_server_has_a_row_whether_it_answers_or_not():
 
 def test_a_server_is_as_it_is_since_that_changed():
     table, since = None, []
-    states = [up(1.0), up(2.0), Health(3.0, "down"), Health(4.0, "refused"), up(5.0)]
+    states = [up(1.0), up(2.0), Coverage(3.0, "down"), Coverage(4.0, "refused"), up(5.0)]
     for health in states:
         table = next_servers(table, batch(a=health))
         (row,) = table.to_pylist()

@@ -4,12 +4,15 @@ import threading
 import pyarrow as pa
 import pytest
 
+from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline.current import LIVENESS
-from stormkeeper.pipeline.health import Health
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.sight import ServerSeen, Sight
 
-UP, DOWN = Health(1.0, None, None, 30.0, 20.0, 3), Health(1.0, "it is gone (1 try in 0.0 s; gone)")
+UP, DOWN = (
+    Coverage(1.0, None, None, 30.0, 20.0, 3),
+    Coverage(1.0, "it is gone (1 try in 0.0 s; gone)"),
+)
 
 
 def servers(**reasons):

@@ -349,6 +349,28 @@ def test_what_a_server_kept_from_a_batch_by_failing_under_it_is_in_the_next(pace
     assert driver.read() == kept
 
 
+def test_a_checkpoint_of_before_goes_on_where_it_ends(pacemaker):
+    """What is in it was written by hand once: it may not change with what writes it now."""
+    send(pacemaker, "read", "again", "new")
+    with PacemakerClient(pacemaker.address) as client:
+        instance = client.server_info().instance
+    there = pacemaker.address
+    reader = PacemakerStreamReader(Options((Address.parse(there, 0),)))
+    start = json.loads(
+        f'{{"tick": ["reader", 41], "{there}": ["{instance}", 2],'
+        f' "before {there}": ["{instance}", 1]}}'
+    )
+    end = reader.latestOffset(start, None)
+    assert end == {
+        "tick": ["reader", 42],
+        there: [instance, 3],
+        f"before {there}": [instance, 2],
+    }
+    (partition,) = reader.partitions(start, end)
+    found = [row["path"] for arrow in reader.read(partition) for row in arrow.to_pylist()]
+    assert found == [path("again"), path("new"), None]
+
+
 def test_a_run_of_available_now_has_what_failed_in_the_one_before_and_ends(pacemaker):
     driver = Driver(pacemaker)
     send(pacemaker, "one")

@@ -5,16 +5,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
+from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import next_liveness
 from stormkeeper.pipeline.decode import decode_batch
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.liveness import Limits
-from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
-from stormkeeper.pipeline.scan import Page, Reading
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS, next_statistics
 from stormkeeper.thrift.writer import Release
-from support.heartbeats import WINDOWS, bolt, heartbeat, path, spout
+from support.heartbeats import WINDOWS, bolt, change_of, heartbeat, page_of, path, spout
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
 
@@ -34,9 +33,9 @@ class Tables:
         readings = []
         for where, details in pulses:
             self._revision += 1
-            readings.append(Reading(where, details, self._revision, 0.0))
-        health = Health(self._now, None, Position("x", self._revision), 1e6, 1e6, 1)
-        return self.read(Page("x", readings, self._now), health)
+            readings.append(change_of(where, details, self._revision, 0.0))
+        health = Coverage(self._now, None, Position("x", self._revision), 1e6, 1e6, 1)
+        return self.read(page_of("x", readings, self._now), health)
 
     def read(self, page, health):
         """Take in a batch as it was read."""
@@ -224,13 +223,13 @@ def test_any_heartbeat_becomes_rows_that_every_reader_can_hold(beats, age_secs):
     tables = Tables()
     for number, details in enumerate(beats):
         now = 1000.0 + number
-        readings = [Reading(path("t"), details, None if age_secs is None else number, age_secs)]
+        readings = [change_of(path("t"), details, None if age_secs is None else number, age_secs)]
         if age_secs is None:
-            page = Page(WITHOUT_REVISIONS, readings, now)
-            health = Health(now, None, Position(WITHOUT_REVISIONS, 0))
+            page = page_of(WITHOUT_REVISIONS, readings, now)
+            health = Coverage(now, None, Position(WITHOUT_REVISIONS, 0))
         else:
-            page = Page("x", readings, now)
-            health = Health(now, None, Position("x", number), 1e6, 1e6, 1)
+            page = page_of("x", readings, now)
+            health = Coverage(now, None, Position("x", number), 1e6, 1e6, 1)
         tables.read(page, health)
     for table in (tables.liveness, tables.statistics):
         table.validate(full=True)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from stormkeeper.heartbeats.following import ChangePage, PathChange, Position
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -77,3 +78,15 @@ def heartbeat(
 
 def _counts(by_stream):  # type: ignore[no-untyped-def]
     return {window: dict(by_stream) for window in WINDOWS}
+
+
+def change_of(where, details, revision=None, age_secs=None):
+    """Return the change of a path as a server tells it; a tombstone without `details`."""
+    size = None if details is None else len(details)
+    return PathChange(where, size, details, revision, age_secs)
+
+
+def page_of(instance, changes, read_at):
+    """Return a page of one instance's changes."""
+    newest = max((one.revision or 0 for one in changes), default=0)
+    return ChangePage(changes, read_at, Position(instance, newest))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, StormkeeperError
+from stormkeeper.heartbeats.coverage import unproven_on
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.pacemaker.client.silence import ALL_ANSWER, missing
 
@@ -55,7 +56,7 @@ def follow(pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float
             all_there = began
             continue
         infos = {} if pool.failures else pool.server_infos()
-        doubtful = doubtful_of(infos, time.monotonic() - all_there, timeout_secs)
+        doubtful = unproven_on(infos, time.monotonic() - all_there, timeout_secs)
         for server, info in doubtful.items():
             if info.instance not in told:
                 told.add(info.instance)
@@ -72,31 +73,6 @@ def follow(pool: PacemakerPool, path: str, *, as_json: bool, timeout_secs: float
 
 def _any_failed(infos: "Mapping[Address, ServerInfo | StormkeeperError | None]") -> bool:
     return any(isinstance(info, StormkeeperError) for info in infos.values())
-
-
-def doubtful_of(
-    infos: "Mapping[Address, ServerInfo | StormkeeperError | None]",
-    since_secs: float,
-    timeout_secs: float,
-) -> "dict[Address, ServerInfo]":
-    """Return the servers on which nothing says that a worker is gone if its pulse is not there.
-
-    Parameters
-    ----------
-    infos
-        What each server says of itself. A Java Pacemaker says nothing, and is believed.
-    since_secs
-        How long ago the pulse was seen: a server that was there already has let it go.
-    timeout_secs
-        After so much service a server has a pulse of every living worker that writes to it.
-    """
-    return {
-        server: info
-        for server, info in infos.items()
-        if not (info is None or isinstance(info, StormkeeperError))
-        and info.uptime_ms < since_secs * 1000
-        and info.horizon_ms < timeout_secs * 1000
-    }
 
 
 def taking_for(server: Address, info: "ServerInfo") -> str:

@@ -245,9 +245,10 @@ def top(once: bool, as_json: bool, interval: float) -> None:
 
 def _tell_who_is_new(pool: "PacemakerPool", timeout_secs: float) -> None:
     """Name the Pacemakers from which not all workers can be expected to be known."""
-    from stormkeeper.cli.following import doubtful_of, taking_for
+    from stormkeeper.cli.following import taking_for
+    from stormkeeper.heartbeats.coverage import unproven_on
 
-    for server, info in doubtful_of(pool.server_infos(), math.inf, timeout_secs).items():
+    for server, info in unproven_on(pool.server_infos(), math.inf, timeout_secs).items():
         click.echo(f"storm: {taking_for(server, info)}: workers may not have beaten yet", err=True)
 
 

@@ -2,15 +2,15 @@
 
 import logging
 import threading
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from stormkeeper import paths
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
+from stormkeeper.heartbeats import following
+from stormkeeper.heartbeats.following import Look, Position
 from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot, Snapshot
 from stormkeeper.pacemaker.client.settings import ClientSettings
-from stormkeeper.pacemaker.wire import Change
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 
@@ -80,20 +80,14 @@ class Watch:
         client = self._settings.client(
             server, name="storm-local", try_timeout=ANSWER_SECS, retries=0
         )
-        instance, after, is_failing = None, 0, False
+        position: Position | None = None
+        is_failing = False
         with client:
             last_looks = 0
             while True:
                 try:
-                    info = client.server_info()
-                    page = client.changes(paths.WORKERBEATS, after, 0, instance)
-                    seen = list(page.changes)
-                    while page.more:
-                        page = client.changes(paths.WORKERBEATS, page.next, 0, page.instance)
-                        seen += page.changes
-                    now = time.monotonic()
-                    stored = page.next - (after if page.instance == instance else 0)
-                    found = pulses(seen, now, stored)
+                    look = following.look(client, position=position)
+                    found = pulses(look)
                 except (PacemakerError, ProtocolError) as error:
                     log.debug("%s does not answer: %s", address, error)
                     with self._lock:
@@ -106,14 +100,14 @@ class Watch:
                     with self._lock:
                         self._ledger.silent(address)
                 else:
-                    is_failing = False
-                    instance, after = page.instance, page.next
+                    # Only now: what was read and not understood is read again.
+                    is_failing, position = False, look.position
                     with self._lock:
                         self._ledger.answered(
                             address,
-                            instance=page.instance,
-                            pulses_received=info.pulses_received if info else 0,
-                            keys=info.keys if info else 0,
+                            instance=look.info.instance,
+                            pulses_received=look.info.pulses_received,
+                            keys=look.info.keys,
                             pulses=found,
                         )
                     if last_looks:
@@ -124,17 +118,18 @@ class Watch:
                 last_looks += self._stop.wait(self._period)
 
 
-def pulses(changes: Sequence[Change], now: float, stored: int) -> list[Pulse]:
-    """Return the heartbeats among `changes` that were read at `now`; others are left out.
+def pulses(look: Look) -> list[Pulse]:
+    """Return the heartbeats that a look brought; what is none is left out.
 
-    A Pacemaker keeps only the newest pulse of a path, but counts each: of `stored` revisions
-    those that `changes` does not show were overwritten between two looks, as a worker's last
-    regular pulse is by its farewell. They are the path's own where it is the only one; of several
-    nobody can tell, and each counts once.
+    A Pacemaker keeps only the newest pulse of a path, but counts each: those that the look does not
+    show were overwritten since the one before, as a worker's last regular pulse is by its farewell.
+    They are the path's own where it is the only one; of several nobody can tell, and each counts
+    once.
     """
-    overwritten = stored - len(changes) if len(changes) == 1 else 0
+    changes = [(page.read_at, change) for page in look.pages for change in page.changes]
+    overwritten = look.revisions - len(changes) if len(changes) == 1 else 0
     found = []
-    for change in changes:
+    for read_at, change in changes:
         where = paths.parse_workerbeat(change.path)
         if change.details is None or where is None:
             continue
@@ -146,7 +141,7 @@ def pulses(changes: Sequence[Change], now: float, stored: int) -> list[Pulse]:
         found.append(
             Pulse(
                 Slot(where.storm_id, where.node, where.port),
-                now - change.age_ms / 1000,
+                read_at - (change.age_secs or 0.0),
                 component_counts(beat),
                 1 + overwritten,
                 bool(beat.completed),

@@ -19,9 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import typed
-from stormkeeper.pipeline.liveness import (
+from stormkeeper.heartbeats.liveness import (
     FORGET_SECS,
     Beat,
     Limits,
@@ -33,6 +31,8 @@ from stormkeeper.pipeline.liveness import (
     Worker,
     step,
 )
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.decode import typed
 
 #: One row per worker: the columns of `liveness.Row`, and the name in its storm id.
 LIVENESS: Final = pa.schema(

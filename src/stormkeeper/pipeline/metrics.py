@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.process_metrics import ProcessMetrics
-from stormkeeper.pipeline.liveness import Status
+from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline.sight import Seen
 
 #: What all names begin with.

@@ -23,23 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
+
 #: ``{server: [instance, revision]}``, the same before, and the tick: what a checkpoint keeps.
 Offset = dict[str, list[str | int]]
 
 TICK: Final = "tick"
 
 _BEFORE: Final = "before "
-
-#: The instance of a server that tells none.
-WITHOUT_REVISIONS: Final = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in the history of one instance of a server."""
-
-    instance: str
-    revision: int
 
 
 @dataclass(frozen=True, slots=True)

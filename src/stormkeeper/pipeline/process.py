@@ -24,10 +24,10 @@ from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
+from stormkeeper.heartbeats import coverage
+from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import checkpoint, current, decode, tables, totals
-from stormkeeper.pipeline.health import look_at_all
-from stormkeeper.pipeline.liveness import Limits
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.servers import next_servers
@@ -101,7 +101,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         with _places(conf), _observed(conf, sight):
             options = Options.parse(_source_options(conf, servers))
             settings = options.settings()
-            sight.looked(look_at_all(options.servers, options.timeout_secs, settings))
+            sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
             _run_session(conf, servers, stop, sight)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing

@@ -7,8 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from stormkeeper.pipeline.health import Health
-from stormkeeper.pipeline.scan import Page
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import ChangePage
 
 PULSE: Final = "pulse"
 TOMBSTONE: Final = "tombstone"
@@ -49,29 +49,30 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def of_page(server: str, page: Page) -> pa.RecordBatch:
-    """Return one row per reading of a page: pulses and tombstones."""
-    readings = page.readings
-    count = len(readings)
-    received_at = (None if r.age_secs is None else page.read_at - r.age_secs for r in readings)
+def of_page(server: str, page: ChangePage) -> pa.RecordBatch:
+    """Return one row per change of a page: pulses and tombstones."""
+    changes = page.changes
+    count = len(changes)
+    ages = [change.age_secs for change in changes]
+    received_at = (None if age is None else page.read_at - age for age in ages)
     columns = {
         "kind": pa.array(
-            [TOMBSTONE if r.details is None else PULSE for r in readings], pa.string()
+            [TOMBSTONE if change.size is None else PULSE for change in changes], pa.string()
         ),
         "server": pa.array([server] * count, pa.string()),
-        "instance": pa.array([page.instance or None] * count, pa.string()),
-        "path": pa.array([r.path for r in readings], pa.string()),
-        "revision": pa.array([r.revision for r in readings], pa.int64()),
-        "age_secs": pa.array([r.age_secs for r in readings], pa.float64()),
+        "instance": pa.array([page.position.instance or None] * count, pa.string()),
+        "path": pa.array([change.path for change in changes], pa.string()),
+        "revision": pa.array([change.revision for change in changes], pa.int64()),
+        "age_secs": pa.array(ages, pa.float64()),
         "received_at": timestamps(received_at),
         "read_at": timestamps([page.read_at] * count),
-        "details": pa.array([r.details for r in readings], pa.binary()),
+        "details": pa.array([change.details for change in changes], pa.binary()),
         "health": pa.nulls(count, _HEALTH),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def of_server(server: str, health: Health, *, reset: bool = False) -> pa.RecordBatch:
+def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:
     """Return the one row that says how a server was."""
     position = health.position
     row = dict.fromkeys(SCHEMA.names) | {

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from stormkeeper.pipeline.health import Health
+from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline.servers import cause
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Sight:
         self._clock = clock
         self._lock = threading.Lock()
 
-    def looked(self, health: Mapping[str, Health]) -> None:
+    def looked(self, health: Mapping[str, Coverage]) -> None:
         """Take in how the servers were before there was a batch."""
         found = {
             name: ServerSeen(one.error, one.horizon_secs, one.keys) for name, one in health.items()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +20,14 @@ from pyspark.sql.types import StructType
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, StormkeeperError
-from stormkeeper.pipeline import offsets, rows, scan
-from stormkeeper.pipeline.health import CLIENT_NAME, Health, look, look_at_all
+from stormkeeper.heartbeats import coverage, following
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import Position
+from stormkeeper.pipeline import offsets, rows
 from stormkeeper.pipeline.offsets import Offset, Span
 from stormkeeper.pipeline.options import Options
+
+_CLIENT_NAME: Final = "spark-pacemaker"
 
 
 class PacemakerDataSource(DataSource):
@@ -126,7 +130,7 @@ class ServerPartition(InputPartition):
 
     server: Address
     span: Span | None
-    health: Health | None
+    health: Coverage | None
 
 
 class PacemakerReader(DataSourceReader):
@@ -142,7 +146,7 @@ class PacemakerReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's pulses, and its row."""
         assert isinstance(partition, ServerPartition)
-        health = look(partition.server, self._options.timeout_secs, self._options.settings())
+        health = _ask(self._options, partition.server)[str(partition.server)]
         span = None
         if health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
@@ -162,11 +166,11 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: Options) -> None:
         self._options = options
         #: The servers when the newest batch was planned, by name.
-        self._health: Mapping[str, Health] = {}
+        self._health: Mapping[str, Coverage] = {}
         #: Where that batch ends.
         self._planned: Offset | None = None
         #: The servers when a query with the trigger AvailableNow started.
-        self._available: Mapping[str, Health] | None = None
+        self._available: Mapping[str, Coverage] | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the offset before everything."""
@@ -174,7 +178,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note where the servers are: nothing that comes later is read."""
-        self._available = self._look()
+        self._available = _ask(self._options)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
         """Return the end of the batch that begins at `start`, asking every server within one wait.
@@ -184,7 +188,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         if self._available is not None and self._planned == start:
             return start
-        self._health = self._look() if self._available is None else self._available
+        self._health = _ask(self._options) if self._available is None else self._available
         self._planned = offsets.advance(
             start, {server: health.position for server, health in self._health.items()}
         )
@@ -205,28 +209,33 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         assert isinstance(partition, ServerPartition)
         return _read(self._options, partition)
 
-    def _look(self) -> Mapping[str, Health]:
-        options = self._options
-        return look_at_all(options.servers, options.timeout_secs, options.settings())
+
+def _ask(options: Options, *servers: Address) -> Mapping[str, Coverage]:
+    return coverage.ask(
+        servers or options.servers, options.timeout_secs, options.settings(), name=_CLIENT_NAME
+    )
 
 
 def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBatch]:
     server, span, health = str(partition.server), partition.span, partition.health
-    settings = options.settings()
     if health is None:
-        health = look(partition.server, options.timeout_secs, settings)
+        health = _ask(options, partition.server)[server]
     reset = span is not None and span.reset
     # Before the `try`: a file that this machine lacks is no fault of the server's.
-    client = settings.client(
-        partition.server, name=CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
+    client = options.settings().client(
+        partition.server, name=_CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
     )
     if health.is_reachable and span is not None and not span.is_empty:
         try:
             with client:
-                for page in scan.pages(client, options.path, span, options.page_size):
-                    reset = reset or page.reset
+                begin = Position(span.instance, span.after)
+                for page in following.pages(
+                    client, options.path, begin, page_size=options.page_size
+                ):
+                    # Only the page that begins anew says so; the ones that follow do not.
+                    reset = reset or page.is_anew
                     health = replace(health, read_at=page.read_at)
                     yield rows.of_page(server, page)
         except StormkeeperError as error:
-            health = Health(time.time(), error=str(error) or type(error).__name__)
+            health = Coverage.failed(error)
     yield rows.of_server(server, health, reset=reset)

@@ -12,8 +12,9 @@ from stormkeeper.errors import (
     StormkeeperError,
     UnsupportedExtensionError,
 )
+from stormkeeper.heartbeats import following
+from stormkeeper.heartbeats.following import Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.paths import WORKERBEATS
 
 
 class Watcher:
@@ -30,8 +31,10 @@ class Watcher:
     def __init__(
         self, clients: Iterable[PacemakerClient], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._readers = [_Reader(client, clock) for client in clients]
-        self._threads = ThreadPoolExecutor(len(self._readers), "storm-heartbeats-top")
+        self._clock = clock
+        #: Where the next look at each server begins.
+        self._positions: dict[PacemakerClient, Position | None] = dict.fromkeys(clients)
+        self._threads = ThreadPoolExecutor(len(self._positions), "storm-heartbeats-top")
 
     def __enter__(self) -> Self:
         return self
@@ -42,26 +45,21 @@ class Watcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for reader in self._readers:
-            reader.client.close()  # whoever waits for an answer ends at once
+        for client in self._positions:
+            client.close()  # whoever waits for an answer ends at once
         self._threads.shutdown()
 
     def look(self) -> list[Look]:
         """Look at all servers; costs the slowest, or the clients' deadline."""
-        return list(self._threads.map(_Reader.look, self._readers))
+        return list(self._threads.map(self._look, self._positions))
 
-
-class _Reader:
-    def __init__(self, client: PacemakerClient, clock: Callable[[], float]) -> None:
-        self.client = client
-        self._clock = clock
-        self._instance: str | None = None
-        self._after = 0
-
-    def look(self) -> Look:
-        server = str(self.client.address)
+    def _look(self, client: PacemakerClient) -> Look:
+        server = str(client.address)
         try:
-            return self._read(server)
+            # Ages and sizes are all that is shown.
+            look = following.look(
+                client, position=self._positions[client], values=False, clock=self._clock
+            )
         except UnsupportedExtensionError:
             problem = "it is not one of ours and tells no changes; its pulses are not shown"
             return Look(server, self._clock(), State.PLAIN, problem)
@@ -69,35 +67,8 @@ class _Reader:
             return Look(server, self._clock(), State.REFUSED, str(error))
         except StormkeeperError as error:
             return Look(server, self._clock(), State.DOWN, str(error))
-
-    def _read(self, server: str) -> Look:
-        instance, after = self._instance, self._after
-        is_anew = instance is None
-        changes: list[Change] = []
-        more = True
-        while more:
-            page = self.client.changes(WORKERBEATS, after, 0, instance)
-            if page.reset or (instance is not None and page.instance != instance):
-                is_anew = True
-                changes.clear()
-            now = self._clock()
-            # The details themselves are let go at once: a page is a megabyte, all may be hundreds.
-            changes.extend(
-                Change(
-                    change.path,
-                    None if change.details is None else len(change.details),
-                    now - change.age_ms / 1000,
-                )
-                for change in page.changes
-            )
-            instance, after, more = page.instance, page.next, page.more
-        info = self.client.server_info()
-        if info is None or info.instance != instance:
-            # Started again between the two: the next look reads it anew.
-            self._instance = None
-            return Look(server, self._clock(), State.DOWN, f"{server} is starting")
-        # Only a look that is complete moves the place: what an error cut off is read again.
-        self._instance, self._after = instance, after
+        self._positions[client] = look.position
+        info = look.info
         told = Told(
             info.instance,
             info.version,
@@ -107,4 +78,9 @@ class _Reader:
             info.pulses_received,
             info.connections,
         )
-        return Look(server, self._clock(), told=told, changes=changes, is_anew=is_anew)
+        changes = [
+            Change(change.path, change.size, page.read_at - (change.age_secs or 0.0))
+            for page in look.pages
+            for change in page.changes
+        ]
+        return Look(server, self._clock(), told=told, changes=changes, is_anew=look.is_anew)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stormkeeper.pipeline.liveness import (
+from stormkeeper.heartbeats.liveness import (
     Beat,
     Limits,
     Server,

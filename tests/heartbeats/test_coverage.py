@@ -1,9 +1,13 @@
+import math
 import time
 
 from stormkeeper.conf import Address
+from stormkeeper.errors import PacemakerUnavailableError
+from stormkeeper.heartbeats import coverage
+from stormkeeper.heartbeats.coverage import unproven_on
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline.health import look, look_at_all
-from stormkeeper.pipeline.offsets import WITHOUT_REVISIONS, Position
+from stormkeeper.thrift.pacemaker import ServerInfo
 from support.heartbeats import heartbeat, path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
 
@@ -11,8 +15,16 @@ from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusin
 PATIENT_SECS = 30.0
 
 
+A, B = Address("a", 1), Address("b", 2)
+
+
 def address_of(text):
     return Address.parse(text, 6699)
+
+
+def look(server, timeout_secs):
+    (found,) = coverage.ask([server], timeout_secs).values()
+    return found
 
 
 def test_a_server_tells_how_it_is(start_pacemaker):
@@ -58,8 +70,38 @@ def test_servers_that_hang_cost_one_wait_together(start_pacemaker):
     for server in servers[:3]:
         server.suspend()
     started = time.monotonic()
-    found = look_at_all([address_of(server.address) for server in servers], 3.0)
+    found = coverage.ask([address_of(server.address) for server in servers], 3.0)
     waited = time.monotonic() - started
     assert [health.is_reachable for health in found.values()] == [False, False, False, True]
     assert list(found) == [server.address for server in servers]
     assert 3.0 <= waited < 3 * 3.0
+
+
+def up_for(uptime_secs, horizon_secs):
+    return ServerInfo(uptime_ms=uptime_secs * 1000, horizon_ms=horizon_secs * 1000)
+
+
+def is_unproven(info, *, since_secs, timeout_secs=30):
+    return bool(unproven_on({A: info}, since_secs, timeout_secs))
+
+
+def test_a_server_that_has_started_since_vouches_after_the_timeout():
+    assert is_unproven(up_for(4, 4), since_secs=5)
+    assert is_unproven(up_for(29, 29), since_secs=60)
+    assert not is_unproven(up_for(30, 30), since_secs=60)
+
+
+def test_a_server_that_was_there_all_the_time_vouches_at_once():
+    assert not is_unproven(up_for(5, 5), since_secs=4)
+    # It was stopped for a while, and has what it had.
+    assert not is_unproven(up_for(500, 1), since_secs=4)
+
+
+def test_a_server_that_was_stopped_since_it_started_begins_anew():
+    assert is_unproven(up_for(50, 1), since_secs=math.inf)
+
+
+def test_only_who_is_in_doubt_is_named():
+    infos = {A: up_for(1, 1), B: up_for(99, 99)}
+    assert list(unproven_on(infos, math.inf, 30)) == [A]
+    assert unproven_on({A: None, B: PacemakerUnavailableError("gone")}, math.inf, 30) == {}

@@ -1,0 +1,205 @@
+"""Following what changes on a Pacemaker: the one follower, for the pipeline and the commands.
+
+A reader remembers its `Position` on each server and asks for what came after it. The answer is
+current state, not a log: each path once, with its newest pulse, or its tombstone where that was
+deleted. The reading goes on to what the server holds at that moment: a worker whose pulse is
+overwritten while pages are read would otherwise be missing from them, and if its beat keeps step
+with the reader, from every reading. So a change may be read twice, but no path that changes is ever
+missing.
+
+A page that `is_anew` begins from nothing: what was read of this server before no longer counts. It
+comes where the server was started again, and where its tombstones do not reach back far enough.
+
+A Java Pacemaker has no revisions. It is read as a whole, with `WITHOUT_REVISIONS` for an instance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.paths import WORKERBEATS
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.pacemaker import ServerInfo
+
+#: The instance of a server that tells none.
+WITHOUT_REVISIONS: Final = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the history of one instance of a server."""
+
+    instance: str
+    revision: int
+
+
+class PathChange(NamedTuple):
+    """The newest pulse of a path on one server, or, without a `size`, its tombstone.
+
+    `size` is in bytes. `details` is the pulse, None where values were not asked for. `revision` and
+    `age_secs` are None from a server that tells none.
+    """
+
+    path: str
+    size: int | None
+    details: bytes | None = None
+    revision: int | None = None
+    age_secs: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """Changes that came in one answer, in the order of their revisions.
+
+    Parameters
+    ----------
+    read_at
+        When the answer was here, in seconds of the reader's clock.
+    position
+        Where to go on.
+    is_anew
+        Whether the changes begin from nothing, though the reader asked for what is new.
+    """
+
+    changes: list[PathChange]
+    read_at: float
+    position: Position
+    is_anew: bool = False
+
+
+def pages(
+    client: PacemakerClient,
+    path: str,
+    position: Position | None = None,
+    *,
+    page_size: int = 0,
+    values: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> Iterator[ChangePage]:
+    """Read what changed at and below a path since a position.
+
+    Parameters
+    ----------
+    client
+        The server's.
+    position
+        Where to begin; None for a server's beginning. With the instance `WITHOUT_REVISIONS` the
+        server is read as a whole, in Storm's own verbs.
+    page_size
+        Changes asked for in one request; 0 leaves it to the server.
+    values
+        Whether pulses are read, or only their ages and sizes.
+    clock
+        Gives `ChangePage.read_at`, in seconds.
+
+    Raises
+    ------
+    PacemakerError, ProtocolError
+        When the server does not answer, refuses, or breaks the protocol.
+    UnsupportedExtensionError
+        When it is a Java Pacemaker, and `position` does not say so.
+    """
+    if position is not None and position.instance == WITHOUT_REVISIONS:
+        yield from _everything(client, path, values, clock)
+        return
+    instance, after = (position.instance, position.revision) if position else (None, 0)
+    more = True
+    while more:  # ends, as a server is read faster than workers can fill it
+        answer = client.changes(path, after, page_size, instance, values=values)
+        is_other = instance is not None and answer.instance != instance
+        if answer.more and not (answer.reset or is_other) and answer.next <= after:
+            raise RemoteProtocolError(
+                f"{client.address} broke the protocol: there are more changes after revision"
+                f" {after}, and they go on at {answer.next}"
+            )
+        yield ChangePage(
+            [
+                PathChange(path, size, details if values else None, revision, age_ms / 1000)
+                for path, details, revision, age_ms, size in answer.changes
+            ],
+            clock(),
+            Position(answer.instance, answer.next),
+            is_anew=(answer.reset and after > 0) or is_other,
+        )
+        instance, after, more = answer.instance, answer.next, answer.more
+
+
+def _everything(
+    client: PacemakerClient, path: str, values: bool, clock: Callable[[], float]
+) -> Iterator[ChangePage]:
+    for pulses in client.walk(path):
+        found = [
+            PathChange(pulse.id, len(pulse.details), pulse.details if values else None)
+            for pulse in pulses
+            if pulse.details is not None
+        ]
+        yield ChangePage(found, clock(), Position(WITHOUT_REVISIONS, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a server of ours brought.
+
+    Parameters
+    ----------
+    pages
+        What changed since the position that was asked for, or all that the server holds.
+    position
+        Where the next look begins, once this one was taken in.
+    is_anew
+        Whether it is all that the server holds: at the first look, and when it began anew.
+    revisions
+        How many pulses and deletions the server counted since then. Those that `pages` does not
+        show were overwritten in between.
+    info
+        What the server says of itself, after the pages were read.
+    """
+
+    pages: list[ChangePage]
+    position: Position
+    is_anew: bool
+    revisions: int
+    info: ServerInfo
+
+
+def look(
+    client: PacemakerClient,
+    path: str = WORKERBEATS,
+    position: Position | None = None,
+    *,
+    values: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Look:
+    """Read all that changed at and below a path since a position, and what the server is.
+
+    The arguments are those of `pages`; None for a server's beginning, as at the first look.
+
+    Raises
+    ------
+    PacemakerUnavailableError
+        When the server does not answer, or was started again during the look.
+    UnsupportedExtensionError
+        When it is a Java Pacemaker.
+    PacemakerError, ProtocolError
+        When it refuses, or breaks the protocol.
+    """
+    found: list[ChangePage] = []
+    is_anew = position is None
+    for page in pages(client, path, position, values=values, clock=clock):
+        if page.is_anew:
+            is_anew = True
+            found.clear()
+        found.append(page)
+    now = found[-1].position
+    info = client.server_info()
+    if info is None or info.instance != now.instance:
+        raise PacemakerUnavailableError(f"{client.address} is starting")
+    same = position is not None and position.instance == now.instance
+    counted_from = position.revision if position is not None and same else 0
+    return Look(found, now, is_anew, now.revision - counted_from, info)

@@ -1,0 +1,1 @@
+from support.pacemaker import pacemaker, start_pacemaker  # noqa: F401

@@ -1,0 +1,198 @@
+import pytest
+
+from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position, look, pages
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import RESERVED_PATH, Changes, Message, MessageType, Pulse
+from stormkeeper.thrift.compression import Compression
+from stormkeeper.thrift.pacemaker import ServerInfo
+from stormkeeper.thrift.serialization import serialize
+from support.heartbeats import path
+from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, answered
+
+
+def read(client, position, page_size=0, root="/workerbeats", **options):
+    return list(pages(client, root, position, page_size=page_size, **options))
+
+
+def after(client, revision=0):
+    return Position(client.server_info().instance, revision)
+
+
+def paths(pages):
+    return [change.path for page in pages for change in page.changes]
+
+
+def test_all_pages_of_what_is_new_are_read_in_order(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        for number in range(10):
+            client.send_pulse(path(f"t-{number}"), b"%d" % number)
+        found = read(client, after(client), page_size=3)
+        assert len(found) == 4
+        assert paths(found) == [path(f"t-{number}") for number in range(10)]
+        changes = [change for page in found for change in page.changes]
+        assert [change.details for change in changes] == [b"%d" % n for n in range(10)]
+        assert [change.revision for change in changes] == list(range(1, 11))
+        assert all(0 <= change.age_secs < 60 for change in changes)
+        assert not any(page.is_anew for page in found)
+        assert paths(read(client, after(client, 7))) == [path(f"t-{n}") for n in (7, 8, 9)]
+
+
+def test_a_value_is_read_once_and_a_deleted_one_as_a_tombstone(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("a"), b"1")
+        client.send_pulse(path("b"), b"2")
+        client.send_pulse(path("a"), b"3")
+        client.delete_path("/workerbeats/b")
+        client.send_pulse("/elsewhere/c", b"4")
+        (page,) = read(client, after(client))
+        found = [(change.path, change.details) for change in page.changes]
+        assert found == [(path("a"), b"3"), (path("b"), None)]
+
+
+def test_what_comes_after_the_planning_is_read_too(pacemaker):
+    """Or a worker that beats in step with the triggers would never be seen."""
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("a"), b"1")
+        planned = after(client)
+        client.send_pulse(path("a"), b"2")
+        (page,) = read(client, planned)
+        assert [change.details for change in page.changes] == [b"2"]
+
+
+def test_a_server_restarted_since_the_planning_is_read_from_its_beginning(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        for number in range(5):
+            client.send_pulse(path(f"t-{number}"), b"old")
+        planned = after(client, 4)
+    pacemaker.restart()
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("new"), b"1")
+        found = read(client, planned)
+        assert paths(found) == [path("new")]
+        assert found[-1].is_anew
+        assert found[-1].position.instance == client.server_info().instance
+        assert found[-1].position.instance != planned.instance
+
+
+def test_ages_and_sizes_come_without_values(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("a"), b"four")
+        client.send_pulse(path("b"), b"")
+        client.delete_path("/workerbeats/b")
+        (page,) = read(client, None, values=False)
+    assert [(c.path, c.size, c.details) for c in page.changes] == [
+        (path("a"), 4, None),
+        (path("b"), None, None),
+    ]
+    assert all(0 <= change.age_secs < 60 for change in page.changes)
+
+
+def test_a_look_has_what_is_new_since_the_one_that_was_taken_in(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("a"), b"1")
+        first = look(client)
+        assert (paths(first.pages), first.is_anew, first.revisions) == ([path("a")], True, 1)
+        for number in range(3):
+            client.send_pulse(path("b"), b"%d" % number)
+        for _ in range(2):  # the first of them may have been lost by the reader
+            second = look(client, position=first.position)
+            assert (paths(second.pages), second.is_anew, second.revisions) == (
+                [path("b")],
+                False,
+                3,
+            )
+            assert second.info.keys == 2
+        third = look(client, position=second.position)
+        assert (paths(third.pages), third.is_anew, third.revisions) == ([], False, 0)
+
+
+def test_a_look_at_a_server_that_was_started_again_begins_anew(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("a"), b"1")
+        client.send_pulse(path("b"), b"1")
+        before = look(client).position
+    pacemaker.restart()
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path("new"), b"1")
+        found = look(client, position=before)
+    assert (paths(found.pages), found.is_anew, found.revisions) == ([path("new")], True, 1)
+
+
+def test_a_server_whose_pages_go_round_in_a_circle_breaks_the_protocol():
+    def circling(connection):
+        while True:
+            request = connection.request()
+            if request.type == MessageType.CHANGES:
+                kind, answer = MessageType.CHANGES_RESPONSE, {"changes": page}
+            else:
+                kind, answer = MessageType.GET_PULSE_RESPONSE, {"pulse": told}
+            connection.answer(Message(kind, request.message_id, **answer))
+
+    page = Changes("x", 9, [], more=True, reset=False, next=0)
+    info = ServerInfo("x", 0, 0, ["changes"], "1", 9, 0, 0, 0)
+    told = Pulse(RESERVED_PATH, serialize(info, Compression.PLAIN))
+    with (
+        ScriptedPacemaker(circling) as server,
+        PacemakerClient(server.address, retries=0) as client,
+        pytest.raises(RemoteProtocolError, match="more changes after revision 0"),
+    ):
+        read(client, None)
+
+
+def test_a_java_pacemaker_has_no_changes_to_look_at():
+    with (
+        ScriptedPacemaker(JavaPacemaker()) as server,
+        PacemakerClient(server.address) as client,
+        pytest.raises(UnsupportedExtensionError),
+    ):
+        look(client)
+
+
+def test_a_java_pacemaker_is_walked():
+    java = JavaPacemaker()
+    java.store = {
+        path("wc-1-17", "a", 1): b"1",
+        path("wc-1-17", "b", 2): b"2",
+        path("wc-1-1700000000", "a", 3): b"3",
+        "/elsewhere/x": b"4",
+    }
+    java_position = Position(WITHOUT_REVISIONS, 0)
+    with ScriptedPacemaker(java) as server, PacemakerClient(server.address) as client:
+        found = [change for page in read(client, java_position) for change in page.changes]
+        assert {r.path: r.details for r in found} == {
+            key: value for key, value in java.store.items() if key.startswith("/workerbeats")
+        }
+        assert all(r.revision is None and r.age_secs is None for r in found)
+        everything = read(client, java_position, root="/")
+        assert sorted(paths(everything)) == sorted(java.store)
+        leaf = read(client, java_position, root=path("wc-1-17", "a", 1))
+        assert paths(leaf) == [path("wc-1-17", "a", 1)]
+
+
+def test_many_pulses_of_a_java_pacemaker_come_in_several_pages():
+    java = JavaPacemaker()
+    java.store = {path(f"t-{n % 3}", f"n{n}"): b"%d" % n for n in range(950)}
+    with ScriptedPacemaker(java) as server, PacemakerClient(server.address) as client:
+        found = read(client, Position(WITHOUT_REVISIONS, 0))
+    assert len(found) == 10, "a hundred at most in each"
+    assert {r.path: r.details for page in found for r in page.changes} == java.store
+
+
+def test_names_that_a_java_pacemaker_lists_by_mistake_lead_nowhere():
+    """It matches paths as texts: /wc-1-17 seems to have the child 00000000 of /wc-1-1700000000."""
+
+    class Java(JavaPacemaker):
+        def __call__(self, connection):
+            while True:
+                request = connection.request()
+                answer = answered(self.store, request)
+                if request.path == "/workerbeats/wc-1-17" and answer.nodes is not None:
+                    answer.nodes = sorted([*answer.nodes, "00000000", ""])
+                connection.answer(answer)
+
+    java = Java()
+    java.store = {path("wc-1-17", "a", 1): b"1", path("wc-1-1700000000", "b", 2): b"2"}
+    with ScriptedPacemaker(java) as server, PacemakerClient(server.address) as client:
+        found = read(client, Position(WITHOUT_REVISIONS, 0))
+    assert sorted(paths(found)) == sorted(java.store)
