@@ -60,8 +60,18 @@ class Coverage:
         return cls(time.time(), error=str(error) or type(error).__name__)
 
     @classmethod
-    def of(cls, answer: ServerInfo | StormkeeperError | None) -> Coverage:
-        """Return what follows from a server's answer, now; None is a Java Pacemaker's."""
+    def of(
+        cls, answer: ServerInfo | StormkeeperError | None, *, seconds_ago: float = 0.0
+    ) -> Coverage:
+        """Return what follows from a server's answer, which was received now.
+
+        Parameters
+        ----------
+        answer
+            What it told of itself; None from a Java Pacemaker; or why it could not be read.
+        seconds_ago
+            When reading its heartbeats began: what came since then may be missing in them.
+        """
         if isinstance(answer, StormkeeperError):
             return cls.failed(answer)
         if answer is None or "changes" not in answer.extensions:
@@ -70,7 +80,7 @@ class Coverage:
             time.time(),
             position=Position(answer.instance, answer.revision),
             uptime_secs=answer.uptime_ms / 1000,
-            horizon_secs=answer.horizon_ms / 1000,
+            horizon_secs=max(0.0, answer.horizon_ms / 1000 - seconds_ago),
             keys=answer.keys,
         )
 

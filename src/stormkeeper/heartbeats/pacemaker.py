@@ -1,0 +1,102 @@
+"""Heartbeats in Pacemakers.
+
+A heartbeat goes to one of them. What is read is asked of all at once, and the newest copy counts
+(`stormkeeper.pacemaker.client.readings`). A removal goes to all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from stormkeeper import paths
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
+from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
+from stormkeeper.paths import WORKERBEATS
+
+if TYPE_CHECKING:
+    from stormkeeper.conf import Conf
+
+
+class PacemakerHeartbeats:
+    """A `HeartbeatReader` and a `HeartbeatSender`. Safe for many threads.
+
+    Parameters
+    ----------
+    pool
+        The Pacemakers; closed with this.
+    """
+
+    def __init__(self, pool: PacemakerPool) -> None:
+        self._pool = pool
+
+    def beat(self, path: str, value: bytes) -> None:
+        """See `HeartbeatSender.beat`."""
+        self._pool.send_pulse(paths.check(path), value)
+
+    def read(self, path: str) -> Heartbeat | None:
+        """See `HeartbeatReader.read`."""
+        found = self._pool.reading(paths.check(path))
+        if found is None:
+            return None
+        return Heartbeat(
+            str(found.server), found.age_secs, found.size, found.revision, found.details
+        )
+
+    def read_all(self, path: str = WORKERBEATS, *, values: bool = False) -> Heartbeats:
+        """See `HeartbeatReader.read_all`."""
+        began = time.monotonic()
+        found = self._pool.read(paths.check(path), values=values)
+        took = time.monotonic() - began
+        names = {server: str(server) for server in found.servers}
+        return Heartbeats(
+            {
+                path: Heartbeat(names[server], age, size, revision, details if values else None)
+                for path, (details, age, server, size, revision) in found.by_path.items()
+            },
+            {
+                names[server]: Coverage.of(answer, seconds_ago=took)
+                for server, answer in found.servers.items()
+            },
+        )
+
+    def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
+        """See `HeartbeatReader.read_each`; one request for the topology, not one for each."""
+        if not paths:
+            return {}
+        (above,) = {path.rpartition("/")[0] for path in paths}
+        found = self.read_all(above, values=True).by_path
+        return {path: found[path] for path in paths if path in found}
+
+    def names(self, path: str = WORKERBEATS) -> list[str]:
+        """See `HeartbeatReader.names`."""
+        return self._pool.children(paths.check(path))
+
+    def remove(self, path: str) -> None:
+        """See `HeartbeatReader.remove`; a server that does not answer now does so when it does."""
+        self._pool.delete_path(paths.check(path))
+
+    def close(self) -> None:
+        """See `HeartbeatReader.close`."""
+        self._pool.close()
+
+
+def sender(conf: Conf) -> PacemakerHeartbeats:
+    """Return the sender that the configuration describes; nothing is connected yet.
+
+    It authenticates only where ``pacemaker.auth.writes`` is true, and may not read where a
+    Pacemaker wants readers to authenticate.
+
+    Raises
+    ------
+    ConfigError
+        No Pacemaker is configured, or a file that authentication or TLS needs is missing or wrong.
+    """
+    return PacemakerHeartbeats(connect(conf, role="writer"))
+
+
+def reader(conf: Conf) -> PacemakerHeartbeats:
+    """Return the reader that the configuration describes; else as `sender`."""
+    return PacemakerHeartbeats(connect(conf))
