@@ -226,6 +226,7 @@ class TestCallbacks:
 
 class TestSessions:
     def test_a_new_session_is_connected(self, state):
+        assert state.session_timeout_secs > 0
         assert state.connection is ConnectionState.CONNECTED
 
     def test_a_lost_session_is_told_and_followed_by_a_new_one(self, store, state):

@@ -24,6 +24,10 @@ from stormkeeper.conf import Address
 from support.waiting import DEADLINE_SECS
 
 PING, AUTH, CLOSE, SASL = 11, 100, -11, 102
+CREATE, MULTI = 1, 14
+
+#: Before each operation of a transaction, each of its answers, and the end of both.
+_OPERATION = struct.Struct("!iBi")
 
 _STAT = struct.pack("!qqqqiiiqiiq", 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1)
 
@@ -43,6 +47,13 @@ class Asked(NamedTuple):
     @property
     def token(self) -> bytes:
         return self.body[4:]
+
+    def alone(self) -> "Asked":
+        """Return the first operation of a transaction; what is none, as it is."""
+        if self.type != MULTI:
+            return self
+        kind, _, _ = _OPERATION.unpack_from(self.body)
+        return self._replace(type=kind, body=self.body[_OPERATION.size :])
 
 
 class ScriptedPeer:
@@ -103,6 +114,14 @@ class ScriptedPeer:
         """Return the answer to a read: the path is the value."""
         body = b"" if asked.type == CLOSE else _buffer(asked.path.encode()) + _STAT
         return cls.answer(asked, body)
+
+    @classmethod
+    def results(cls, asked: Asked, *codes: int, made: str = "") -> bytes:
+        """Return the answer to a transaction: a code for each operation, or that `made` was."""
+        parts = [_OPERATION.pack(-1, 0, code) + struct.pack("!i", code) for code in codes]
+        if made:
+            parts.append(_OPERATION.pack(CREATE, 0, 0) + _buffer(made.encode()))
+        return cls.answer(asked, b"".join(parts) + _OPERATION.pack(-1, 1, -1))
 
     @classmethod
     def token(cls, asked: Asked, token: bytes | None) -> bytes:

@@ -1,6 +1,6 @@
-"""Reads as kazoo's requests, what is answered to them, and times for who makes them."""
+"""Reads as requests, what is answered to them, and times for who makes them."""
 
-from kazoo.protocol.serialization import GetData
+from stormkeeper.state.zookeeper import requests
 
 #: No ping comes before any call's time is up, and so none wakes up what should have been awake.
 TIMES = {"session_timeout_secs": 120.0, "call_timeout_secs": 20.0, "retry_interval_secs": 0.05}
@@ -11,7 +11,7 @@ def paths(count):
 
 
 def reads(nodes):
-    return [GetData(node, None) for node in nodes]
+    return list(map(requests.get, nodes))
 
 
 def values(answers):

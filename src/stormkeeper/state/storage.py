@@ -191,6 +191,14 @@ class StateReader(HeartbeatReader, Protocol):
         ...
 
     @property
+    def session_timeout_secs(self) -> float | None:
+        """How long the store keeps the newest session without hearing of this process, in seconds.
+
+        It may be another time than was asked for. None before the first session.
+        """
+        ...
+
+    @property
     def recovery_defects(self) -> int:
         """How often putting back what a session had failed of a defect, and was tried again."""
         ...

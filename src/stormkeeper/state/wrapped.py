@@ -36,6 +36,11 @@ class WrappedReader:
         return self._wrapped.session_id
 
     @property
+    def session_timeout_secs(self) -> float | None:
+        """See `StateReader.session_timeout_secs`."""
+        return self._wrapped.session_timeout_secs
+
+    @property
     def recovery_defects(self) -> int:
         """See `StateReader.recovery_defects`."""
         return self._wrapped.recovery_defects

@@ -3,12 +3,12 @@
 import threading
 
 import pytest
-from kazoo.protocol.serialization import GetData
 
 from stormkeeper.errors import StateAuthenticationError, StateUnavailableError
 from stormkeeper.sasl.credentials import UserPassword
 from stormkeeper.sasl.digest_md5 import DigestClient, DigestServer
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.security import Security
 from stormkeeper.state.zookeeper.settings import Settings
@@ -71,7 +71,7 @@ class TestAuthentication:
             )
             connection.start()
             deadline = connection.deadline()
-            assert connection.call("read", "/a", GetData("/a", None), deadline)[0] == b"/a"
+            assert connection.call(requests.get("/a"), deadline)[0] == b"/a"
             assert states == [LOST, CONNECTED]
             assert [asked.type for asked in server.peers[0].asked] == [SASL, SASL, 4]
             connection.close()
@@ -185,8 +185,8 @@ class TestAuthentication:
             until(lambda: connection._refused is not None)
             until(lambda: not connection._handler.loop.is_alive())
             with pytest.raises(StateUnavailableError, match="does not take this client"):
-                connection.gather("read", reads(["/a"]), connection.deadline())
+                connection.gather(reads(["/a"]), connection.deadline())
             until(lambda: connection.dead)
             connection.restart()
             until(lambda: connection.state is CONNECTED)
-            assert values(connection.gather("read", reads(["/a"]), connection.deadline())) == ["/a"]
+            assert values(connection.gather(reads(["/a"]), connection.deadline())) == ["/a"]

@@ -8,11 +8,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kazoo.protocol.serialization import CheckVersion, Delete, GetData, SetData, Transaction
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import OutcomeUnknownError, StateUnavailableError
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.transactions import Check, Create
+from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import WINDOW, Connection
 from stormkeeper.state.zookeeper.security import Security
 from support.certificates import certificates
@@ -23,6 +24,17 @@ from support.waiting import DEADLINE_SECS, until
 from support.zookeeper_requests import paths, reads, values
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
+
+
+def nobody_else(_node):
+    """Who may use a node that is made: everyone."""
+
+
+def nothing_will_be_sent(connection):
+    """Whether all that kazoo has queued was withdrawn, but the first if it is being sent."""
+    first, *others = [call for _, call in list(connection._client._queue)] or [None]
+    is_sent = first is None or first._decision.locked()
+    return is_sent and all(call._is_withdrawn for call in others)
 
 
 class TestManyRequests:
@@ -46,7 +58,7 @@ class TestManyRequests:
             connection = connection_to(server.address)
             client = connection._client
             nodes = paths(2 * WINDOW)
-            assert values(connection.gather("read", reads(nodes), connection.deadline())) == nodes
+            assert values(connection.gather(reads(nodes), connection.deadline())) == nodes
             assert max(handed_over) <= WINDOW
 
     def test_what_is_not_answered_ends_at_the_deadline(self, connection_to):
@@ -59,7 +71,7 @@ class TestManyRequests:
             connection = connection_to(server.address)
             limit_calls(connection, 2.0)
             with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
-                connection.gather("read", reads(paths(10)), connection.deadline())
+                connection.gather(reads(paths(10)), connection.deadline())
 
     def test_what_was_never_sent_is_not_unknown(self, connection_to):
         def short(peer):
@@ -73,9 +85,9 @@ class TestManyRequests:
             connection = connection_to(server.address)
             limit_calls(connection, 2.0)
             with pytest.raises(OutcomeUnknownError):
-                connection.gather("read", reads(["/a"]), connection.deadline())
+                connection.gather(reads(["/a"]), connection.deadline())
             with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
-                connection.gather("read", reads(["/a"]), connection.deadline())
+                connection.gather(reads(["/a"]), connection.deadline())
             assert not isinstance(failure.value, OutcomeUnknownError)
 
 
@@ -85,12 +97,13 @@ class TestWhatWasNotSentInTime:
     @pytest.mark.parametrize(
         "ask",
         [
-            lambda c, end: c.call("write", "/late", SetData("/late", b"", -1), end),
-            lambda c, end: c.call("read", "/late", GetData("/late", None), end),
-            lambda c, end: c.call("commit", "/late", Transaction([CheckVersion("/late", 0)]), end),
-            lambda c, end: c.gather("delete", [Delete("/late", -1)] * 3, end),
+            lambda c, end: c.call(requests.set_data("/late", b""), end),
+            lambda c, end: c.call(requests.get("/late"), end),
+            lambda c, end: c.call(requests.transaction([Check("/late", 0)], nobody_else), end),
+            lambda c, end: c.call(requests.create(Create("/late", b""), nobody_else), end),
+            lambda c, end: c.gather([requests.delete("/late")] * 3, end),
         ],
-        ids=["write", "read", "transaction", "many"],
+        ids=["write", "read", "transaction", "create", "many"],
     )
     def test_behind_the_last_connection(self, connection_to, ask):
         """The connection is lost between the look at it and what follows."""
@@ -113,10 +126,10 @@ class TestWhatWasNotSentInTime:
             with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
                 ask(connection, time.monotonic() + 1.5)
             assert not isinstance(failure.value, OutcomeUnknownError)
-            assert not connection._client._queue
+            assert nothing_will_be_sent(connection)
             go_on.set()
             deadline = connection.deadline()
-            assert connection.call("read", "/a", GetData("/a", None), deadline)[0] == b"/a"
+            assert connection.call(requests.get("/a"), deadline)[0] == b"/a"
             assert [asked.path for asked in server.peers[1].asked] == ["/a"]
 
     def test_it_is_sent_in_the_next_connection_if_that_comes_in_time(self, connection_to):
@@ -130,7 +143,7 @@ class TestWhatWasNotSentInTime:
             connection = connection_to(server.address)
             await_connection = connection._await_connection
             connection._await_connection = look_and_lose
-            connection.call("write", "/a", SetData("/a", b"", -1), connection.deadline())
+            connection.call(requests.set_data("/a", b""), connection.deadline())
             assert [[asked.path for asked in peer.asked] for peer in server.peers] == [[], ["/a"]]
 
     def test_behind_what_the_server_does_not_read(self, connection_to):
@@ -143,8 +156,8 @@ class TestWhatWasNotSentInTime:
             peer.serve()
 
         def fill():
-            requests = [SetData(f"/full/{number}", bytes(1_000_000), -1) for number in range(40)]
-            connection.gather("write", requests, connection.deadline())
+            large = [requests.set_data(f"/full/{number}", bytes(1_000_000)) for number in range(40)]
+            connection.gather(large, connection.deadline())
 
         with ScriptedZooKeeper(busy) as server, ThreadPoolExecutor(1) as pool:
             connection = connection_to(server.address)
@@ -152,17 +165,17 @@ class TestWhatWasNotSentInTime:
             client = connection._client
             filling = pool.submit(fill)
             until(lambda: client._pending and client._queue)
-            for request in (SetData("/late", b"", -1), GetData("/late", None)):
+            for request in (requests.set_data("/late", b""), requests.get("/late")):
                 with pytest.raises(StateUnavailableError, match="could be asked") as failure:
-                    connection.call("use", "/late", request, time.monotonic() + 0.1)
+                    connection.call(request, time.monotonic() + 0.1)
                 assert not isinstance(failure.value, OutcomeUnknownError)
             # Of many, a part may have been sent.
             with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
                 filling.result(DEADLINE_SECS)
-            assert not client._queue
+            assert nothing_will_be_sent(connection)
             go_on.set()
             deadline = time.monotonic() + DEADLINE_SECS
-            assert connection.call("read", "/a", GetData("/a", None), deadline)[0] == b"/a"
+            assert connection.call(requests.get("/a"), deadline)[0] == b"/a"
             (peer,) = server.peers
             assert peer.asked[-1].path == "/a"
             assert 0 < len(peer.asked) - 1 < 40
@@ -180,10 +193,11 @@ class TestWhatWasNotSentInTime:
 
         with ScriptedZooKeeper(throttle) as server:
             connection = connection_to(server.address)
-            requests = [SetData(f"/{number}", bytes(1_000_000), -1) for number in range(40)]
+            limit_calls(connection, 2.0)
+            large = [requests.set_data(f"/{number}", bytes(1_000_000)) for number in range(40)]
             with pytest.raises(OutcomeUnknownError, match="ThrottledOpError"):
-                connection.gather("write", requests, connection.deadline())
-            assert not connection._client._queue
+                connection.gather(large, connection.deadline())
+            assert nothing_will_be_sent(connection)
             go_on.set()
 
 
@@ -191,8 +205,8 @@ class TestWhatWasNotSentInTime:
 def test_nothing_is_sent_after_the_deadline(connection_to, count):
     def ask(deadline):
         if count == 1:
-            return [connection.call("read", "/0", GetData("/0", None), deadline)]
-        return connection.gather("read", reads(paths(count)), deadline)
+            return [connection.call(requests.get("/0"), deadline)]
+        return connection.gather(reads(paths(count)), deadline)
 
     with ScriptedZooKeeper(ScriptedPeer.serve) as server:
         connection = connection_to(server.address)
@@ -223,7 +237,7 @@ def test_a_connection_that_was_made_and_is_lost_again_was_made(connection_to, mo
     with ScriptedZooKeeper(ScriptedPeer.serve) as server:
         connection = connection_to(server.address)
         assert lost.is_set()
-        assert connection.call("read", "/a", GetData("/a", None), connection.deadline())
+        assert connection.call(requests.get("/a"), connection.deadline())
 
 
 def test_a_server_that_forgets_who_it_let_in_leaves_time_for_another_attempt(
@@ -235,12 +249,19 @@ def test_a_server_that_forgets_who_it_let_in_leaves_time_for_another_attempt(
 
     with ScriptedZooKeeper(ScriptedPeer.serve, forget, ScriptedPeer.serve) as server:
         connection = connection_to(server.address, session_timeout_secs=6.0)
-        wire, waits = connection._wire, []
-        submit = wire._submit
-        wire._submit = lambda request, secs, xid: (waits.append(secs), submit(request, secs, xid))
+        handler, waits = connection._handler, []
+        select = handler.select
+
+        def waiting(reading, *others):
+            if handler.longest_wait_secs is not None:
+                waits.append(handler.longest_wait_secs)
+            return select(reading, *others)
+
+        handler.select = waiting
         server.peers[0].hang_up()
         until(lambda: len(server.peers) == 3 and connection.state is CONNECTED)
-        assert waits == [3.0, 3.0]
+        assert set(waits) == {3.0}
+        assert handler.longest_wait_secs is None
 
 
 def test_who_was_refused_does_not_try_again_at_once(connection_to):

@@ -1,5 +1,7 @@
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kazoo.handlers.utils import selector_select
@@ -8,6 +10,7 @@ from stormkeeper.conf import Address
 from stormkeeper.state.zookeeper.handler import Handler
 from stormkeeper.state.zookeeper.settings import Settings
 from support.pacemaker import nobody
+from support.waiting import DEADLINE_SECS
 
 
 @pytest.fixture
@@ -60,3 +63,74 @@ def test_a_connection_that_is_refused_leaves_no_socket(handler):
     absent = nobody()
     with pytest.raises(ConnectionRefusedError):
         handler.create_connection((absent.host, absent.port), "localhost", 5.0)
+
+
+class TestCall:
+    """A request is sent or withdrawn, and never both."""
+
+    def test_what_is_claimed_cannot_be_withdrawn(self, handler):
+        call = handler.async_result()
+        assert call.claim()
+        assert not call.withdraw()
+        assert not call.claim()
+
+    def test_what_is_withdrawn_cannot_be_claimed(self, handler):
+        call = handler.async_result()
+        assert call.withdraw()
+        assert call.withdraw()
+        assert not call.claim()
+
+    def test_whoever_is_first_decides(self, handler):
+        calls = [handler.async_result() for _ in range(2000)]
+        with ThreadPoolExecutor(2) as pool:
+            claimed = pool.submit(lambda: [call.claim() for call in calls])
+            withdrawn = pool.submit(lambda: [call.withdraw() for call in reversed(calls)])
+            pairs = zip(claimed.result(), reversed(withdrawn.result()), strict=True)
+            assert all(is_claimed is not is_withdrawn for is_claimed, is_withdrawn in pairs)
+
+    def test_its_answer_is_waited_for_until_the_deadline(self, handler):
+        call = handler.async_result()
+        assert not call.is_answered_by(time.monotonic() + 0.01)
+        answering = threading.Timer(0.02, call.set, [b"x"])
+        answering.start()
+        assert call.is_answered_by(time.monotonic() + DEADLINE_SECS)
+        answering.join()
+        assert call.value == b"x"
+        assert handler.answers == 1
+
+
+class TestWakeUps:
+    def test_there_is_something_to_read_for_each_byte(self, handler):
+        reading, writing = handler.create_socket_pair()
+        for count in (1, 3):
+            for _ in range(count):
+                assert writing.send(b"\0") == 1
+            for _ in range(count):
+                assert handler.select([reading], [], [], 0)[0] == [reading]
+                reading.recv(1)
+            assert handler.select([reading], [], [], 0)[0] == []
+        with pytest.raises(BlockingIOError):
+            reading.recv(1)
+        reading.close()
+
+    def test_it_has_room_for_any_number(self, handler):
+        reading, writing = handler.create_socket_pair()
+        for _ in range(100_000):
+            writing.send(b"\0")
+        for _ in range(100_000):
+            reading.recv(1)
+        assert handler.select([reading], [], [], 0)[0] == []
+        reading.close()
+
+    def test_a_closed_one_says_so(self, handler):
+        reading, writing = handler.create_socket_pair()
+        writing.send(b"\0")
+        reading.close()
+        writing.close()
+        with pytest.raises(OSError, match="was closed"):
+            writing.send(b"\0")
+
+
+def test_a_wait_can_be_made_shorter(handler, pairs):
+    handler.longest_wait_secs = 0.01
+    assert handler.select(pairs[1:2], [], [], 3600.0) == ([], [], [])

@@ -1,4 +1,4 @@
-"""What of kazoo is overridden and relied on, and what it must therefore look like."""
+"""What of kazoo's own is overridden and relied on, and what it must therefore look like."""
 
 import inspect
 import tomllib
@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import ConnectionHandler
-from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
 
-from stormkeeper.state.zookeeper.wire import Wire
+from stormkeeper.conf import Address
+from stormkeeper.state.transactions import Check, Create
+from stormkeeper.state.zookeeper import requests
+from stormkeeper.state.zookeeper.handler import Call, Handler
+from stormkeeper.state.zookeeper.overrides import ServerConnection
+from stormkeeper.state.zookeeper.settings import Settings
 
 
 def names_in(function):
@@ -24,154 +30,152 @@ def names_in(function):
     return names
 
 
+def source(name):
+    return inspect.getsource(getattr(ConnectionHandler, name))
+
+
+OVERRIDDEN = {
+    "_send_request": ["self", "read_timeout", "connect_timeout"],
+    "_connect": ["self", "host", "hostip", "port"],
+    "_connect_attempt": ["self", "host", "hostip", "port", "retry"],
+    "_authenticate_with_sasl": ["self", "host", "timeout"],
+    "_expand_client_hosts": ["self"],
+}
+
+
+@pytest.fixture
+def client():
+    return KazooClient(handler=Handler(Settings(servers=(Address("127.0.0.1", 1),))))
+
+
 class TestKazooHasTheShapeThatIsKnown:
     """If one of these fails, kazoo has changed: read its new source before this is changed."""
 
-    @pytest.mark.parametrize(
-        ("name", "parameters"),
-        [
-            ("_send_request", ["self", "read_timeout", "connect_timeout"]),
-            ("_read_socket", ["self", "read_timeout"]),
-            ("_read_header", ["self", "timeout"]),
-            ("_read_response", ["self", "header", "buffer", "offset"]),
-            ("_read", ["self", "length", "timeout"]),
-            ("_connect", ["self", "host", "hostip", "port"]),
-            ("_invoke", ["self", "timeout", "request", "xid"]),
-            ("_submit", ["self", "request", "timeout", "xid"]),
-            ("_expand_client_hosts", ["self"]),
-            ("_connect_loop", ["self", "retry"]),
-            ("_authenticate_with_sasl", ["self", "host", "timeout"]),
-        ],
-    )
-    def test_what_is_overridden(self, name, parameters):
+    @pytest.mark.parametrize("name", OVERRIDDEN)
+    def test_what_is_overridden(self, name):
+        parameters = OVERRIDDEN[name]
         assert list(inspect.signature(getattr(ConnectionHandler, name)).parameters) == parameters
-        ours = list(inspect.signature(getattr(Wire, name)).parameters)
+        ours = list(inspect.signature(getattr(ServerConnection, name)).parameters)
         assert [parameter.lstrip("_") for parameter in ours] == parameters
 
     def test_nothing_else_is_overridden(self):
-        shared = {name for name in vars(Wire) if name in vars(ConnectionHandler)}
-        assert {name for name in shared if inspect.isfunction(vars(Wire)[name])} == {
+        assert vars(ServerConnection).keys() & vars(ConnectionHandler).keys() - {
+            "__module__",
+            "__doc__",
             "__init__",
-            "_send_request",
-            "_read_socket",
-            "_read_header",
-            "_read_response",
-            "_read",
-            "_connect",
-            "_invoke",
-            "_submit",
-            "_expand_client_hosts",
-            "_connect_loop",
-            "_authenticate_with_sasl",
-        }
-
-    @pytest.mark.parametrize(
-        ("name", "parameters"),
-        [
-            ("_write", ["self", "msg", "timeout"]),
-            ("_socket_error_handling", ["self"]),
-        ],
-    )
-    def test_what_is_called(self, name, parameters):
-        assert list(inspect.signature(getattr(ConnectionHandler, name)).parameters) == parameters
+        } == set(OVERRIDDEN)
 
     @pytest.mark.parametrize(
         ("caller", "used"),
         [
-            ("zk_loop", {"_connect_loop", "_session_callback"}),
-            (
-                "_connect_attempt",
-                {
-                    "_connect",
-                    "_read_socket",
-                    "_send_request",
-                    "_send_ping",
-                    "_read_sock",
-                    "CLOSE_RESPONSE",
-                    "_session_callback",
-                    "AuthFailedError",
-                    "ConnectionDropped",
-                },
-            ),
-            (
-                "_connect",
-                {
-                    "create_connection",
-                    "_session_callback",
-                    "sasl_options",
-                    "_authenticate_with_sasl",
-                    "auth_data",
-                    "_invoke",
-                },
-            ),
-            ("_read_header", {"_read"}),
+            ("zk_loop", {"_connect_loop"}),
             ("_connect_loop", {"_expand_client_hosts", "_connect_attempt", "ForceRetryError"}),
-            ("_expand_client_hosts", {"hosts", "randomize_hosts"}),
-            ("_invoke", {"_submit", "_read_header", "_read", "RuntimeError"}),
-            ("_submit", {"type", "serialize"}),
-            (
-                "_read_socket",
-                {"_read_header", "_read_response", "_read_watch_event", "_pending", "AUTH_XID"},
-            ),
-            ("_read_response", {"_pending", "popleft", "set", "set_exception"}),
-            ("_send_request", {"_queue", "_pending", "_xid", "_submit", "_read_sock", "AUTH_XID"}),
+            ("_connect_attempt", {"_connect", "_read_socket", "_send_request", "_send_ping"}),
+            ("_connect", {"sasl_options", "_authenticate_with_sasl", "create_connection"}),
+            ("_expand_client_hosts", {"hosts"}),
+            ("_send_request", {"_queue", "_pending", "_submit", "_read_sock"}),
         ],
     )
     def test_who_calls_whom(self, caller, used):
         assert used <= names_in(getattr(ConnectionHandler, caller))
 
-    def test_an_answer_is_only_set(self):
-        # `Answer` has no more of kazoo's future than this.
-        for function in (ConnectionHandler._read_response, KazooClient._notify_pending):
-            source = inspect.getsource(function)
-            used = {part.split("(")[0] for part in source.split("async_object.")[1:]}
-            assert used <= {"set", "set_exception"}
+    def test_the_request_that_is_sent_is_the_first_in_the_queue(self):
+        """It is claimed before kazoo takes it, and another than that one is never sent."""
+        sending = source("_send_request")
+        assert "request, async_object = client._queue[0]" in sending
+        assert sending.count("client._queue.popleft()") == sending.count("self._submit(") == 1
+        assert sending.index("self._submit(") < sending.index("client._queue.popleft()")
+        # A byte for each request.
+        assert sending.index("client._queue.popleft()") < sending.rindex("_read_sock.recv(1)")
+        senders = [name for name in vars(ConnectionHandler) if "_queue" in names_of(name)]
+        assert senders == ["_send_request"]
 
-    def test_the_client(self):
-        client = KazooClient()
-        wire = Wire(client, None, print)
-        own = client._connection
-        assert set(vars(own)) <= set(vars(wire))
-        assert {"_read_sock", "_write_sock", "_socket", "_xid", "client", "handler"} <= set(
-            vars(own)
+    def test_nothing_is_sent_before_it_has_authenticated(self):
+        """kazoo says that it is connected, authenticates, and only then looks into its queue."""
+        connecting = source("_connect")
+        assert connecting.index("KeeperState.CONNECTED)") < connecting.index("_authenticate_with")
+        assert connecting.index("_authenticate_with") < connecting.index("client_auth_data_copy:")
+        attempt = source("_connect_attempt")
+        assert attempt.index("self._connect(") < attempt.index("self._send_request(")
+
+    def test_two_thirds_of_the_sessions_timeout_are_returned(self):
+        connecting = source("_connect")
+        assert "read_timeout = negotiated_session_timeout * 2.0 / 3.0" in connecting
+        assert "return read_timeout, connect_timeout" in connecting
+
+    def test_the_next_attempt_begins_with_the_end_of_the_last(self):
+        """So what an odd answer has left under way fails."""
+        attempt = source("_connect_attempt")
+        assert attempt.index("_session_callback(KeeperState.CONNECTING)") < attempt.index("try:")
+
+    def test_what_is_called(self):
+        for name, parameters in {
+            "_submit": ["self", "request", "timeout", "xid"],
+            "_read_header": ["self", "timeout"],
+        }.items():
+            signature = inspect.signature(getattr(ConnectionHandler, name))
+            assert list(signature.parameters) == parameters
+
+    def test_the_client(self, client):
+        retry = KazooRetry()
+        ours = ServerConnection(
+            client, retry, None, answer_secs=1.0, on_made=print, on_refused=print
         )
-        assert wire.sasl_options is None
-        assert wire.retry_sleeper.interrupt is client._conn_retry.interrupt
-        for name in ("_queue", "_pending", "_state", "_conn_retry", "last_zxid"):
-            assert name in vars(client), name
+        own = client._connection
+        assert set(vars(own)) <= set(vars(ours))
+        assert {"_read_sock", "_socket", "client", "handler", "sasl_options"} <= set(vars(own))
+        assert not client._queue
         assert client.connected is False
-        # The only one of its methods that is replaced.
-        assert {name for name in vars(client) if hasattr(KazooClient, name)} - set(
-            vars(KazooClient())
-        ) == {"_session_callback"}
-        assert client._state == KeeperState.CLOSED
 
-    def test_how_a_client_hands_over(self):
-        used = names_in(KazooClient._call)
-        assert {"_state", "_queue", "append", "_connection", "_write_sock", "send"} <= used
-        assert kazoo_connection.AUTH_XID == -4
+    def test_what_ends_a_pause_is_given_to_the_retry(self):
+        retry = KazooRetry()
+        KazooClient(connection_retry=retry)
+        assert retry.copy().interrupt is retry.interrupt is not None
 
-    def test_how_a_client_takes_a_state(self):
-        """All of it is done under a lock; what is queued then was failed before."""
-        callback = KazooClient._session_callback
-        assert list(inspect.signature(callback).parameters) == ["self", "state"]
-        assert {"_state", "_make_state_change", "_notify_pending", "_reset"} <= names_in(callback)
-        assert not {"wait", "acquire", "join", "get"} & names_in(callback)
-        # What was sent fails first: `Answers.none_sent` counts on it.
-        failing = inspect.getsource(KazooClient._notify_pending)
-        assert failing.index("self._pending.popleft") < failing.index("self._queue.popleft")
-        # Each of them is one in which requests are sent, or one in which they are not.
-        assert {name for name in vars(KeeperState) if name.isupper()} == {
-            "AUTH_FAILED",
-            "CONNECTED",
-            "CONNECTED_RO",
-            "CONNECTING",
-            "CLOSED",
-            "EXPIRED_SESSION",
-        }
+    def test_a_lost_connection_counts_as_none_before_its_requests_fail(self):
+        """What is queued behind that is seen not to be connected, and withdrawn."""
+        callback = inspect.getsource(KazooClient._session_callback)
+        failing = "self._notify_pending(state)"
+        assert callback.count(failing) == 2
+        for before in (callback.partition(failing)[0], callback.rpartition(failing)[0]):
+            assert before.count("_live.clear()") == before.count(failing) + 1
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            requests.get("/a"),
+            requests.exists("/a"),
+            requests.children("/a"),
+            requests.children_and_stat("/a"),
+            requests.set_data("/a", b""),
+            requests.delete("/a"),
+            requests.transaction([Check("/a", 0)], lambda _node: None),
+            requests.create(Create("/a", b""), lambda _node: None),
+        ],
+        ids=lambda request: request.what,
+    )
+    def test_what_is_returned_is_what_is_queued(self, client, request_):
+        """So it can be withdrawn; of kazoo's ``create_async`` and ``sync_async`` this is not so."""
+        client._state = kazoo_connection.KeeperState.CONNECTING
+        call = request_.send(client)
+        ((_, queued),) = client._queue
+        assert queued is call
+        assert type(call) is Call
+
+    def test_what_it_lets_its_user_bring(self):
+        """Each public name that `Handler` and `Call` have is one of kazoo's, or one of these."""
+        added = {"claim", "withdraw", "is_answered_by"}
+        for ours, theirs in ((Handler, SequentialThreadingHandler), (Call, AsyncResult)):
+            public = {name for name in vars(ours) if not name.startswith("_")}
+            assert public - set(dir(theirs)) <= added
 
     def test_whatever_the_version_it_is_one_that_is_known(self):
         """The cap, and this test, are moved together with a look at kazoo's new source."""
         project = Path(__file__).parents[3] / "pyproject.toml"
         assert "kazoo>=2.11,<2.12" in tomllib.loads(project.read_text())["project"]["dependencies"]
         assert metadata.version("kazoo").startswith("2.11.")
+
+
+def names_of(name):
+    found = vars(ConnectionHandler)[name]
+    return names_in(found) if inspect.isfunction(found) else set()

@@ -12,11 +12,11 @@ from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.zookeeper import recovery, registrations
 from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.state import ZooKeeperState
-from support.scripted_zookeeper import CLOSE, ScriptedZooKeeper
+from support.scripted_zookeeper import CLOSE, CREATE, ScriptedZooKeeper
 from support.stores import limit_calls
 from support.waiting import DEADLINE_SECS, until
 
-CREATE, EXISTS, GET, LIST = 1, 3, 4, 12
+EXISTS, GET, LIST = 3, 4, 12
 NO_NODE, NO_AUTH, NO_CHILDREN, INVALID_ACL, AUTH_FAILED = -101, -102, -108, -114, -115
 UNIMPLEMENTED = -6
 
@@ -30,7 +30,7 @@ def text(value):
 def serve(peer, *, there=("/",), denied=(), refusals=None, refusal=AUTH_FAILED, secs=0.0):
     """Answer requests of a tree in which nothing changes but the asker's own."""
     while True:
-        asked = peer.next()
+        asked = peer.next().alone()
         time.sleep(secs)
         if asked.type == CLOSE:
             peer.send(peer.answer(asked))
@@ -39,14 +39,19 @@ def serve(peer, *, there=("/",), denied=(), refusals=None, refusal=AUTH_FAILED, 
             peer.send(peer.answer(asked, error=NO_AUTH))
         elif asked.type == CREATE and refusals and refusals.get(asked.path):
             refusals[asked.path] -= 1
-            peer.send(peer.answer(asked, error=refusal))
+            peer.send(peer.results(asked, refusal))
         elif asked.type == CREATE:
-            peer.send(peer.answer(asked, text(asked.path)))
+            peer.send(peer.results(asked, made=asked.path))
         elif asked.path not in there:
             peer.send(peer.answer(asked, error=NO_NODE))
         else:
             body = {EXISTS: b"", GET: text("x"), LIST: struct.pack("!i", 0)}[asked.type]
             peer.send(peer.answer(asked, body + STAT))
+
+
+def created_by(peer):
+    """The paths of nodes that a client wanted made."""
+    return [asked.alone().path for asked in peer.asked if asked.alone().type == CREATE]
 
 
 @pytest.fixture
@@ -85,7 +90,7 @@ def test_registrations_may_take_longer_together_than_one_call(connect):
         limit_calls(state, 2.0)
         server.peers[0].hang_up()
         until(lambda: state._registered_in == 2)
-        made = [asked.path for asked in server.peers[2].asked if asked.type == CREATE]
+        made = created_by(server.peers[2])
         assert made == registered
 
 
@@ -114,7 +119,7 @@ class TestRegistrationsThatCannotBeMade:
         return first, expired, refuse
 
     def made(self, server):
-        return [asked.path for asked in server.peers[2].asked if asked.type == CREATE]
+        return created_by(server.peers[2])
 
     @pytest.mark.parametrize(
         "error", [AUTH_FAILED, NO_AUTH, INVALID_ACL, NO_CHILDREN, UNIMPLEMENTED]
@@ -229,7 +234,7 @@ class TestRegistrationsThatCannotBeMade:
             state.set_ephemeral_node("/b", b"mine")
             server.peers[0].hang_up()
             until(lambda: state._registered_in == 2)
-            assert [asked.path for asked in server.peers[3].asked if asked.type == CREATE] == ["/b"]
+            assert created_by(server.peers[3]) == ["/b"]
             assert state.unregistered == []
 
 
@@ -271,7 +276,7 @@ class TestADefect:
             server.peers[2].hang_up()
             until(lambda: state._registered_in == 3)
             until(lambda: told == [(EventType.EVENTS_MISSED, "/")] * 2)
-            made = [asked.path for asked in server.peers[4].asked if asked.type == CREATE]
+            made = created_by(server.peers[4])
             assert made == ["/a"]
             said = [record for record in caplog.records if record.exc_info]
             assert [str(record.exc_info[1]) for record in said] == ["on purpose"] * 4

@@ -29,16 +29,14 @@ from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.security import Security
 from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.state import ZooKeeperState
-from stormkeeper.state.zookeeper.transactions import commit
+from stormkeeper.state.zookeeper.tree import Tree
 from support.proxy import Proxy
-from support.scripted_zookeeper import ScriptedPeer, ScriptedZooKeeper
+from support.scripted_zookeeper import MULTI, ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for
 from support.waiting import DEADLINE_SECS, until
 from support.zookeeper import expire_session
 
 CONNECTED, SUSPENDED, LOST = ConnectionState
-
-MULTI = 14
 
 STORM = f"digest:{digest_id('storm:secret')}"
 AS_STORM = Security(
@@ -237,7 +235,9 @@ class TestAnswersThatServersSeldomGive:
             try:
                 connection.start()
                 operations = [Check("/lock", 0), Delete("/a"), SetData("/b", b"")]
-                return commit(connection, operations, lambda _node: None, connection.deadline())
+                return Tree(connection, lambda _node: None).commit(
+                    operations, connection.deadline()
+                )
             finally:
                 connection.close()
 
@@ -260,21 +260,15 @@ class TestAnswersThatServersSeldomGive:
     @pytest.mark.parametrize(("codes", "index"), [((-103, -2, -2), 0), ((0, 0, -102), 2)])
     def test_the_one_that_was_refused_is_told_from_those_around_it(self, codes, index):
         with pytest.raises(TransactionError) as failure:
-            self.attempt(lambda peer, asked: peer.answer(asked, refusals(*codes)))
+            self.attempt(lambda peer, asked: peer.results(asked, *codes))
         assert failure.value.index == index
 
     def test_a_refusal_without_a_reason(self):
         with pytest.raises(StateError, match="does not say why") as failure:
-            self.attempt(lambda peer, asked: peer.answer(asked, refusals(0, -2, -2)))
+            self.attempt(lambda peer, asked: peer.results(asked, 0, -2, -2))
         assert not isinstance(failure.value, TransactionError)
 
     @pytest.mark.parametrize("body", [b"", b"\xff" * 5, struct.pack("!iBi", 99, 0, 0)])
     def test_an_answer_that_cannot_be_read_leaves_it_unknown(self, body):
         with pytest.raises(OutcomeUnknownError):
             self.attempt(lambda peer, asked: peer.answer(asked, body))
-
-
-def refusals(*codes):
-    """A transaction's answer, with a code for each operation."""
-    parts = b"".join(struct.pack("!iBii", -1, 0, code, code) for code in codes)
-    return parts + struct.pack("!iBi", -1, 1, -1)

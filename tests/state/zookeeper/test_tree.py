@@ -14,9 +14,9 @@ from stormkeeper.errors import (
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.tree import ROUNDS, Tree
-from support.scripted_zookeeper import ScriptedZooKeeper
+from support.scripted_zookeeper import CREATE, ScriptedZooKeeper
 
-CREATE, DELETE, EXISTS, GET, LIST = 1, 2, 3, 4, 8
+DELETE, EXISTS, GET, LIST = 2, 3, 4, 8
 OK, NO_NODE, NO_AUTH, EXISTS_ALREADY, NOT_EMPTY = 0, -101, -102, -110, -111
 
 STAT = struct.pack("!qqqqiiiqiiq", 7, 8, 0, 0, 3, 0, 0, 0, 0, 0, 9)
@@ -44,14 +44,19 @@ def tree():
         def serve(peer):
             peer.greet()
             while True:
-                asked = peer.next()
+                asked = peer.next().alone()
                 if asked.type == -11:
                     peer.send(peer.answer(asked))
                     return
                 kind, path, code, body = next(expected, otherwise)
                 assert asked.type == kind
                 assert path in (None, asked.path)
-                peer.send(peer.answer(asked, body, code))
+                if kind != CREATE:
+                    peer.send(peer.answer(asked, body, code))
+                elif code == OK:
+                    peer.send(peer.results(asked, made=path))
+                else:
+                    peer.send(peer.results(asked, code))
 
         server = ScriptedZooKeeper(serve)
         connection = Connection(
@@ -128,7 +133,7 @@ class TestDirectories:
             (CREATE, "/a/b", NO_NODE, b""),
             (EXISTS, "/a", NO_AUTH, b""),
             (EXISTS, "/a/b", NO_NODE, b""),
-            (CREATE, "/a/b", OK, text("/a/b")),
+            (CREATE, "/a/b", OK, b""),
         )
         tree.make_directory("/a/b", connection.deadline())
 
@@ -140,11 +145,11 @@ def test_a_deletion_that_stops_half_way_leaves_the_outcome_unknown(tree, monkeyp
     waits = []
     wait = connection._await_connection
 
-    def lose_it(what, path, deadline):
-        waits.append((what, path))
-        if (what, path) == ("delete", "/a"):
+    def lose_it(request, deadline):
+        waits.append((request.what, request.path))
+        if waits[-1] == ("delete", "/a"):
             raise StateUnavailableError("it is away")
-        wait(what, path, deadline)
+        wait(request, deadline)
 
     monkeypatch.setattr(connection, "_await_connection", lose_it)
     with pytest.raises(OutcomeUnknownError, match="it is away; a part may be deleted already"):
@@ -162,11 +167,11 @@ def test_a_deletion_that_stops_before_it_looks_again_leaves_the_outcome_unknown(
     lists = []
     wait = connection._await_connection
 
-    def lose_it(what, path, deadline):
-        lists.extend([path] * (what == "list"))
+    def lose_it(request, deadline):
+        lists.extend([request.path] * (request.what == "list"))
         if len(lists) == 3:
             raise StateUnavailableError("it is away")
-        wait(what, path, deadline)
+        wait(request, deadline)
 
     monkeypatch.setattr(connection, "_await_connection", lose_it)
     with pytest.raises(OutcomeUnknownError, match="it is away; a part may be deleted already"):

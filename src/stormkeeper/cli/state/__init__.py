@@ -365,7 +365,7 @@ def _looking(
     # What the clients have to say is in the errors, or told by the command, but why it waits.
     logging.getLogger("stormkeeper").addHandler(logging.NullHandler())
     store = None
-    with _asked(), _warnings_of("stormkeeper.state.zookeeper.wire"):
+    with _asked(), _warnings_of("stormkeeper.state.zookeeper.overrides"):
         while store is None:
             try:
                 store = factory.connect(conf, read_only=True)

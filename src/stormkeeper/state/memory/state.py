@@ -9,6 +9,7 @@ so no deadline to wait for.
 import contextlib
 import enum
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -104,6 +105,11 @@ class MemoryState(NodeHeartbeats):
     def session_id(self) -> int:
         """The id of the newest session."""
         return self._session_id
+
+    @property
+    def session_timeout_secs(self) -> float:
+        """See `StateReader.session_timeout_secs`; without a clock, a session ends when told to."""
+        return math.inf
 
     @property
     def heartbeats_are_nodes(self) -> bool:

@@ -1,16 +1,16 @@
 """A session with a ZooKeeper ensemble: calls with deadlines, and no exception of kazoo's.
 
-kazoo keeps the connection. What it leaves to its user is done here and in two parts of kazoo that
-are replaced, `stormkeeper.state.zookeeper.wire` and `stormkeeper.state.zookeeper.handler`:
+kazoo keeps the connection. What it leaves to its user is done here, in what it lets its user bring
+(`stormkeeper.state.zookeeper.handler`), and in the few methods of its own that are overridden
+(`stormkeeper.state.zookeeper.overrides`):
 
 - Its calls wait for ever while there is no connection, and are sent once there is one, however
   late. Ours wait for the connection first, until their deadline, and are only then handed to it;
-  what it had no time to send when the deadline comes, or when it breaks, is taken back.
+  what it had no time to send when the deadline comes, or when it breaks, is withdrawn.
 - It waits a whole session timeout for one server to accept a connection, so that the session dies
   before a second server is tried. Ours is divided by the number of servers, as in the Java client.
 - Its reconnection attempts come hours apart in the end; ours a second.
-- Its thread ends for good at an answer that it cannot read, or that refuses the user. It is
-  started again, as a new session.
+- Its thread ends for good when a server refuses the user. It is started again, as a new session.
 - It runs watches on a thread of its own, behind the answers that came after them. Ours run where
   they are read, in the order of the wire, and only queue what happened.
 """
@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, ConnectionLoss
+from kazoo.protocol.serialization import SASL, Auth
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -33,16 +35,16 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.zookeeper.answers import Answers
 from stormkeeper.state.zookeeper.errors import (
     ConnectionLostError,
     is_outcome_unknown,
     translated,
     who,
 )
-from stormkeeper.state.zookeeper.handler import Handler
+from stormkeeper.state.zookeeper.handler import Call, Handler
+from stormkeeper.state.zookeeper.overrides import ServerConnection
+from stormkeeper.state.zookeeper.requests import Request
 from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,19 @@ log = logging.getLogger(__name__)
 # an operator needs of that is said by this module; set this logger's level to see the rest.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.CRITICAL)
+
+
+def _hide_credentials(record: logging.LogRecord) -> bool:
+    """Have kazoo log what it sends without what proves who we are."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            f"{type(one).__name__}(***)" if isinstance(one, Auth | SASL) else one
+            for one in record.args
+        )
+    return True
+
+
+_kazoo_log.addFilter(_hide_credentials)
 
 T = TypeVar("T")
 
@@ -68,11 +83,8 @@ _STEP: Final = WINDOW // 2
 #: connection is gone is told at once, so that this hardly ever counts.
 _NOT_SENT_SECS: Final = 0.01
 
-_STATES: Final = {
-    KazooState.CONNECTED: ConnectionState.CONNECTED,
-    KazooState.SUSPENDED: ConnectionState.SUSPENDED,
-    KazooState.LOST: ConnectionState.LOST,
-}
+#: How much of its share of the session's time a server has for each of its first answers.
+FIRST_ANSWER_SHARE: Final = 0.5
 
 
 class Connection:
@@ -106,17 +118,30 @@ class Connection:
         security = settings.security
         self.identities = security.identities
         self._handler = Handler(settings)
+        #: How long the server keeps the newest session when it does not hear of us, in seconds:
+        #: what it granted of what was asked for. None before the first session.
+        self.session_timeout_secs: float | None = None
         first, longest = _RECONNECT_SECS
+        retry = KazooRetry(max_tries=-1, delay=first, max_delay=longest)
         self._client = KazooClient(
             hosts=self.ensemble,
             timeout=settings.session_timeout_secs,
             handler=self._handler,
-            connection_retry=KazooRetry(max_tries=-1, delay=first, max_delay=longest),
+            connection_retry=retry,
             auth_data=security.digests,
             logger=_kazoo_log,
         )
-        self._wire = Wire(self._client, security.mechanism, self._on_refused)
-        self._client._connection = self._wire
+        share_secs = settings.session_timeout_secs / len(settings.servers)
+        self._server = ServerConnection(
+            self._client,
+            # kazoo has given it what ends a pause.
+            retry.copy(),
+            security.mechanism,
+            answer_secs=share_secs * FIRST_ANSWER_SHARE,
+            on_made=self._on_made,
+            on_refused=self._on_refused,
+        )
+        self._client._connection = self._server
         self._client.add_listener(self._on_kazoo_state)
 
     @property
@@ -166,7 +191,7 @@ class Connection:
         if decided and refused is None:
             # Whether the connection has been lost since is for calls to find out.
             return
-        why = self._wire.last_failure
+        why = self._server.last_failure
         self.close()
         if refused is not None:
             raise refused
@@ -231,19 +256,15 @@ class Connection:
             if not self._closed:
                 self._changed.wait(timeout_secs)
 
-    def call(self, what: str, path: str, request: Any, deadline: float, *, size: int = 0) -> Any:
+    def call(self, request: Request, deadline: float) -> Any:
         """Make one request once there is a connection, and wait for its answer.
 
         Parameters
         ----------
-        what, path
-            For messages: "read", "/storm/assignments".
         request
-            kazoo's request object (`kazoo.protocol.serialization.GetData` and the like).
+            What is asked.
         deadline
             When to give up, on the monotonic clock.
-        size
-            Bytes of the value that is sent; too many of them can be why a connection is lost.
 
         Raises
         ------
@@ -259,22 +280,19 @@ class Connection:
         StateError
             The server refused.
         """
-        while not self._ask(what, path, answers := Answers([request]), deadline, size=size):
-            self._sleep(_NOT_SENT_SECS)
-        (answer,) = answers.all()
-        if isinstance(answer, Exception):
-            raise self.translated(answer, what, path, size) from answer
-        return answer
+        (call,) = self._answered([request], deadline)
+        error = call.exception
+        if error is not None:
+            raise self.translated(error, request.what, request.path, request.size) from error
+        return call.value
 
-    def gather(self, what: str, requests: Sequence[Any], deadline: float) -> list[Any]:
+    def gather(self, requests: Sequence[Request], deadline: float) -> list[Any]:
         """Make many requests at the price of one round trip.
 
         Parameters
         ----------
-        what
-            For messages: "read".
         requests
-            kazoo's request objects.
+            What is asked.
         deadline
             When to give up, on the monotonic clock.
 
@@ -288,17 +306,13 @@ class Connection:
         StateUnavailableError, StateClosedError
             As `call`; some of the requests may have been carried out.
         """
-        answers = Answers(requests)
-        first = 0
-        while first < len(requests):
-            if self._ask(what, requests[first].path, answers, deadline, first):
-                first += _STEP
-            else:
-                answers = Answers(requests)
-                self._sleep(_NOT_SENT_SECS)
+        if not requests:
+            return []
         return [
-            self.translated(answer, what, request.path) if isinstance(answer, Exception) else answer
-            for request, answer in zip(requests, answers.all(), strict=True)
+            call.value
+            if call.exception is None
+            else self.translated(call.exception, request.what, request.path)
+            for request, call in zip(requests, self._answered(requests, deadline), strict=True)
         ]
 
     def repeated(self, operation: Callable[[], T], deadline: float) -> T:
@@ -335,41 +349,62 @@ class Connection:
             return self._closed_error(what, path)
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
-    def _ask(
-        self,
-        what: str,
-        path: str,
-        answers: Answers,
-        deadline: float,
-        first: int = 0,
-        *,
-        size: int = 0,
-    ) -> bool:
-        """Make a step of some requests, and wait until those before it, or all, are answered.
+    def _answered(self, requests: Sequence[Request], deadline: float) -> list[Call]:
+        """Make requests, and return them when the server has answered each, if only to refuse it.
 
-        Returns False where the connection was gone before any of them was sent: all are to be made
-        anew.
+        Errors are those of `call`.
         """
-        self._await_connection(what, path, deadline)
-        step = list(answers.requests(first, first + _STEP))
-        self._wire.submit(step)
-        is_last = first + _STEP >= answers.count
-        in_time = answers.wait(answers.count if is_last else first, deadline)
-        failure = answers.failure
-        if in_time and failure is None:
-            return True
-        none_sent = first == 0 and answers.none_sent
-        # Nobody waits for the rest any more, so it must not happen later.
-        withdrawn = self._wire.withdraw(answers)
-        if failure is None:
-            if first == 0 and withdrawn == len(step):
-                raise self._not_asked(what, path)
-            raise self._timed_out(what, path)
-        if none_sent:
-            return False
-        raise self.translated(failure, what, path, size) from failure
+        first = requests[0]
+        while True:
+            self._await_connection(first, deadline)
+            calls: list[Call] = []
+            try:
+                if self._hand_over(requests, calls, deadline):
+                    return calls
+            finally:
+                # Nobody waits for the rest any more, so it must not happen later.
+                sent = [call for call in calls if not call.withdraw()]
+            if sent:
+                # Of what was sent in a connection that breaks, kazoo says so in a moment.
+                sent[-1].is_answered_by(deadline)
+            losses = [loss for call in calls if (loss := _loss(call)) is not None]
+            if sent and not losses and time.monotonic() >= deadline:
+                raise self._timed_out(first)
+            if sent or any(isinstance(loss, AuthFailedError) for loss in losses):
+                loss = losses[0] if losses else ConnectionLoss()
+                raise self.translated(loss, first.what, first.path, first.size) from loss
+            # None was sent, so all are made anew, whatever they are.
+            self._sleep(_NOT_SENT_SECS)
 
-    def _await_connection(self, what: str, path: str, deadline: float) -> None:
+    def _hand_over(self, requests: Sequence[Request], calls: list[Call], deadline: float) -> bool:
+        """Give requests to kazoo, and wait; returns whether the server has answered all of them.
+
+        Parameters
+        ----------
+        requests
+            What is asked.
+        calls
+            Where each is added when it was given to kazoo.
+        deadline
+            When to give up.
+        """
+        client = self._client
+        for begin in range(0, len(requests), _STEP):
+            calls += [request.send(client) for request in requests[begin : begin + _STEP]]
+            # What kazoo was given after it had failed what it had stays in its queue.
+            if not client.connected:
+                return False
+            is_last = begin + _STEP >= len(requests)
+            # Answers come in the order of the requests.
+            awaited = calls[-1] if is_last else calls[begin - 1] if begin else None
+            if awaited is not None and (
+                not awaited.is_answered_by(deadline) or _loss(awaited) is not None
+            ):
+                return False
+        return all(_loss(call) is None for call in calls)
+
+    def _await_connection(self, request: Request, deadline: float) -> None:
+        what, path = request.what, request.path
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or self._state is ConnectionState.CONNECTED,
@@ -384,11 +419,14 @@ class Connection:
                 )
             if time.monotonic() >= deadline:
                 # What is sent after the last moment could only have an unknown outcome.
-                raise self._not_asked(what, path)
+                raise StateUnavailableError(
+                    f"cannot {what} {path}: the call's time was up before ZooKeeper at"
+                    f" {self.ensemble} could be asked"
+                )
 
     def _why(self) -> str:
         """Return why there is no connection, and what to do about it."""
-        why = self._wire.last_failure
+        why = self._server.last_failure
         if self._refused is not None:
             return str(self._refused)
         if why is not None and why.advice is not None:
@@ -396,16 +434,10 @@ class Connection:
         last = "" if why is None else f" (the last attempt to connect: {why})"
         return f"check that a majority of the servers runs{last}"
 
-    def _not_asked(self, what: str, path: str) -> StateUnavailableError:
-        return StateUnavailableError(
-            f"cannot {what} {path}: the call's time was up before ZooKeeper at {self.ensemble}"
-            f" could be asked"
-        )
-
-    def _timed_out(self, what: str, path: str) -> OutcomeUnknownError:
+    def _timed_out(self, request: Request) -> OutcomeUnknownError:
         return OutcomeUnknownError(
-            f"cannot {what} {path}: ZooKeeper at {self.ensemble} did not answer in time (the"
-            f" connection is {self._state.name}); it may still do what it was asked"
+            f"cannot {request.what} {request.path}: ZooKeeper at {self.ensemble} did not answer in"
+            f" time (the connection is {self._state.name}); it may still do what it was asked"
         )
 
     def _closed_error(self, what: str, path: str) -> StateClosedError:
@@ -423,7 +455,16 @@ class Connection:
             except Exception as error:
                 log.warning("closing the ZooKeeper session failed: %s", error)
 
-    # kazoo's thread calls these two.
+    # kazoo's thread calls these three.
+
+    def _on_made(self, session_timeout_secs: float) -> None:
+        with self._changed:
+            self._refused = None
+            self.times_made += 1
+            self._session_id, _ = self._client.client_id
+            self.session_ids.add(self._session_id)
+            self.session_timeout_secs = session_timeout_secs
+        self._become(ConnectionState.CONNECTED)
 
     def _on_refused(self, reason: str) -> None:
         with self._changed:
@@ -435,14 +476,15 @@ class Connection:
             self._changed.notify_all()
 
     def _on_kazoo_state(self, kazoo_state: str) -> None:
-        state = _STATES[kazoo_state]
+        # That it is connected says kazoo before it has authenticated: see `_on_made`.
+        if kazoo_state == KazooState.LOST and self._state is not ConnectionState.LOST:
+            self._become(ConnectionState.LOST)
+        elif kazoo_state == KazooState.SUSPENDED and self._state is ConnectionState.CONNECTED:
+            self._become(ConnectionState.SUSPENDED)
+
+    def _become(self, state: ConnectionState) -> None:
         with self._changed:
             self._state = state
-            if state is ConnectionState.CONNECTED:
-                self._refused = None
-                self.times_made += 1
-                self._session_id = self._client.client_id[0]
-                self.session_ids.add(self._session_id)
             self._changed.notify_all()
         if self._closed:
             log.debug("ZooKeeper session %s closed", self._session_name())
@@ -459,3 +501,11 @@ class Connection:
 
     def _session_name(self) -> str:
         return "none" if self._session_id is None else f"{self._session_id:#x}"
+
+
+def _loss(call: Call) -> Exception | None:
+    """Return why nobody knows what became of a call; None where its server has answered it."""
+    error: Exception | None = call.exception
+    if error is not None and (is_outcome_unknown(error) or isinstance(error, AuthFailedError)):
+        return error
+    return None

@@ -54,13 +54,6 @@ _REFUSALS: tuple[tuple[type[Exception], type[StateError], str], ...] = (
 )
 
 
-class NotSentError(kazoo_errors.ConnectionLoss):  # type: ignore[misc]
-    """A request was not sent, and never will be: there was no connection, or it was withdrawn.
-
-    To whoever does not tell it apart it is what a lost connection is.
-    """
-
-
 class ConnectionLostError(OutcomeUnknownError):
     """The connection broke while a call was under way; the call may be repeated if that is safe."""
 

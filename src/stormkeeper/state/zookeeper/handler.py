@@ -1,16 +1,122 @@
-"""kazoo's threads and sockets: with names, with shares of the time, with our TLS."""
+"""What kazoo lets its user bring: threads, sockets, the wait for them, and results of requests.
+
+All of it is kazoo's public interface (`kazoo.interfaces.IHandler`).
+"""
 
 import math
 import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 from stormkeeper.state.zookeeper.settings import Settings
+
+
+class Call(AsyncResult):  # type: ignore[misc]
+    """A request that was given to kazoo, and the answer to it.
+
+    It is sent or withdrawn, and never both: kazoo's thread claims it before it sends it, and
+    whoever has made it withdraws it when its time is up. What is withdrawn never happens, however
+    long it stays in kazoo's queue.
+    """
+
+    def __init__(self, handler: "Handler") -> None:
+        super().__init__(handler)
+        self._own_handler = handler
+        # Who acquires it first has decided; it is never released.
+        self._decision = threading.Lock()
+        self._is_withdrawn = False
+
+    def claim(self) -> bool:
+        """Have it sent; returns whether it may be."""
+        return self._decision.acquire(blocking=False)
+
+    def withdraw(self) -> bool:
+        """Have it not sent any more; returns whether it was not sent, and so never will be."""
+        if self._decision.acquire(blocking=False):
+            self._is_withdrawn = True
+        return self._is_withdrawn
+
+    def set(self, value: Any = None) -> None:
+        """Take what kazoo read."""
+        self._own_handler.answers += 1
+        super().set(value)
+
+    def set_exception(self, exception: Exception) -> None:
+        """Take what kazoo raises."""
+        self._own_handler.answers += 1
+        super().set_exception(exception)
+
+    def is_answered_by(self, deadline: float) -> bool:
+        """Wait for the answer; returns False when there is none by then, on the monotonic clock."""
+        while not self.ready():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.wait(left)
+        return True
+
+
+class WakeUps:
+    """Both ends of the pipe by which callers wake kazoo's thread: one byte for each request.
+
+    kazoo's own is a pair of sockets, and holds up whoever writes to it while it is full, past any
+    deadline. This one counts; there is a byte in a real pipe while the count is not 0.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._is_closed = False
+        self._reading, self._writing = socket.socketpair()
+
+    def send(self, data: bytes) -> int:
+        """Add bytes; does not wait.
+
+        Raises
+        ------
+        OSError
+            It was closed: nobody reads them any more.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise OSError("the connection to ZooKeeper was closed")
+            if self._count == 0:
+                self._writing.send(b"\0")
+            self._count += len(data)
+        return len(data)
+
+    def recv(self, _size: int) -> bytes:
+        """Take one byte; does not wait.
+
+        Raises
+        ------
+        BlockingIOError
+            There is none.
+        """
+        with self._lock:
+            if self._count == 0:
+                raise BlockingIOError("there is nothing to read")
+            self._count -= 1
+            if self._count == 0:
+                self._reading.recv(1)
+        return b"\0"
+
+    def fileno(self) -> int:
+        """Return what is readable while there are bytes."""
+        return self._reading.fileno()
+
+    def close(self) -> None:
+        """Close it; a second time does nothing."""
+        with self._lock:
+            self._is_closed = True
+            self._reading.close()
+            self._writing.close()
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -19,7 +125,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     - Threads have names.
     - Watches run on the thread that reads them, in the order of the wire.
     - Every server has its share of the time there is to connect; kazoo gives each all of it.
-    - TLS is spoken with a context made once, and its errors are kept whole.
+    - TLS is spoken with a context made once, and its errors are kept whole. What TLS has decrypted
+      and nobody has read counts as readable; kazoo would wait for the next bytes of the network.
     - Waiting for a socket takes one system call; kazoo's takes five.
     """
 
@@ -27,6 +134,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         super().__init__()
         #: The thread of the connection, once there is one.
         self.loop: threading.Thread | None = None
+        #: How many requests have had their answer.
+        self.answers = 0
+        #: The longest wait for a socket, in seconds; None: as long as kazoo asks for.
+        self.longest_wait_secs: float | None = None
         longest = min(settings.session_timeout_secs, settings.call_timeout_secs)
         self._connect_secs = longest / len(settings.servers)
         self._contexts: Callable[[], ssl.SSLContext] | None = settings.security.contexts
@@ -43,6 +154,15 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def dispatch_callback(self, callback: Any) -> None:
         """Run a watch, here and now."""
         callback.func(*callback.args)
+
+    def async_result(self) -> Call:
+        """Return what will have the answer to a request."""
+        return Call(self)
+
+    def create_socket_pair(self) -> tuple[WakeUps, WakeUps]:
+        """Return the two ends of the pipe that wakes kazoo's thread."""
+        both = WakeUps()
+        return both, both
 
     def create_connection(
         self,
@@ -70,17 +190,23 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Return which of some sockets, each in one list only, are ready; as `select.select`."""
+        if self.longest_wait_secs is not None:
+            timeout = min(math.inf if timeout is None else timeout, self.longest_wait_secs)
         poll = select.poll()
         by_number = {}
+        decrypted = []
         for side, waiting_for in ((reading, select.POLLIN), (writing, select.POLLOUT)):
             for one in side:
                 poll.register(one, waiting_for)
                 by_number[one.fileno()] = one
+                if side is reading and isinstance(one, ssl.SSLSocket) and one.pending():
+                    decrypted.append(one)
+                    timeout = 0
         wait_ms = None if timeout is None else math.ceil(max(0.0, timeout) * 1000)
         # One that is broken is ready: whoever uses it is told how.
         ready = [by_number[number] for number, _ in poll.poll(wait_ms)]
         return (
-            [one for one in ready if one in reading],
-            [one for one in ready if one in writing],
+            [one for one in reading if one in ready or one in decrypted],
+            [one for one in writing if one in ready],
             [],
         )

@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from kazoo.protocol.serialization import Exists, GetChildren2
 from kazoo.protocol.states import ZnodeStat
 
 from stormkeeper.errors import NoNodeError, StateClosedError, StateError
 from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
+from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.registrations import Failures, Registrations
-from stormkeeper.state.zookeeper.tree import Watcher
+from stormkeeper.state.zookeeper.requests import Request, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -155,9 +155,7 @@ class Recovery:
         for arm in (False, True):
             watches = self._armed.all()
             answers = self._connection.gather(
-                "look at",
-                [self._look(watch, arm) for watch in watches],
-                self._connection.deadline(),
+                [self._look(watch, arm) for watch in watches], self._connection.deadline()
             )
             for watch, answer in zip(watches, answers, strict=True):
                 if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
@@ -169,11 +167,11 @@ class Recovery:
                 if event is not None:
                     self._tell(event, watch.path)
 
-    def _look(self, watch: Watch, arm: bool) -> Any:
+    def _look(self, watch: Watch, arm: bool) -> Request:
         node = self._node(watch.path)
         if arm and watch.watched is Watched.CHILDREN:
-            return GetChildren2(node, self._watcher)
-        return Exists(node, self._watcher if arm else None)
+            return requests.children_and_stat(node, self._watcher)
+        return requests.exists(node, self._watcher if arm else None)
 
 
 def _seen(answer: Any) -> Seen | None:

@@ -25,8 +25,9 @@ from stormkeeper.state.watches import ArmedWatches, Watch, Watched
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.recovery import Recovery, seen
 from stormkeeper.state.zookeeper.registrations import Registrations
+from stormkeeper.state.zookeeper.requests import Watcher
 from stormkeeper.state.zookeeper.settings import Settings
-from stormkeeper.state.zookeeper.tree import Tree, Watcher
+from stormkeeper.state.zookeeper.tree import Tree
 
 _EVENTS = {
     KazooEvent.CREATED: EventType.NODE_CREATED,
@@ -115,6 +116,11 @@ class ZooKeeperState(NodeHeartbeats):
     def session_id(self) -> int | None:
         """ZooKeeper's id of the newest session."""
         return self._connection.session_id
+
+    @property
+    def session_timeout_secs(self) -> float | None:
+        """See `StateReader.session_timeout_secs`."""
+        return self._connection.session_timeout_secs
 
     @property
     def unregistered(self) -> list[str]:

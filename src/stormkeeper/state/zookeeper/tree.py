@@ -6,11 +6,9 @@ to the same nodes at the same time is not an error but a reason to look again, f
 of rounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from kazoo.protocol import serialization as wire
-from kazoo.protocol.serialization import Exists, GetChildren, GetChildren2, GetData
 from kazoo.protocol.states import ZnodeStat
 
 from stormkeeper import paths
@@ -26,16 +24,14 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.transactions import ANY_VERSION, Create, Delete, Operation, Result
-from stormkeeper.state.zookeeper import transactions
+from stormkeeper.state.transactions import Create, Delete, Operation, Result
+from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import Connection
-from stormkeeper.state.zookeeper.transactions import AccessLists, create_request
+from stormkeeper.state.zookeeper.requests import AccessLists, Request, Watcher
 
 #: How often an operation starts over because others changed the nodes it works on. One lost race
 #: is rare; as many as this in a row mean that somebody makes and deletes the node in a loop.
 ROUNDS = 20
-
-Watcher = Callable[[Any], None]
 
 
 class Tree:
@@ -63,12 +59,13 @@ class Tree:
         NoNodeError
             There is none; no watch is left then.
         """
-        data, stat = self._read("read", GetData(path, watcher), deadline)
+        data, stat = self._read(requests.get(path, watcher), deadline)
         return data or b"", stat
 
     def stat(self, path: str, deadline: float, watcher: Watcher | None = None) -> ZnodeStat | None:
         """Return a node's stat, None when there is no node; a watch is left either way."""
-        return self._read("look at", Exists(path, watcher), deadline)
+        stat: ZnodeStat | None = self._read(requests.exists(path, watcher), deadline)
+        return stat
 
     def exists(self, path: str, deadline: float) -> bool:
         """Return whether there is a node, readable or not."""
@@ -84,7 +81,7 @@ class Tree:
         NoNodeError
             There is none; no watch is left then.
         """
-        names, stat = self._read("list", GetChildren2(path, watcher), deadline)
+        names, stat = self._read(requests.children_and_stat(path, watcher), deadline)
         return sorted(names), stat
 
     def read_many(
@@ -103,11 +100,12 @@ class Tree:
 
     def commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
         """Apply operations, all or none. Not repeated. Errors as `Transaction.commit`."""
-        return transactions.commit(self._connection, operations, self._acl, deadline)
+        answers = self._connection.call(requests.transaction(operations, self._acl), deadline)
+        return requests.results(operations, answers, self._connection.translated)
 
     def sync(self, path: str, deadline: float) -> None:
         """Have the server catch up with its leader."""
-        self._read("sync", wire.Sync(path), deadline)
+        self._read(requests.sync(path), deadline)
 
     def make_directory(self, path: str, deadline: float) -> None:
         """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
@@ -151,7 +149,7 @@ class Tree:
         """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
         for _ in range(ROUNDS):
             try:
-                return str(self._create(path, data, deadline, ephemeral=True, sequential=True))
+                return self._create(path, data, deadline, ephemeral=True, sequential=True)
             except NoNodeError:
                 self.make_directory(paths.parent(path), deadline)
         raise _contended("create", path)
@@ -177,7 +175,7 @@ class Tree:
         found: list[tuple[bytes, ZnodeStat] | None] = [None] * len(nodes)
         left: Sequence[int] = range(len(nodes))
         for _ in range(ROUNDS):
-            answers = self._gather("read", [GetData(nodes[i], watcher) for i in left], deadline)
+            answers = self._gather([requests.get(nodes[i], watcher) for i in left], deadline)
             absent = []
             for index, answer in zip(left, answers, strict=True):
                 if isinstance(answer, NoNodeError):
@@ -188,14 +186,14 @@ class Tree:
             if watcher is None or not absent:
                 return found
             # ZooKeeper leaves no watch when it reads what is not there.
-            stats = self._gather("look at", [Exists(nodes[i], watcher) for i in absent], deadline)
+            stats = self._gather([requests.exists(nodes[i], watcher) for i in absent], deadline)
             left = [i for i, stat in zip(absent, stats, strict=True) if stat is not None]
             if not left:
                 return found
         raise _contended("read", nodes[left[0]])
 
     def _children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
-        answers = self._gather("list", [GetChildren(node, None) for node in nodes], deadline)
+        answers = self._gather([requests.children(node) for node in nodes], deadline)
         return [None if isinstance(names, NoNodeError) else sorted(names) for names in answers]
 
     def _put_ephemeral(
@@ -256,12 +254,12 @@ class Tree:
             return True
 
     def _look_at(self, path: str, deadline: float) -> ZnodeStat | None:
-        return self._connection.call("look at", path, Exists(path, None), deadline)
+        stat: ZnodeStat | None = self._connection.call(requests.exists(path), deadline)
+        return stat
 
     def _set(self, path: str, data: bytes, deadline: float) -> bool:
         try:
-            request = wire.SetData(path, data, ANY_VERSION)
-            self._connection.call("write", path, request, deadline, size=len(data))
+            self._connection.call(requests.set_data(path, data), deadline)
         except NoNodeError:
             return False
         return True
@@ -274,10 +272,15 @@ class Tree:
         *,
         ephemeral: bool = False,
         sequential: bool = False,
-    ) -> Any:
+    ) -> str:
+        """Make a node; return its path."""
         operation = Create(path, data, ephemeral, sequential)
-        request = create_request(operation, self._acl)
-        return self._connection.call("create", path, request, deadline, size=len(data))
+        answers = self._connection.call(requests.create(operation, self._acl), deadline)
+        try:
+            (made,) = requests.results([operation], answers, self._connection.translated)
+        except TransactionError as error:
+            raise error.reason from error
+        return str(made)
 
     def _delete_round(self, path: str, deadline: float) -> bool:
         """Delete the nodes that are there now, the deepest first; returns whether it is gone."""
@@ -291,8 +294,7 @@ class Tree:
         answers: list[Any] = []
         try:
             for level in reversed(levels):
-                requests = [wire.Delete(node, ANY_VERSION) for node in level]
-                answers = self._connection.gather("delete", requests, deadline)
+                answers = self._connection.gather(list(map(requests.delete, level)), deadline)
                 for answer in answers:
                     if isinstance(answer, StateError) and not isinstance(
                         answer, NoNodeError | NotEmptyError
@@ -304,19 +306,17 @@ class Tree:
             raise _partly(error) from error
         return not isinstance(answers[0], NotEmptyError)
 
-    def _gather(self, what: str, requests: Sequence[Any], deadline: float) -> list[Any]:
+    def _gather(self, asked: Sequence[Request], deadline: float) -> list[Any]:
         """Read many nodes; raises why one cannot be read, unless it is that there is none."""
-        answers = self._connection.gather(what, requests, deadline)
+        answers = self._connection.gather(asked, deadline)
         for answer in answers:
             if isinstance(answer, StateError) and not isinstance(answer, NoNodeError):
                 raise answer
         return answers
 
-    def _read(self, what: str, request: Any, deadline: float) -> Any:
+    def _read(self, request: Request, deadline: float) -> Any:
         connection = self._connection
-        return connection.repeated(
-            lambda: connection.call(what, request.path, request, deadline), deadline
-        )
+        return connection.repeated(lambda: connection.call(request, deadline), deadline)
 
 
 def _partly(error: StateUnavailableError) -> OutcomeUnknownError:

@@ -1,0 +1,176 @@
+"""What ZooKeeper is asked, through kazoo's own calls, and how it answers a transaction.
+
+Paths here are whole paths, with ``storm.zookeeper.root``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, assert_never
+
+from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
+
+from stormkeeper.errors import StateError, TransactionError
+from stormkeeper.state.transactions import Check, Create, Delete, Operation, Result, SetData
+from stormkeeper.state.zookeeper.handler import Call
+
+#: Returns the access control list of a node to be made; None where it is open to everyone.
+AccessLists = Callable[[str], list[Any] | None]
+
+#: Is told a watch's event, on kazoo's thread; it must not block.
+Watcher = Callable[[Any], None]
+
+#: What is asked of a node by an operation, in words.
+_DOING: Final = {Check: "check", Create: "create", SetData: "write", Delete: "delete"}
+
+
+class Request(NamedTuple):
+    """One request to a server."""
+
+    #: For messages: "read", "/storm/assignments".
+    what: str
+    path: str
+
+    #: Gives it to a `KazooClient`; does not wait.
+    send: Callable[[Any], Call]
+
+    #: Bytes that are sent; too many of them can be why a connection is lost.
+    size: int = 0
+
+
+def get(path: str, watcher: Watcher | None = None) -> Request:
+    """Ask for a node's value and stat; without a node no watch is left."""
+    return Request("read", path, lambda client: client.get_async(path, watcher))
+
+
+def exists(path: str, watcher: Watcher | None = None) -> Request:
+    """Ask for a node's stat, None where there is no node; a watch is left either way."""
+    return Request("look at", path, lambda client: client.exists_async(path, watcher))
+
+
+def children(path: str) -> Request:
+    """Ask for the names of a node's children."""
+    return Request("list", path, lambda client: client.get_children_async(path))
+
+
+def children_and_stat(path: str, watcher: Watcher | None = None) -> Request:
+    """Ask for the names of a node's children, and its stat; without a node no watch is left."""
+    return Request(
+        "list", path, lambda client: client.get_children_async(path, watcher, include_data=True)
+    )
+
+
+def set_data(path: str, data: bytes) -> Request:
+    """Ask to give a node a value, whatever its version."""
+    return Request("write", path, lambda client: client.set_async(path, data), len(data))
+
+
+def delete(path: str) -> Request:
+    """Ask to delete a node, whatever its version."""
+    return Request("delete", path, lambda client: client.delete_async(path))
+
+
+def sync(path: str) -> Request:
+    """Ask the server to catch up with its leader.
+
+    kazoo gives the answer to a call of its own first, so that this one never counts as sent. A sync
+    that comes late changes nothing.
+    """
+    return Request("sync", path, lambda client: client.sync_async(path))
+
+
+def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
+    """Ask to apply operations, all or none; `results` reads the answer.
+
+    Parameters
+    ----------
+    operations
+        At least one.
+    acl
+        Who may use the nodes that are made.
+    """
+
+    def send(client: Any) -> Call:
+        transaction = client.transaction()
+        for operation in operations:
+            match operation:
+                case Check(path, version):
+                    transaction.check(path, version)
+                case Create(path, data, ephemeral, sequential):
+                    transaction.create(path, data, acl(path), ephemeral, sequential)
+                case SetData(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case _:
+                    assert_never(operation)
+        call: Call = transaction.commit_async()
+        return call
+
+    return Request(
+        "commit a transaction that begins at", operations[0].path, send, sum(map(_size, operations))
+    )
+
+
+def create(operation: Create, acl: AccessLists) -> Request:
+    """Ask to make one node; `results` reads the answer.
+
+    It is a transaction of one operation. To kazoo's own ``create_async`` the answer comes by way of
+    a call of kazoo's, which could not be withdrawn.
+    """
+    request = transaction([operation], acl)
+    return request._replace(what="create", size=len(operation.data))
+
+
+def results(
+    operations: Sequence[Operation],
+    answers: Sequence[Any],
+    translated: Callable[[Exception, str, str], StateError],
+) -> list[Result]:
+    """Return what each operation of a transaction gave.
+
+    Parameters
+    ----------
+    operations, answers
+        What was asked, and what kazoo made of the server's answer.
+    translated
+        Returns our error for one of kazoo's, when something was to be done at a path.
+
+    Raises
+    ------
+    TransactionError
+        One of them was refused, so none was applied.
+    StateError
+        The server does not say which.
+    """
+    for index, (operation, answer) in enumerate(zip(operations, answers, strict=True)):
+        # The operations before the one that was refused have the first of these, those behind it
+        # the second.
+        if isinstance(answer, KazooException) and not isinstance(
+            answer, RolledBackError | RuntimeInconsistency
+        ):
+            reason = translated(answer, _DOING[type(operation)], operation.path)
+            raise TransactionError(index, reason) from answer
+    if any(isinstance(answer, KazooException) for answer in answers):
+        raise StateError(
+            f"the transaction that begins at {operations[0].path} was refused by ZooKeeper, which"
+            " does not say why"
+        )
+    return [
+        _result(operation, answer) for operation, answer in zip(operations, answers, strict=True)
+    ]
+
+
+def _result(operation: Operation, answer: Any) -> Result:
+    match operation:
+        case Create():
+            return str(answer)
+        case SetData():
+            version: int = answer.version
+            return version
+        case _:
+            return None
+
+
+def _size(operation: Operation) -> int:
+    """Return about how many bytes an operation takes."""
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path) + len(data)
