@@ -130,7 +130,7 @@ class Zombie:
 def _main(job: dict[str, Any]) -> None:
     from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
     from stormkeeper.state import fences, locks  # noqa: PLC0415
-    from stormkeeper.state.fenced import FencedClusterState  # noqa: PLC0415
+    from stormkeeper.state.fenced import FencedWriter  # noqa: PLC0415
     from stormkeeper.state.zookeeper.settings import Settings  # noqa: PLC0415
     from stormkeeper.state.zookeeper.state import ZooKeeperState  # noqa: PLC0415
     from support.interposed import Interposed  # noqa: PLC0415
@@ -146,15 +146,15 @@ def _main(job: dict[str, Any]) -> None:
         )
     )
 
-    def transaction() -> Any:
+    def commit(operations: Any) -> Any:
         time.sleep(_PAUSE_SECS)
-        return state.transaction()
+        return state.commit(operations)
 
     state.mkdirs(HISTORY)
     lock = locks.take(state)
     until(lambda: locks.before(state, lock) is None, 60)
     fence = fences.obtain(state, lock)
-    leader = FencedClusterState(Interposed(state, transaction=transaction), fence, batch=_BATCH)  # type: ignore[arg-type]
+    leader = FencedWriter(Interposed(state, commit=commit), fence, batch=_BATCH)  # type: ignore[arg-type]
     _tell(leads=fence.epoch)
     sys.stdin.readline()
     if job["delete"]:

@@ -17,18 +17,18 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state import fences, locks
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.locks import Lock
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ClusterState, ConnectionState
-from stormkeeper.state.transactions import Operation, Result, Transaction
+from stormkeeper.state.transactions import Operation, Result
 from support.interposed import Interposed
 
 #: After which silence the server ends a session.
 SESSION_SECS: Final = 10.0
 
 #: Makes a leader's handle; a test that wants to be fooled makes another one.
-MakeHandle = Callable[..., FencedClusterState]
+MakeHandle = Callable[..., FencedWriter]
 
 
 class Candidate:
@@ -56,7 +56,7 @@ class Candidate:
         self.session.add_listener(self._hear)
         #: In whose name the server applies what was on its way when a connection broke.
         self._operator = operator
-        self._network = Interposed(self.session, transaction=self._transaction)
+        self._network = Interposed(self.session, commit=self._send)
         self._lock: Lock | None = None
         #: While it believes that it leads.
         self._decisions: Decisions | None = None
@@ -195,13 +195,10 @@ class Candidate:
         self._is_mending = False
         self._ensemble.resume(self.session)
 
-    def _transaction(self) -> Transaction:
-        return Transaction(self._send)
-
     def _send(self, operations: Sequence[Operation]) -> list[Result]:
         is_connected = self.session.connection is ConnectionState.CONNECTED
         if self._detour_secs is None or not is_connected or self.session.ended:
-            return _all_of(operations, self.session.transaction()).commit()
+            return self.session.commit(operations)
         secs, self._detour_secs = self._detour_secs, None
         attempt = self._history.current
 
@@ -210,7 +207,7 @@ class Candidate:
             if attempt and self.session.connection is ConnectionState.SUSPENDED:
                 with self._history.attempting(attempt):
                     try:
-                        _all_of(operations, self._operator.transaction()).commit()
+                        self._operator.commit(operations)
                         self._seen["arrived late, and applied"] += 1
                     except TransactionError:
                         self._seen["arrived late, and refused"] += 1
@@ -219,9 +216,3 @@ class Candidate:
         self._clock.after(secs, arrive)
         self._mend_after(secs + 1.0)
         raise OutcomeUnknownError("the connection was lost, and the request is on its way")
-
-
-def _all_of(operations: Sequence[Operation], transaction: Transaction) -> Transaction:
-    for operation in operations:
-        transaction.add(operation)
-    return transaction

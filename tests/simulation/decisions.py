@@ -5,7 +5,7 @@ from typing import Final
 
 from simulation.history import Attempt
 from stormkeeper import paths
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState
@@ -24,9 +24,9 @@ CODEC: Final = Codec(Compression.PLAIN)
 class Decisions:
     """What one leader decides in its reign."""
 
-    def __init__(self, state: FencedClusterState, random: Random) -> None:
-        self._leader = LeaderClusterState(state, CODEC)
-        self.fence = state.fence
+    def __init__(self, writer: FencedWriter, random: Random) -> None:
+        self._leader = LeaderClusterState(writer, CODEC)
+        self.fence = writer.fence
         self._random = random
         self._count = 0
 

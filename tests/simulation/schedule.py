@@ -10,7 +10,7 @@ from simulation.decisions import COMPONENT, TOPOLOGIES
 from simulation.history import History
 from stormkeeper import paths
 from stormkeeper.state import locks
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 
 CANDIDATES: Final = 3
@@ -28,7 +28,7 @@ APART_SECS: Final = (0.5, 5.0)
 class World:
     """All that happens follows from the seed."""
 
-    def __init__(self, seed: int, make_handle: MakeHandle = FencedClusterState) -> None:
+    def __init__(self, seed: int, make_handle: MakeHandle = FencedWriter) -> None:
         self.history = History()
         #: What happened how often.
         self.seen: Counter[str] = Counter()

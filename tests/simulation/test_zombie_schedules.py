@@ -12,7 +12,7 @@ import pytest
 from simulation.schedule import World
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import fences
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 
@@ -58,23 +58,20 @@ def test_a_seed_is_a_schedule():
     assert told(ran(3)) != told(ran(4))
 
 
-class Unchecked(FencedClusterState):
+class Unchecked(FencedWriter):
     """Believes that it leads."""
 
-    def _commit(self, operations):
-        transaction = self._wrapped.transaction()
-        for operation in operations:
-            transaction.add(operation)
-        return transaction.commit()
+    def commit(self, operations):
+        return self.session.commit(operations)
 
 
 class LooksFirst(Unchecked):
     """Looks for its lock, and then writes."""
 
-    def _commit(self, operations):
-        if self._wrapped.get_version(self.fence.path) != 0:
+    def commit(self, operations):
+        if self.session.get_version(self.fence.path) != 0:
             raise NotLeaderError("the lock is gone")
-        return super()._commit(operations)
+        return super().commit(operations)
 
 
 @pytest.mark.parametrize("handle", [Unchecked, LooksFirst])

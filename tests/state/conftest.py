@@ -5,7 +5,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.settings import Settings
@@ -105,7 +105,7 @@ def session(ensemble):
 
 @pytest.fixture
 def leader(session, committed):
-    leader = FencedClusterState(session, fence_of(session))
+    leader = FencedWriter(session, fence_of(session))
     committed.clear()
     return leader
 

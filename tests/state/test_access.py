@@ -218,20 +218,11 @@ def test_nobody_is_let_in_where_no_topology_authenticates():
 
 def test_a_topology_with_a_digest_of_its_own(rules):
     own = digest_id("wc-1:secret")
-    rules.admit(ID, own)
-    assert rules.grants(f"/errors/{ID}") == (CREATOR, Grant("digest", own, Permission.ALL))
+    granted = rules.grants(f"/errors/{ID}", own)
+    assert granted == (CREATOR, Grant("digest", own, Permission.ALL))
     assert rules.grants("/errors/other")[1].id == TOPOLOGY
-
-
-def test_a_topology_without_any(rules):
-    rules.admit(ID, None)
-    assert rules.grants(f"/errors/{ID}") == (CREATOR,)
-
-
-def test_admitting_changes_nothing_for_who_does_not_authenticate():
-    # It is shared by all that are open.
-    OPEN.admit(ID, TOPOLOGY)
-    assert OPEN.grants(f"/errors/{ID}") == ()
+    assert rules.grants("/errors", own) == rules.grants("/supervisors/s-1", own) == (CREATOR,)
+    assert OPEN.grants(f"/errors/{ID}", own) == ()
 
 
 @pytest.mark.parametrize("path", ["/errors/x/spout/e1", "/workerbeats/x/s-6700", "/backpressure/x"])
@@ -239,8 +230,7 @@ def test_a_worker_lets_the_daemons_at_what_it_makes(path):
     rules = AccessRules(
         authenticated=True, role=Role.WORKER, topology_digest=TOPOLOGY, super_acl=DAEMONS
     )
-    rules.admit("x", TOPOLOGY)
-    assert rules.grants(path) == (CREATOR, DAEMONS)
+    assert rules.grants(path) == rules.grants(path, TOPOLOGY) == (CREATOR, DAEMONS)
 
 
 @pytest.mark.parametrize("payload", ["storm:secret", "storm:", "a:b:c", "stürm:geheim"])

@@ -9,7 +9,7 @@ from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError
 from stormkeeper.state import fences, locks, survey
 from stormkeeper.state.checking import ADVICE, Finding, check
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import NodeData, NodeStat
@@ -110,7 +110,7 @@ def lead(ensemble, monkeypatch):
         session = ensemble.session()
         lock = locks.take(session)
         fence = Fence(lock.path, lock.created)
-        return LeaderClusterState(FencedClusterState(session, fence), CODEC)
+        return LeaderClusterState(FencedWriter(session, fence), CODEC)
 
     return lead
 

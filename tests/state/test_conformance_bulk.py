@@ -17,6 +17,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.storage import ConnectionState, EventType, VersionedData
+from stormkeeper.state.transactions import Check, Create, Delete, SetData
 from support.events import CHANGED, CHILDREN, CREATED, DELETED
 from support.hearing import Hearing
 from support.waiting import until
@@ -191,16 +192,16 @@ class TestTransactions:
             transaction.commit()
 
     def test_what_is_no_path_is_refused_before_it_is_sent(self, state):
-        transaction = state.transaction()
-        for add in (
-            lambda: transaction.check("a"),
-            lambda: transaction.create("/a/", b""),
-            lambda: transaction.set_data("", b""),
-            lambda: transaction.delete("//"),
-            lambda: transaction.delete("/"),
+        for operation in (
+            Check("a"),
+            Create("/a/", b""),
+            SetData("", b""),
+            Delete("//"),
+            Delete("/"),
         ):
             with pytest.raises(InvalidPathError):
-                add()
+                state.transaction().create("/made", b"").add(operation).commit()
+        assert not state.node_exists("/made")
 
     def test_a_closed_session_commits_nothing(self, store, state):
         transaction = state.transaction().create("/a", b"")

@@ -13,7 +13,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state import fences, locks
-from stormkeeper.state.fenced import BATCH_BYTES, ROUNDS, FencedClusterState
+from stormkeeper.state.fenced import BATCH_BYTES, ROUNDS, FencedWriter
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storage import (
     DIRECTORY,
@@ -43,7 +43,6 @@ WRITES = {
     "delete_node": lambda leader: leader.delete_node("/there"),
     "delete_node of a tree": lambda leader: leader.delete_node("/tree"),
     "delete_node of nothing": lambda leader: leader.delete_node("/nothing"),
-    "delete_worker_hb": lambda leader: leader.delete_worker_hb("/beats"),
 }
 
 
@@ -52,7 +51,7 @@ class TestOnEveryStore:
     def leader(self, state):
         state.set_data("/there", b"old")
         state.set_data("/tree/a/b", b"")
-        return FencedClusterState(state, fence_of(state))
+        return FencedWriter(state, fence_of(state))
 
     def test_it_writes_as_any_state_does(self, leader, state):
         for write in WRITES.values():
@@ -74,11 +73,8 @@ class TestOnEveryStore:
             other.set_data(leader.fence.path, b"not you")
         before = everything_in(other)
         for write in WRITES.values():
-            if state.heartbeats_are_nodes or write is not WRITES["delete_worker_hb"]:
-                with pytest.raises(
-                    NotLeaderError, match=rf"{leader.fence.path}.*epoch.*take another"
-                ):
-                    write(leader)
+            with pytest.raises(NotLeaderError, match=rf"{leader.fence.path}.*epoch.*take another"):
+                write(leader)
         assert everything_in(other) == before
 
     def test_an_operation_counts_as_its_caller_added_it(self, leader):
@@ -107,21 +103,21 @@ class TestOnEveryStore:
         waiting = Fence(lock.path, lock.created)
         for session, fence in ((other, waiting), (other, leader.fence), (state, waiting)):
             with pytest.raises(NotLeaderError):
-                FencedClusterState(session, fence)
+                FencedWriter(session, fence)
         with pytest.raises(TypeError):
-            FencedClusterState(state, lock)
+            FencedWriter(state, lock)
 
     def test_a_successor_writes_and_the_former_leader_reads_it(self, store, state, leader):
         other = store.open()
         lock = locks.take(other)
         state.delete_node(leader.fence.path)
-        successor = FencedClusterState(other, fences.obtain(other, lock))
+        successor = FencedWriter(other, fences.obtain(other, lock))
         assert successor.fence.epoch > leader.fence.epoch
         successor.set_data("/there", b"successor's")
         with pytest.raises(NotLeaderError):
             leader.set_data("/there", b"zombie's")
-        leader.sync_path("/there")
-        assert leader.get_data("/there") == b"successor's"
+        state.sync_path("/there")
+        assert state.get_data("/there") == b"successor's"
 
 
 def everything_in(state):
@@ -150,12 +146,12 @@ class TestEveryWriteIsOneFencedTransaction:
             raise AssertionError("a leader wrote past its lock")
 
         calls = {name for name, _ in inspect.getmembers(ClusterState, inspect.isfunction)}
-        direct = calls - {name for name, _ in inspect.getmembers(StateReader)} - {"transaction"}
+        direct = calls - {name for name, _ in inspect.getmembers(StateReader)} - {"commit"}
         assert OF_A_SESSION | {"set_data", "mkdirs", "delete_node", "delete_worker_hb"} < direct
         session.set_data("/there", b"old")
         session.set_data("/tree/a/b", b"")
         past = Interposed(session, **dict.fromkeys(direct, refuse))
-        fenced = FencedClusterState(past, leader.fence)
+        fenced = FencedWriter(past, leader.fence)
         for write in WRITES.values():
             write(fenced)
         assert session.get_children("/") == ["a", "absent", "d", "leader-lock"]
@@ -163,19 +159,19 @@ class TestEveryWriteIsOneFencedTransaction:
     def test_ancestors_come_with_the_node_or_not_at_all(self, leader, committed):
         leader.set_data("/a/b/c", b"x")
         assert committed == [
-            (
+            [
                 Check(leader.fence.path, 0),
                 Create("/a", b""),
                 Create("/a/b", DIRECTORY),
                 Create("/a/b/c", b"x"),
-            )
+            ]
         ]
 
     def test_a_tree_goes_in_batches_the_deepest_first(self, session, leader, committed):
         for number in range(5):
             session.set_data(f"/top/{number}/deep", b"")
         committed.clear()
-        FencedClusterState(session, leader.fence, batch=4).delete_node("/top")
+        FencedWriter(session, leader.fence, batch=4).delete_node("/top")
         deleted = [[op.path for op in done[1:]] for done in committed]
         assert [len(batch) for batch in deleted] == [4, 4, 2, 1]
         assert deleted[0] == [f"/top/{number}/deep" for number in range(4)]
@@ -205,7 +201,7 @@ class TestOthersInTheWay:
                 busy.pop()(f"/top/{len(busy)}/late", b"")
             return listed
 
-        fenced = FencedClusterState(Interposed(session, children_many=children_many), leader.fence)
+        fenced = FencedWriter(Interposed(session, children_many=children_many), leader.fence)
         fenced.delete_node("/top")
         assert not busy
         assert not session.node_exists("/top")
@@ -221,7 +217,7 @@ class TestOthersInTheWay:
                 session.delete_node(gone.pop())
             return listed
 
-        fenced = FencedClusterState(Interposed(session, children_many=children_many), leader.fence)
+        fenced = FencedWriter(Interposed(session, children_many=children_many), leader.fence)
         fenced.delete_node("/top")
         assert not gone
         assert not session.node_exists("/top")
@@ -235,7 +231,7 @@ class TestOthersInTheWay:
             session.set_data(f"/top/{next(numbers)}", b"")
             return listed
 
-        fenced = FencedClusterState(Interposed(session, children_many=children_many), leader.fence)
+        fenced = FencedWriter(Interposed(session, children_many=children_many), leader.fence)
         with pytest.raises(StateError, match=f"delete /top.*{ROUNDS} times"):
             fenced.delete_node("/top")
         assert next(numbers) >= ROUNDS
@@ -244,23 +240,16 @@ class TestOthersInTheWay:
         """Whenever a set finds nothing, another makes the node; whenever a create does, it goes."""
         turns = []
 
-        def transaction():
-            building = session.transaction()
-            commit = building._commit
+        def commit(operations):
+            if len(turns) < 6:
+                turns.append(type(operations[1]))
+                if isinstance(operations[1], Create):
+                    session.set_data("/a", b"another's")
+                else:
+                    session.delete_node("/a")
+            return session.commit(operations)
 
-            def interfere(operations):
-                if len(turns) < 6:
-                    turns.append(type(operations[1]))
-                    if isinstance(operations[1], Create):
-                        session.set_data("/a", b"another's")
-                    else:
-                        session.delete_node("/a")
-                return commit(operations)
-
-            building._commit = interfere
-            return building
-
-        fenced = FencedClusterState(Interposed(session, transaction=transaction), leader.fence)
+        fenced = FencedWriter(Interposed(session, commit=commit), leader.fence)
         fenced.set_data("/a", b"mine")
         assert len(turns) == 6
         assert session.get_data("/a") == b"mine"
@@ -278,19 +267,12 @@ class TestOthersInTheWay:
     ):
         others = [lambda: session.set_data("/a/b", b"another's")]
 
-        def transaction():
-            building = session.transaction()
-            commit = building._commit
+        def commit(operations):
+            if len(operations) > 3 and others:
+                others.pop()()
+            return session.commit(operations)
 
-            def interfere(operations):
-                if len(operations) > 3 and others:
-                    others.pop()()
-                return commit(operations)
-
-            building._commit = interfere
-            return building
-
-        fenced = FencedClusterState(Interposed(session, transaction=transaction), leader.fence)
+        fenced = FencedWriter(Interposed(session, commit=commit), leader.fence)
         write(fenced)
         assert not others
         assert session.get_data("/a/b") == b"another's"
@@ -301,14 +283,16 @@ class TestTheTypeSaysSo:
     def test_a_leader_s_handle_has_every_call_of_a_writer_with_its_signature(self):
         for name, method in inspect.getmembers(StateWriter, inspect.isfunction):
             if not name.startswith("_"):
-                found = inspect.signature(getattr(FencedClusterState, name))
+                found = inspect.signature(getattr(FencedWriter, name))
                 assert found == inspect.signature(method), name
 
-    def test_it_has_none_that_is_a_session_s(self):
-        assert not OF_A_SESSION & set(dir(FencedClusterState))
+    def test_it_has_no_other(self):
+        writes = {name for name in dir(StateWriter) if not name.startswith("_")}
+        assert {name for name in dir(FencedWriter) if not name.startswith("_")} == writes
+        assert not OF_A_SESSION & writes
 
     def test_leaders_take_nothing_else(self, session):
-        assert typing.get_type_hints(LeaderClusterState.__init__)["state"] is FencedClusterState
+        assert typing.get_type_hints(LeaderClusterState.__init__)["writer"] is FencedWriter
         with pytest.raises(TypeError, match="MemoryState"):
             LeaderClusterState(session, None)
 

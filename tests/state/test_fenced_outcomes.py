@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
-from stormkeeper.state.fenced import BATCH, DELETE_SECS, FencedClusterState
+from stormkeeper.state.fenced import BATCH, DELETE_SECS, FencedWriter
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.interposed import Interposed
@@ -68,25 +68,20 @@ class TestInMemory:
             session.set_data(f"/top/{number}", b"")
         deletions = []
 
-        def transaction():
+        def commit(operations):
+            ensemble.resume(session)
             deletions.append("begun")
             if len(deletions) == lost + 1:
                 ensemble.lose_answer(session, applied=applied)
-            return session.transaction()
+            return session.commit(operations)
 
         def children_many(wanted):
             # As a real session waits for its connection to be back.
             ensemble.resume(session)
             return session.children_many(wanted)
 
-        def fenced_transaction():
-            ensemble.resume(session)
-            return transaction()
-
-        fenced = FencedClusterState(
-            Interposed(session, transaction=fenced_transaction, children_many=children_many),
-            leader.fence,
-            batch=4,
+        fenced = FencedWriter(
+            Interposed(session, commit=commit, children_many=children_many), leader.fence, batch=4
         )
         fenced.delete_node("/top")
         assert len(deletions) > lost
@@ -97,15 +92,13 @@ class TestInMemory:
             session.set_data(f"/top/{number}", b"")
         begun = []
 
-        def transaction():
+        def commit(operations):
             begun.append("begun")
             if len(begun) == 3:
                 ensemble.end_session(session)
-            return session.transaction()
+            return session.commit(operations)
 
-        fenced = FencedClusterState(
-            Interposed(session, transaction=transaction), leader.fence, batch=4
-        )
+        fenced = FencedWriter(Interposed(session, commit=commit), leader.fence, batch=4)
         with pytest.raises(NotLeaderError):
             fenced.delete_node("/top")
         assert len(session.get_children("/top")) == 6
@@ -126,17 +119,15 @@ class TestInMemory:
     ):
         begun = []
 
-        def transaction():
+        def commit(operations):
             begun.append("one")
             if len(begun) == 3:
                 ensemble.suspend(session)
-            return session.transaction()
+            return session.commit(operations)
 
         for number in range(4):
             session.set_data(f"/top/{number}", b"")
-        fenced = FencedClusterState(
-            Interposed(session, transaction=transaction), leader.fence, batch=2
-        )
+        fenced = FencedWriter(Interposed(session, commit=commit), leader.fence, batch=2)
         with pytest.raises(OutcomeUnknownError, match="a part is deleted already"):
             fenced.delete_node("/top")
         ensemble.resume(session)
@@ -146,19 +137,12 @@ class TestInMemory:
     def test_answers_that_are_lost_for_ever_end_a_deletion(self, session, leader, pause, last):
         now = [0.0]
 
-        def transaction():
-            now[0] += pause
-            building = session.transaction()
-            building._commit = lose
-            return building
-
         def lose(_operations):
+            now[0] += pause
             raise OutcomeUnknownError(f"lost at {now[0]:.0f}")
 
         session.set_data("/top/a", b"")
-        fenced = FencedClusterState(
-            Interposed(session, transaction=transaction), leader.fence, clock=lambda: now[0]
-        )
+        fenced = FencedWriter(Interposed(session, commit=lose), leader.fence, clock=lambda: now[0])
         with pytest.raises(OutcomeUnknownError, match=f"lost at {last}"):
             fenced.delete_node("/top")
 
@@ -189,7 +173,7 @@ class TestNetworkCut:
 
     def test_a_write_whose_answer_is_lost_is_done_and_unknown(self, connect, proxy):
         state, other = connect(proxy.address), connect()
-        leader = FencedClusterState(state, fence_of(state))
+        leader = FencedWriter(state, fence_of(state))
         proxy.hold_answers()
         write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
         until(lambda: other.node_exists("/a"))
@@ -199,12 +183,12 @@ class TestNetworkCut:
         proxy.mend()
         until(lambda: state.connection is ConnectionState.CONNECTED)
         # The session lived on, and the lock with it: it reads again, and leads on.
-        assert leader.get_data("/a") == b"x"
+        assert state.get_data("/a") == b"x"
         leader.set_data("/a", b"y")
 
     def test_a_write_that_is_lost_on_its_way_is_not_done_and_unknown(self, connect, proxy):
         state, other = connect(proxy.address), connect()
-        leader = FencedClusterState(state, fence_of(state))
+        leader = FencedWriter(state, fence_of(state))
         proxy.stall()
         write = attempt(lambda: leader.transaction().create("/a", b"x").commit())
         until(lambda: state._connection._client._pending)
@@ -219,7 +203,7 @@ class TestNetworkCut:
 
     def test_a_write_that_was_never_sent_says_so(self, connect, proxy):
         state = connect(proxy.address, call_timeout_secs=1.5)
-        leader = FencedClusterState(state, fence_of(state))
+        leader = FencedWriter(state, fence_of(state))
         proxy.cut()
         until(lambda: state.connection is ConnectionState.SUSPENDED)
         for write in (lambda: leader.set_data("/a", b"x"), lambda: leader.delete_node("/a")):
@@ -237,14 +221,14 @@ class TestNetworkCut:
             transaction.commit()
         begun = []
 
-        def transaction():
+        def commit(operations):
             begun.append("begun")
             if len(begun) == 4:
                 proxy.hold_answers()
-            return state.transaction()
+            return state.commit(operations)
 
         fence = fence_of(state)
-        leader = FencedClusterState(Interposed(state, transaction=transaction), fence)
+        leader = FencedWriter(Interposed(state, commit=commit), fence)
         deletion = attempt(lambda: leader.delete_node("/top"))
         until(lambda: len(other.get_children("/top")) == 2000 - 3 * BATCH)
         assert not deletion.done()

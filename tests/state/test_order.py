@@ -19,7 +19,7 @@ PREFIX = state.__name__
 FLOORS = (
     ("access", "transactions"),
     ("storage",),
-    ("callbacks", "watches", "wrapped", "node_heartbeats"),
+    ("callbacks", "watches", "node_heartbeats"),
     ("memory.*", "zookeeper.*", "pacemaker"),
     ("factory",),
     ("locks",),

@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.memory.state import MemoryState
 from stormkeeper.state.pacemaker import PacemakerState
@@ -105,22 +105,12 @@ def test_transactions_and_fences_are_of_the_other_store(ensemble, open_state):
     state, other = open_state(), ensemble.session()
     fence = fence_of(state)
     assert other.node_exists(fence.path)
-    leader = FencedClusterState(state, fence)
+    leader = FencedWriter(state, fence)
     leader.set_data("/storms/wc-1", b"base")
     state.transaction().create("/storms/wc-2", b"").delete("/storms/wc-1").commit()
     assert other.get_children("/storms") == ["wc-2"]
     assert not state.heartbeats_are_nodes
     other.close()
-
-
-def test_a_leader_deletes_pulses_though_no_pacemaker_knows_its_lock(open_state):
-    state = open_state()
-    leader = FencedClusterState(state, fence_of(state))
-    state.set_worker_hb(PATH, b"beat")
-    state.set_data(PATH, b"no heartbeat")
-    leader.delete_worker_hb("/workerbeats/wc-1")
-    assert state.get_worker_hb(PATH) is None
-    assert state.get_data(PATH) == b"no heartbeat"
 
 
 def test_without_a_pacemaker_all_else_goes_on(open_state):

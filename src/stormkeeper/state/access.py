@@ -82,39 +82,27 @@ class AccessRules:
         self._role = role
         self._topology_digest = topology_digest
         self._workers_own = (CREATOR,) if super_acl is None else (CREATOR, super_acl)
-        self._admitted: dict[str, str | None] = {}
 
-    def admit(self, storm_id: str, digest_id: str | None) -> None:
-        """Let a topology's workers at its nodes that are made from now on.
-
-        Parameters
-        ----------
-        storm_id
-            The topology.
-        digest_id
-            Its workers' `digest_id`; None where they have none, so that none is let in.
-        """
-        if self._authenticated and self._role is Role.SERVER:
-            self._admitted[storm_id] = digest_id
-
-    def grants(self, path: str) -> tuple[Grant, ...]:
+    def grants(self, path: str, workers: str | None = None) -> tuple[Grant, ...]:
         """Return what is granted on a node made at `path`; ``()``: everything, to everyone.
 
         Parameters
         ----------
         path
             Relative to ``storm.zookeeper.root``, as everywhere: "/assignments/wc-1-1700000000".
+        workers
+            The `digest_id` of the topology's own workers; None: `topology_digest`.
         """
         if not self._authenticated:
             return ()
         if self._role is Role.WORKER:
             return self._workers_own
         permission = _of_workers(path)
-        storm_id = paths.storm_id_of(path)
-        if permission is None or storm_id is None:
+        digest = workers or self._topology_digest
+        is_a_topology_s = paths.storm_id_of(path) is not None
+        if permission is None or digest is None or not is_a_topology_s:
             return (CREATOR,)
-        digest = self._admitted.get(storm_id, self._topology_digest)
-        return (CREATOR,) if digest is None else (CREATOR, Grant("digest", digest, permission))
+        return (CREATOR, Grant("digest", digest, permission))
 
 
 def _of_workers(path: str) -> Permission | None:

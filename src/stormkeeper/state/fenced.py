@@ -1,9 +1,9 @@
-"""The state as a leader writes it: every write is let through by the leader's lock, or refused.
+"""What a leader writes: every write is let through by the leader's lock, or refused.
 
 A process that was stopped, or cut off, for longer than its session lasts believes that it leads
-when it goes on, while another one does. So a leader's handle has no write but transactions whose
-first operation checks that its lock node is there, untouched. The store applies both or neither,
-and nothing depends on what the process believes, or on how long an answer takes.
+when it goes on, while another one does. So whatever a leader writes is a transaction whose first
+operation checks that its lock node is there, untouched. The store applies both or neither, and
+nothing depends on what the process believes, or on how long an answer takes.
 """
 
 import time
@@ -25,9 +25,8 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state import fences
 from stormkeeper.state.fences import Fence
-from stormkeeper.state.storage import DIRECTORY, ClusterState
-from stormkeeper.state.transactions import Create, Operation, Result, Transaction
-from stormkeeper.state.wrapped import WrappedReader
+from stormkeeper.state.storage import DIRECTORY, ClusterState, StateWriter
+from stormkeeper.state.transactions import Check, Create, Delete, Operation, Result, SetData
 
 #: How often a write is tried again when others make and delete nodes in its way.
 ROUNDS: Final = 20
@@ -37,23 +36,23 @@ ROUNDS: Final = 20
 BATCH: Final = 250
 BATCH_BYTES: Final = 256 * 1024
 
-#: Seconds for which `FencedClusterState.delete_node` goes on where answers are lost.
+#: Seconds for which `FencedWriter.delete_node` goes on where answers are lost.
 DELETE_SECS: Final = 60.0
 
 #: The version of a lock whose value nobody has set.
 _UNTOUCHED = 0
 
 
-class FencedClusterState(WrappedReader):
+class FencedWriter(StateWriter):
     """A leader's `StateWriter`: what it writes is written while its lock is there, or not at all.
 
     It makes no ephemeral nodes, as those are a session's and not a leader's. Reads are those of
-    the wrapped state. Safe for many threads.
+    `session`. Safe for many threads.
 
     Parameters
     ----------
-    state
-        The session that the lock ends with, closed with this.
+    session
+        The session that the lock ends with; closing it is for whoever opened it.
     fence
         The leader's, which is verified once. When its lock is gone, or anybody has set the lock's
         value, every write raises `NotLeaderError`, for ever: no lock is made twice.
@@ -78,48 +77,53 @@ class FencedClusterState(WrappedReader):
 
     def __init__(
         self,
-        state: ClusterState,
+        session: ClusterState,
         fence: Fence,
         *,
         batch: int = BATCH,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(state)
-        fences.verify(state, fence)
-        self._fence = fence
+        fences.verify(session, fence)
+        #: The session that the lock ends with.
+        self.session = session
+        #: The lock that lets writes through.
+        self.fence = fence
+        self._lock = Check(fence.path, _UNTOUCHED)
         self._batch = batch
         self._clock = clock
 
-    @property
-    def fence(self) -> Fence:
-        """The lock that lets writes through."""
-        return self._fence
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """See `StateWriter.commit`; operations are counted without the lock's check."""
+        try:
+            return self.session.commit([self._lock, *operations])[1:]
+        except TransactionError as error:
+            if error.index > 0:
+                raise TransactionError(error.index - 1, error.reason) from error
+            if isinstance(error.reason, NoNodeError | BadVersionError):
+                raise NotLeaderError(
+                    f"this process does not lead any more, and nothing was written: its lock"
+                    f" {self.fence.path} (epoch {self.fence.epoch}) is gone or was revoked: stop"
+                    f" leading, and take another lock (locks.take) to lead again"
+                ) from error
+            raise error.reason from error
 
-    def admit(self, storm_id: str, digest_id: str | None) -> None:
-        """See `StateWriter.admit`."""
-        self._wrapped.admit(storm_id, digest_id)
-
-    def transaction(self) -> Transaction:
-        """See `StateWriter.transaction`; its operations are counted without the lock's check."""
-        return Transaction(self._commit)
-
-    def set_data(self, path: str, data: bytes) -> None:
+    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
         """See `StateWriter.set_data`."""
         for _ in range(ROUNDS):
             try:
-                self.transaction().set_data(path, data).commit()
+                self.commit([SetData(path, data)])
             except TransactionError as error:
                 if not isinstance(error.reason, NoNodeError):
                     raise error.reason from error
             else:
                 return
-            if self._create(path, data, parent=DIRECTORY):
+            if self._create(Create(path, data, workers=workers), parent=DIRECTORY):
                 return
         raise _contended("write", path)
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
         """See `StateWriter.mkdirs`."""
-        self._create(path, DIRECTORY, parent=b"")
+        self._create(Create(path, DIRECTORY, workers=workers), parent=b"")
 
     def delete_node(self, path: str) -> None:
         """See `StateWriter.delete_node`.
@@ -153,31 +157,7 @@ class FencedClusterState(WrappedReader):
                 raise (unknown or error) from error
         raise unknown or _contended("delete", path)
 
-    def delete_worker_hb(self, path: str) -> None:
-        """See `StateWriter.delete_worker_hb`; a Pacemaker has no locks, and deletes regardless."""
-        if self.heartbeats_are_nodes:
-            self.delete_node(path)
-        else:
-            self._wrapped.delete_worker_hb(path)
-
-    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
-        fenced = self._wrapped.transaction().check(self._fence.path, _UNTOUCHED)
-        for operation in operations:
-            fenced.add(operation)
-        try:
-            return fenced.commit()[1:]
-        except TransactionError as error:
-            if error.index > 0:
-                raise TransactionError(error.index - 1, error.reason) from error
-            if isinstance(error.reason, NoNodeError | BadVersionError):
-                raise NotLeaderError(
-                    f"this process does not lead any more, and nothing was written: its lock"
-                    f" {self._fence.path} (epoch {self._fence.epoch}) is gone or was revoked: stop"
-                    f" leading, and take another lock (locks.take) to lead again"
-                ) from error
-            raise error.reason from error
-
-    def _create(self, path: str, data: bytes, *, parent: bytes) -> bool:
+    def _create(self, node: Create, *, parent: bytes) -> bool:
         """Make a node, and what ancestors it lacks, in one step; False if there is one already.
 
         Ancestors are empty, but the nearest has the value `parent`, as in Storm. The store is not
@@ -185,13 +165,10 @@ class FencedClusterState(WrappedReader):
         for each refusal.
         """
         for _ in range(ROUNDS):
-            creates = [Create(path, data)]
+            creates = [node]
             while True:
-                transaction = self.transaction()
-                for create in creates:
-                    transaction.add(create)
                 try:
-                    transaction.commit()
+                    self.commit(creates)
                 except TransactionError as error:
                     top = creates[0].path
                     if isinstance(error.reason, NodeExistsError):
@@ -201,18 +178,16 @@ class FencedClusterState(WrappedReader):
                     if not isinstance(error.reason, NoNodeError) or top == "/":
                         raise error.reason from error
                     value = parent if len(creates) == 1 else b""
-                    creates.insert(0, Create(paths.parent(top), value))
+                    above = Create(paths.parent(top), value, workers=node.workers)
+                    creates.insert(0, above)
                 else:
                     return True
-        raise _contended("create", path)
+        raise _contended("create", node.path)
 
     def _delete_all(self, nodes: Sequence[str]) -> NoNodeError | NotEmptyError | None:
         """Delete nodes in one step; returns why not, where others were in the way."""
-        transaction = self.transaction()
-        for node in nodes:
-            transaction.delete(node)
         try:
-            transaction.commit()
+            self.commit(list(map(Delete, nodes)))
         except TransactionError as error:
             if isinstance(error.reason, NoNodeError | NotEmptyError):
                 return error.reason
@@ -223,7 +198,7 @@ class FencedClusterState(WrappedReader):
         """Return the paths of all that is below a node, the deepest first."""
         levels = [[path]]
         while levels[-1]:
-            listed = zip(levels[-1], self._wrapped.children_many(levels[-1]), strict=True)
+            listed = zip(levels[-1], self.session.children_many(levels[-1]), strict=True)
             levels.append([f"{above}/{name}" for above, names in listed for name in names or ()])
         return [node for level in reversed(levels[1:]) for node in level]
 

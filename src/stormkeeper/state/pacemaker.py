@@ -1,13 +1,20 @@
 """Heartbeats in Pacemaker, alone or beside another store that has the rest of the state."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from stormkeeper import paths
 from stormkeeper.errors import StateClosedError
-from stormkeeper.state.storage import ClusterState
-from stormkeeper.state.transactions import Transaction
-from stormkeeper.state.wrapped import WrappedReader
+from stormkeeper.state.storage import (
+    ClusterState,
+    ConnectionListener,
+    ConnectionState,
+    EventCallback,
+    NodeData,
+    NodeStat,
+    VersionedData,
+)
+from stormkeeper.state.transactions import Operation, Result
 
 if TYPE_CHECKING:
     from stormkeeper.pacemaker.client.readings import Reading
@@ -90,7 +97,7 @@ class PacemakerHeartbeats:
         return self._pacemakers
 
 
-class PacemakerState(WrappedReader):
+class PacemakerState(ClusterState):
     """A `ClusterState` that hands the heartbeat calls to Pacemakers, and all others on.
 
     Parameters
@@ -102,8 +109,84 @@ class PacemakerState(WrappedReader):
     """
 
     def __init__(self, wrapped: ClusterState, heartbeats: Heartbeats) -> None:
-        super().__init__(wrapped)
+        self._wrapped = wrapped
         self._heartbeats = PacemakerHeartbeats(heartbeats)
+
+    @property
+    def connection(self) -> ConnectionState:
+        """See `StateReader.connection`."""
+        return self._wrapped.connection
+
+    @property
+    def session_id(self) -> int | None:
+        """See `StateReader.session_id`."""
+        return self._wrapped.session_id
+
+    @property
+    def session_timeout_secs(self) -> float | None:
+        """See `StateReader.session_timeout_secs`."""
+        return self._wrapped.session_timeout_secs
+
+    @property
+    def recovery_defects(self) -> int:
+        """See `StateReader.recovery_defects`."""
+        return self._wrapped.recovery_defects
+
+    def get_data(self, path: str, watch: bool = False) -> bytes | None:
+        """See `StateReader.get_data`."""
+        return self._wrapped.get_data(path, watch)
+
+    def get_data_with_version(self, path: str, watch: bool = False) -> VersionedData | None:
+        """See `StateReader.get_data_with_version`."""
+        return self._wrapped.get_data_with_version(path, watch)
+
+    def get_version(self, path: str, watch: bool = False) -> int | None:
+        """See `StateReader.get_version`."""
+        return self._wrapped.get_version(path, watch)
+
+    def get_stat(self, path: str, watch: bool = False) -> NodeStat | None:
+        """See `StateReader.get_stat`."""
+        return self._wrapped.get_stat(path, watch)
+
+    def node_exists(self, path: str, watch: bool = False) -> bool:
+        """See `StateReader.node_exists`."""
+        return self._wrapped.node_exists(path, watch)
+
+    def get_children(self, path: str, watch: bool = False) -> list[str]:
+        """See `StateReader.get_children`."""
+        return self._wrapped.get_children(path, watch)
+
+    def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
+        """See `StateReader.read_many`."""
+        return self._wrapped.read_many(paths, watch)
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """See `StateReader.children_many`."""
+        return self._wrapped.children_many(paths)
+
+    def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
+        """See `StateReader.children_data`."""
+        return self._wrapped.children_data(path, watch)
+
+    def sync_path(self, path: str) -> None:
+        """See `StateReader.sync_path`."""
+        self._wrapped.sync_path(path)
+
+    def register(self, callback: EventCallback) -> int:
+        """See `StateReader.register`."""
+        return self._wrapped.register(callback)
+
+    def unregister(self, registration: int) -> None:
+        """See `StateReader.unregister`."""
+        self._wrapped.unregister(registration)
+
+    def add_listener(self, listener: ConnectionListener) -> None:
+        """See `StateReader.add_listener`."""
+        self._wrapped.add_listener(listener)
+
+    def remove_listener(self, listener: ConnectionListener) -> None:
+        """See `StateReader.remove_listener`."""
+        self._wrapped.remove_listener(listener)
 
     @property
     def heartbeats_are_nodes(self) -> bool:
@@ -115,25 +198,21 @@ class PacemakerState(WrappedReader):
         """See `ClusterState.unregistered`."""
         return self._wrapped.unregistered
 
-    def admit(self, storm_id: str, digest_id: str | None) -> None:
-        """See `StateWriter.admit`."""
-        self._wrapped.admit(storm_id, digest_id)
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """See `StateWriter.commit`."""
+        return self._wrapped.commit(operations)
 
-    def set_data(self, path: str, data: bytes) -> None:
+    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
         """See `StateWriter.set_data`."""
-        self._wrapped.set_data(path, data)
+        self._wrapped.set_data(path, data, workers=workers)
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
         """See `StateWriter.mkdirs`."""
-        self._wrapped.mkdirs(path)
+        self._wrapped.mkdirs(path, workers=workers)
 
     def delete_node(self, path: str) -> None:
         """See `StateWriter.delete_node`."""
         self._wrapped.delete_node(path)
-
-    def transaction(self) -> Transaction:
-        """See `StateWriter.transaction`."""
-        return self._wrapped.transaction()
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""

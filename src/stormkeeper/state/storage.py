@@ -1,7 +1,8 @@
 """``ClusterState``: what every store of the cluster's state can do, and what may be relied on.
 
 It comes in three parts, for those who need less: a `StateReader` changes nothing, a `StateWriter`
-makes persistent nodes and deletes, and `ClusterState` has nodes of its own session besides.
+makes persistent nodes and deletes, and a `ClusterState` is both and has nodes of its own session
+besides.
 
 A store is a tree of nodes. A node has a value of bytes, a version that counts the changes of its
 value, and children; an ephemeral node belongs to a session and ends with it. Paths are absolute
@@ -38,7 +39,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from stormkeeper.state.transactions import Transaction
+from stormkeeper.state.transactions import Operation, Result, Transaction
 
 #: Value of a node that is only a directory: what Storm writes.
 DIRECTORY = b"\x07"
@@ -302,24 +303,56 @@ class StateReader(HeartbeatReader, Protocol):
         ...
 
 
-class StateWriter(StateReader, Protocol):
-    """A session that makes persistent nodes, and deletes."""
+class StateWriter(Protocol):
+    """Makes persistent nodes, and deletes. Safe for many threads.
 
-    def admit(self, storm_id: str, digest_id: str | None) -> None:
-        """Have a topology's own user, None for nobody, do with its nodes what is the user's.
+    A session writes so in its own name, and a leader through a
+    `stormkeeper.state.fenced.FencedWriter`.
 
-        Parameters
-        ----------
-        storm_id
-            The topology. Nodes that are made for it from now on get the ACL; those that there are
-            keep theirs. Stores without ACLs do nothing.
-        digest_id
-            The user as ``user:base64(sha1("user:password"))``.
+    Notes
+    -----
+    Errors that every operation may raise: those of `StateReader`, and `OutcomeUnknownError`.
+    """
+
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """Apply operations, at least one: all of them, or none; one result for each, in order.
+
+        They are applied in order, each seeing what those before it did. Ancestors are not made.
+        Nothing repeats it: after `OutcomeUnknownError` the caller reads what happened.
+
+        Raises
+        ------
+        InvalidPathError
+            A path is none, or the root is to be deleted; nothing was sent.
+        TransactionError
+            An operation was refused, and nothing was done; it says which and why.
+        OutcomeUnknownError
+            The connection was lost, or the deadline passed, while the store was at it: all was
+            done, or nothing, or will be in a moment.
+        StateUnavailableError
+            The store was not reached before the deadline; nothing was done.
+        StateError
+            They were refused as a whole, as too many are.
         """
         ...
 
-    def set_data(self, path: str, data: bytes) -> None:
+    def transaction(self) -> Transaction:
+        """Begin a transaction, which collects operations for `commit`."""
+        return Transaction(self.commit)
+
+    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
         """Give a node a value; make it, persistent, and its ancestors if they are absent.
+
+        Parameters
+        ----------
+        path
+            The node.
+        data
+            Its value.
+        workers
+            The `stormkeeper.state.access.digest_id` of the topology's own workers. If the node is
+            made, its ACL lets them do what Storm's rules allow at that path. None: those that the
+            configuration names, if any. Stores without ACLs ignore it.
 
         Raises
         ------
@@ -328,10 +361,11 @@ class StateWriter(StateReader, Protocol):
         """
         ...
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
         """Make a node that is a directory, and its ancestors; those that exist stay as they are.
 
-        The node's value is `DIRECTORY`; ancestors made on the way are empty, as in Storm.
+        The node's value is `DIRECTORY`; ancestors made on the way are empty, as in Storm. `workers`
+        is as in `set_data`.
 
         Raises
         ------
@@ -354,16 +388,8 @@ class StateWriter(StateReader, Protocol):
         """
         ...
 
-    def delete_worker_hb(self, path: str) -> None:
-        """Delete the heartbeat at a path and all below it; none is fine."""
-        ...
 
-    def transaction(self) -> Transaction:
-        """Begin a transaction; it makes no ancestors."""
-        ...
-
-
-class ClusterState(StateWriter, HeartbeatStore, Protocol):
+class ClusterState(StateReader, StateWriter, HeartbeatStore, Protocol):
     """A session with a store of the cluster's state, and with nodes of its own."""
 
     @property

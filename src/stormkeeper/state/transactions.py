@@ -29,6 +29,10 @@ class Create(NamedTuple):
     ephemeral: bool = False
     sequential: bool = False
 
+    #: The `stormkeeper.state.access.digest_id` of the topology's own workers, who may use the node
+    #: as Storm's rules allow; None: those that the configuration names, if any.
+    workers: str | None = None
+
 
 class SetData(NamedTuple):
     """Set the value of a node that there is."""
@@ -50,7 +54,7 @@ Operation = Check | Create | SetData | Delete
 #: Of a `Create` the path made, of a `SetData` the new version, of the others None.
 Result = str | int | None
 
-#: Applies operations, which are not none, all or nothing; raises as `Transaction.commit`.
+#: Applies operations, at least one, all or nothing: `StateWriter.commit`.
 Commit = Callable[[Sequence[Operation]], list[Result]]
 
 
@@ -85,10 +89,19 @@ class Transaction:
         return self.add(Check(path, version))
 
     def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        workers: str | None = None,
     ) -> Self:
-        """Make a node, whose parent must be there; it is no registration, and not made again."""
-        return self.add(Create(path, data, ephemeral, sequential))
+        """Make a node, whose parent must be there; it is no registration, and not made again.
+
+        `workers` is as in `StateWriter.set_data`.
+        """
+        return self.add(Create(path, data, ephemeral, sequential, workers))
 
     def set_data(self, path: str, data: bytes, version: int = ANY_VERSION) -> Self:
         """Set a node's value, if it has `version`."""
@@ -103,40 +116,39 @@ class Transaction:
 
         Raises
         ------
-        InvalidPathError
-            Its path is none, or it deletes the root.
         StateError
             The transaction was committed already.
         """
         if self._committed:
             raise StateError(f"cannot add {operation}: the transaction was committed already")
-        paths.check(operation.path)
-        if isinstance(operation, Delete) and operation.path == "/":
-            raise InvalidPathError("the root of the cluster's state is not deleted")
         self._operations.append(operation)
         return self
 
     def commit(self) -> list[Result]:
         """Apply all operations, or none; one result for each, in order.
 
-        Nothing repeats it: after `OutcomeUnknownError` the caller reads what happened. Without
-        operations the store is not asked.
+        Without operations the store is not asked.
 
         Raises
         ------
-        TransactionError
-            An operation was refused, and nothing was done; it says which and why.
-        OutcomeUnknownError
-            The connection was lost, or the deadline passed, while the store was at it: all was
-            done, or nothing, or will be in a moment.
-        StateUnavailableError
-            The store was not reached before the deadline; nothing was done.
-        StateClosedError
-            The session was closed.
         StateError
-            It was committed already, or refused as a whole, as one that is too large is.
+            It was committed already; or as `StateWriter.commit`.
         """
         if self._committed:
             raise StateError("the transaction was committed already: begin another one")
         self._committed = True
         return self._commit(tuple(self._operations)) if self._operations else []
+
+
+def check_paths(operations: Sequence[Operation]) -> None:
+    """Fail unless operations are for paths that nodes can have, and none deletes the root.
+
+    Raises
+    ------
+    InvalidPathError
+        One is not.
+    """
+    for operation in operations:
+        paths.check(operation.path)
+        if operation.path == "/" and isinstance(operation, Delete):
+            raise InvalidPathError("the root of the cluster's state is not deleted")

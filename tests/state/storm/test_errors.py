@@ -154,7 +154,7 @@ def test_the_leader_makes_the_place_of_errors_and_leaves_nothing_behind(storm, l
 def test_errors_that_are_half_gone_are_still_listed(storm, leader, monkeypatch):
     leader.setup_errors(STORM)
     storm.report_task_error(STORM, 1, "boom")
-    delete_node = leader._state.delete_node
+    delete_node = leader._writer.delete_node
     deleted = []
 
     def listed_meanwhile(path):
@@ -162,7 +162,7 @@ def test_errors_that_are_half_gone_are_still_listed(storm, leader, monkeypatch):
         delete_node(path)
         deleted.append(path)
 
-    monkeypatch.setattr(leader._state, "delete_node", listed_meanwhile)
+    monkeypatch.setattr(leader._writer, "delete_node", listed_meanwhile)
     leader.teardown_errors(STORM)
     assert deleted == [paths.taskerrors(STORM), paths.errors(STORM)]
 

@@ -175,15 +175,19 @@ def test_heartbeats_that_are_half_gone_are_still_listed(cluster, monkeypatch):
     leader.setup_heartbeats(STORM)
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
     cluster.set_task_heartbeat(STORM, 1, TaskHeartbeat(1_700_000_000, 5))
-    delete_worker_hb = leader._state.delete_worker_hb
+    in_nodes = cluster.state.heartbeats_are_nodes
+    where, call = (
+        (leader._writer, "delete_node") if in_nodes else (cluster.state, "delete_worker_hb")
+    )
+    delete = getattr(where, call)
     deleted = []
 
     def listed_meanwhile(path):
         assert cluster.heartbeat_storms() == [STORM]
-        delete_worker_hb(path)
+        delete(path)
         deleted.append(path)
 
-    monkeypatch.setattr(leader._state, "delete_worker_hb", listed_meanwhile)
+    monkeypatch.setattr(where, call, listed_meanwhile)
     leader.teardown_heartbeats(STORM)
     assert deleted == [paths.taskbeats(STORM), paths.workerbeats(STORM)]
 

@@ -9,14 +9,15 @@ from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import fences, locks
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.fences import Fence
-from stormkeeper.state.storage import ClusterState, StateWriter
+from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState, leading
 from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, Writes
+from stormkeeper.state.transactions import Check
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import (
     Assignment,
@@ -107,10 +108,10 @@ DIRECT = ("set_data", "delete_node", "mkdirs", "set_ephemeral_node", "create_seq
 
 @pytest.mark.parametrize("write", WRITES)
 def test_no_write_of_a_leader_goes_past_its_lock(leader, monkeypatch, write):
-    """It writes with transactions that begin with the check of its lock, and with nothing else."""
+    """It commits operations that begin with the check of its lock, and does nothing else."""
     for existing in EXISTING:
         WRITES[existing](leader)
-    session = leader._state._wrapped
+    session = leader._writer.session
     checked = []
 
     def refuse(*_, **__):
@@ -118,29 +119,23 @@ def test_no_write_of_a_leader_goes_past_its_lock(leader, monkeypatch, write):
 
     for name in (*DIRECT, "set_worker_hb", "delete_worker_hb"):
         monkeypatch.setattr(session, name, refuse)
-    original = session.transaction
+    original = session.commit
 
-    class Checking:
-        def __getattr__(self, name):
-            transaction = original()
+    def commit(operations):
+        checked.append(operations[0])
+        return original(operations)
 
-            def first(*args):
-                checked.append((name, *args))
-                return getattr(transaction, name)(*args)
-
-            return first
-
-    monkeypatch.setattr(session, "transaction", Checking)
+    monkeypatch.setattr(session, "commit", commit)
     WRITES[write](leader)
-    assert set(checked) == {("check", leader.fence.path, 0)}
+    assert set(checked) == {Check(leader.fence.path, 0)}
 
 
-def test_only_a_fenced_store_makes_a_leader(storm, memory):
-    for state in (memory, storm):
-        with pytest.raises(TypeError, match="a FencedClusterState, not through a"):
-            LeaderClusterState(state, Codec())
+def test_only_a_fenced_writer_makes_a_leader(storm, memory):
+    for writer in (memory, storm):
+        with pytest.raises(TypeError, match="a FencedWriter, not through a"):
+            LeaderClusterState(writer, Codec())
     hints = typing.get_type_hints(LeaderClusterState.__init__)
-    assert hints["state"] is FencedClusterState
+    assert hints["writer"] is FencedWriter
 
 
 def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
@@ -163,7 +158,7 @@ def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
         with pytest.raises(error):
             leading(process, fence)
         with pytest.raises(error):
-            LeaderClusterState(FencedClusterState(process.state, fence), Codec())
+            LeaderClusterState(FencedWriter(process.state, fence), Codec())
     fence = fences.obtain(process.state, lock)
     locks.give_up(process.state, lock)
     with pytest.raises(NotLeaderError):
@@ -173,15 +168,24 @@ def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
 
 
 def test_the_types_say_who_may_write():
-    assert {
-        cls: typing.get_type_hints(cls)["_state"]
+    hints = {
+        cls: typing.get_type_hints(cls)
         for cls in (Writes, SessionWrites, LeaderWrites, StormClusterState, LeaderClusterState)
-    } == {
+    }
+    assert {cls: hint["_writer"] for cls, hint in hints.items()} == {
         Writes: StateWriter,
+        SessionWrites: StateWriter,
+        LeaderWrites: FencedWriter,
+        StormClusterState: StateWriter,
+        LeaderClusterState: FencedWriter,
+    }
+    # What a leader has beside its writer, it reads.
+    assert {cls: hint["_state"] for cls, hint in hints.items()} == {
+        Writes: StateReader,
         SessionWrites: ClusterState,
-        LeaderWrites: FencedClusterState,
+        LeaderWrites: StateReader,
         StormClusterState: ClusterState,
-        LeaderClusterState: FencedClusterState,
+        LeaderClusterState: StateReader,
     }
     assert not issubclass(LeaderClusterState, SessionWrites)
     assert not issubclass(StormClusterState, LeaderWrites)

@@ -9,7 +9,7 @@ from stormkeeper.errors import NoNodeError, StateError, TransactionError
 from stormkeeper.state import fenced
 from stormkeeper.state.access import digest_id
 from stormkeeper.state.storm.codec import epoch_of
-from stormkeeper.state.transactions import Delete, Transaction
+from stormkeeper.state.transactions import Create, Delete
 from stormkeeper.thrift.records import (
     Assignment,
     Credentials,
@@ -217,19 +217,19 @@ def test_what_there_is_not_cannot_be_changed(storm, leader):
 
 
 def meddle(monkeypatch, leader, change):
-    """Have `change` happen right before each transaction of the leader's state."""
-    state = leader._state
-    original = state.transaction
+    """Have `change` happen right before whatever the leader commits."""
+    writer = leader._writer
+    original = writer.commit
     changing = []
 
-    def transaction():
+    def commit(operations):
         if not changing:  # what `change` does itself is left alone
             changing.append(True)
             change()
             changing.clear()
-        return original()
+        return original(operations)
 
-    monkeypatch.setattr(state, "transaction", transaction)
+    monkeypatch.setattr(writer, "commit", commit)
 
 
 def test_a_change_by_another_in_between_is_kept(storm, leader, base, monkeypatch):
@@ -303,25 +303,22 @@ class CrashError(Exception):
 
 
 class Crashing:
-    """Lets so many transactions of a session through, and ends the process in the next."""
+    """Lets so many commits of a session through, and ends the process in the next."""
 
     def __init__(self, session, left, *, applied):
-        self._original = session.transaction
+        self._original = session.commit
         self._left = left
         self._applied = applied
         self.operations = []
-        session.transaction = lambda: Transaction(self._commit)
+        session.commit = self._commit
 
     def _commit(self, operations):
         crash = self._left == 0
         self._left -= 1
         if crash and not self._applied:
             raise CrashError
-        transaction = self._original()
-        for operation in operations:
-            transaction.add(operation)
         try:
-            results = transaction.commit()
+            results = self._original(operations)
         except TransactionError:
             if crash:
                 raise CrashError from None
@@ -345,7 +342,7 @@ def test_all_of_a_topology_is_removed_and_nothing_else(storm, leader, memory, ba
 
 def test_base_and_assignment_go_last_and_together_the_assignment_last(leader, base):
     fill(leader, base)
-    watched = Crashing(leader._state._wrapped, -1, applied=True)
+    watched = Crashing(leader._writer.session, -1, applied=True)
     leader.remove_storm(ID)
     *_, last = watched.operations
     assert [operation.path for operation in last if isinstance(operation, Delete)] == [
@@ -419,20 +416,19 @@ def test_one_does_not_delete_for_ever(leader, memory, base, monkeypatch):
         lambda leader, conf: leader.set_topology_log_config(ID, LogConfig({}), conf),
     ],
 )
-def test_a_topologys_digest_is_let_in_before_the_write(leader, monkeypatch, write):
-    asked = []
-    session = leader._state._wrapped
-    monkeypatch.setattr(session, "admit", lambda *admitted: asked.append(admitted))
-    commit = session.transaction
+def test_a_topologys_digest_is_let_in(leader, monkeypatch, write):
+    session, made = leader._writer.session, []
+    original = session.commit
 
-    def transaction():
-        asked.append("write")
-        return commit()
+    def commit(operations):
+        made.extend(one for one in operations if isinstance(one, Create))
+        return original(operations)
 
-    monkeypatch.setattr(session, "transaction", transaction)
+    monkeypatch.setattr(session, "commit", commit)
     write(leader, {"storm.zookeeper.topology.auth.payload": "ann:secret"})
-    assert asked[:2] == [(ID, digest_id("ann:secret")), "write"]
-    asked.clear()
-    write(leader, {"storm.zookeeper.topology.auth.payload": None})
-    write(leader, None)
-    assert set(asked) == {"write"}
+    assert {one.workers for one in made} == {digest_id("ann:secret")}
+    for conf in ({"storm.zookeeper.topology.auth.payload": None}, None):
+        session.delete_node(made[-1].path)
+        made.clear()
+        write(leader, conf)
+        assert {one.workers for one in made} == {None}

@@ -209,11 +209,15 @@ def test_without_credentials_all_is_open(open_state, server):
 
 
 def test_a_topology_with_a_digest_of_its_own(daemon):
-    daemon.admit(ID, digest_id("own:secret"))
-    daemon.set_data(f"/storms/{ID}", b"x")
+    own = digest_id("own:secret")
+    daemon.set_data(f"/storms/{ID}", b"x", workers=own)
+    daemon.mkdirs(f"/workerbeats/{ID}", workers=own)
+    daemon.transaction().create("/storms/third", b"x", workers=own).commit()
     daemon.set_data("/storms/other", b"x")
     own = f"digest:{make_digest_acl_credential('own', 'secret')}:r"
-    assert granted(daemon, f"/storms/{ID}") == {SERVERS, own}
+    assert granted(daemon, f"/storms/{ID}") == granted(daemon, "/storms/third") == {SERVERS, own}
+    assert granted(daemon, f"/workerbeats/{ID}") == {SERVERS, f"{own.removesuffix('r')}cdrwa"}
+    assert granted(daemon, "/storms") == granted(daemon, "/workerbeats") == {SERVERS}
     assert granted(daemon, "/storms/other") == for_workers(SERVERS, "r")
 
 
@@ -266,8 +270,7 @@ def test_a_transaction_that_is_denied_does_nothing(worker, daemon):
 
 
 def test_a_worker_reads_its_topology_and_no_more(worker, daemon):
-    daemon.admit("other", None)
-    daemon.set_data("/assignments/other", b"x")
+    daemon.set_data("/assignments/other", b"x", workers=digest_id("others:secret"))
     for directory in ("storms", "assignments", "credentials"):
         assert worker.get_data(f"/{directory}/{ID}") == b"the daemon's"
         with pytest.raises(AccessDeniedError):

@@ -125,9 +125,9 @@ class TestRefusals:
 
     def test_nodes_have_the_acl_of_their_paths(self, connect):
         state = connect(security=AS_STORM)
-        state.admit("wc-1", "wc:digest")
         state.mkdirs("/storms")
-        made = state.transaction().create("/storms/wc-1", b"x").create("/other", b"").commit()
+        transaction = state.transaction().create("/storms/wc-1", b"x", workers="wc:digest")
+        made = transaction.create("/other", b"").commit()
         assert made == ["/storms/wc-1", "/other"]
         client = state._connection._client
 

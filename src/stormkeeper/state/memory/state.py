@@ -37,7 +37,14 @@ from stormkeeper.state.storage import (
     NodeStat,
     VersionedData,
 )
-from stormkeeper.state.transactions import Create, Delete, Operation, Result, SetData, Transaction
+from stormkeeper.state.transactions import (
+    Create,
+    Delete,
+    Operation,
+    Result,
+    SetData,
+    check_paths,
+)
 from stormkeeper.state.watches import ArmedWatches, Seen, Watch, Watched
 
 T = TypeVar("T")
@@ -173,8 +180,8 @@ class MemoryState(NodeHeartbeats):
             names = self._list(tree, path, watch)
             return {name: _told(tree.get(f"{path.rstrip('/')}/{name}")) for name in names}
 
-    def set_data(self, path: str, data: bytes) -> None:
-        """See `StateWriter.set_data`."""
+    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:  # noqa: ARG002
+        """See `StateWriter.set_data`; there are no ACLs here."""
         self._write(path, SetData(path, data), lambda tree: tree.put(path, data))
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
@@ -203,8 +210,8 @@ class MemoryState(NodeHeartbeats):
             lambda tree: tree.create_sequential(path, data, self._session_id),
         )
 
-    def mkdirs(self, path: str) -> None:
-        """See `StateWriter.mkdirs`."""
+    def mkdirs(self, path: str, *, workers: str | None = None) -> None:  # noqa: ARG002
+        """See `StateWriter.mkdirs`; there are no ACLs here."""
         self._write(path, Create(path, DIRECTORY), lambda tree: tree.make_directory(path))
 
     def delete_node(self, path: str) -> None:
@@ -218,12 +225,19 @@ class MemoryState(NodeHeartbeats):
                 del self._registrations[registered]
             self._write(path, Delete(path), lambda tree: tree.delete(path))
 
-    def transaction(self) -> Transaction:
-        """See `StateWriter.transaction`."""
-        return Transaction(self._commit)
-
-    def admit(self, storm_id: str, digest_id: str | None) -> None:
-        """See `ClusterState.admit`; there are no ACLs here."""
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """See `StateWriter.commit`."""
+        check_paths(operations)
+        with self._server.lock:
+            results = self._change(
+                f"commit a transaction of {len(operations)} operations",
+                operations,
+                lambda tree: transactions.apply(tree, operations, self._session_id),
+            )
+            for operation in operations:
+                if isinstance(operation, Delete):
+                    self._registrations.pop(operation.path, None)
+            return results
 
     def sync_path(self, path: str) -> None:
         """See `ClusterState.sync_path`."""
@@ -322,18 +336,6 @@ class MemoryState(NodeHeartbeats):
         if watch:
             self._armed.arm(Watch(Watched.CHILDREN, path), node.seen)
         return sorted(node.children)
-
-    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
-        with self._server.lock:
-            results = self._change(
-                f"commit a transaction of {len(operations)} operations",
-                operations,
-                lambda tree: transactions.apply(tree, operations, self._session_id),
-            )
-            for operation in operations:
-                if isinstance(operation, Delete):
-                    self._registrations.pop(operation.path, None)
-            return results
 
     def _write(
         self, path: str, operation: Operation, write: Callable[[MemoryTree], list[Event]]

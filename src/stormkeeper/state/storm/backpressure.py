@@ -9,7 +9,7 @@ from typing import Any
 from stormkeeper import paths
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
+from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
 
 #: How Storm writes a time: milliseconds since 1970.
 _MILLISECONDS = struct.Struct(">q")
@@ -70,9 +70,10 @@ class BackpressureCleaning(LeaderWrites):
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
         """Make the directory of a topology's back-pressure, which its workers may write in."""
-        self._admit(storm_id, topology_conf)
-        self._state.mkdirs(paths.backpressure_of_topology(storm_id))
+        self._writer.mkdirs(
+            paths.backpressure_of_topology(storm_id), workers=workers_of(topology_conf)
+        )
 
     def remove_backpressure(self, storm_id: str) -> None:
         """Delete a topology's back-pressure and the directory of it; none is fine."""
-        self._state.delete_node(paths.backpressure_of_topology(storm_id))
+        self._writer.delete_node(paths.backpressure_of_topology(storm_id))

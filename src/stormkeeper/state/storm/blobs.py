@@ -88,7 +88,7 @@ class BlobWrites(Writes):
 
     def remove_blobstore_key(self, key: str) -> None:
         """Delete a blob's key with all that hold it; none is fine."""
-        self._state.delete_node(paths.blob(key))
+        self._writer.delete_node(paths.blob(key))
 
     def set_blob_key_sequence(self, key: str, number: int, expected_version: int | None) -> None:
         """Set a blob's sequence number if nobody else has since it was read.
@@ -118,8 +118,8 @@ class BlobWrites(Writes):
         path = paths.blob_key_sequence(key)
         data = _NUMBER.pack(number)
         if expected_version is None:
-            self._state.mkdirs(paths.BLOB_KEY_SEQUENCES)
-        writing = self._state.transaction()
+            self._writer.mkdirs(paths.BLOB_KEY_SEQUENCES)
+        writing = self._writer.transaction()
         if expected_version is None:
             writing.create(path, data)
         else:
@@ -131,4 +131,4 @@ class BlobWrites(Writes):
 
     def remove_blob_key_sequence(self, key: str) -> None:
         """Forget a blob's sequence number; none is fine."""
-        self._state.delete_node(paths.blob_key_sequence(key))
+        self._writer.delete_node(paths.blob_key_sequence(key))

@@ -199,6 +199,7 @@ class StormClusterState(
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(state, codec, clock=clock)
+        self._writer = state
         self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
         self._nimbus_places = {}
         #: Others that use the session, such as a leader, and are disconnected with it.

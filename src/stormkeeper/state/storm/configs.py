@@ -36,8 +36,7 @@ class ConfigWrites(LeaderWrites):
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
         """Give a topology credentials in place of those it has."""
-        self._admit(storm_id, topology_conf)
-        self._put(Credentials, paths.credentials(storm_id), credentials)
+        self._put(Credentials, paths.credentials(storm_id), credentials, topology_conf)
 
     def set_topology_log_config(
         self,
@@ -46,5 +45,4 @@ class ConfigWrites(LeaderWrites):
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
         """Give a topology log levels in place of those it has."""
-        self._admit(storm_id, topology_conf)
-        self._put(LogConfig, paths.log_config(storm_id), log_config)
+        self._put(LogConfig, paths.log_config(storm_id), log_config, topology_conf)

@@ -10,7 +10,7 @@ from stormkeeper import paths
 from stormkeeper.errors import NoNodeError
 from stormkeeper.state.storm.reading import Reading
 from stormkeeper.state.storm.throttle import ErrorThrottles
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
+from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
 from stormkeeper.thrift.records import ErrorInfo
 
 #: Errors kept of each component and of each task, as in Storm.
@@ -150,14 +150,13 @@ class ErrorCleaning(LeaderWrites):
 
     def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:
         """Make the directory of a topology's errors, which its workers may write in."""
-        self._admit(storm_id, topology_conf)
-        self._state.mkdirs(paths.errors(storm_id))
+        self._writer.mkdirs(paths.errors(storm_id), workers=workers_of(topology_conf))
 
     def teardown_errors(self, storm_id: str) -> None:
         """Delete the errors of a topology's components and tasks; none is fine."""
         # What `error_topologies` lists goes last: after a crash in between it is found again.
-        self._state.delete_node(paths.taskerrors(storm_id))
-        self._state.delete_node(paths.errors(storm_id))
+        self._writer.delete_node(paths.taskerrors(storm_id))
+        self._writer.delete_node(paths.errors(storm_id))
 
 
 def _number(name: str) -> int | None:

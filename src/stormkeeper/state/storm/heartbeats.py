@@ -11,7 +11,7 @@ from stormkeeper import paths
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
+from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats, NodeInfo
 from stormkeeper.thrift.serialization import heartbeat_release
 
@@ -182,8 +182,7 @@ class HeartbeatCleaning(LeaderWrites):
         It is made in ZooKeeper also where heartbeats are in Pacemaker, as in Storm: workers may
         still find none.
         """
-        self._admit(storm_id, topology_conf)
-        self._state.mkdirs(paths.workerbeats(storm_id))
+        self._writer.mkdirs(paths.workerbeats(storm_id), workers=workers_of(topology_conf))
 
     def teardown_heartbeats(self, storm_id: str) -> None:
         """Delete the heartbeats of a topology's workers and tasks, wherever they are; none is fine.
@@ -193,6 +192,6 @@ class HeartbeatCleaning(LeaderWrites):
         """
         # What `heartbeat_storms` lists goes last: after a crash in between it is found again.
         for top in (paths.taskbeats(storm_id), paths.workerbeats(storm_id)):
+            self._writer.delete_node(top)
             if not self._state.heartbeats_are_nodes:
-                self._state.delete_node(top)
-            self._state.delete_worker_hb(top)
+                self._writer.session.delete_worker_hb(top)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.storm.backpressure import BackpressureCleaning
 from stormkeeper.state.storm.blobs import BlobWrites
@@ -33,42 +33,41 @@ class LeaderClusterState(
 ):
     """All reads, and what a leader decides: every write is fenced, every record says which leader.
 
-    Its session has the first lock of the queue: that was verified when `state` was made, and holds
+    Its session has the first lock of the queue: that was verified when `writer` was made, and holds
     for as long as the lock is there, which every write checks. When the lock is gone every write
     raises `NotLeaderError`, and goes on to: a process that leads again makes another with its new
     lock.
 
     Parameters
     ----------
-    state : FencedClusterState
-        The store, as the leader writes it; `disconnect` leaves it open.
+    writer : FencedWriter
+        What lets the leader's writes through. Reads are those of its session, which `disconnect`
+        leaves open.
     codec : Codec
-        How records are written in it.
+        How records are written.
     clock : callable, optional
         Seconds since 1970.
 
     Raises
     ------
     TypeError
-        `state` is any other store.
+        `writer` is none that is fenced.
     """
 
-    _state: FencedClusterState
-
     def __init__(
-        self, state: FencedClusterState, codec: Codec, *, clock: Callable[[], float] = time.time
+        self, writer: FencedWriter, codec: Codec, *, clock: Callable[[], float] = time.time
     ) -> None:
-        if not isinstance(state, FencedClusterState):
+        if not isinstance(writer, FencedWriter):
             raise TypeError(
-                f"a leader writes through a FencedClusterState, not through a"
-                f" {type(state).__name__}"
+                f"a leader writes through a FencedWriter, not through a {type(writer).__name__}"
             )
-        super().__init__(state, codec, clock=clock)
+        super().__init__(writer.session, codec, clock=clock)
+        self._writer = writer
 
     @property
     def fence(self) -> Fence:
         """The lock that lets its writes through."""
-        return self._state.fence
+        return self._writer.fence
 
 
 def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
@@ -79,8 +78,8 @@ def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     Raises
     ------
     TypeError, NotLeaderError, StateUnavailableError
-        As `FencedClusterState`: this session does not lead by `fence`.
+        As `FencedWriter`: this session does not lead by `fence`.
     """
-    leader = LeaderClusterState(FencedClusterState(storm.state, fence), storm.codec)
+    leader = LeaderClusterState(FencedWriter(storm.state, fence), storm.codec)
     storm.handles.add(leader)
     return leader

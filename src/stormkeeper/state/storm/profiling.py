@@ -50,7 +50,7 @@ class ProfileCleaning(Writes):
         InvalidPathError
             The request does not name a node, exactly one port of it and an action.
         """
-        self._state.delete_node(_path(storm_id, request))
+        self._writer.delete_node(_path(storm_id, request))
 
 
 def _path(storm_id: str, request: ProfileRequest) -> str:

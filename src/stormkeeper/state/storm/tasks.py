@@ -12,7 +12,7 @@ from typing import Any
 from stormkeeper import paths
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites
+from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
 from stormkeeper.thrift.records import TaskHeartbeat, TaskInfo
 
 
@@ -89,10 +89,9 @@ class TaskWrites(LeaderWrites):
         The directories of the topology's task heartbeats and task errors are made with it, as its
         workers may not make them where ZooKeeper has access control.
         """
-        self._admit(storm_id, topology_conf)
         for top in (paths.taskbeats(storm_id), paths.taskerrors(storm_id)):
-            self._state.mkdirs(top)
-        self._put(TaskInfo, paths.task(storm_id, task), info)
+            self._writer.mkdirs(top, workers=workers_of(topology_conf))
+        self._put(TaskInfo, paths.task(storm_id, task), info, topology_conf)
 
 
 def _ids(names: list[str]) -> list[int]:

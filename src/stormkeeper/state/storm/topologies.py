@@ -18,6 +18,7 @@ from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.dispatch import Callback
 from stormkeeper.state.storm.reading import ROUNDS, Reading, Versioned
 from stormkeeper.state.storm.writing import LeaderWrites
+from stormkeeper.state.transactions import Delete, SetData
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
 
@@ -100,15 +101,13 @@ class TopologyWrites(LeaderWrites):
         topology_conf: Mapping[str, Any] | None = None,
     ) -> None:
         """Say where a topology is to run."""
-        self._admit(storm_id, topology_conf)
-        self._put(Assignment, paths.assignment(storm_id), assignment)
+        self._put(Assignment, paths.assignment(storm_id), assignment, topology_conf)
 
     def activate_storm(
         self, storm_id: str, base: StormBase, topology_conf: Mapping[str, Any] | None = None
     ) -> None:
         """Make a topology known, or write its base anew."""
-        self._admit(storm_id, topology_conf)
-        self._put(StormBase, paths.storm(storm_id), base)
+        self._put(StormBase, paths.storm(storm_id), base, topology_conf)
 
     def update_storm(
         self, storm_id: str, changes: StormBase, *, clear: Collection[str] = ()
@@ -168,7 +167,7 @@ class TopologyWrites(LeaderWrites):
             paths.credentials(storm_id),
             paths.tasks(storm_id),
         ):
-            self._state.delete_node(path)
+            self._writer.delete_node(path)
         self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
 
     def _delete_together(self, remaining: list[str]) -> None:
@@ -177,18 +176,15 @@ class TopologyWrites(LeaderWrites):
         The store is not asked beforehand: a server that lags could answer with what was.
         """
         for _ in range(ROUNDS):
-            transaction = self._state.transaction()
-            for path in remaining:
-                transaction.delete(path)
             try:
-                transaction.commit()
+                self._writer.commit(list(map(Delete, remaining)))
             except TransactionError as error:
                 refused = remaining[error.index]
                 if isinstance(error.reason, NoNodeError):
                     remaining.remove(refused)
                 elif isinstance(error.reason, NotEmptyError):
                     for name in self._names(refused):
-                        self._state.delete_node(f"{refused}/{name}")
+                        self._writer.delete_node(f"{refused}/{name}")
                 else:
                     raise error.reason from error
             else:
@@ -209,7 +205,7 @@ class TopologyWrites(LeaderWrites):
                 continue
             data = self._stamped(change(found.record))
             try:
-                self._state.transaction().set_data(path, data, found.version).commit()
+                self._writer.commit([SetData(path, data, found.version)])
             except TransactionError as error:
                 if not isinstance(error.reason, BadVersionError | NoNodeError):
                     raise error.reason from error

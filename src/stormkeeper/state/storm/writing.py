@@ -1,8 +1,8 @@
 """Who may write what: what every family of writes is made of.
 
-The type of the store says it. Whoever has a session of its own writes what is its own: what it
+The type of the writer says it. Whoever has a session of its own writes what is its own: what it
 registers, beats and reports. What decides about topologies is written by a leader only, whose
-store checks with every write that it leads still.
+writer checks with every write that it leads still.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from thriftpy2.thrift import TPayload
 
 from stormkeeper.state.access import digest_id
-from stormkeeper.state.fenced import FencedClusterState
+from stormkeeper.state.fenced import FencedWriter
 from stormkeeper.state.storage import ClusterState, StateWriter
 from stormkeeper.state.storm.codec import Record, checked, stamped
 from stormkeeper.state.storm.reading import Reading
 
 
 class Writes(Reading):
-    """What leaders and others may write, each through a store of its own kind."""
+    """What leaders and others may write, each by a writer of its own kind."""
 
-    _state: StateWriter
+    _writer: StateWriter
 
 
 class SessionWrites(Writes):
@@ -34,9 +34,15 @@ class SessionWrites(Writes):
 class LeaderWrites(Writes):
     """What only a leader may write."""
 
-    _state: FencedClusterState
+    _writer: FencedWriter
 
-    def _put(self, cls: type[Record], path: str, record: Record) -> None:
+    def _put(
+        self,
+        cls: type[Record],
+        path: str,
+        record: Record,
+        topology_conf: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write a record, with the leader's epoch; the one that was given stays as it is.
 
         Raises
@@ -48,13 +54,14 @@ class LeaderWrites(Writes):
         TypeError
             `record` is not of class `cls`.
         """
-        self._state.set_data(path, self._stamped(checked(cls, record)))
+        data = self._stamped(checked(cls, record))
+        self._writer.set_data(path, data, workers=workers_of(topology_conf))
 
     def _stamped(self, record: TPayload) -> bytes:
-        return self._codec.write(stamped(record, self._state.fence.epoch))
+        return self._codec.write(stamped(record, self._writer.fence.epoch))
 
-    def _admit(self, storm_id: str, topology_conf: Mapping[str, Any] | None) -> None:
-        """Let the topology's own digest, if it has one, at what is made for it from now on."""
-        payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
-        if payload:
-            self._state.admit(storm_id, digest_id(payload))
+
+def workers_of(topology_conf: Mapping[str, Any] | None) -> str | None:
+    """Return the digest of a topology's own workers, None where its configuration names none."""
+    payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
+    return digest_id(payload) if payload else None

@@ -12,8 +12,8 @@ from stormkeeper.errors import StateError, TransactionError
 from stormkeeper.state.transactions import Check, Create, Delete, Operation, Result, SetData
 from stormkeeper.state.zookeeper.handler import Call
 
-#: Returns the access control list of a node to be made; None where it is open to everyone.
-AccessLists = Callable[[str], list[Any] | None]
+#: Returns the access control list of a node that is made; None where it is open to everyone.
+AccessLists = Callable[[Create], list[Any] | None]
 
 #: Is told a watch's event, on kazoo's thread; it must not block.
 Watcher = Callable[[Any], None]
@@ -95,7 +95,7 @@ def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
                 case Check(path, version):
                     transaction.check(path, version)
                 case Create(path, data, ephemeral, sequential):
-                    transaction.create(path, data, acl(path), ephemeral, sequential)
+                    transaction.create(path, data, acl(operation), ephemeral, sequential)
                 case SetData(path, data, version):
                     transaction.set_data(path, data, version)
                 case Delete(path, version):

@@ -57,12 +57,12 @@ class Security:
         """Whether the session proves who it is, other than by a certificate."""
         return bool(self.digests) or self.mechanism is not None
 
-    def acl(self, path: str) -> list[ACL] | None:
+    def acl(self, path: str, workers: str | None = None) -> list[ACL] | None:
         """Return the access control list of a node made at `path`, relative to the root.
 
-        None where it is open to everyone.
+        None where it is open to everyone. `workers` is as in `AccessRules.grants`.
         """
-        return [_acl(grant) for grant in self.rules.grants(path)] or None
+        return [_acl(grant) for grant in self.rules.grants(path, workers)] or None
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any], role: Role = Role.SERVER) -> Self:

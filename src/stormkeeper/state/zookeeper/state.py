@@ -20,7 +20,7 @@ from stormkeeper.state.storage import (
     NodeStat,
     VersionedData,
 )
-from stormkeeper.state.transactions import Delete, Operation, Result, Transaction
+from stormkeeper.state.transactions import Create, Delete, Operation, Result, check_paths
 from stormkeeper.state.watches import ArmedWatches, Watch, Watched
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.recovery import Recovery, seen
@@ -204,17 +204,21 @@ class ZooKeeperState(NodeHeartbeats):
             if one is not None
         }
 
-    def admit(self, storm_id: str, digest_id: str | None) -> None:
-        """See `ClusterState.admit`."""
-        self._security.rules.admit(storm_id, digest_id)
+    def commit(self, operations: Sequence[Operation]) -> list[Result]:
+        """See `StateWriter.commit`."""
+        check_paths(operations)
+        deadline = self._connection.deadline()
+        deleted = [operation.path for operation in operations if isinstance(operation, Delete)]
+        if any(self._registrations.has(path) for path in deleted):
+            with self._registrations.held(deadline):
+                results = self._commit(operations, deadline)
+                self._registrations.withdraw(deleted)
+            return results
+        return self._commit(operations, deadline)
 
-    def transaction(self) -> Transaction:
-        """See `ClusterState.transaction`."""
-        return Transaction(self._commit)
-
-    def set_data(self, path: str, data: bytes) -> None:
+    def set_data(self, path: str, data: bytes, *, workers: str | None = None) -> None:
         """See `ClusterState.set_data`."""
-        self._tree.put(self._node(path), data, self._connection.deadline())
+        self._tree.put(self._node(path), data, self._connection.deadline(), workers)
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """See `ClusterState.set_ephemeral_node`."""
@@ -235,9 +239,9 @@ class ZooKeeperState(NodeHeartbeats):
         created = self._tree.create_sequential(node, data, self._connection.deadline())
         return created.removeprefix(self._root)
 
-    def mkdirs(self, path: str) -> None:
+    def mkdirs(self, path: str, *, workers: str | None = None) -> None:
         """See `ClusterState.mkdirs`."""
-        self._tree.make_directory(self._node(path), self._connection.deadline())
+        self._tree.make_directory(self._node(path), self._connection.deadline(), workers)
 
     def delete_node(self, path: str) -> None:
         """See `ClusterState.delete_node`."""
@@ -290,10 +294,11 @@ class ZooKeeperState(NodeHeartbeats):
                 f"there is nothing at {root} in ZooKeeper at {self._connection.ensemble}"
             )
 
-    def _acl(self, node: str) -> list[Any] | None:
+    def _acl(self, node: Create) -> list[Any] | None:
         """Return who may use a node that is made; what is above the root is as the root is."""
-        below = paths.is_at_or_below(node, self._root or "/")
-        return self._security.acl((node.removeprefix(self._root) or "/") if below else "/")
+        below = paths.is_at_or_below(node.path, self._root or "/")
+        path = (node.path.removeprefix(self._root) or "/") if below else "/"
+        return self._security.acl(path, node.workers)
 
     def _node(self, path: str) -> str:
         """Return the whole path in ZooKeeper."""
@@ -322,17 +327,7 @@ class ZooKeeperState(NodeHeartbeats):
                 # It may have gone with its connection, and not have been looked for in the next.
                 self._recovery.wake()
 
-    def _commit(self, operations: Sequence[Operation]) -> list[Result]:
-        deadline = self._connection.deadline()
-        deleted = [operation.path for operation in operations if isinstance(operation, Delete)]
-        if any(self._registrations.has(path) for path in deleted):
-            with self._registrations.held(deadline):
-                results = self._commit_now(operations, deadline)
-                self._registrations.withdraw(deleted)
-            return results
-        return self._commit_now(operations, deadline)
-
-    def _commit_now(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
+    def _commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
         whole = [operation._replace(path=self._whole(operation.path)) for operation in operations]
         results = self._tree.commit(whole, deadline)
         return [

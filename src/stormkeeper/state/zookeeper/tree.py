@@ -99,7 +99,7 @@ class Tree:
         return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
 
     def commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
-        """Apply operations, all or none. Not repeated. Errors as `Transaction.commit`."""
+        """Apply operations, all or none. Not repeated. Errors as `StateWriter.commit`."""
         answers = self._connection.call(requests.transaction(operations, self._acl), deadline)
         return requests.results(operations, answers, self._connection.translated)
 
@@ -107,22 +107,23 @@ class Tree:
         """Have the server catch up with its leader."""
         self._read(requests.sync(path), deadline)
 
-    def make_directory(self, path: str, deadline: float) -> None:
+    def make_directory(self, path: str, deadline: float, workers: str | None = None) -> None:
         """Make a node that holds `DIRECTORY`, unless there is one, and empty ancestors."""
         connection = self._connection
-        connection.repeated(lambda: self._make(path, DIRECTORY, deadline), deadline)
+        directory = Create(path, DIRECTORY, workers=workers)
+        connection.repeated(lambda: self._make(directory, deadline), deadline)
 
-    def put(self, path: str, data: bytes, deadline: float) -> None:
+    def put(self, path: str, data: bytes, deadline: float, workers: str | None = None) -> None:
         """Set a node's value; make it, and its ancestors, if it is absent. Not repeated."""
         for _ in range(ROUNDS):
             if self._set(path, data, deadline):
                 return
             try:
-                self._create(path, data, deadline)
+                self._create(Create(path, data, workers=workers), deadline)
             except NodeExistsError:
                 continue
             except NoNodeError:
-                self.make_directory(paths.parent(path), deadline)
+                self.make_directory(paths.parent(path), deadline, workers)
             else:
                 return
         raise _contended("write", path)
@@ -149,7 +150,7 @@ class Tree:
         """Make an ephemeral node named by `path` and a number; return its path. Not repeated."""
         for _ in range(ROUNDS):
             try:
-                return self._create(path, data, deadline, ephemeral=True, sequential=True)
+                return self._create(Create(path, data, ephemeral=True, sequential=True), deadline)
             except NoNodeError:
                 self.make_directory(paths.parent(path), deadline)
         raise _contended("create", path)
@@ -210,7 +211,7 @@ class Tree:
                 )
             try:
                 if stat is None:
-                    self._create(path, data, deadline, ephemeral=True)
+                    self._create(Create(path, data, ephemeral=True), deadline)
                 elif stat.ephemeralOwner == self._connection.session_id:
                     if not self._set(path, data, deadline):
                         continue
@@ -218,7 +219,7 @@ class Tree:
                     self._replace(path, data, stat.version, deadline)
             except NoNodeError:
                 if stat is None:
-                    self._make(paths.parent(path), DIRECTORY, deadline)
+                    self._make(Create(paths.parent(path), DIRECTORY), deadline)
             except (NodeExistsError, BadVersionError):
                 continue
             else:
@@ -232,19 +233,19 @@ class Tree:
         except TransactionError as error:
             raise error.reason from error
 
-    def _make(self, path: str, data: bytes, deadline: float) -> None:
+    def _make(self, node: Create, deadline: float) -> None:
         for _ in range(ROUNDS):
-            if self._is_there(path, deadline):
+            if self._is_there(node.path, deadline):
                 return
             try:
-                self._create(path, data, deadline)
+                self._create(node, deadline)
             except NodeExistsError:
                 return
             except NoNodeError:
-                self._make(paths.parent(path), b"", deadline)
+                self._make(node._replace(path=paths.parent(node.path), data=b""), deadline)
             else:
                 return
-        raise _contended("create", path)
+        raise _contended("create", node.path)
 
     def _is_there(self, path: str, deadline: float) -> bool:
         try:
@@ -264,20 +265,11 @@ class Tree:
             return False
         return True
 
-    def _create(
-        self,
-        path: str,
-        data: bytes,
-        deadline: float,
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-    ) -> str:
+    def _create(self, node: Create, deadline: float) -> str:
         """Make a node; return its path."""
-        operation = Create(path, data, ephemeral, sequential)
-        answers = self._connection.call(requests.create(operation, self._acl), deadline)
+        answers = self._connection.call(requests.create(node, self._acl), deadline)
         try:
-            (made,) = requests.results([operation], answers, self._connection.translated)
+            (made,) = requests.results([node], answers, self._connection.translated)
         except TransactionError as error:
             raise error.reason from error
         return str(made)
