@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import LocalProtocolError
+from stormkeeper.pacemaker.wire.decoding import decode
 from stormkeeper.pacemaker.wire.encoding import (
     CHANGE_OVERHEAD,
     CHANGES_OVERHEAD,
@@ -14,11 +15,15 @@ from stormkeeper.pacemaker.wire.encoding import (
     SIZES_OVERHEAD,
     encode,
     encode_acknowledgement,
+    encode_changes,
     encode_exists_answer,
+    encode_nodes,
     encode_pulse_answer,
+    encode_records,
 )
 from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse
-from support.messages import i32s, messages, pulses, texts, values
+from stormkeeper.pacemaker.wire.pages import Columns
+from support.messages import change_lists, i32s, i64s, messages, pulses, texts, values
 
 
 @given(messages)
@@ -79,3 +84,32 @@ def test_the_overheads_add_up(pulses, instance):
     wrapping = SIZES_OVERHEAD + len(instance.encode())
     paths = sum(len(change.path.encode()) for change in sizes)
     assert len(page) - 4 == wrapping + paths + SIZE_OVERHEAD * len(sizes)
+
+
+@given(i32s, texts, i64s, change_lists, st.booleans(), st.booleans(), i64s)
+def test_pages(message_id, instance, revision, rows, more, reset, next_after):
+    ends = {"more": more, "reset": reset, "next_after": next_after}
+    changes = Changes(instance, revision, rows, more, reset, next_after)
+    columns = Columns(
+        [row.path.encode() for row in rows],
+        [row.revision for row in rows],
+        [row.age_ms for row in rows],
+        details=[row.details for row in rows],
+    )
+    frame = encode_changes(message_id, instance, revision, columns, **ends)
+    assert frame == encode(Message(101, message_id, changes=changes))
+    sizes = [-1 if row.details is None else len(row.details) for row in rows]
+    columns = columns._replace(details=None, sizes=sizes)
+    frame = encode_changes(message_id, instance, revision, columns, **ends)
+    without = [row._replace(details=None) for row in rows]
+    assert decode(frame[4:]).changes == changes._replace(changes=without)
+    if any(row.size is not None for row in without):
+        assert frame == encode(Message(101, message_id, changes=changes._replace(changes=without)))
+
+
+@given(i32s, st.lists(pulses.filter(lambda pulse: pulse.details is not None)))
+def test_records_and_nodes(message_id, pulses):
+    held = [(pulse.id.encode(), pulse.details) for pulse in pulses]
+    assert encode_records(message_id, held) == encode(Message(7, message_id, records=pulses))
+    names, nodes = [path for path, _ in held], [pulse.id for pulse in pulses]
+    assert encode_nodes(message_id, names, 9) == encode(Message(9, message_id, nodes=nodes))

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.server.snapshot import READ, WRITE
 from stormkeeper.pacemaker.server.store.limits import LimitError, shown
-from stormkeeper.pacemaker.server.store.pulse_index import Entry
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     AUTHENTICATING,
@@ -28,15 +27,13 @@ from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, te
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import (
     encode_acknowledgement,
-    encode_exists_answer,
-    encode_pulse_answer,
-)
-from stormkeeper.pacemaker.wire.extensions import SIZES
-from stormkeeper.pacemaker.wire.page_encoding import (
     encode_changes,
+    encode_exists_answer,
     encode_nodes,
+    encode_pulse_answer,
     encode_records,
 )
+from stormkeeper.pacemaker.wire.extensions import SIZES
 
 #: What this server can do beyond Storm's verbs, by the names that `ServerStatus` gives.
 EXTENSIONS: Final = ("changes", "held", "deleted", SIZES)
@@ -219,9 +216,9 @@ class Answerer:
             names = store.deleted(path) if kind is MessageType.DELETED else store.children(path)
             return encode_nodes(message_id, names, MessageType(kind + 1))
         if kind is MessageType.GET_ALL_PULSE_FOR_PATH:
-            entries = self._all_pulses(path)
-            if entries is not None:
-                return encode_records(message_id, entries)
+            pulses = self._all_pulses(path)
+            if pulses is not None:
+                return encode_records(message_id, pulses)
         elif VERBS[kind].answered_with == "changes":
             return self._page(path, request, message_id)
         elif kind is MessageType.SEND_PULSE and request.pulse:
@@ -230,52 +227,38 @@ class Answerer:
             store.delete(path)
         return encode_acknowledgement(kind + 1, message_id)
 
-    def _held(self, path: bytes, message_id: int) -> bytes:
-        store = self._store
-        entry = store.index.entry(path)
-        return encode_changes(
-            message_id,
-            store.instance,
-            store.revision,
-            () if entry is None else (entry,),
-            store.clock(),
-            more=False,
-            reset=False,
-            next_after=store.revision,
-            kind=MessageType.HELD_RESPONSE,
-        )
-
     def _page(self, path: bytes, request: Message, message_id: int) -> bytes:
         store = self._store
-        if request.path is not None:
-            return self._held(path, message_id)
-        assert request.changes_request is not None
-        _, revision, limit, instance, values = request.changes_request
-        page = store.changes(
-            path, revision, limit, max_bytes=self._max_size, instance=instance, values=values
-        )
+        kind, values = MessageType.CHANGES_RESPONSE, True
+        if request.changes_request is None:
+            kind, page = MessageType.HELD_RESPONSE, store.held(path)
+        else:
+            _, revision, limit, instance, values = request.changes_request
+            page = store.changes(
+                path, revision, limit, max_bytes=self._max_size, instance=instance, values=values
+            )
         return encode_changes(
             message_id,
             store.instance,
             page.revision,
-            page.entries,
-            page.now,
+            page.columns(values=values),
             more=page.more,
             reset=page.reset,
             next_after=page.next,
-            values=values,
+            kind=kind,
         )
 
-    def _all_pulses(self, path: bytes) -> list[Entry] | None:
+    def _all_pulses(self, path: bytes) -> list[tuple[bytes, bytes]] | None:
         """Return all pulses at and below `path`; None if they do not fit a frame."""
-        entries: list[Entry] = []
+        pulses = []
         room = self._max_size - RECORDS_OVERHEAD
         for entry in self._store.pulses(path):
-            room -= PULSE_OVERHEAD + len(entry.path) + len(entry.details or b"")
+            details = entry.details or b""
+            room -= PULSE_OVERHEAD + len(entry.path) + len(details)
             if room < 0:
                 return None
-            entries.append(entry)
-        return entries
+            pulses.append((entry.path, details))
+        return pulses
 
 
 def _path_of(request: Message) -> str:

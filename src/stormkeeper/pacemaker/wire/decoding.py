@@ -34,7 +34,7 @@ from stormkeeper.pacemaker.wire.messages import (
     Pulse,
     check_request,
 )
-from stormkeeper.pacemaker.wire.page_decoding import (
+from stormkeeper.pacemaker.wire.pages import (
     read_changes,
     read_changes_request,
 )

@@ -1,32 +1,30 @@
-"""Writes Pacemaker messages as frames: byte for byte what Storm writes, where Storm writes it."""
+"""Writes Pacemaker messages as frames: byte for byte what Storm writes, where Storm writes it.
 
-from collections.abc import Sequence
-from struct import Struct, pack
+`encode` writes any message. The answers that a server gives all the time have ways of their own,
+which write the same bytes and make no message first. There paths are bytes, as a server keeps them.
+"""
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
 from stormkeeper.errors import LocalProtocolError
 from stormkeeper.pacemaker.wire.binary import (
-    I32,
-    I64,
     STRING,
     STRUCT,
     binary_field,
     boolean_field,
-    i32_field,
-    i64_field,
     list_header,
-    text_field,
 )
 from stormkeeper.pacemaker.wire.messages import (
     DEFAULT_MAX_SIZE,
     Change,
-    Changes,
-    ChangesRequest,
     Message,
     MessageType,
     Pulse,
 )
+from stormkeeper.pacemaker.wire.pages import Columns, write_changes, write_changes_request
 
 # Headers of fields that follow each other in every message: (Thrift type, field id i16) each.
 TYPE_FIELD: Final = b"\x08\x00\x01"
@@ -122,6 +120,47 @@ def encode_pulse_answer(
     )
 
 
+def encode_changes(
+    message_id: int,
+    instance: str,
+    revision: int,
+    columns: Columns,
+    *,
+    more: bool,
+    reset: bool,
+    next_after: int,
+    kind: MessageType = MessageType.CHANGES_RESPONSE,
+) -> bytes:
+    """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE; see `messages.Changes`."""
+    page = write_changes(instance, revision, columns, more=more, reset=reset, next_after=next_after)
+    return _frame(kind, message_id, [b"\x0c\x00\x65", *page, _STOP])
+
+
+def encode_records(message_id: int, pulses: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Write the frame of a GET_ALL_PULSE_FOR_PATH_RESPONSE with these paths and values."""
+    parts: list[bytes] = []
+    for path, details in pulses:
+        head = PULSE_ID_FIELD + _pack_length(len(path))
+        parts += (head, path, DETAILS_FIELD + _pack_length(len(details)), details, _STOP)
+    head = b"\x0c\x00\x04" + list_header(1, STRUCT, len(parts) // 5)
+    return _frame(MessageType.GET_ALL_PULSE_FOR_PATH_RESPONSE, message_id, [head, *parts, _STOP])
+
+
+def encode_nodes(message_id: int, names: Sequence[bytes], kind: MessageType) -> bytes:
+    """Write the frame of a GET_ALL_NODES_FOR_PATH_RESPONSE or DELETED_RESPONSE."""
+    parts = [b"\x0c\x00\x05" + list_header(1, STRING, len(names))]
+    for name in names:
+        parts += (_pack_length(len(name)), name)
+    parts.append(_STOP)
+    return _frame(kind, message_id, parts)
+
+
+def _frame(kind: int, message_id: int, parts: Sequence[bytes]) -> bytes:
+    size = 19 + sum(map(len, parts))
+    head = _pack_head(size, TYPE_FIELD, kind)
+    return b"".join((head, DATA_FIELD, *parts, _STOP, _pack_tail(ID_FIELD, message_id, 0)))
+
+
 def _too_large(kind: int, size: int, max_size: int) -> LocalProtocolError:
     return LocalProtocolError(
         f"a message of type {kind} needs a frame of {size} bytes, more than the {max_size} of"
@@ -173,9 +212,13 @@ def _encode_rare_member(message: Message) -> list[bytes]:
     elif message.blob is not None:
         return [binary_field(7, message.blob)]
     elif message.changes_request is not None:
-        parts = [b"\x0c\x00\x64", *_encode_changes_request(message.changes_request)]
+        parts = [b"\x0c\x00\x64", *write_changes_request(message.changes_request)]
     elif message.changes is not None:
-        parts = [b"\x0c\x00\x65", *_encode_changes(message.changes)]
+        instance, revision, rows, more, reset, after = message.changes
+        page = write_changes(
+            instance, revision, _columns(rows), more=more, reset=reset, next_after=after
+        )
+        parts = [b"\x0c\x00\x65", *page]
     parts.append(_STOP)
     return parts
 
@@ -193,68 +236,11 @@ def _encode_pulse(pulse: Pulse) -> tuple[bytes, ...]:
     )
 
 
-def _encode_changes_request(request: ChangesRequest) -> list[bytes]:
-    parts = [
-        text_field(1, request.path),
-        i64_field(2, request.after),
-        i32_field(3, request.limit),
-    ]
-    if request.instance is not None:
-        parts.append(text_field(4, request.instance))
-    if not request.values:
-        parts.append(boolean_field(5, False))
-    return parts
-
-
-def _encode_changes(changes: Changes) -> list[bytes]:
-    rows = changes.changes
-    has_sizes = any(change.details is None and change.size is not None for change in rows)
-    parts = [text_field(1, changes.instance), i64_field(2, changes.revision)]
-    if has_sizes:
-        parts.append(list_header(3, STRUCT, 0))
-    else:
-        parts.append(list_header(3, STRUCT, len(rows)))
-        for change in rows:
-            parts.extend(_encode_change(change))
-    parts.append(boolean_field(4, changes.more))
-    parts.append(boolean_field(5, changes.reset))
-    parts.append(i64_field(6, changes.next))
-    if has_sizes:
-        parts += encode_columns(
-            [change.path.encode() for change in rows],
-            [change.revision for change in rows],
-            [change.age_ms for change in rows],
-            [-1 if change.size is None else change.size for change in rows],
-        )
-    return parts
-
-
-def encode_columns(
-    paths: Sequence[bytes], revisions: Sequence[int], ages: Sequence[int], sizes: Sequence[int]
-) -> list[bytes]:
-    """Write the lists of a page without values; `struct.error` for a number that does not fit."""
-    count = len(paths)
-    texts: list[bytes] = [list_header(7, STRING, count)]
-    for path in paths:
-        texts.append(_pack_length(len(path)))
-        texts.append(path)
-    return [
-        *texts,
-        list_header(8, I64, count),
-        pack(f">{count}q", *revisions),
-        list_header(9, I64, count),
-        pack(f">{count}q", *ages),
-        list_header(10, I32, count),
-        pack(f">{count}i", *sizes),
-    ]
-
-
-def _encode_change(change: Change) -> list[bytes]:
-    parts = [text_field(1, change.path)]
-    if change.details is not None:
-        parts.append(DETAILS_FIELD + _pack_length(len(change.details)))
-        parts.append(change.details)
-    parts.append(i64_field(3, change.revision))
-    parts.append(i64_field(4, change.age_ms))
-    parts.append(_STOP)
-    return parts
+def _columns(rows: Sequence[Change]) -> Columns:
+    """Return changes column by column, without values if there are sizes of some without any."""
+    paths = [row.path.encode() for row in rows]
+    revisions, ages_ms = [row.revision for row in rows], [row.age_ms for row in rows]
+    if any(row.details is None and row.size is not None for row in rows):
+        sizes = [-1 if row.size is None else row.size for row in rows]
+        return Columns(paths, revisions, ages_ms, sizes)
+    return Columns(paths, revisions, ages_ms, details=[row.details for row in rows])

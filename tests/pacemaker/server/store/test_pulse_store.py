@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stormkeeper.pacemaker.server.store.directory import Census
 from stormkeeper.pacemaker.server.store.limits import LimitError, Limits
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
-from stormkeeper.pacemaker.wire.page_encoding import encode_changes
+from stormkeeper.pacemaker.wire.encoding import encode_changes
 from support.indexes import INDEXES
 
 paths = st.lists(st.sampled_from([b"", b"a", b"a!", b"b"]), min_size=1, max_size=3).map(b"/".join)
@@ -61,12 +61,10 @@ class Follower:
             1,
             store.instance,
             page.revision,
-            page.entries,
-            page.now,
+            page.columns(values=self.values),
             more=page.more,
             reset=page.reset,
             next_after=page.next,
-            values=self.values,
         )
         assert len(frame) - 4 <= self.max_bytes
         assert page.revision == store.revision

@@ -22,6 +22,7 @@ from stormkeeper.pacemaker.wire import (
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
 )
+from stormkeeper.pacemaker.wire.pages import Columns
 
 #: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
@@ -50,6 +51,17 @@ class ChangesPage(NamedTuple):
     more: bool
     reset: bool
     next: int
+
+    def columns(self, *, values: bool) -> Columns:
+        """Return what is to be written of the entries, with their values or with their sizes."""
+        entries, now = self.entries, self.now
+        paths = [entry.path for entry in entries]
+        revisions = [entry.revision for entry in entries]
+        ages_ms = [int((now - entry.changed) * 1000) for entry in entries]
+        if values:
+            return Columns(paths, revisions, ages_ms, details=[entry.details for entry in entries])
+        sizes = [-1 if entry.details is None else len(entry.details) for entry in entries]
+        return Columns(paths, revisions, ages_ms, sizes)
 
 
 class Pager:

@@ -204,6 +204,14 @@ class PulseStore:
         """
         return self._expiry.expire(max_age, budget)
 
+    def held(self, path: bytes) -> ChangesPage:
+        """Return the pulse of exactly `path`, or its tombstone, as a page of one or none."""
+        entry = self.index.entry(path)
+        found = [] if entry is None else [entry]
+        return ChangesPage(
+            found, self.revision, self.clock(), more=False, reset=False, next=self.revision
+        )
+
     def changes(
         self,
         path: bytes,

@@ -1,13 +1,15 @@
-"""Reads the members of our extensions: requests for pages of pulses, and the pages.
+"""Writes and reads what readers of many pulses ask for, and the pages that answer them.
 
-A page holds hundreds of pulses, each of which our servers write in one exact shape. That is read
-without walking the fields; any other order of fields takes the general way.
+A page holds hundreds of pulses with their values, or thousands without. Our servers write each
+pulse in one exact shape, which is read without walking the fields; any other order of fields takes
+the general way. Without values a page has four lists instead, one for each number or text of a
+change.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from struct import Struct
-from typing import Any, Final
+from struct import Struct, pack
+from typing import Any, Final, NamedTuple
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import (
@@ -19,27 +21,106 @@ from stormkeeper.pacemaker.wire.binary import (
     STRING,
     STRUCT,
     BinaryReader,
+    boolean_field,
+    i32_field,
+    i64_field,
+    list_header,
+    text_field,
 )
-from stormkeeper.pacemaker.wire.encoding import DETAILS_FIELD, PATH_FIELD
-from stormkeeper.pacemaker.wire.messages import (
-    Change,
-    Changes,
-    ChangesRequest,
-)
+from stormkeeper.pacemaker.wire.messages import Change, Changes, ChangesRequest
 
+# Headers of the fields of a change.
+_PATH_FIELD: Final = b"\x0b\x00\x01"
+_DETAILS_FIELD: Final = b"\x0b\x00\x02"
 _REVISION_FIELD: Final = b"\x0a\x00\x03"
 _AGE_FIELD: Final = b"\x0a\x00\x04"
-#: What reads each of the lists of a page without values, in the order of `Change`.
-_COLUMNS: Final[dict[int, Callable[[BinaryReader], Sequence[Any]]]] = {
+#: Bytes of such a header with a length; and of a change behind its path and its value.
+_HEADER: Final = 7
+_TAIL: Final = 23
+_header: Final = Struct(">3si")
+_tail: Final = Struct(">3sq3sqB")
+_pack_length: Final = Struct(">i").pack
+
+#: What reads each of the lists of a page without values, in the order of `Columns`.
+_LISTS: Final[dict[int, Callable[[BinaryReader], Sequence[Any]]]] = {
     7: lambda reader: reader.texts("paths of changes"),
     8: lambda reader: reader.numbers(I64, "revisions of changes"),
     9: lambda reader: reader.numbers(I64, "ages of changes"),
     10: lambda reader: reader.numbers(I32, "sizes of changes"),
 }
-_HEADER: Final = 7
-_TAIL: Final = 23
-_unpack_header: Final = Struct(">3si").unpack_from
-_unpack_tail: Final = Struct(">3sq3sqB").unpack_from
+
+
+class Columns(NamedTuple):
+    """The changes of a page to be written, column by column.
+
+    A page has either the values (`details`; None for a tombstone) or their `sizes` (-1 for one).
+    """
+
+    #: As bytes, as a server keeps them.
+    paths: Sequence[bytes]
+    revisions: Sequence[int]
+    ages_ms: Sequence[int]
+    sizes: Sequence[int] = ()
+    details: Sequence[bytes | None] | None = None
+
+
+def write_changes_request(request: ChangesRequest) -> list[bytes]:
+    """Write the fields of a ``ChangesRequest``; `struct.error` for a number that does not fit."""
+    parts = [
+        text_field(1, request.path),
+        i64_field(2, request.after),
+        i32_field(3, request.limit),
+    ]
+    if request.instance is not None:
+        parts.append(text_field(4, request.instance))
+    if not request.values:
+        parts.append(boolean_field(5, False))
+    return parts
+
+
+def write_changes(
+    instance: str, revision: int, columns: Columns, *, more: bool, reset: bool, next_after: int
+) -> list[bytes]:
+    """Write the fields of a ``Changes``; `struct.error` for a number that does not fit."""
+    details = columns.details
+    parts = [
+        text_field(1, instance),
+        i64_field(2, revision),
+        list_header(3, STRUCT, 0 if details is None else len(details)),
+    ]
+    if details is not None:
+        _append_changes(parts, columns, details)
+    parts += [boolean_field(4, more), boolean_field(5, reset), i64_field(6, next_after)]
+    if details is None:
+        _append_lists(parts, columns)
+    return parts
+
+
+def _append_changes(parts: list[bytes], columns: Columns, values: Iterable[bytes | None]) -> None:
+    paths, revisions, ages_ms = columns.paths, columns.revisions, columns.ages_ms
+    for path, details, revision, age_ms in zip(paths, values, revisions, ages_ms, strict=True):
+        parts.append(_header.pack(_PATH_FIELD, len(path)))
+        parts.append(path)
+        if details is not None:
+            parts.append(_header.pack(_DETAILS_FIELD, len(details)))
+            parts.append(details)
+        parts.append(_tail.pack(_REVISION_FIELD, revision, _AGE_FIELD, age_ms, STOP))
+
+
+def _append_lists(parts: list[bytes], columns: Columns) -> None:
+    count = len(columns.paths)
+    parts.append(list_header(7, STRING, count))
+    for path in columns.paths:
+        parts.append(_pack_length(len(path)))
+        parts.append(path)
+    parts += [
+        list_header(8, I64, count),
+        pack(f">{count}q", *columns.revisions),
+        list_header(9, I64, count),
+        pack(f">{count}q", *columns.ages_ms),
+        list_header(10, I32, count),
+        pack(f">{count}i", *columns.sizes),
+    ]
 
 
 def read_changes_request(reader: BinaryReader) -> ChangesRequest:
@@ -73,7 +154,7 @@ def read_changes(reader: BinaryReader) -> Changes:
     """Read a ``Changes``; `RemoteProtocolError` if it, or one of its changes, is not whole."""
     instance: str | None = None
     changes: list[Change] = []
-    columns: dict[int, Sequence[Any]] = {}
+    lists: dict[int, Sequence[Any]] = {}
     revision = after = 0
     more = reset = False
     while True:
@@ -92,21 +173,21 @@ def read_changes(reader: BinaryReader) -> Changes:
             reset = reader.boolean()
         elif field_id == 6 and kind == I64:
             after = reader.i64()
-        elif field_id in _COLUMNS and kind == LIST:
-            columns[field_id] = _COLUMNS[field_id](reader)
+        elif field_id in _LISTS and kind == LIST:
+            lists[field_id] = _LISTS[field_id](reader)
         else:
             reader.skip(kind)
     if instance is None:
         raise RemoteProtocolError("changes without the server's instance")
-    if columns:
-        changes = _rows(*(columns.get(column, ()) for column in _COLUMNS))
+    if lists:
+        changes = _rows(*(lists.get(field_id, ()) for field_id in _LISTS))
     return Changes(instance, revision, changes, more, reset, after)
 
 
 def _rows(
     paths: Sequence[str], revisions: Sequence[int], ages: Sequence[int], sizes: Sequence[int]
 ) -> list[Change]:
-    """Make changes without values of the columns of a page."""
+    """Make changes without values of the lists of a page."""
     if not len(paths) == len(revisions) == len(ages) == len(sizes):
         raise RemoteProtocolError("changes whose lists have not one length")
     known = [None if size < 0 else size for size in sizes]
@@ -132,10 +213,10 @@ def _match_change(data: bytes, position: int) -> tuple[Change, int] | None:
     last = len(data) - _TAIL
     if position + _HEADER > last:
         return None
-    field, length = _unpack_header(data, position)
+    field, length = _header.unpack_from(data, position)
     position += _HEADER
     end = position + length
-    if field != PATH_FIELD or length < 0 or end > last:
+    if field != _PATH_FIELD or length < 0 or end > last:
         return None
     try:
         path = data[position:end].decode()
@@ -143,13 +224,13 @@ def _match_change(data: bytes, position: int) -> tuple[Change, int] | None:
         return None  # the general way says what is wrong
     details: bytes | None = None
     if data[end] == STRING:
-        field, length = _unpack_header(data, end)
+        field, length = _header.unpack_from(data, end)
         position = end + _HEADER
         end = position + length
-        if field != DETAILS_FIELD or length < 0 or end > last:
+        if field != _DETAILS_FIELD or length < 0 or end > last:
             return None
         details = data[position:end]
-    revision_field, revision, age_field, age_ms, stop = _unpack_tail(data, end)
+    revision_field, revision, age_field, age_ms, stop = _tail.unpack_from(data, end)
     if revision_field != _REVISION_FIELD or age_field != _AGE_FIELD or stop != STOP:
         return None
     size = None if details is None else len(details)

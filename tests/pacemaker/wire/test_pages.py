@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Changes, Message, decode, encode, page_decoding
+from stormkeeper.pacemaker.wire import Changes, Message, decode, encode, pages
 from support.messages import change as change_of
 from support.messages import change_lists
 
@@ -28,7 +28,7 @@ def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
     cut = data.draw(st.integers(0, 30)) if data.draw(st.booleans()) else 0
     damaged = bytes(payload[: len(payload) - cut])
     at_once = read(damaged)
-    with patch.object(page_decoding, "_match_change", return_value=None):
+    with patch.object(pages, "_match_change", return_value=None):
         assert at_once == read(damaged)
 
 
@@ -38,5 +38,5 @@ def test_what_our_servers_write_has_the_exact_shape(details):
     payload = encode(Message(101, 1, changes=Changes("i", 1, [change, change], False, False, 7)))[
         4:
     ]
-    with patch.object(page_decoding, "_read_change", side_effect=AssertionError):
+    with patch.object(pages, "_read_change", side_effect=AssertionError):
         assert decode(payload).changes.changes == [change, change]
