@@ -184,7 +184,7 @@ def run_read(cell, server, pace):
     Before that, their ages of the quiet server.
     """
     store(server, cell.keys, cell.bytes)
-    readings, _ = read_during(cell, server, "ages", lambda: time.sleep(pace.closed))
+    readings, _ = read_during(cell, server, "ages", lambda: time.sleep(pace.paced))
     rows = [row(server.name, f"{cell.op}-ages-quiet", cell, **reading_figures(readings))]
     for how in cells.READINGS:
         readings, writers = read_while_they_beat(cell, server, pace, how)
