@@ -31,11 +31,10 @@ def config() -> None:
 def check(file: Path, strict: bool, as_json: bool) -> None:
     """Find all that is wrong in FILE, a storm.yaml: one finding a line.
 
-    It says the same as the commands that read FILE, which stop at the first error: values that
-    their keys cannot have, keys that nobody knows, text that is no YAML, settings of a Pacemaker
-    that nothing switches on. Of the files that FILE names, only a JAAS file is opened, and only
-    where no pacemaker.auth.method is set. What -c and --config say elsewhere is not asked: FILE is
-    looked at alone.
+    It reports what the commands that read FILE report, but does not stop at the first error: values
+    that a key cannot have, unknown keys, text that is no YAML, and Pacemaker settings that nothing
+    switches on. It looks at FILE alone, not at what -c and --config set elsewhere. Of the files
+    that FILE names it opens only a JAAS file, and that only without pacemaker.auth.method.
 
     Exit code 0: nothing but warnings. 1: an error. 2: wrong usage, or there is no such file.
     """

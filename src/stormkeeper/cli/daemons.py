@@ -25,9 +25,9 @@ from stormkeeper.cli.options import (
 def pacemaker() -> None:
     """Run a Pacemaker, which takes and keeps heartbeats.
 
-    Listens on pacemaker.bind.host and pacemaker.port, and prints `pacemaker listening on HOST:PORT`
-    when it is ready. SIGTERM and SIGINT stop it; SIGHUP has it read configuration, users and
-    certificates again.
+    It listens on pacemaker.bind.host and pacemaker.port, and prints `pacemaker listening on
+    HOST:PORT` when it is ready. SIGTERM and SIGINT stop it. On SIGHUP it reads configuration, users
+    and certificates again.
     """
     conf = load_conf()
     from stormkeeper.pacemaker.server import daemon
@@ -49,9 +49,11 @@ def pacemaker() -> None:
 def dev_zookeeper() -> None:
     """Run a ZooKeeper server, for development.
 
-    It is the real one, from PySpark's jars, which come with the extra stormkeeper[spark]. Listens
-    on storm.zookeeper.port, keeps its data below storm.local.dir, and prints `zookeeper listening
-    on HOST:PORT` when it serves. SIGTERM and SIGINT stop it.
+    It is the real one, from PySpark's jars. It listens on storm.zookeeper.port, keeps its data
+    below storm.local.dir, and prints `zookeeper listening on HOST:PORT` when it serves. SIGTERM and
+    SIGINT stop it.
+
+    Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
     conf = load_conf()
     from stormkeeper.local import dev_zookeeper as zookeeper
@@ -71,12 +73,14 @@ def dev_zookeeper() -> None:
 @log_option
 @conf_options
 def pipeline() -> None:
-    """Run the heartbeat pipeline on Spark, which comes with the extra stormkeeper[spark].
+    """Run the heartbeat pipeline on Spark.
 
-    Reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker
-    liveness, component statistics and servers to pipeline.tables.dir, and prints `pipeline
-    writing to DIR` when the first batch is there. Logs which Pacemakers cannot be read, and why.
-    Metrics and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
+    It reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker
+    liveness, component statistics and servers to pipeline.tables.dir, and prints `pipeline writing
+    to DIR` when the first batch is there. It logs which Pacemakers cannot be read, and why. Metrics
+    and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
+
+    Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
     from stormkeeper.daemon.lifecycle import StopSignals
 

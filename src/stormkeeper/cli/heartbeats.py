@@ -91,9 +91,9 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 def heartbeats() -> None:
     """Look at the heartbeats that the Pacemakers hold.
 
-    The Pacemakers asked are those of pacemaker.servers. To those that want authentication say
-    pacemaker.auth.method and java.security.auth.login.config as they have them; to those with TLS,
-    pacemaker.tls.enable and pacemaker.tls.ca.file.
+    It asks the Pacemakers of pacemaker.servers. If they want authentication, set
+    pacemaker.auth.method and java.security.auth.login.config as they have them. If they have TLS,
+    set pacemaker.tls.enable and pacemaker.tls.ca.file.
     """
 
 
@@ -113,22 +113,20 @@ def heartbeats() -> None:
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List what lies directly below PATH, one name a line.
 
-    Where nothing lies below and PATH is itself a heartbeat, it is printed as `get` does.
+    PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash is
+    optional. If PATH is a heartbeat, this prints it, as `get` does.
 
-    PATH is /, or /workerbeats/STORM-ID/NODE-PORT or the beginning of it; the first slash may be
-    left out.
+    --watch reads the names every two seconds, and prints a line with the time for each that comes
+    (+) or goes (-); with --json it prints the whole list after each change. It does not report a
+    name as gone while a Pacemaker does not answer, nor until one that has started again has taken
+    heartbeats for nimbus.task.timeout.secs. Ctrl-C ends it.
 
-    With --watch the names are asked for every two seconds, and a line with a time follows for each
-    that comes (+) or goes (-); with --json the whole list, each time that it has changed. As long
-    as a Pacemaker does not answer, nothing is said to have gone, nor when it has started again and
-    has not yet taken heartbeats for nimbus.task.timeout.secs. Ctrl-C ends it.
-
-    Where nothing is found, stderr names each Pacemaker that has not taken heartbeats for so long:
+    If nothing is found, stderr names each Pacemaker that has taken heartbeats for less than that:
     its workers may not have beaten yet.
 
-    Exit code 0: all Pacemakers answered; at / and /workerbeats also where they hold nothing. 1:
-    nothing is at PATH. 2: wrong usage or configuration. 3: some Pacemakers, or all, did not answer
-    or refused: what they hold, which may be all, is not printed; stderr names each of them.
+    Exit code 0: all Pacemakers answered; / and /workerbeats may still be empty. 1: nothing is at
+    PATH. 2: wrong usage or configuration. 3: one or more Pacemakers did not answer or refused, so
+    the output may be incomplete; stderr names them.
     """
     conf = load_conf()
     timeout_secs = conf["nimbus.task.timeout.secs"]
@@ -171,17 +169,18 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 def get(path: str, as_json: bool) -> None:
     """Print the heartbeat at PATH: storm-id, statistics by executor and window, uptime.
 
-    server says which Pacemaker has it, and age-secs how long ago it came there, by the
-    Pacemaker's clock, unless that is Storm's own, which does not tell; time-secs is the worker's
-    clock. A value that is no heartbeat is printed in hexadecimal. /.stormkeeper says what each
-    Pacemaker is and can do. Where nothing is found, stderr names each Pacemaker that has not yet
-    taken heartbeats for nimbus.task.timeout.secs: its workers may not have beaten yet.
+    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash is optional. /.stormkeeper says what
+    each Pacemaker is and can do.
 
-    PATH is /workerbeats/STORM-ID/NODE-PORT; the first slash may be left out.
+    server is the Pacemaker that has it. age-secs is the time since it came there, on that
+    Pacemaker's clock; Storm's own Pacemaker does not report it. time-secs is the worker's clock. A
+    value that is no heartbeat is printed in hexadecimal. If nothing is found, stderr names each
+    Pacemaker that has taken heartbeats for less than nimbus.task.timeout.secs: its workers may not
+    have beaten yet.
 
     Exit code 1: all Pacemakers answered, and no heartbeat is there. 2: wrong usage or
-    configuration. 3: some Pacemakers, or all, did not answer or refused: they may hold a newer
-    heartbeat, or the only one; stderr names each of them.
+    configuration. 3: one or more Pacemakers did not answer or refused, and may hold a newer
+    heartbeat, or the only one; stderr names them.
     """
     if path == "/.stormkeeper":
         _print_servers(as_json=as_json)
@@ -223,10 +222,9 @@ def get(path: str, as_json: bool) -> None:
 def top(once: bool, as_json: bool, interval: float) -> None:
     """Watch the heartbeats of all Pacemakers: rates, sizes, the oldest, the noisiest topologies.
 
-    Ctrl-C ends it. Topologies with the most bytes come first. A worker is silent when its newest
-    pulse, on whichever Pacemaker, is older than nimbus.task.timeout.secs. So is one whose queries
-    have all ended by themselves: only what is in its pulse says so, which `storm heartbeats get`
-    prints.
+    Ctrl-C ends it. Topologies with the most bytes come first. A worker is silent if its newest
+    pulse, on any Pacemaker, is older than nimbus.task.timeout.secs. A worker whose queries have all
+    ended by themselves looks silent too; `storm heartbeats get` prints `completed` for it.
 
     Exit code 3: at the first look no Pacemaker could be read.
     """

@@ -98,18 +98,16 @@ def local(
     Starts ZooKeeper, two Pacemakers, the worker that runs TOPOLOGY, and the heartbeat pipeline, as
     processes on free ports of the loopback interface, and shows them live. Ctrl-C stops all of
     them. Spark starts in the worker first, and in the pipeline once the worker has counted its
-    first rows, or after a minute. The tables go with the run, unless --keep names a folder for
-    them.
+    first rows, or after a minute. The tables are removed with the run, unless --keep names a folder
+    for them.
 
-    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. ARGUMENTS
-    are its sys.argv; they stand behind --, so that none is taken for an option of storm's.
-
-    What is wrong with it and can be seen in its source is said before anything starts.
-
-    Keys that Stormkeeper does not know are the topology's own, and are handed to it.
+    TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. Write its
+    ARGUMENTS, which it finds in sys.argv, behind --. Faults in its source are reported before
+    anything starts. Configuration keys that Stormkeeper does not know are handed to it.
 
     Exit code 0: it was stopped, or all queries have ended. 1: TOPOLOGY has a fault or failed, or
-    another process did. 2: wrong usage or configuration.
+    another process failed. 2: wrong usage or configuration. 69: the extra stormkeeper[spark] is not
+    installed.
     """
     if keep is not None:
         _keep_tables_in(keep, no_pipeline=no_pipeline)

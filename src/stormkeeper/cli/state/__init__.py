@@ -71,10 +71,10 @@ def _checked(_: click.Context, __: click.Parameter, path: str) -> str:
 def state() -> None:
     r"""Look at the cluster's state: Storm's nodes in ZooKeeper, of 2.x, of 3.x or ours.
 
-    The servers asked are those of storm.zookeeper.servers and storm.zookeeper.port; every PATH is
-    below storm.zookeeper.root, and its first slash may be left out; what is printed of a name with
-    an escape in it (\u202e) may be given back as it is. Nothing is written.
-    Heartbeats that are in Pacemakers are shown by `storm heartbeats`.
+    It asks the servers of storm.zookeeper.servers and storm.zookeeper.port, and writes nothing.
+    Every PATH is below storm.zookeeper.root; the first slash is optional. A name that was printed
+    with an escape in it (\u202e) may be given back as it is. For heartbeats in Pacemakers use
+    `storm heartbeats`.
     """
 
 
@@ -89,8 +89,8 @@ def state() -> None:
 def tree(path: str, as_json: bool) -> None:
     """Show all nodes at and below PATH: what each holds, its bytes, whether it is ephemeral.
 
-    An ephemeral node goes when the session of whoever made it ends; one that is unreadable does not
-    hold what Storm keeps at its path, and `get` says why.
+    An ephemeral node is removed when the session of its maker ends. An unreadable node does not
+    hold what Storm keeps at its path; `get` says why.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused.
@@ -132,9 +132,9 @@ def tree(path: str, as_json: bool) -> None:
 def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     """List the names of the nodes directly below PATH, one a line.
 
-    With --watch a line with a time follows for each that comes (+) or goes (-); with --json the
-    whole list, each time that it has changed. stderr says when ZooKeeper is not reached, and when
-    it is again. PATH need not exist yet, nor the root. Ctrl-C ends it.
+    --watch prints a line with the time for each name that comes (+) or goes (-); with --json it
+    prints the whole list after each change. stderr says when ZooKeeper cannot be reached, and when
+    it can again. PATH need not exist yet, nor the root. Ctrl-C ends it.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused (with --watch: at the beginning).
@@ -175,9 +175,9 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
 def get(path: str, as_json: bool, show_secrets: bool) -> None:
     """Print what the node at PATH holds, decoded.
 
-    A value that cannot be read is printed as the text that it is, or in hexadecimal, and stderr
-    says why; of a very large one the beginning is, and all with --json. Of credentials only the
-    names are printed, with … for each value; of the keys below /secretkeys nothing, ever.
+    If a value cannot be decoded, it is printed as text or in hexadecimal, and stderr says why. Of a
+    very large one only the beginning is printed; --json prints all. Of credentials only the names
+    are printed, with … for each value; of the keys below /secretkeys nothing, ever.
 
     Exit code 1: nothing is at PATH. 2: wrong usage or configuration. 3: ZooKeeper did not answer,
     or refused.
@@ -220,10 +220,10 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
 def watch(path: str, recursive: bool, as_json: bool) -> None:
     """Print a line for each change of the node at PATH: of its value, and of the names below it.
 
-    A line is a time, `created`, `deleted`, `changed` (its value) or `children`, with + and - before
-    the names that came and went, and the path. What changes twice before it can be looked at, or
-    while ZooKeeper is not reached, is told as one change. stderr says when it is not reached, and
-    when it is again. PATH need not exist yet, nor the root. Ctrl-C ends it.
+    A line has the time, then `created`, `deleted`, `changed` (its value) or `children` (with + and
+    - before the names that came and went), then the path. Two changes are printed as one if they
+    come faster than they can be read, or while ZooKeeper cannot be reached. stderr says when it
+    cannot, and when it can again. PATH need not exist yet, nor the root. Ctrl-C ends it.
 
     Exit code 2: wrong usage or configuration. 3: at the beginning ZooKeeper did not answer, or
     refused.
@@ -242,18 +242,19 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @conf_options
 def check(as_json: bool) -> None:
-    """Find what should not be: one finding a line, its kind, its path and what is wrong.
+    """Find nodes that should not be there: one finding a line, with kind, path and fault.
 
-    Kinds: assignment-without-topology; unreadable: a value that is not what Storm keeps at its
-    path; ephemeral-without-session: a node that should go with its session and will not;
+    Below all findings of a kind, indented, it says what to do. The kinds:
+    assignment-without-topology; unreadable: a value that is not what Storm keeps at its path;
+    ephemeral-without-session: a node that should be removed with its session and will not be;
     left-behind: what dead topologies left; older-epoch: a record that a leader wrote after a newer
-    one. Below all findings of a kind, indented, is what to do.
+    one.
 
-    What may not be read, and each Pacemaker that does not answer or refuses, is named on stderr.
-    While topologies come and go, look twice: a topology is removed in several steps.
+    stderr names what may not be read, and each Pacemaker that does not answer or refuses. While
+    topologies come and go, check twice: a topology is removed in several steps.
 
     Exit code 0: all is well. 1: something was found. 2: wrong usage or configuration. 3: nothing
-    was found, but something, or everything, could not be looked at.
+    was found, but something, or everything, could not be read.
     """
     conf = load_conf()
     with _what_was_not_seen(), _looking(conf) as store:
