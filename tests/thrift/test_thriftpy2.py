@@ -26,6 +26,12 @@ struct Point {
   7: bool seen
 }
 union Either { 1: i32 a, 2: string b }
+exception Refused { 1: string why }
+service Base { void ping() }
+service Paint extends Base {
+  Color mix(1: Color one, 2: Color other) throws (1: Refused refused),
+  oneway void tell(1: string what)
+}
 """
 
 
@@ -38,8 +44,32 @@ def meta():
 
 def test_what_it_makes_is_listed_by_kind(meta):
     names = {kind: [cls.__name__ for cls in classes] for kind, classes in meta.items()}
-    assert names == {"enums": ["Color"], "structs": ["Point"], "unions": ["Either"]}
-    for cls in (*meta["structs"], *meta["unions"]):
+    assert names == {
+        "enums": ["Color"],
+        "structs": ["Point"],
+        "unions": ["Either"],
+        "exceptions": ["Refused"],
+        "services": ["Base", "Paint"],
+    }
+    for cls in (*meta["structs"], *meta["unions"], *meta["exceptions"]):
+        assert issubclass(cls, TPayload)
+    assert issubclass(meta["exceptions"][0], Exception)
+
+
+def test_a_service_tells_its_methods_with_arguments_and_answers(meta):
+    [color], [refused], [_, paint] = meta["enums"], meta["exceptions"], meta["services"]
+    assert sorted(paint.thrift_services) == ["mix", "ping", "tell"]
+    assert paint.mix_args.thrift_spec == {
+        1: (I32, "one", color, False),
+        2: (I32, "other", color, False),
+    }
+    assert paint.mix_result.thrift_spec == {
+        0: (I32, "success", color, False),
+        1: (STRUCT, "refused", refused, False),
+    }
+    assert paint.ping_result.thrift_spec == {}
+    assert (paint.mix_result.oneway, paint.tell_result.oneway) == (False, True)
+    for cls in (paint.mix_args, paint.mix_result, paint.ping_args):
         assert issubclass(cls, TPayload)
 
 

@@ -7,7 +7,7 @@ from stormkeeper.daemon.spark import session
 from stormkeeper.topology.plan import plan
 from stormkeeper.worker.building import build
 from stormkeeper.worker.counting import TopologyCounts
-from stormkeeper.worker.listening import QueryEvents
+from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.running import TopologyRun
 from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
 from support.waiting import until

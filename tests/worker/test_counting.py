@@ -1,8 +1,8 @@
 from stormkeeper.topology import Topology
 from stormkeeper.topology.plan import Edge, plan
+from stormkeeper.worker.batch_readings import Seen
 from stormkeeper.worker.counting import TopologyCounts, observation, work
-from stormkeeper.worker.listening import Run
-from stormkeeper.worker.reading import Seen
+from stormkeeper.worker.query_events import Run
 from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.utils import get_active_spark_context
 
 
 def names_in(function):
@@ -70,6 +71,14 @@ def test_a_context_that_is_stopped_has_none_of_the_jvms():
 
 def test_a_session_has_its_twin_in_the_jvm():
     assert {"_jsparkSession", "_jvm", "_sc", "_jsc"} <= names_in(SparkSession.__init__)
+
+
+def test_whoever_needs_a_session_asks_for_the_active_context():
+    assert "_active_spark_context" in names_in(get_active_spark_context)
+    assert "_active_spark_context" in vars(SparkContext)
+    # All sessions that a script may ask for without it begin with one of these two.
+    assert "SparkContext" in names_in(SparkSession.Builder.getOrCreate)
+    assert parameters_of(SparkContext.__init__)[0] == "self"
 
 
 def test_an_interrupt_is_set_by_the_module_that_is_replaced():

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from stormkeeper.worker.stopping import Countdown, Gate, stop_queries
+from stormkeeper.worker.stopping import BatchGate, Countdown, stop_queries
 from support.waiting import DEADLINE_SECS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def gate():
-    gate = Gate()
+    gate = BatchGate()
     with gate.installed():
         yield gate
 

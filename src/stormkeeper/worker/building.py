@@ -17,7 +17,7 @@ from stormkeeper.topology.component import Component
 from stormkeeper.topology.plan import Edge, Plan, Query
 from stormkeeper.worker.counting import observation
 from stormkeeper.worker.failure import readable
-from stormkeeper.worker.listening import ROWS
+from stormkeeper.worker.query_events import ROWS
 
 
 @dataclass(frozen=True)

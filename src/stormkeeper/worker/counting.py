@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 from stormkeeper.topology.plan import Edge, Plan, Query
-from stormkeeper.worker.listening import Run
-from stormkeeper.worker.reading import Seen
+from stormkeeper.worker.batch_readings import Seen
+from stormkeeper.worker.query_events import Run
 from stormkeeper.worker.statistics import Work, WorkerStatistics
 
 #: What our observations are named with, so that a user's own stay apart.

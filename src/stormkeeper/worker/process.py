@@ -33,18 +33,18 @@ from stormkeeper.topology.plan import plan
 from stormkeeper.topology.topology import Topology
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker import settings
-from stormkeeper.worker.adopting import AdoptedQueries, adopted
 from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import build
 from stormkeeper.worker.counting import TopologyCounts
 from stormkeeper.worker.failure import log_failure, readable_text
 from stormkeeper.worker.file_sinks import FileSinks
 from stormkeeper.worker.heartbeat import heartbeat
-from stormkeeper.worker.listening import QueryEvents
+from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.running import TopologyRun
+from stormkeeper.worker.script_queries import ScriptQueries, writes_counted
 from stormkeeper.worker.session import WorkerSession, check_jvm, is_running
 from stormkeeper.worker.statistics import WorkerStatistics
-from stormkeeper.worker.stopping import Countdown, Gate, stop_queries
+from stormkeeper.worker.stopping import BatchGate, Countdown, stop_queries
 
 log = logging.getLogger(__name__)
 
@@ -169,10 +169,10 @@ class Worker:
         self._settled: Conf | None = None
         self._topologies: list[Topology] = []
         self._statistics = WorkerStatistics()
-        self._adopted = AdoptedQueries(self._statistics)
-        self._events = QueryEvents(self._adopted)
+        self._script_queries = ScriptQueries(self._statistics)
+        self._events = QueryEvents(self._script_queries)
         self._session = WorkerSession(self._run_conf, storm_id, py_files, cancelled=stopping)
-        self._gate = Gate()
+        self._gate = BatchGate()
         self._sinks = FileSinks()
         self._countdown = Countdown()
         self._queries_stopped = threading.Event()
@@ -275,7 +275,7 @@ class Worker:
             stack.enter_context(self._sinks.installed())
             stack.enter_context(self._events.readings.installed())
             stack.enter_context(self._session.offered(self._before_session_stop))
-            with adopted(self._events):
+            with writes_counted(self._events):
                 names = self._run_script()
                 topology = scripts.the_topology(names, self._topologies, self._script)
                 if topology is None:
@@ -286,7 +286,7 @@ class Worker:
                         )
                     self._stay()
                     return 0
-            if self._adopted.any:
+            if self._script_queries.any:
                 raise TopologyError(f"{self._script}: {faults.starts_beside(topology.name)}")
             self._run_topology(topology)
         return 0
@@ -331,7 +331,7 @@ class Worker:
 
     def _stay(self) -> None:
         """Wait for the queries that a plain script has left running."""
-        if not self._adopted.any:
+        if not self._script_queries.any:
             raise WorkerError(
                 f"{self._script} defines no Topology and starts no streaming query: "
                 "there is nothing to run"
@@ -344,7 +344,7 @@ class Worker:
             self._events.wait(lambda: not self._events.running(), _LOOK_SECS)
         for run in left:
             if run.error is not None:
-                name = self._adopted.component(run)
+                name = self._script_queries.component(run)
                 raise WorkerError(f"the query {name!r} failed:\n{readable_text(run.error)}")
 
     def _before_session_stop(self) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stormkeeper.errors import WorkerError
 from stormkeeper.worker.building import Built
 from stormkeeper.worker.failure import readable, readable_text
-from stormkeeper.worker.listening import QueryEvents, Run
+from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.session import check_jvm
 
 log = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 Spark can only interrupt a query. Its batch is then done again at the next start, which is what
 checkpoints are for; but rows that a ``foreachBatch`` function has written by then were written
-without having been counted. So a stop waits for the running batch, and a `Gate` keeps the next one
-from reaching the function.
+without having been counted. So a stop waits for the running batch, and a `BatchGate` keeps the next
+one from reaching the function.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Countdown:
         return max(0.0, self._began + until_secs - now)
 
 
-class Gate:
+class BatchGate:
     """Lets the batches of ``foreachBatch`` functions in until it is closed."""
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ _KEPT = 100
 
 
 @dataclass(frozen=True)
-class Reading:
+class BatchReading:
     """One pass over (a part of) a batch.
 
     Parameters
@@ -104,13 +104,13 @@ class Seen:
         return Seen(rows, self.partial)
 
 
-def fullest(readings: Iterable[Reading]) -> int:
+def fullest(readings: Iterable[BatchReading]) -> int:
     """Return the rows of the fullest reading.
 
     Of a batch that is kept (``persist``) each partition is computed once, by whichever action
     comes first. So readings of the same partitions are put together, partition by partition.
     """
-    by_size: dict[int, list[Reading]] = {}
+    by_size: dict[int, list[BatchReading]] = {}
     for reading in readings:
         by_size.setdefault(len(reading.rows), []).append(reading)
     return max(
@@ -150,7 +150,7 @@ def _stopped(operators: Iterable[str]) -> bool:
     return False
 
 
-def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[Reading]:
+def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[BatchReading]:
     """Return the readings that an accumulator prints.
 
     Parameters
@@ -168,7 +168,7 @@ def parsed(text: str, batch_rdd: int, own_action: int | None) -> list[Reading]:
             int(value.strip("[]") or 0) for value in partitions.replace("null", "").split(",")
         )
         number = int(action) if action and int(rdd) > batch_rdd else None
-        readings.append(Reading(rows, number if number != own_action else None))
+        readings.append(BatchReading(rows, number if number != own_action else None))
     return readings
 
 
@@ -184,7 +184,7 @@ class BatchReadings:
     def __init__(self, sessions: Callable[[], Sequence[SparkSession]]) -> None:
         self._sessions = sessions
         self._lock = threading.Lock()
-        self._batches: dict[tuple[str, int], dict[str, list[Reading]]] = {}
+        self._batches: dict[tuple[str, int], dict[str, list[BatchReading]]] = {}
         #: Of a query's observations in its plan, by name.
         self._places: dict[str, dict[str, int]] = {}
         self._failed = False
@@ -204,7 +204,7 @@ class BatchReadings:
         rows = {name: fullest(of_it) for name, of_it in readings.items()}
         known: dict[int, bool] = {}
 
-        def whole(reading: Reading) -> bool:
+        def whole(reading: BatchReading) -> bool:
             if reading.action is None:
                 return True
             if reading.action not in known:
@@ -259,10 +259,10 @@ class BatchReadings:
 
     def _read(
         self, context: Any, query_id: str, execution: Any, own: int | None
-    ) -> dict[str, list[Reading]]:
+    ) -> dict[str, list[BatchReading]]:
         plan, batch_rdd = execution.executedPlan(), execution.toRdd().id()
         accumulators = context._jvm.org.apache.spark.util.AccumulatorContext
-        readings: dict[str, list[Reading]] = {}
+        readings: dict[str, list[BatchReading]] = {}
         # Where a name stands twice in the plan, Spark tells of one of them.
         for name, operator in self._observations(query_id, plan).items():
             accumulator = accumulators.get(operator.accumulatorId()).get()

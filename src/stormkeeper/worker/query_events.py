@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from stormkeeper.worker.reading import BatchReadings, Seen
+from stormkeeper.worker.batch_readings import BatchReadings, Seen
 from stormkeeper.worker.stopping import is_stop
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stormkeeper.topology import Topology
-from stormkeeper.worker.reading import Reading, Seen, fullest, parsed, stops_early
+from stormkeeper.worker.batch_readings import BatchReading, Seen, fullest, parsed, stops_early
 
 
 def lines_topology(folder):
@@ -143,11 +143,11 @@ def names(functions):
 
 def test_the_fullest_of_several_readings():
     assert fullest([]) == 0
-    assert fullest([Reading((30, 30)), Reading((2, 0))]) == 60
+    assert fullest([BatchReading((30, 30)), BatchReading((2, 0))]) == 60
     # Joined to one partition, it is the same rows.
-    assert fullest([Reading((30, 30)), Reading((60,))]) == 60
+    assert fullest([BatchReading((30, 30)), BatchReading((60,))]) == 60
     # Of a kept batch, each partition was computed by another action.
-    assert fullest([Reading((30, 0)), Reading((0, 25))]) == 55
+    assert fullest([BatchReading((30, 0)), BatchReading((0, 25))]) == 55
 
 
 def test_what_spark_tells_of_the_last_reading_counts_where_there_is_no_more():
@@ -179,8 +179,8 @@ PRINTED = """LastAttemptMap {
 
 def test_what_an_accumulator_prints():
     # What is older than the batch was computed for a shuffle in front of it.
-    assert parsed(PRINTED, 20, 4) == [Reading((2, 0), 6), Reading((30, 30))]
-    assert parsed(PRINTED, 20, 6) == [Reading((2, 0)), Reading((30, 30))]
+    assert parsed(PRINTED, 20, 4) == [BatchReading((2, 0), 6), BatchReading((30, 30))]
+    assert parsed(PRINTED, 20, 6) == [BatchReading((2, 0)), BatchReading((30, 30))]
     assert parsed("LastAttemptMap {\n\n}", 20, 4) == []
 
 

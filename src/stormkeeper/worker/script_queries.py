@@ -1,4 +1,4 @@
-"""Counts the queries of a PySpark script that has no topology: each becomes a component.
+"""The queries of a PySpark script that has no topology: each is counted as a component.
 
 The component is named after the query, or ``query-N`` after the order of starts where it has no
 name. It is a spout that emits the rows which the query gives to its sink; what happens before
@@ -20,10 +20,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.plan import Executor
+from stormkeeper.worker.batch_readings import Seen
 from stormkeeper.worker.building import counted
 from stormkeeper.worker.failure import readable_text
-from stormkeeper.worker.listening import QueryEvents, Run
-from stormkeeper.worker.reading import Seen
+from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.statistics import Work, WorkerStatistics
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _OBSERVATION = "stormkeeper:sink"
 
 
-class AdoptedQueries:
+class ScriptQueries:
     """The queries of a plain script, as components with statistics.
 
     Tasks are numbered as the queries first start: which ones there will be is not known before.
@@ -91,7 +91,7 @@ class AdoptedQueries:
 
 
 @contextlib.contextmanager
-def adopted(events: QueryEvents) -> Iterator[None]:
+def writes_counted(events: QueryEvents) -> Iterator[None]:
     """Have every streaming frame counted that is written by any code of this process."""
     write_stream = ClassicDataFrame.__dict__["writeStream"]
     numbers = itertools.count(1)
