@@ -9,7 +9,7 @@ import uuid
 import psutil
 import pytest
 
-from stormkeeper.daemon.children import Child, Children, StartInterruptedError
+from stormkeeper.daemon.children import LINE_BYTES, Child, Children, StartInterruptedError
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
 from stormkeeper.errors import ChildError
 from support.waiting import DEADLINE_SECS, until
@@ -58,6 +58,11 @@ def test_lines_and_their_number_are_of_one_moment(start):
             assert not count or lines[-1] == str(count)
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_a_line_without_end_is_not_kept_whole(start):
+    child = start(f"print('x' * {3 * LINE_BYTES})")
+    until(lambda: child.output() == (["x" * LINE_BYTES] * 3 + [""], 4))
 
 
 def test_not_ready_yet_is_none_not_an_error(start):

@@ -22,6 +22,9 @@ from stormkeeper.errors import ChildError
 #: Lines of a child's standard output that are kept for the view.
 TAIL_LINES = 200
 
+#: Longest line of a child's standard output; a longer one counts as several.
+LINE_BYTES = 64 * 1024
+
 #: Lines of a child's log that an error shows: enough for a Python traceback.
 ERROR_LINES = 25
 
@@ -202,7 +205,7 @@ class Child:
         if stdout is None:
             return
         with stdout:
-            for raw in stdout:
+            while raw := stdout.readline(LINE_BYTES):
                 line = raw.decode(errors="replace").rstrip()
                 if self.ready_match is None and (match := self._ready.search(line)):
                     self.ready_match = match
