@@ -8,8 +8,8 @@ from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, StormkeeperError
 from stormkeeper.heartbeats.coverage import unproven_on
+from stormkeeper.pacemaker.client.missing_servers import ALL_ANSWER, missing
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.pacemaker.client.silence import ALL_ANSWER, missing
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo

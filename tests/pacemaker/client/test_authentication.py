@@ -15,6 +15,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client.authenticating import STEP_TIMEOUT
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import (
     Call,
@@ -25,7 +26,6 @@ from stormkeeper.pacemaker.client.calls import (
     Send,
     Settle,
 )
-from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT
 from stormkeeper.pacemaker.client.protocol import ClientProtocol, Link
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse, encode
 from support.leaks import nothing_left_behind

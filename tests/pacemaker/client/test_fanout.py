@@ -16,15 +16,15 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.conversations import single
 from stormkeeper.pacemaker.client.fanout import GRACE, ask_all
+from stormkeeper.pacemaker.client.questions import one_request
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
 from support.pacemaker import nobody
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, honest, refusing
 from support.waiting import DEADLINE_SECS, until
 
 TRY = 2.0
-QUESTION = Message(MessageType.EXISTS, path="/a")
+REQUEST = Message(MessageType.EXISTS, path="/a")
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def dead(stack):
     return stack.enter_context(PacemakerClient(nobody(), try_timeout=TRY))
 
 
-def ask(*clients, try_timeout=TRY, deadline=40.0, converse=lambda _: single(QUESTION)):
+def ask(*clients, try_timeout=TRY, deadline=40.0, question_for=lambda _: one_request(REQUEST)):
     started = time.monotonic()
     outcomes = ask_all(
         clients,
-        converse,
+        question_for,
         try_timeout=try_timeout,
         deadline=deadline,
         tries=Counter(),
@@ -175,7 +175,7 @@ def test_a_closed_client_says_so(clients):
     assert isinstance(outcomes.failed[closed.address], PacemakerClosedError)
 
 
-def test_a_conversation_of_many_rounds_goes_on_with_each_server_at_its_own_pace(clients):
+def test_a_question_of_many_rounds_goes_on_with_each_server_at_its_own_pace(clients):
     def count(_client):
         total = 0
         for size in (3, 1, 5):
@@ -184,21 +184,21 @@ def test_a_conversation_of_many_rounds_goes_on_with_each_server_at_its_own_pace(
             total += size
         return total
 
-    outcomes, _ = ask(clients(honest), clients(honest), converse=count)
+    outcomes, _ = ask(clients(honest), clients(honest), question_for=count)
     assert list(outcomes.answered.values()) == [9, 9]
 
 
-def test_a_conversation_can_turn_to_what_a_java_pacemaker_understands(clients):
-    def converse(_client):
+def test_a_question_can_turn_to_what_a_java_pacemaker_understands(clients):
+    def question_for(_client):
         request = ChangesRequest("/", 0, 0, None)
         try:
             yield [Message(MessageType.CHANGES, changes_request=request)]
         except UnsupportedExtensionError:
-            (answer,) = yield [QUESTION]
+            (answer,) = yield [REQUEST]
             return answer.boolval
         return "it has changes"
 
-    outcomes, _ = ask(clients(JavaPacemaker()), converse=converse)
+    outcomes, _ = ask(clients(JavaPacemaker()), question_for=question_for)
     assert list(outcomes.answered.values()) == [False]
 
 

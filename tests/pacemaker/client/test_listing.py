@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client.conversations import copies_below, names_below
 from stormkeeper.pacemaker.client.fanout import Outcomes
-from stormkeeper.pacemaker.client.listing import names_that_count
-from stormkeeper.pacemaker.client.readings import newest_of_each
-from support.conversing import Clock, Java, Ours, hold
+from stormkeeper.pacemaker.client.questions import copies_below, names_below
+from stormkeeper.pacemaker.client.readings import names_that_count, newest_of_each
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import serialize
+from support.questions import Clock, Java, Ours, ask
 
 ONE, OTHER, JAVA = (Address(name, 6699) for name in ("one", "other", "java"))
 
@@ -29,6 +30,12 @@ courses = st.lists(
 )
 
 
+def heartbeat(time_secs):
+    return serialize(
+        ClusterWorkerHeartbeat(storm_id="", executor_stats={}, time_secs=time_secs, uptime_secs=0)
+    )
+
+
 class Cluster:
     """Two Pacemakers of ours and one of Storm's after a course of events."""
 
@@ -38,7 +45,7 @@ class Cluster:
         self.clients = {server: SimpleNamespace(address=server) for server in self.servers}
         for number, (server, path, is_deleted) in enumerate(course):
             self.clock.now += 1.0
-            store, value = self.servers[server].store, str(number).encode()
+            store, value = self.servers[server].store, heartbeat(number)
             if server is JAVA:
                 store[path] = value
                 if is_deleted:
@@ -50,34 +57,34 @@ class Cluster:
 
     def names(self, path):
         return {
-            server: hold(names_below([path]), reply)[0][path]
+            server: ask(names_below([path]), reply)[0][path]
             for server, reply in self.servers.items()
         }
 
     def listed(self, path, *, gone=None):
         """The names that count where a server is gone after the first answer."""
 
-        def talk(converse, clients):
+        def put(question_for, clients):
             outcomes = Outcomes()
             for client in clients:
                 server = client.address
                 if server == gone:
                     outcomes.failed[server] = PacemakerUnavailableError("gone")
                 else:
-                    outcomes.answered[server], _ = hold(converse(client), self.servers[server])
+                    outcomes.answered[server], _ = ask(question_for(client), self.servers[server])
             return outcomes
 
-        return names_that_count(path, self.names(path), self.clients, talk, int)
+        return names_that_count(path, self.names(path), self.clients, put)
 
     def read(self, path, *, without=None):
         """The names below a path that the bulk read has something of."""
         copies = [
-            hold(copies_below(path, server, self.clock), reply)[0]
+            ask(copies_below(path, server, self.clock), reply)[0]
             for server, reply in self.servers.items()
             if server != without
         ]
         top = path.rstrip("/") + "/"
-        found = newest_of_each(copies, int, self.clock)
+        found = newest_of_each(copies, self.clock())
         return {there[len(top) :].partition("/")[0] for there in found if there.startswith(top)}
 
 

@@ -3,35 +3,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
+from stormkeeper.pacemaker.client.questions import Copy, Names
 from stormkeeper.pacemaker.client.readings import (
-    Copy,
-    Names,
     Reading,
     in_doubt,
     newest,
     newest_of_each,
 )
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import serialize
 
 A, B, C = (Address(name, 6699) for name in "abc")
 
 
+def heartbeat(time_secs):
+    return serialize(
+        ClusterWorkerHeartbeat(storm_id="", executor_stats={}, time_secs=time_secs, uptime_secs=0)
+    )
+
+
 def copy(server, details, received):
-    """A copy of a pulse; without details, a tombstone."""
+    """A copy of a pulse; without details, a tombstone. Digits are a heartbeat of that time."""
+    if details is not None and details.isdigit():
+        details = heartbeat(int(details))
     size = None if details is None else len(details)
     return Copy(server, details, received, size, None if received is None else 7)
 
 
-def time_secs(details):
-    """In these tests a pulse is its time as a number, or no heartbeat at all."""
-    return int(details) if details.isdigit() else None
-
-
-def never(_):
-    raise AssertionError("ages decide")
-
-
 def test_nothing_is_nothing():
-    assert newest([], never) is None
+    assert newest([]) is None
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_nothing_is_nothing():
 )
 def test_the_newest_counts(copies, expected):
     made = [copy(*one) for one in copies]
-    assert newest(made, time_secs) is (None if expected is None else made[expected])
+    assert newest(made) is (None if expected is None else made[expected])
 
 
 def test_ages_are_enough_where_all_servers_tell_them():
-    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)], never).details == b"y"
-    assert newest([copy(A, b"x", None), copy(B, None, 2.0)], never).details == b"x"
+    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)]).details == b"y"
+    assert newest([copy(A, b"x", None), copy(B, None, 2.0)]).details == b"x"
 
 
 details = st.none() | st.binary(max_size=2)
@@ -74,7 +74,7 @@ copies = st.builds(copy, st.sampled_from([A, B, C]), details, st.none() | st.flo
 
 @given(st.lists(copies, max_size=6))
 def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
-    best = newest(copies, len)
+    best = newest(copies)
     if best is None:
         assert not [one for one in copies if one.details is not None and one.received is None]
     else:
@@ -95,11 +95,16 @@ def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
         "/from the future": copy(B, b"4", 11.0),
     }
     java = {"/other": copy(C, b"5", None)}
-    assert newest_of_each([here, there, java], never, lambda: 10.0) == {
-        "/one": Reading(b"1", 3.0, A, 1, 7),
-        "/both": Reading(b"22", 2.0, B, 2, 7),
-        "/from the future": Reading(b"4", 0.0, B, 1, 7),
-        "/other": Reading(b"5", None, C, 1, None),
+
+    def reading(time, age, server, revision):
+        value = heartbeat(int(time))
+        return Reading(value, age, server, len(value), revision)
+
+    assert newest_of_each([here, there, java], 10.0) == {
+        "/one": reading("1", 3.0, A, 7),
+        "/both": reading("22", 2.0, B, 7),
+        "/from the future": reading("4", 0.0, B, 7),
+        "/other": reading("5", None, C, None),
     }
 
 
@@ -127,4 +132,4 @@ def test_a_name_is_in_doubt_if_tombstones_beside_may_hide_it_everywhere(servers,
 def test_between_equals_the_first_server_decides():
     one, other = {"/x": copy(A, b"1", 1.0)}, {"/x": copy(B, b"1", 1.0)}
     for servers, first in (([one, other], A), ([other, one], B)):
-        assert newest_of_each(servers, never, lambda: 1.0)["/x"].server == first
+        assert newest_of_each(servers, 1.0)["/x"].server == first

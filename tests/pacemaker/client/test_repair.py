@@ -4,7 +4,7 @@ from contextlib import ExitStack
 import pytest
 
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.repair import Repair
+from stormkeeper.pacemaker.client.missed_deletes import Repair
 from stormkeeper.pacemaker.wire import MessageType
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
 from support.waiting import until

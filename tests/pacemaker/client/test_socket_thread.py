@@ -53,7 +53,7 @@ def test_a_defect_costs_the_connection_and_not_the_client(client, monkeypatch, c
 
 def test_a_defect_in_the_authentication_is_no_refusal(monkeypatch):
     def fail(self, current):
-        handshake = self._protocol._handshake
+        handshake = self._protocol._authentication
         if handshake is not None and handshake.has_begun and not failed:
             failed.append(None)
             raise ValueError("on purpose")

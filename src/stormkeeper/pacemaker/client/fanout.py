@@ -1,4 +1,4 @@
-"""Talks with several servers at once and waits no longer than it has to.
+"""Asks several servers at once and waits no longer than it has to.
 
 - A read costs as long as the slowest server that is well. One that fails has cost the patience of
   one try; from then on it is a suspect, and nobody waits for a suspect longer than `GRACE` beyond
@@ -26,7 +26,7 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.conversations import Conversation
+from stormkeeper.pacemaker.client.questions import Question
 from stormkeeper.pacemaker.wire import Message
 
 T = TypeVar("T")
@@ -41,18 +41,18 @@ _QUICK: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Generic[T]):
-    """What came of talking with several servers; every server is in one of the two."""
+    """What came of asking several servers; every server is in one of the two."""
 
     answered: dict[Address, T] = field(default_factory=dict)
     failed: dict[Address, StormkeeperError] = field(default_factory=dict)
 
 
-class _Talk(Generic[T]):
-    """A conversation with one server, and where it stands."""
+class _Asked(Generic[T]):
+    """A question to one server, and where it stands."""
 
     def __init__(self, client: PacemakerClient) -> None:
         self.client = client
-        self.conversation: Conversation[T]
+        self.question: Question[T]
         self.answers: list[Message | None] = []
         self.missing = 0
         #: Tells answers of this round from those of rounds before.
@@ -64,39 +64,39 @@ class _Talk(Generic[T]):
 class _Fanout(Generic[T]):
     def __init__(
         self,
-        converse: Callable[[PacemakerClient], Conversation[T]],
+        question_for: Callable[[PacemakerClient], Question[T]],
         *,
         quick: float,
         end: float,
         tries: Counter[Address],
         started: float,
     ) -> None:
-        self._converse = converse
+        self._question_for = question_for
         self._tries = tries
         self._started = started
         self._quick_until = time.monotonic() + quick
         self._end = end
-        #: A talk, its round, which request of the round, and the future of the answer.
-        self._events: queue.SimpleQueue[tuple[_Talk[T], int, int, Future[Message]]]
+        #: Whom, its round, which request of the round, and the future of the answer.
+        self._events: queue.SimpleQueue[tuple[_Asked[T], int, int, Future[Message]]]
         self._events = queue.SimpleQueue()
-        self._open: list[_Talk[T]] = []
+        self._open: list[_Asked[T]] = []
         self.outcomes: Outcomes[T] = Outcomes()
 
     def run(self, clients: Iterable[PacemakerClient]) -> None:
-        talks: list[_Talk[T]] = [_Talk(client) for client in clients]
-        nobody_is_well = not any(talk.is_patient for talk in talks)
-        for talk in talks:
-            talk.is_patient = talk.is_patient or nobody_is_well
-            if talk.client.retry_in() and not talk.is_patient:
-                self._end_talk(talk, f"failed just now ({talk.client.last_failure})")
+        everyone: list[_Asked[T]] = [_Asked(client) for client in clients]
+        nobody_is_well = not any(asked.is_patient for asked in everyone)
+        for asked in everyone:
+            asked.is_patient = asked.is_patient or nobody_is_well
+            if asked.client.retry_in() and not asked.is_patient:
+                self._give_up_on(asked, f"failed just now ({asked.client.last_failure})")
             else:
-                self._open.append(talk)
-        for talk in list(self._open):
-            self._start(talk)
+                self._open.append(asked)
+        for asked in list(self._open):
+            self._start(asked)
         grace_end: float | None = None
         while self._open:
             now = time.monotonic()
-            if any(talk.is_patient for talk in self._open):
+            if any(asked.is_patient for asked in self._open):
                 grace_end = None
             elif grace_end is None:
                 grace_end = now + GRACE
@@ -106,99 +106,99 @@ class _Fanout(Generic[T]):
             except queue.Empty:
                 break
             self._take(*event)
-        for talk in self._open:
-            self._end_talk(
-                talk,
+        for asked in self._open:
+            self._give_up_on(
+                asked,
                 "did not answer before the deadline"
-                if talk.is_patient
-                else f"failed before ({talk.client.last_failure}) and did not answer within"
+                if asked.is_patient
+                else f"failed before ({asked.client.last_failure}) and did not answer within"
                 f" {GRACE:g} s after the others",
             )
 
-    def _start(self, talk: _Talk[T]) -> None:
-        conversation = self._converse(talk.client)
-        talk.conversation = conversation
-        self._tries[talk.client.address] += 1
-        self._step(talk, lambda: next(conversation))
+    def _start(self, asked: _Asked[T]) -> None:
+        question = self._question_for(asked.client)
+        asked.question = question
+        self._tries[asked.client.address] += 1
+        self._step(asked, lambda: next(question))
 
-    def _step(self, talk: _Talk[T], go_on: Callable[[], list[Message]]) -> None:
-        """Let a conversation go on until it waits for answers or is over."""
+    def _step(self, asked: _Asked[T], go_on: Callable[[], list[Message]]) -> None:
+        """Let a question go on until it waits for answers or is over."""
         try:
             messages = go_on()
-            talk.round += 1
-            talk.answers = [None] * len(messages)
-            talk.missing = len(messages)
+            asked.round += 1
+            asked.answers = [None] * len(messages)
+            asked.missing = len(messages)
             left = self._end - time.monotonic()
-            tries = self._tries[talk.client.address]
+            tries = self._tries[asked.client.address]
             for place, message in enumerate(messages):
-                future = talk.client.submit(
+                future = asked.client.submit(
                     message, deadline=left, started=self._started, tries=tries
                 )
-                future.add_done_callback(partial(self._arrived, talk, talk.round, place))
+                future.add_done_callback(partial(self._arrived, asked, asked.round, place))
         except StopIteration as end:
-            self._open.remove(talk)
-            self.outcomes.answered[talk.client.address] = end.value
+            self._open.remove(asked)
+            self.outcomes.answered[asked.client.address] = end.value
         except StormkeeperError as error:
-            self._failed(talk, error)
+            self._failed(asked, error)
 
-    def _arrived(self, talk: _Talk[T], round_: int, place: int, future: Future[Message]) -> None:
+    def _arrived(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
         # In the client's thread.
-        self._events.put((talk, round_, place, future))
+        self._events.put((asked, round_, place, future))
 
-    def _take(self, talk: _Talk[T], round_: int, place: int, future: Future[Message]) -> None:
-        if talk.round != round_:
+    def _take(self, asked: _Asked[T], round_: int, place: int, future: Future[Message]) -> None:
+        if asked.round != round_:
             return  # of a round that has failed already
         error = future.exception()
         if isinstance(error, UnsupportedExtensionError):
             unsupported = error
-            self._step(talk, lambda: talk.conversation.throw(unsupported))
+            self._step(asked, lambda: asked.question.throw(unsupported))
         elif isinstance(error, StormkeeperError):
-            self._failed(talk, error)
+            self._failed(asked, error)
         else:
-            talk.is_patient = True  # it answers, so it is waited for
-            talk.answers[place] = future.result()
-            talk.missing -= 1
-            if talk.missing == 0:
-                answers = [answer for answer in talk.answers if answer is not None]
-                self._step(talk, lambda: talk.conversation.send(answers))
+            asked.is_patient = True  # it answers, so it is waited for
+            asked.answers[place] = future.result()
+            asked.missing -= 1
+            if asked.missing == 0:
+                answers = [answer for answer in asked.answers if answer is not None]
+                self._step(asked, lambda: asked.question.send(answers))
 
-    def _failed(self, talk: _Talk[T], error: StormkeeperError) -> None:
-        talk.conversation.close()
-        talk.round += 1
+    def _failed(self, asked: _Asked[T], error: StormkeeperError) -> None:
+        asked.question.close()
+        asked.round += 1
         if (
-            talk.has_second_chance
+            asked.has_second_chance
             and time.monotonic() < self._quick_until
             and isinstance(error, PacemakerUnavailableError | RemoteProtocolError)
             and not isinstance(error, PacemakerClosedError)
         ):
-            talk.has_second_chance = False
-            self._start(talk)
+            asked.has_second_chance = False
+            self._start(asked)
         else:
-            self._open.remove(talk)
-            self.outcomes.failed[talk.client.address] = error
+            self._open.remove(asked)
+            self.outcomes.failed[asked.client.address] = error
 
-    def _end_talk(self, talk: _Talk[T], reason: str) -> None:
-        address = talk.client.address
+    def _give_up_on(self, asked: _Asked[T], reason: str) -> None:
+        address = asked.client.address
         self.outcomes.failed[address] = PacemakerUnavailableError(f"{address} {reason}")
 
 
 def ask_all(
     clients: Iterable[PacemakerClient],
-    converse: Callable[[PacemakerClient], Conversation[T]],
+    question_for: Callable[[PacemakerClient], Question[T]],
     *,
     try_timeout: float,
     deadline: float,
     tries: Counter[Address],
     started: float,
 ) -> Outcomes[T]:
-    """Hold a conversation with each server, all at once.
+    """Put a question to each server, all at once.
 
     Parameters
     ----------
     clients
         The servers.
-    converse
-        Makes the conversation with one of them.
+    question_for
+        Makes the question to one of them.
     try_timeout
         The clients' patience, in seconds.
     deadline
@@ -209,6 +209,6 @@ def ask_all(
         When it was tried first, in monotonic seconds.
     """
     end, quick = time.monotonic() + deadline, _QUICK * try_timeout
-    fanout: _Fanout[T] = _Fanout(converse, quick=quick, end=end, tries=tries, started=started)
+    fanout: _Fanout[T] = _Fanout(question_for, quick=quick, end=end, tries=tries, started=started)
     fanout.run(clients)
     return fanout.outcomes

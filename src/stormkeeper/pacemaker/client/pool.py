@@ -1,14 +1,14 @@
 """Several Pacemakers as one.
 
 Pacemakers share nothing. A pulse is written to one of them, chosen at random at the start, and to
-another while that one fails (see `writer` and `placement`); what is read is asked of all at once,
+another while that one fails (see `writer`); what is read is asked of all at once,
 and of several copies the newest counts (see `readings`); deletes go to all. Storm's own clients do
 the same, so both can share the servers.
 
 - A read costs as long as the slowest server that is well; see `fanout` for those that are not.
   When some servers do not answer, what the others say is returned, and a warning is logged; when
   none answers, that is an error, and so is a refusal when nobody else answers.
-- A delete that a server missed is made good when it is back; see `missed_deletes` and `repair`.
+- A delete that a server missed is made good when it is back; see `missed_deletes`.
 """
 
 import logging
@@ -26,39 +26,38 @@ from stormkeeper.errors import (
     PacemakerClosedError,
     PacemakerUnavailableError,
     RemoteProtocolError,
-    SerializationError,
     StormkeeperError,
 )
-from stormkeeper.pacemaker.client.conversations import (
+from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
+from stormkeeper.pacemaker.client.missed_deletes import Repair
+from stormkeeper.pacemaker.client.missing_servers import MissingServers
+from stormkeeper.pacemaker.client.questions import (
     Contents,
-    Conversation,
+    Copy,
+    Question,
     contents_below,
     copies_below,
     copy_of,
     names_below,
+    one_request,
     server_info_of,
-    single,
 )
-from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
-from stormkeeper.pacemaker.client.listing import names_that_count
-from stormkeeper.pacemaker.client.placement import LOOK_SECS, Placement
 from stormkeeper.pacemaker.client.readings import (
-    Copy,
     Reading,
     Readings,
+    names_that_count,
     newest,
     newest_of_each,
+    reading_of,
 )
-from stormkeeper.pacemaker.client.repair import Repair
 from stormkeeper.pacemaker.client.settings import ClientSettings, Role
-from stormkeeper.pacemaker.client.silence import Silence
 from stormkeeper.pacemaker.client.single import (
     DEADLINE,
     RETRIES,
     TRY_TIMEOUT,
     PacemakerClient,
 )
-from stormkeeper.pacemaker.client.writer import Writer
+from stormkeeper.pacemaker.client.writer import LOOK_SECS, Placement, Writer
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     Message,
@@ -149,7 +148,7 @@ class PacemakerPool:
             for address in addresses
         }
         self._order = addresses
-        self._silence = Silence(len(addresses))
+        self._missing = MissingServers(len(addresses))
         self._repair = Repair(self._clients, name=f"{name} repair")
         self._writer = Writer(
             self._clients,
@@ -177,12 +176,12 @@ class PacemakerPool:
     @property
     def silent(self) -> frozenset[Address]:
         """The servers that the last read missed, as they did not answer or refused."""
-        return frozenset(self._silence.failures)
+        return frozenset(self._missing.failures)
 
     @property
     def failures(self) -> Mapping[Address, str]:
         """The servers of `silent`, and why each was missed."""
-        return self._silence.failures
+        return self._missing.failures
 
     def __enter__(self) -> Self:
         return self
@@ -218,25 +217,24 @@ class PacemakerPool:
         if len(self._clients) > 1:
             best = self._newest(path)
             return None if best is None else best.details
-        (answer,) = self._ask_all(lambda _: single(Message(MessageType.GET_PULSE, path=path)))
+        (answer,) = self._ask_all(lambda _: one_request(Message(MessageType.GET_PULSE, path=path)))
         return answer.pulse.details if answer.pulse else None
 
     def reading(self, path: str) -> Reading | None:
         """Return what `get_pulse` does, with its age and where it is; None if there is none."""
-        best = self._newest(path)
-        return None if best is None else best.read_at(time.monotonic())
+        return reading_of(self._newest(path), time.monotonic())
 
     def exists(self, path: str) -> bool:
         """Whether `get_pulse` returns a pulse of exactly `path`."""
         if len(self._clients) > 1:
             return self._newest(path) is not None
-        (answer,) = self._ask_all(lambda _: single(Message(MessageType.EXISTS, path=path)))
+        (answer,) = self._ask_all(lambda _: one_request(Message(MessageType.EXISTS, path=path)))
         return bool(answer.boolval)
 
     def _newest(self, path: str) -> Copy | None:
         """Return the copy that counts of exactly `path`; one request to each server."""
         answers = self._ask_all(lambda client: copy_of(path, client.address, time.monotonic))
-        return newest((copy for copy in answers if copy is not None), time_secs_of)
+        return newest(copy for copy in answers if copy is not None)
 
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path` on any server, sorted, each once.
@@ -246,23 +244,23 @@ class PacemakerPool:
         below. Pulses are read only where that leaves a doubt.
         """
         if len(self._clients) == 1:
-            question = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
-            (answer,) = self._ask_all(lambda _: single(question))
+            request = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
+            (answer,) = self._ask_all(lambda _: one_request(request))
             return sorted(set(answer.nodes or ()))
         outcomes = self._outcomes_of_all(lambda _: names_below([path]))
         names = {server: answer[path] for server, answer in outcomes.answered.items()}
         missed = dict(outcomes.failed)
 
-        def talk(
-            converse: Callable[[PacemakerClient], Conversation[T]],
+        def ask(
+            question_for: Callable[[PacemakerClient], Question[T]],
             clients: Iterable[PacemakerClient],
         ) -> Outcomes[T]:
-            outcomes = self._talk_to_all(converse, clients)
+            outcomes = self._ask_until_answered(question_for, clients)
             missed.update(outcomes.failed)
             return outcomes
 
-        found = names_that_count(path, names, self._clients, talk, time_secs_of)
-        self._silence.note(missed)
+        found = names_that_count(path, names, self._clients, ask)
+        self._missing.note(missed)
         return sorted(found)
 
     def readings(self, path: str) -> dict[str, Reading]:
@@ -271,7 +269,7 @@ class PacemakerPool:
         This is how to read many: our servers give them by the thousand.
         """
         copies = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
-        return newest_of_each(copies, time_secs_of, time.monotonic)
+        return newest_of_each(copies, time.monotonic())
 
     def read(self, path: str, *, values: bool = True) -> Readings:
         """Return what `readings` does, and which servers it came from.
@@ -300,7 +298,7 @@ class PacemakerPool:
             for server in self._order
         }
         copies = [answered[server].copies for server in self._order if server in answered]
-        return Readings(newest_of_each(copies, time_secs_of, time.monotonic), servers)
+        return Readings(newest_of_each(copies, time.monotonic()), servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Ask every server who it is.
@@ -310,8 +308,8 @@ class PacemakerPool:
         By server, what it tells of itself: None if it is not one of ours, or the error that came
         instead of an answer.
         """
-        question = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
-        outcomes = self._talk_to_all(lambda _: single(question), self._clients.values())
+        request = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
+        outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
         infos: dict[Address, ServerInfo | StormkeeperError | None] = {}
         for address in self._order:
             if address in outcomes.failed:
@@ -343,8 +341,8 @@ class PacemakerPool:
         self._delete(MessageType.DELETE_PULSE_ID, path)
 
     def _delete(self, kind: MessageType, path: str) -> None:
-        question = Message(kind, path=path)
-        outcomes = self._talk_to_all(lambda _: single(question), self._clients.values())
+        request = Message(kind, path=path)
+        outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
         refusals: list[NotAuthorizedError] = []
         for address, error in outcomes.failed.items():
             if isinstance(error, NotAuthorizedError):
@@ -356,27 +354,27 @@ class PacemakerPool:
             raise together(refusals)
         self._check(outcomes)
 
-    # --- talking ---------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
-    def _ask_all(self, converse: Callable[[PacemakerClient], Conversation[T]]) -> list[T]:
+    def _ask_all(self, question_for: Callable[[PacemakerClient], Question[T]]) -> list[T]:
         """Return the answers of those servers that answer, at least one, in their order."""
-        answers = self._outcomes_of_all(converse).answered
+        answers = self._outcomes_of_all(question_for).answered
         return [answers[server] for server in self._order if server in answers]
 
     def _outcomes_of_all(
-        self, converse: Callable[[PacemakerClient], Conversation[T]]
+        self, question_for: Callable[[PacemakerClient], Question[T]]
     ) -> Outcomes[T]:
-        outcomes = self._talk_to_all(converse, self._clients.values())
+        outcomes = self._ask_until_answered(question_for, self._clients.values())
         self._check(outcomes)
-        self._silence.note(outcomes.failed)
+        self._missing.note(outcomes.failed)
         return outcomes
 
-    def _talk_to_all(
+    def _ask_until_answered(
         self,
-        converse: Callable[[PacemakerClient], Conversation[T]],
+        question_for: Callable[[PacemakerClient], Question[T]],
         clients: Iterable[PacemakerClient],
     ) -> Outcomes[T]:
-        """Talk to all until one has answered or refused, within the tries and the deadline."""
+        """Ask all until one has answered or refused, within the tries and the deadline."""
         clients = list(clients)
         started = time.monotonic()
         end = started + self._deadline
@@ -386,7 +384,7 @@ class PacemakerPool:
         for _ in range(1 + self._retries):
             outcomes = ask_all(
                 clients,
-                converse,
+                question_for,
                 try_timeout=self._try_timeout,
                 deadline=max(0.0, end - time.monotonic()),
                 tries=tries,
@@ -428,17 +426,6 @@ def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:
     together = type(first)("; ".join(map(str, failures)))
     together.__cause__ = first
     return together
-
-
-def time_secs_of(details: bytes) -> int | None:
-    """Read the time that a worker put into its heartbeat; None if it is no heartbeat."""
-    from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
-    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
-
-    try:
-        return deserialize(ClusterWorkerHeartbeat, details).time_secs
-    except SerializationError:
-        return None
 
 
 def connect(

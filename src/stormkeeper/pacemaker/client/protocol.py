@@ -43,6 +43,7 @@ from stormkeeper.pacemaker.client.answers import (
     refusal,
     type_name,
 )
+from stormkeeper.pacemaker.client.authenticating import Authentication, Identity, Todo
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import (
     MAX_IN_FLIGHT,
@@ -58,8 +59,12 @@ from stormkeeper.pacemaker.client.calls import (
     Settle,
     with_message_id,
 )
-from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
-from stormkeeper.pacemaker.client.handshake import Handshake, Identity, Todo
+from stormkeeper.pacemaker.client.server_extensions import (
+    ServerExtensions,
+    Verdict,
+    question,
+    unsupported,
+)
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType
 
 NEVER: Final = float("inf")
@@ -107,7 +112,7 @@ class ClientProtocol:
         self._try_timeout = try_timeout
         self._identity = identity
         #: The authentication of this connection, or of the one that is made next.
-        self._handshake: Handshake | None = None
+        self._authentication: Authentication | None = None
         self._max_in_flight = max_in_flight
         self._last_message_id = last_message_id
         self._state = Link.DOWN
@@ -115,7 +120,7 @@ class ClientProtocol:
         self._waiting: deque[Call] = deque()
         self._in_flight = self._new_table()
         #: What this connection's server has of extensions.
-        self._gate = ExtensionGate()
+        self._extensions = ServerExtensions()
         #: Why the connection failed the last time; empty if it never did.
         self.last_failure = ""
         self._retry_at = float("-inf")
@@ -168,25 +173,27 @@ class ClientProtocol:
             self._begin(now)
             return
         self._state = Link.AUTHENTICATING
-        if self._handshake is None:
-            self._handshake = Handshake(self._peer, self._identity)
-        self._go_on(self._handshake.connected(), now)
+        if self._authentication is None:
+            self._authentication = Authentication(self._peer, self._identity)
+        self._go_on(self._authentication.connected(), now)
 
     def computed(self, step: Compute, outcome: bytes | StormkeeperError | None, now: float) -> None:
         """Take what the work of a `Compute` returned or raised."""
-        handshake = self._handshake
-        if self._state is not Link.AUTHENTICATING or not handshake or handshake.work is not step:
+        authentication = self._authentication
+        if self._state is not Link.AUTHENTICATING or authentication is None:
             return
+        if authentication.work is not step:
+            return  # it is a step of a connection that is gone
         if isinstance(outcome, StormkeeperError):
-            self._lost(str(outcome), now, refusal=handshake.refusal(str(outcome)))
+            self._lost(str(outcome), now, refusal=authentication.refusal(str(outcome)))
         else:
-            self._authenticate(lambda: handshake.computed(outcome), now)
+            self._authenticate(lambda: authentication.computed(outcome), now)
 
     def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
         """Take note that the connection is lost, or could not be made."""
-        handshake, refusal = self._handshake, None
-        if self._state is Link.AUTHENTICATING and handshake and handshake.has_begun:
-            refusal = None if peer_at_fault else handshake.ended(reason)
+        authentication, refusal = self._authentication, None
+        if self._state is Link.AUTHENTICATING and authentication and authentication.has_begun:
+            refusal = None if peer_at_fault else authentication.ended(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
     def abandoned(self, reason: str, now: float) -> None:
@@ -210,7 +217,7 @@ class ClientProtocol:
             self._waiting.clear()
         elif self._state is Link.UP:
             was_used = len(self._in_flight) > 0
-            touched = self._in_flight.drain() + self._gate.release()
+            touched = self._in_flight.drain() + self._extensions.release()
         else:
             return
         self.effects.append(Drop(reason))
@@ -237,7 +244,7 @@ class ClientProtocol:
         self._in_flight.alive(now)
         for answer in answers:
             try:
-                if self._handshake is not None and self._handshake.is_repetition(answer):
+                if self._authentication is not None and self._authentication.is_repetition(answer):
                     continue
                 call = self._in_flight.answer(answer.message_id, now)
             except RemoteProtocolError as error:
@@ -265,7 +272,7 @@ class ClientProtocol:
         for call in [call for call in self._open if now >= call.deadline]:
             self._give_up(call, self.last_failure if self.suspect else "no answer yet", now)
         self._waiting = deque(call for call in self._waiting if not call.settled)
-        self._gate.forget_settled()
+        self._extensions.forget_settled()
         self._advance(now)
         self.alarm = min(
             self._connect_by,
@@ -294,7 +301,7 @@ class ClientProtocol:
             )
             self._settle(call, error)
         self._waiting.clear()
-        self._gate.release()
+        self._extensions.release()
         self._in_flight.drain()
         self.alarm = self._connect_by = NEVER
 
@@ -327,12 +334,12 @@ class ClientProtocol:
         self._advance(now)
 
     def _heard(self, message: Message, now: float) -> None:
-        handshake = self._handshake
-        if self._state is Link.AUTHENTICATING and handshake is not None:
-            self._authenticate(lambda: handshake.received(message), now)
+        authentication = self._authentication
+        if self._state is Link.AUTHENTICATING and authentication is not None:
+            self._authenticate(lambda: authentication.received(message), now)
 
     def _authenticate(self, take: Callable[[], Todo], now: float) -> None:
-        """Let the handshake take something, and do what it says."""
+        """Let the authentication take something, and do what it says."""
         try:
             todo = take()
         except NotAuthorizedError as error:
@@ -343,21 +350,21 @@ class ClientProtocol:
             self._go_on(todo, now)
 
     def _go_on(self, todo: Todo, now: float) -> None:
-        assert self._handshake is not None
+        assert self._authentication is not None
         self.effects.extend(todo)
-        if self._handshake.is_done:
+        if self._authentication.is_done:
             self._begin(now)
         else:
             if any(isinstance(effect, Reconnect) for effect in todo):
                 self._state = Link.CONNECTING
-            self._connect_by = now + self._handshake.patience(self._try_timeout)
+            self._connect_by = now + self._authentication.patience(self._try_timeout)
             self._arm(self._connect_by)
 
     def _unready(self) -> str:
         """Say what a connection that is not up was waited for, and how long."""
-        if self._state is Link.CONNECTING or self._handshake is None:
+        if self._state is Link.CONNECTING or self._authentication is None:
             return f"no connection within {self._try_timeout:g} s"
-        return self._handshake.overdue(self._try_timeout)
+        return self._authentication.overdue(self._try_timeout)
 
     def _new_table(self) -> InFlight:
         return InFlight(limit=self._max_in_flight, last_id=self._last_message_id)
@@ -407,7 +414,7 @@ class ClientProtocol:
 
     def _permitted(self, call: Call, now: float) -> bool:
         """Whether `call` may be sent on this connection; if not, see to it."""
-        verdict = self._gate.verdict(call)
+        verdict = self._extensions.verdict(call)
         if verdict is Verdict.ASK:
             self._waiting.appendleft(question(now))
         elif verdict is Verdict.REFUSE:
@@ -433,26 +440,26 @@ class ClientProtocol:
         """Learn the server's extensions from its answer; return what is wrong with that."""
         if answer.type == MessageType.NOT_AUTHORIZED:
             if call not in self._open:
-                self._gate.refused()
-                for held in self._gate.release():
+                self._extensions.refused()
+                for held in self._extensions.release():
                     self._settle(held, self._refusal(held))
             return None
         try:
-            self._gate.told(answer)
+            self._extensions.told(answer)
         except RemoteProtocolError as error:
             return f"what the server tells of itself is not readable: {error}"
-        self._waiting.extendleft(reversed(self._gate.release()))
+        self._waiting.extendleft(reversed(self._extensions.release()))
         return None
 
     def _refusal(self, call: Call) -> NotAuthorizedError:
         method = self._identity.method if self._identity else None
         asked_who = call.kind == MessageType.GET_PULSE and call.path == RESERVED_PATH
-        reads = False if asked_who else self._gate.may_read
+        reads = False if asked_who else self._extensions.may_read
         return refusal(self._peer, call.kind, call.path, method, reads=reads)
 
     def _forget_connection(self) -> None:
         self._state = Link.DOWN
-        self._handshake = None
+        self._authentication = None
         self._connect_by = NEVER
         self._in_flight.drain()
-        self._gate = ExtensionGate()
+        self._extensions = ServerExtensions()

@@ -9,17 +9,37 @@ pulse may lie elsewhere, and so may a pulse that was deleted while its server wa
   worker's own clock; what is no heartbeat is older than whatever is.
 - What is newest by age and what is newest by ``time_secs`` are compared by ``time_secs``, which
   both have; our server's copy wins a tie. A tombstone hides nothing on a Java Pacemaker.
+
+A listing shows the names at or below which the bulk read finds something, without reading it:
+
+- What a server lists is hidden, if by anything, by tombstones of other servers. A name that a
+  server lists, beside which no other one has tombstones, is in no doubt.
+- A name in doubt is alive if, below it, one is in no doubt: two small requests more for each name
+  in doubt, all at once.
+- What is left in doubt then is read.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import StormkeeperError
+from stormkeeper.errors import SerializationError, StormkeeperError
+from stormkeeper.pacemaker.client.fanout import Outcomes
+from stormkeeper.pacemaker.client.questions import (
+    Copy,
+    Names,
+    Question,
+    copies_below_each,
+    names_below,
+)
+from stormkeeper.pacemaker.client.single import PacemakerClient
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
+
+T = TypeVar("T")
 
 
 class Reading(NamedTuple):
@@ -64,65 +84,21 @@ class Readings:
     servers: "dict[Address, ServerInfo | StormkeeperError | None]"
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names directly below a path on one server.
-
-    Parameters
-    ----------
-    listed
-        Those at or below which it holds pulses.
-    deleted
-        Those at or below which it holds tombstones; None from a Java Pacemaker, which has none,
-        and from whose pulses no tombstone takes anything away.
-    """
-
-    listed: frozenset[str]
-    deleted: frozenset[str] | None
+def reading_of(copy: Copy | None, now: float) -> Reading | None:
+    """Return a copy as it is read at the time `now`; None for a tombstone, and for none."""
+    if copy is None or copy.size is None:
+        return None
+    age = None if copy.received is None else max(0.0, now - copy.received)
+    return Reading(copy.details, age, copy.server, copy.size, copy.revision)
 
 
-class Copy(NamedTuple):
-    """What one server holds for a path.
-
-    Parameters
-    ----------
-    server
-        Which server.
-    details
-        The value of the pulse; None for a tombstone, and where values were not asked for.
-    received
-        When the server received it (or the deletion), in seconds of the reader's monotonic clock;
-        None from a Java Pacemaker.
-    size
-        Length of the value, in bytes; None for a tombstone.
-    revision
-        The server's revision of it; None from a Java Pacemaker.
-    """
-
-    server: Address
-    details: bytes | None
-    received: float | None
-    size: int | None
-    revision: int | None
-
-    def read_at(self, now: float) -> Reading | None:
-        """Return the pulse as it is read at the time `now`; None for a tombstone."""
-        if self.size is None:
-            return None
-        age = None if self.received is None else max(0.0, now - self.received)
-        return Reading(self.details, age, self.server, self.size, self.revision)
-
-
-def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> Copy | None:
+def newest(copies: Iterable[Copy]) -> Copy | None:
     """Return the copy that counts; None where there is none or it was deleted.
 
     Parameters
     ----------
     copies
         All copies and tombstones of one path; of equals the first one wins.
-    time_secs
-        Reads the time that a worker put into its pulse; None for what has none. It is called only
-        where ages do not decide.
     """
     ours: Copy | None = None
     theirs: list[Copy] = []
@@ -137,7 +113,7 @@ def newest(copies: Iterable[Copy], time_secs: Callable[[bytes], int | None]) -> 
     rivals = theirs if ours is None else [ours, *theirs]
     if len(rivals) < 2:
         return rivals[0] if rivals else None
-    return max(rivals, key=lambda copy: _payload_time(copy, time_secs))
+    return max(rivals, key=_payload_time)
 
 
 def in_doubt(servers: Mapping[Address, Names]) -> set[str]:
@@ -159,21 +135,15 @@ def in_doubt(servers: Mapping[Address, Names]) -> set[str]:
     return {name for names in servers.values() for name in names.listed} - certain
 
 
-def newest_of_each(
-    servers: Iterable[Mapping[str, Copy]],
-    time_secs: Callable[[bytes], int | None],
-    clock: Callable[[], float],
-) -> dict[str, Reading]:
+def newest_of_each(servers: Iterable[Mapping[str, Copy]], now: float) -> dict[str, Reading]:
     """Return the newest pulse of every path that has one.
 
     Parameters
     ----------
     servers
         What each server holds, by path, in the order that decides between equals.
-    time_secs
-        As for `newest`.
-    clock
-        The reader's monotonic clock.
+    now
+        The time, in seconds of the reader's monotonic clock.
     """
     first: dict[str, Copy] = {}
     # Only of paths of which several servers have copies: most have one, and there are many.
@@ -183,11 +153,9 @@ def newest_of_each(
             other = first.setdefault(path, copy)
             if other is not copy:
                 rivals.setdefault(path, [other]).append(copy)
-    now = clock()
     readings: dict[str, Reading] = {}
     for path, copy in first.items():
-        best = newest(rivals[path], time_secs) if path in rivals else copy
-        reading = None if best is None else best.read_at(now)
+        reading = reading_of(newest(rivals[path]) if path in rivals else copy, now)
         if reading is not None:
             readings[path] = reading
     return readings
@@ -198,6 +166,79 @@ def _receipt(copy: Copy) -> tuple[float, bool]:
     return (float("-inf") if copy.received is None else copy.received, copy.size is not None)
 
 
-def _payload_time(copy: Copy, time_secs: Callable[[bytes], int | None]) -> float:
-    time = None if copy.details is None else time_secs(copy.details)
-    return float("-inf") if time is None else float(time)
+def _payload_time(copy: Copy) -> float:
+    """Return the time that a worker put into its heartbeat; what is no heartbeat is the oldest."""
+    from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
+    from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
+
+    if copy.details is None:
+        return float("-inf")
+    try:
+        return float(deserialize(ClusterWorkerHeartbeat, copy.details).time_secs)
+    except SerializationError:
+        return float("-inf")
+
+
+class Ask(Protocol):
+    """Puts a question to each of some servers, all at once."""
+
+    def __call__(
+        self,
+        question_for: Callable[[PacemakerClient], Question[T]],
+        clients: Sequence[PacemakerClient],
+    ) -> Outcomes[T]:
+        """Return what came of it."""
+
+
+def names_that_count(
+    path: str,
+    names: Mapping[Address, Names],
+    clients: Mapping[Address, PacemakerClient],
+    ask: Ask,
+) -> set[str]:
+    """Return the names directly below `path` with a pulse that counts.
+
+    Parameters
+    ----------
+    path
+        Whose names.
+    names
+        What each server listed.
+    clients
+        The client of each server, in the order that decides between equals.
+    ask
+        How to ask them. What a server listed that does not answer now counts.
+    """
+    doubtful = in_doubt(names)
+    alive = {name for some in names.values() for name in some.listed} - doubtful
+    if not doubtful:
+        return alive
+    # A Java Pacemaker lists none of them: what it lists is in no doubt.
+    ours = [
+        client
+        for server, client in clients.items()
+        if server in names and names[server].deleted is not None
+    ]
+    top = path.rstrip("/") + "/"
+    paths = {top + name: name for name in sorted(doubtful)}
+
+    def ask_ours(question_for: Callable[[PacemakerClient], Question[T]]) -> dict[Address, T]:
+        outcomes = ask(question_for, ours)
+        for server in outcomes.failed:
+            alive.update(names[server].listed)
+        return outcomes.answered
+
+    below = ask_ours(lambda _: names_below(list(paths)))
+    for there, name in paths.items():
+        at = {server: answer[there] for server, answer in below.items()}
+        if {child for some in at.values() for child in some.listed} - in_doubt(at):
+            alive.add(name)
+    unclear = [there for there, name in paths.items() if name not in alive]
+    if unclear:
+        copies = ask_ours(lambda client: copies_below_each(unclear, client.address, time.monotonic))
+        found = newest_of_each(
+            [copies[client.address] for client in ours if client.address in copies],
+            time.monotonic(),
+        )
+        alive.update(there[len(top) :].partition("/")[0] for there in found)
+    return alive

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.pacemaker.client import tls
-from stormkeeper.pacemaker.client.handshake import Identity
+from stormkeeper.pacemaker.client import client_tls
+from stormkeeper.pacemaker.client.authenticating import Identity
 from stormkeeper.pacemaker.client.single import PacemakerClient
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
 from stormkeeper.tls_files import Contexts
@@ -28,7 +28,7 @@ _LOGIN_FILE: Final = "java.security.auth.login.config"
 _MAX_SIZE: Final = "pacemaker.thrift.message.size.max"
 
 #: The keys that say how to come to a Pacemaker. None holds a secret: some name files that do.
-KEYS: Final = (_METHOD, _LOGIN_FILE, _MAX_SIZE, *tls.KEYS)
+KEYS: Final = (_METHOD, _LOGIN_FILE, _MAX_SIZE, *client_tls.KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class ClientSettings:
         authenticates = demanded and conf[_METHOD] != "NONE"
         return cls(
             max_message_size=conf[_MAX_SIZE],
-            tls=tls.client_contexts(conf),
+            tls=client_tls.client_contexts(conf),
             identify=(lambda host: _identity(conf, host)) if authenticates else None,
         )
 

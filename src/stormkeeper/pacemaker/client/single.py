@@ -22,13 +22,12 @@ from stormkeeper.errors import (
     RemoteProtocolError,
 )
 from stormkeeper.pacemaker.client.answers import WrongAnswerError, is_request, subject, type_name
+from stormkeeper.pacemaker.client.authenticating import Identity
 from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.calls import Call
-from stormkeeper.pacemaker.client.conversations import server_info_of
-from stormkeeper.pacemaker.client.handshake import Identity
 from stormkeeper.pacemaker.client.protocol import ClientProtocol
+from stormkeeper.pacemaker.client.questions import JavaReader, server_info_of
 from stormkeeper.pacemaker.client.socket_thread import SocketThread
-from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
     RESERVED_PATH,
@@ -86,7 +85,7 @@ class PacemakerClient:
     identity
         Who we are; None where the server asks nobody (the method NONE), and for who only writes.
     tls
-        Gives how TLS is spoken on a new connection (`tls.client_contexts`); None for plain TCP.
+        Gives how TLS is spoken on a new connection (see `client_tls`); None for plain TCP.
     random
         Source of the jitter between tries.
 
@@ -287,9 +286,9 @@ class PacemakerClient:
         It is for Java Pacemakers, which have none that gives many: one request per pulse, and what
         lies below a pulse is looked for only at `path` itself.
         """
-        steps = Walk(path)
-        while questions := steps.questions():
-            pulses = steps.answered(self._ask_at_once(questions))
+        reader = JavaReader(path)
+        while requests := reader.requests():
+            pulses = reader.answered(self._ask_at_once(requests))
             if pulses:
                 yield pulses
 

@@ -27,10 +27,10 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.background import Background
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Reconnect, Send
-from stormkeeper.pacemaker.client.channel import Channel, in_words
+from stormkeeper.pacemaker.client.client_tls import TlsStream
+from stormkeeper.pacemaker.client.connection import Connection, in_words
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.protocol import NEVER, ClientProtocol, Link
-from stormkeeper.pacemaker.client.secure_stream import SecureStream
 from stormkeeper.pacemaker.wire import Message
 from stormkeeper.tls_files import Contexts
 
@@ -90,7 +90,7 @@ class SocketThread:
         self._futures: dict[Call, Future[Message]] = {}
         self._thread: threading.Thread | None = None
         #: The connection, once it is made and until it is dropped.
-        self._channel: Channel | None = None
+        self._connection: Connection | None = None
         self._dropped: list[socket.socket] = []
         #: Number of the attempt to connect that is wanted; None when none is.
         self._attempt_wanted: int | None = None
@@ -263,14 +263,14 @@ class SocketThread:
             self._protocol.failed(str(fault), now, peer_at_fault=at_fault)
 
     def _send(self, data: bytes) -> None:
-        channel = self._channel
-        if channel is None:
+        connection = self._connection
+        if connection is None:
             return
         try:
-            channel.send(data)
+            connection.send(data)
         except StormkeeperError as error:
             self._fail(error, self._clock())
-        if channel.has_unsent:
+        if connection.has_unsent:
             self._wake()
 
     def _begin_to(self, step: Compute) -> None:
@@ -288,9 +288,9 @@ class SocketThread:
         self._wake()
 
     def _let_go(self) -> None:
-        if self._channel is not None:
-            self._dropped.append(self._channel.socket)
-            self._channel = None
+        if self._connection is not None:
+            self._dropped.append(self._connection.socket)
+            self._connection = None
 
     def _drop(self, reason: str) -> None:
         self._let_go()
@@ -321,8 +321,8 @@ class SocketThread:
                 self._awake = True  # nobody to wake any more
                 for ours in (self._waker, self._sleeper, *self._dropped):
                     ours.close()
-                if self._channel is not None:
-                    self._channel.socket.close()
+                if self._connection is not None:
+                    self._connection.socket.close()
 
     def _goes_on(self) -> bool:
         """Take a turn; a defect costs the connection, and neither the thread nor the client."""
@@ -369,7 +369,7 @@ class SocketThread:
             self._protocol.passed(self._looked_at)
             settled = self._perform()
             dropped, self._dropped = self._dropped, []
-            current = self._channel
+            current = self._connection
             has_unsent = current is not None and current.has_unsent
             wanted, to_the_same = self._attempt_wanted, self._to_the_same
             closed = self._protocol.state is Link.CLOSED
@@ -443,21 +443,21 @@ class SocketThread:
     def _greet(self, made: socket.socket) -> None:
         """Begin to use a connection, with TLS if it is spoken."""
         peer = f"{self._host}:{self._port}"
-        stream = None if self._tls is None else SecureStream(self._tls(), self._host, peer)
-        self._channel = channel = Channel(
+        stream = None if self._tls is None else TlsStream(self._tls(), self._host, peer)
+        self._connection = connection = Connection(
             made, peer=peer, max_message_size=self._max_message_size, stream=stream
         )
         try:
-            channel.begin()
+            connection.begin()
         except StormkeeperError as error:
             self._fail(error, self._clock())
         else:
-            if channel.is_up:
+            if connection.is_up:
                 self._protocol.connected(self._clock())
 
-    def _flush(self, current: Channel) -> None:
+    def _flush(self, current: Connection) -> None:
         with self._lock:
-            if self._channel is not current or not current.has_unsent:
+            if self._connection is not current or not current.has_unsent:
                 return
             try:
                 if current.flush():
@@ -467,7 +467,7 @@ class SocketThread:
             settled = self._perform()
         _settle(settled)
 
-    def _read(self, current: Channel) -> None:
+    def _read(self, current: Connection) -> None:
         answers: list[Message] = []
         fault: StormkeeperError | None = None
         try:
@@ -479,7 +479,7 @@ class SocketThread:
         except StormkeeperError as error:
             fault = error
         with self._lock:
-            if self._channel is not current:
+            if self._connection is not current:
                 return
             now, before = self._clock(), self._protocol.state
             self._protocol.received(answers, now)
@@ -492,12 +492,12 @@ class SocketThread:
                 log.info("%s: the server answers again", self._name)
         _settle(settled)
 
-    def _open(self, current: Channel, data: bytes) -> bytes | None:
+    def _open(self, current: Connection, data: bytes) -> bytes | None:
         """Return what came, decrypted; None if the connection is not ours any more."""
         if self._tls is None:
             return data
         with self._lock:
-            if self._channel is not current:
+            if self._connection is not current:
                 return None
             was_up = current.is_up
             plain = current.opened(data)

@@ -21,9 +21,8 @@ from stormkeeper.errors import (
     UntrustedServerError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.channel import Channel
-from stormkeeper.pacemaker.client.secure_stream import SecureStream
-from stormkeeper.pacemaker.client.tls import client_context, client_contexts
+from stormkeeper.pacemaker.client.client_tls import TlsStream, client_contexts
+from stormkeeper.pacemaker.client.connection import Connection
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from support.certificates import certificates, tls_conf
 from support.leaks import nothing_left_behind
@@ -144,8 +143,8 @@ def test_answers_that_come_with_the_announced_end_are_not_lost(place, maximum):
     with ours, wire:
         ours.setblocking(False)
         wire.settimeout(DEADLINE_SECS)
-        stream = SecureStream(place.client()(), "localhost", "p:1")
-        channel = Channel(ours, peer="p:1", max_message_size=1000, stream=stream)
+        stream = TlsStream(place.client()(), "localhost", "p:1")
+        channel = Connection(ours, peer="p:1", max_message_size=1000, stream=stream)
         channel.begin()
         while not channel.is_up:
             incoming.write(wire.recv(65_536))
@@ -305,7 +304,7 @@ def test_a_server_that_hangs_in_the_handshake_has_the_patience_of_a_try(place):
 
 
 def test_without_tls_there_is_no_context():
-    assert client_context(configuration.defaults()) is None
+    assert client_contexts(configuration.defaults()) is None
     assert client_contexts(configuration.defaults()) is None
 
 
@@ -326,7 +325,7 @@ def test_a_renewed_file_holds_from_the_next_connection_on(place, caplog):
 
 
 def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):
-    context = client_context(place.conf())
+    context = client_contexts(place.conf())()
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
@@ -356,4 +355,4 @@ def test_what_the_system_trusts_is_trusted_where_no_file_is_named(place):
 )
 def test_a_file_that_is_not_as_it_should_be_is_named_with_its_key(place, values, words):
     with pytest.raises(ConfigError, match=words):
-        client_context(place.conf(**values))
+        client_contexts(place.conf(**values))

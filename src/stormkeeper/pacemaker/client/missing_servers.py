@@ -20,7 +20,7 @@ _REMIND_SECS: Final = 60.0
 ALL_ANSWER: Final = "Every Pacemaker answers again"
 
 
-class Silence:
+class MissingServers:
     """The servers that do not answer readers; safe for many threads.
 
     Parameters

@@ -6,7 +6,7 @@ import pytest
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
-from stormkeeper.pacemaker.client.silence import Silence
+from stormkeeper.pacemaker.client.missing_servers import MissingServers
 from support.sessions import Clock
 
 A, B = Address("a", 1), Address("b", 2)
@@ -32,12 +32,12 @@ def told(caplog):
 
 
 def test_that_all_answer_is_no_news(clock, told):
-    Silence(2, clock).note({})
+    MissingServers(2, clock).note({})
     assert told() == []
 
 
 def test_each_change_is_told_once(clock, told):
-    silence = Silence(3, clock)
+    missing = MissingServers(3, clock)
     one = {A: FAILED[A]}
     for failed, line in (
         (one, "WARNING 1 of 3 Pacemakers is missing in what is read: a is down"),
@@ -45,19 +45,19 @@ def test_each_change_is_told_once(clock, told):
         (one, "WARNING 1 of 3 Pacemakers is missing in what is read: a is down"),
         ({}, "INFO Every Pacemaker answers again"),
     ):
-        silence.note(failed)
-        silence.note(failed)
+        missing.note(failed)
+        missing.note(failed)
         assert told() == [line]
 
 
 def test_who_stays_silent_is_told_again_after_a_minute(clock, told):
-    silence = Silence(2, clock)
-    silence.note(FAILED)
+    missing = MissingServers(2, clock)
+    missing.note(FAILED)
     clock.now += 59.9
-    silence.note(FAILED)
+    missing.note(FAILED)
     assert len(told()) == 1
     clock.now += 0.1
-    silence.note(FAILED)
+    missing.note(FAILED)
     assert len(told()) == 1
-    silence.note(FAILED)
+    missing.note(FAILED)
     assert told() == []

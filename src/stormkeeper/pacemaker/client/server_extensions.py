@@ -34,7 +34,7 @@ class Verdict(Enum):
     REFUSE = "refuse"
 
 
-class ExtensionGate:
+class ServerExtensions:
     """What one connection's server has, and the calls that wait to hear of it."""
 
     __slots__ = ("_asking", "_held", "_told", "may_read")

@@ -1,17 +1,25 @@
-"""What is said to one server to find something out, without I/O.
+"""What is asked of one server to find something out, in several steps where it takes that; no I/O.
 
-A conversation is a generator: it yields requests to be made at once, is sent their answers in the
-same order, and returns what it found. An `UnsupportedExtensionError` is thrown into it, so that it
-can go on with what Storm's own Pacemaker understands; any other error ends it.
+A question is a generator: it yields requests to be made at once, is sent their answers in the same
+order, and returns what it found. An `UnsupportedExtensionError` is thrown into it, so that it can
+go on with what a Java Pacemaker understands; any other error ends it.
+
+A Java Pacemaker has no request for all pulses below a path. It is asked for the pulse of each path,
+and for the names below those that have none. Not below a pulse, too: Storm stores nothing there,
+and each such request costs a Java Pacemaker a look at every key that it holds. What is listed is
+not always there: a path is taken for a regular expression, and asked for the children of
+``/wc-1-17`` it also lists what follows that text in ``/wc-1-1700000000``. Such a name has neither a
+pulse nor names below it, and leads nowhere. Below a name that is no regular expression nobody can
+look: Storm's own Nimbus would end the server with it.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, SerializationError, UnsupportedExtensionError
-from stormkeeper.pacemaker.client.readings import Copy, Names
-from stormkeeper.pacemaker.client.walking import Walk
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     Changes,
@@ -20,19 +28,66 @@ from stormkeeper.pacemaker.wire import (
     MessageType,
     Pulse,
 )
+from stormkeeper.pacemaker.wire.extensions import listing_ends_java
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
 T = TypeVar("T")
 
-#: Questions that are asked at once: as many as may be under way on a connection.
+#: Requests that are made at once: as many as may be under way on a connection.
 _WIDTH: Final = 100
 
-Conversation = Generator[list[Message], list[Message], T]
+#: Levels that are followed below a path of a Java Pacemaker. Storm has two below ``/workerbeats``,
+#: and ours take no path of more segments. The bound is for servers that list a path below itself.
+_DEPTH: Final = 16
+
+Question = Generator[list[Message], list[Message], T]
 
 
-def single(message: Message) -> Conversation[Message]:
+class Copy(NamedTuple):
+    """What one server holds for a path.
+
+    Parameters
+    ----------
+    server
+        Which server.
+    details
+        The value of the pulse; None for a tombstone, and where values were not asked for.
+    received
+        When the server received it (or the deletion), in seconds of the reader's monotonic clock;
+        None from a Java Pacemaker.
+    size
+        Length of the value, in bytes; None for a tombstone.
+    revision
+        The server's revision of it; None from a Java Pacemaker.
+    """
+
+    server: Address
+    details: bytes | None
+    received: float | None
+    size: int | None
+    revision: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names directly below a path on one server.
+
+    Parameters
+    ----------
+    listed
+        Those at or below which it holds pulses.
+    deleted
+        Those at or below which it holds tombstones; None from a Java Pacemaker, which has none,
+        and from whose pulses no tombstone takes anything away.
+    """
+
+    listed: frozenset[str]
+    deleted: frozenset[str] | None
+
+
+def one_request(message: Message) -> Question[Message]:
     """Make one request and return its answer."""
     (answer,) = yield [message]
     return answer
@@ -55,14 +110,14 @@ class Contents(NamedTuple):
 
 def contents_below(
     path: str, server: Address, clock: Callable[[], float], *, values: bool
-) -> Conversation[Contents]:
+) -> Question[Contents]:
     """Read what `copies_below` does, and then who the server is.
 
     In this order: a server that was started again between the two then vouches for too little,
     and not for what it does not know.
     """
     copies = yield from copies_below(path, server, clock, values=values)
-    answer = yield from single(Message(MessageType.GET_PULSE, path=RESERVED_PATH))
+    answer = yield from one_request(Message(MessageType.GET_PULSE, path=RESERVED_PATH))
     return Contents(copies, server_info_of(server, answer.pulse))
 
 
@@ -83,7 +138,7 @@ def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
 
 def copies_below(
     path: str, server: Address, clock: Callable[[], float], *, values: bool = True
-) -> Conversation[dict[str, Copy]]:
+) -> Question[dict[str, Copy]]:
     """Read every pulse at and below `path`, by its path, with tombstones where the server has any.
 
     Parameters
@@ -101,35 +156,33 @@ def copies_below(
     try:
         return (yield from _scan(path, server, clock, values=values))
     except UnsupportedExtensionError:
-        pulses = yield from walk(path)
+        pulses = yield from java_pulses(path)
         return {found: _java_copy(server, details) for found, details in pulses.items()}
 
 
-def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Conversation[Copy | None]:
+def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Question[Copy | None]:
     """Read what a server holds for exactly `path`, pulse or tombstone, with its age.
 
     One request, at the cost of GET_PULSE. A Java Pacemaker, which tells no ages, is asked with
     that.
     """
     try:
-        answer = yield from single(Message(MessageType.HELD, path=path))
+        answer = yield from one_request(Message(MessageType.HELD, path=path))
     except UnsupportedExtensionError:
-        answer = yield from single(Message(MessageType.GET_PULSE, path=path))
+        answer = yield from one_request(Message(MessageType.GET_PULSE, path=path))
         details = answer.pulse.details if answer.pulse else None
         return None if details is None else _java_copy(server, details)
     return dict(_copies(_changes_of(answer), server, clock())).get(path)
 
 
-def names_below(paths: Sequence[str]) -> Conversation[dict[str, Names]]:
+def names_below(paths: Sequence[str]) -> Question[dict[str, Names]]:
     """Read, of each path, the names directly below it, and those that deletions were below."""
     deleted = yield from _nodes(MessageType.DELETED, paths)
     listed = yield from _nodes(MessageType.GET_ALL_NODES_FOR_PATH, paths)
     return {path: Names(listed[path] or frozenset(), deleted[path]) for path in paths}
 
 
-def _nodes(
-    kind: MessageType, paths: Sequence[str]
-) -> Conversation[dict[str, frozenset[str] | None]]:
+def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozenset[str] | None]]:
     """Ask for names; None where the server cannot tell."""
     nodes: dict[str, frozenset[str] | None] = dict.fromkeys(paths)
     try:
@@ -148,7 +201,7 @@ def _nodes(
 
 def copies_below_each(
     paths: Iterable[str], server: Address, clock: Callable[[], float]
-) -> Conversation[dict[str, Copy]]:
+) -> Question[dict[str, Copy]]:
     """Do what `copies_below` does for one path after another."""
     found: dict[str, Copy] = {}
     for path in paths:
@@ -158,7 +211,7 @@ def copies_below_each(
 
 def _scan(
     path: str, server: Address, clock: Callable[[], float], *, values: bool
-) -> Conversation[dict[str, Copy]]:
+) -> Question[dict[str, Copy]]:
     """Read all pages of changes.
 
     A path that changes while we read goes to the end, so nothing but the last page is the end. A
@@ -168,7 +221,7 @@ def _scan(
     after, instance, more = 0, None, True
     while more:
         request = ChangesRequest(path, after, 0, instance, values)
-        answer = yield from single(Message(MessageType.CHANGES, changes_request=request))
+        answer = yield from one_request(Message(MessageType.CHANGES, changes_request=request))
         page = _changes_of(answer)
         if page.more and not page.reset and page.next <= after:
             raise RemoteProtocolError(
@@ -198,11 +251,66 @@ def _java_copy(server: Address, details: bytes) -> Copy:
     return Copy(server, details, None, len(details), None)
 
 
-def walk(path: str) -> Conversation[dict[str, bytes]]:
-    """Read every pulse at and below `path` in Storm's own verbs; see `walking`."""
+def java_pulses(path: str) -> Question[dict[str, bytes]]:
+    """Read every pulse at and below `path` of a Java Pacemaker."""
     found: dict[str, bytes] = {}
-    steps = Walk(path)
-    while questions := steps.questions():
-        pulses = steps.answered((yield questions))
+    reader = JavaReader(path)
+    while requests := reader.requests():
+        pulses = reader.answered((yield requests))
         found.update({pulse.id: pulse.details for pulse in pulses if pulse.details is not None})
     return found
+
+
+class JavaReader:
+    """Reads the pulses at and below a path of a Java Pacemaker, level by level.
+
+    Parameters
+    ----------
+    path
+        Where it begins; its own pulse is read too, and what lies below it in any case.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._root = path
+        self._seen = {path}
+        #: Paths whose pulses are to be asked for, with their depth below the root.
+        self._paths: deque[tuple[str, int]] = deque([(path, 0)])
+        #: Those without one, whose children are to be asked for.
+        self._parents: deque[tuple[str, int]] = deque()
+        self._asked: list[tuple[str, int]] = []
+        self._asks_for_pulses = True
+
+    def requests(self) -> list[Message]:
+        """Return what is to be asked now, all at once; nothing at the end."""
+        self._asks_for_pulses = bool(self._paths)
+        waiting = self._paths or self._parents
+        self._asked = [waiting.popleft() for _ in range(min(_WIDTH, len(waiting)))]
+        kind = (
+            MessageType.GET_PULSE if self._asks_for_pulses else MessageType.GET_ALL_NODES_FOR_PATH
+        )
+        return [Message(kind, path=path) for path, _ in self._asked]
+
+    def answered(self, answers: Sequence[Message]) -> list[Pulse]:
+        """Take the answers to the requests, in their order; return the pulses among them."""
+        found: list[Pulse] = []
+        for (path, depth), answer in zip(self._asked, answers, strict=True):
+            if not self._asks_for_pulses:
+                self._take_names(path, depth, answer.nodes or [])
+                continue
+            pulse = answer.pulse
+            if pulse is not None and pulse.details is not None:
+                found.append(Pulse(path, pulse.details))
+                if path != self._root:
+                    continue
+            if path != self._root and listing_ends_java(path):
+                continue
+            if depth < _DEPTH:
+                self._parents.append((path, depth))
+        return found
+
+    def _take_names(self, parent: str, depth: int, names: Sequence[str]) -> None:
+        for name in names:
+            child = f"{parent.rstrip('/')}/{name}"
+            if name and child not in self._seen:
+                self._seen.add(child)
+                self._paths.append((child, depth + 1))

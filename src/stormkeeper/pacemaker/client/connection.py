@@ -14,7 +14,7 @@ import socket
 from typing import Final
 
 from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError, UntrustedServerError
-from stormkeeper.pacemaker.client.secure_stream import NO_ROOM, SecureStream, says_tls
+from stormkeeper.pacemaker.client.client_tls import NO_ROOM, TlsStream, says_tls
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, decode
 
 #: Bytes read at once: many small answers, and small enough that malloc asks no system call for it.
@@ -45,7 +45,7 @@ def in_words(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-class Channel:
+class Connection:
     """A connection.
 
     Parameters
@@ -68,7 +68,7 @@ class Channel:
         *,
         peer: str,
         max_message_size: int,
-        stream: SecureStream | None,
+        stream: TlsStream | None,
     ) -> None:
         self.socket = connected
         self._peer = peer

@@ -1,4 +1,4 @@
-"""Holds conversations of clients with stores of ours and of Storm's kind, without a connection."""
+"""Puts questions of clients to stores of ours and of Storm's kind, without a connection."""
 
 from stormkeeper.errors import UnsupportedExtensionError
 from stormkeeper.pacemaker.server.answering import Answerer
@@ -49,19 +49,19 @@ class Java:
         return answered(self.store, message)
 
 
-def hold(conversation, reply):
-    """Hold a conversation with `reply(message)`; return what it found and the rounds it took."""
+def ask(question, reply):
+    """Put a question to `reply(message)`; return what it found and the rounds it took."""
     rounds = 0
     try:
-        messages = next(conversation)
+        messages = next(question)
         while True:
             rounds += 1
             assert 0 < len(messages) <= 100, "more than a connection takes at once"
             try:
                 answers = [reply(message) for message in messages]
             except UnsupportedExtensionError as error:
-                messages = conversation.throw(error)
+                messages = question.throw(error)
             else:
-                messages = conversation.send(answers)
+                messages = question.send(answers)
     except StopIteration as end:
         return end.value, rounds

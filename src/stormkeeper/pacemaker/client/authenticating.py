@@ -78,7 +78,7 @@ class Identity:
 Todo = list[Send | Reconnect | Compute]
 
 
-class Handshake:
+class Authentication:
     """The authentication with a server: the connection of the question, and the one that follows.
 
     Parameters

@@ -2,7 +2,12 @@ import pytest
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.client.calls import Call
-from stormkeeper.pacemaker.client.gate import ExtensionGate, Verdict, question, unsupported
+from stormkeeper.pacemaker.client.server_extensions import (
+    ServerExtensions,
+    Verdict,
+    question,
+    unsupported,
+)
 from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
 TOLD_CHANGES = b"\x0f\x00\x04\x0b\x00\x00\x00\x01\x00\x00\x00\x07changes\x00"
@@ -17,13 +22,13 @@ def told(details):
 
 
 def test_storms_own_requests_pass_and_ask_nothing():
-    gate = ExtensionGate()
+    gate = ServerExtensions()
     assert gate.verdict(call(MessageType.SEND_PULSE)) is Verdict.SEND
     assert gate.release() == []
 
 
 def test_the_first_of_an_extension_asks_and_all_wait():
-    gate, calls = ExtensionGate(), [call(MessageType.CHANGES), call(MessageType.HELD)]
+    gate, calls = ServerExtensions(), [call(MessageType.CHANGES), call(MessageType.HELD)]
     assert [gate.verdict(one) for one in calls] == [Verdict.ASK, Verdict.HOLD]
     gate.told(told(TOLD_CHANGES))
     assert gate.release() == calls
@@ -31,14 +36,14 @@ def test_the_first_of_an_extension_asks_and_all_wait():
 
 
 def test_a_java_pacemaker_tells_nothing_and_is_sent_none():
-    gate = ExtensionGate()
+    gate = ServerExtensions()
     gate.verdict(call(MessageType.CHANGES))
     gate.told(told(None))
     assert gate.verdict(call(MessageType.CHANGES)) is Verdict.REFUSE
 
 
 def test_what_is_not_told_is_asked_for_again():
-    gate = ExtensionGate()
+    gate = ServerExtensions()
     gate.verdict(call(MessageType.CHANGES))
     gate.refused()
     assert gate.verdict(call(MessageType.CHANGES)) is Verdict.ASK
@@ -47,7 +52,7 @@ def test_what_is_not_told_is_asked_for_again():
 @pytest.mark.parametrize("name", ["a(", "a[b", "*", "c++", "a|b", "{1", "a\\", "$x"])
 def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_server(name):
     listing = Call(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
-    ours, java = ExtensionGate(), ExtensionGate()
+    ours, java = ServerExtensions(), ServerExtensions()
     assert ours.verdict(listing) is java.verdict(listing) is Verdict.ASK
     ours.told(told(TOLD_CHANGES))
     java.told(told(None))
@@ -59,16 +64,16 @@ def test_a_listing_that_may_end_a_java_pacemaker_waits_for_the_word_of_the_serve
 @pytest.mark.parametrize("name", ["wc-1-1700000000", "host.example.com-6700", "a]b}", "Ünï code"])
 def test_any_other_listing_asks_nothing(name):
     listing = Call(int(MessageType.GET_ALL_NODES_FOR_PATH), f"/w/{name}", b"", 1.0, 0.0)
-    assert ExtensionGate().verdict(listing) is Verdict.SEND
+    assert ServerExtensions().verdict(listing) is Verdict.SEND
 
 
 def test_nonsense_is_the_servers_fault():
     with pytest.raises(RemoteProtocolError):
-        ExtensionGate().told(told(b"\x0f\x00"))
+        ServerExtensions().told(told(b"\x0f\x00"))
 
 
 def test_calls_that_ended_meanwhile_are_not_held():
-    gate, ended = ExtensionGate(), call(MessageType.CHANGES)
+    gate, ended = ServerExtensions(), call(MessageType.CHANGES)
     gate.verdict(ended)
     ended.settled = True
     gate.forget_settled()

@@ -3,8 +3,8 @@
 import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
+from stormkeeper.pacemaker.client.authenticating import STEP_TIMEOUT, Authentication
 from stormkeeper.pacemaker.client.calls import Compute, Reconnect, Send
-from stormkeeper.pacemaker.client.handshake import STEP_TIMEOUT, Handshake
 from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode
 from stormkeeper.pacemaker.wire.handshake import (
     Control,
@@ -35,7 +35,7 @@ class Talk:
     """A handshake whose steps are computed and connections made at once, and what it sent."""
 
     def __init__(self, who=None):
-        self.handshake = Handshake("p:1", who or identity())
+        self.handshake = Authentication("p:1", who or identity())
         #: What left, connection by connection.
         self.connections = [[]]
         self.do(self.handshake.connected())
@@ -98,7 +98,7 @@ def test_kerberos_speaks_first_and_ends_with_a_token_of_its_own():
 
 
 def test_what_comes_during_a_step_waits_for_its_end():
-    handshake = Handshake("p:1", identity())
+    handshake = Authentication("p:1", identity())
     handshake.connected()
     assert handshake.received(REFUSED) == [Reconnect()]
     (start,) = handshake.connected()
@@ -195,7 +195,7 @@ def test_who_has_said_nothing_of_a_password_is_not_told_to_check_it():
 
 
 def test_a_step_of_our_own_has_its_own_patience():
-    talk = Handshake("p:1", identity())
+    talk = Authentication("p:1", identity())
     talk.connected()
     assert talk.patience(1.0) == 1.0
     talk.received(REFUSED)
