@@ -20,7 +20,7 @@ from support.certificates import certificates, tls_conf
 from support.heartbeats import path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.storm_pacemaker import StormPacemaker
-from support.waiting import DEADLINE_SECS, until
+from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -61,9 +61,7 @@ class Stream:
 
         def found():
             if not self.query.isActive:
-                # Spark waits 10 s for its Python workers to start, and no longer.
-                assert "failed to connect back" in str(self.query.exception())
-                self.query = self._writer.start()
+                self._start_again()
             while self._seen < len(self.batches):
                 self._seen += 1
                 if condition(self.batches[self._seen - 1]):
@@ -71,6 +69,24 @@ class Stream:
             return None
 
         return until(found)
+
+    def until_it_ends(self):
+        """Wait until there is nothing more to do for it."""
+
+        def ended():
+            if self.query.isActive:
+                return False
+            if self.query.exception() is None:
+                return True
+            self._start_again()
+            return False
+
+        until(ended)
+
+    def _start_again(self):
+        # Spark waits 10 s for its Python workers to start, and no longer.
+        assert "failed to connect back" in str(self.query.exception())
+        self.query = self._writer.start()
 
     def first(self):
         """Wait for the next batch, whatever it has; return its rows."""
@@ -396,7 +412,7 @@ def test_available_now_reads_what_there_is_and_ends(streaming, start_pacemaker):
         if "two" in expected:
             send(a, "two")
         with streaming(a, down, trigger={"availableNow": True}) as stream:
-            assert stream.query.awaitTermination(DEADLINE_SECS)
+            stream.until_it_ends()
             (rows,) = stream.batches
             assert names_of(rows) == expected
             assert servers_of(rows).keys() == {a.address, down.address}
