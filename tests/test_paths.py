@@ -170,12 +170,14 @@ def test_what_belongs_to_no_topology(path):
 
 
 @given(names, st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
-def test_errors_are_read_back(storm_id, component):
-    parsed = paths.parse_component_errors(paths.last_error(storm_id, component))
-    assert parsed == (storm_id, component, True)
-    if not component.endswith("-last-error"):
-        parsed = paths.parse_component_errors(paths.component_errors(storm_id, component))
-        assert parsed == (storm_id, component, False)
+def test_errors_are_a_topologys_whatever_the_component_is_called(storm_id, component):
+    for path in (
+        paths.last_error(storm_id, component),
+        paths.component_errors(storm_id, component),
+    ):
+        assert paths.check(path) == path
+        assert paths.storm_id_of(path) == storm_id
+        assert path.count("/") == 3
 
 
 def test_a_component_whose_name_nothing_can_encode():
@@ -185,7 +187,6 @@ def test_a_component_whose_name_nothing_can_encode():
 
 def test_components_are_encoded_as_java_does():
     assert paths.component_errors("t", "a b*c~d_e-f.g") == "/errors/t/a+b*c%7Ed_e-f.g"
-    assert paths.parse_component_errors("/errors/t") is None
 
 
 @pytest.mark.parametrize(

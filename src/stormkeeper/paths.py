@@ -6,7 +6,7 @@ ZooKeeper and in Pacemaker.
 
 import re
 from typing import NamedTuple
-from urllib.parse import quote_plus, unquote_plus
+from urllib.parse import quote_plus
 
 from stormkeeper.errors import InvalidPathError
 
@@ -230,27 +230,6 @@ def last_error(storm_id: str, component: str) -> str:
 def errors(storm_id: str) -> str:
     """Where a topology's errors are."""
     return _join(ERRORS, storm_id)
-
-
-class ComponentErrors(NamedTuple):
-    """Whose errors a path holds, and whether the last one only."""
-
-    storm_id: str
-    component: str
-    last: bool
-
-
-def parse_component_errors(path: str) -> ComponentErrors | None:
-    """Return whose errors are at `path`, None when it is no such path.
-
-    A component whose own name ends in ``-last-error`` cannot be told from another's last error,
-    in Storm neither.
-    """
-    names = _names_below(ERRORS, path, 2)
-    if names is None:
-        return None
-    name = names[1].removesuffix(_LAST_ERROR)
-    return ComponentErrors(names[0], unquote_plus(name), name != names[1])
 
 
 def nimbus(name: str) -> str:

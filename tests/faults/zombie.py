@@ -130,7 +130,7 @@ class Zombie:
 def _main(job: dict[str, Any]) -> None:
     from stormkeeper.daemon.lifecycle import die_with_parent  # noqa: PLC0415 - for the script alone
     from stormkeeper.state import fences, locks  # noqa: PLC0415
-    from stormkeeper.state.fenced import FencedWriter  # noqa: PLC0415
+    from stormkeeper.state.fences import FencedWriter  # noqa: PLC0415
     from stormkeeper.state.zookeeper.settings import Settings  # noqa: PLC0415
     from stormkeeper.state.zookeeper.state import ZooKeeperState  # noqa: PLC0415
     from support.interposed import Interposed  # noqa: PLC0415

@@ -17,7 +17,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state import fences, locks
-from stormkeeper.state.fenced import FencedWriter
+from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.locks import Lock
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ClusterState, ConnectionState

@@ -5,7 +5,7 @@ from typing import Final
 
 from simulation.history import Attempt
 from stormkeeper import paths
-from stormkeeper.state.fenced import FencedWriter
+from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState

@@ -10,7 +10,7 @@ from simulation.decisions import COMPONENT, TOPOLOGIES
 from simulation.history import History
 from stormkeeper import paths
 from stormkeeper.state import locks
-from stormkeeper.state.fenced import FencedWriter
+from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 
 CANDIDATES: Final = 3

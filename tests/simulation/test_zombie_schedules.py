@@ -12,7 +12,7 @@ import pytest
 from simulation.schedule import World
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import fences
-from stormkeeper.state.fenced import FencedWriter
+from stormkeeper.state.fences import FencedWriter
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 

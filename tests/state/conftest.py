@@ -5,7 +5,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from stormkeeper.conf import Address
-from stormkeeper.state.fenced import FencedWriter
+from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.settings import Settings

@@ -9,8 +9,7 @@ from stormkeeper import paths
 from stormkeeper.errors import AccessDeniedError
 from stormkeeper.state import fences, locks, survey
 from stormkeeper.state.checking import ADVICE, Finding, check
-from stormkeeper.state.fenced import FencedWriter
-from stormkeeper.state.fences import Fence
+from stormkeeper.state.fences import Fence, FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import NodeData, NodeStat
 from stormkeeper.state.storm.codec import Codec, stamped

@@ -24,7 +24,6 @@ FLOORS = (
     ("factory",),
     ("locks",),
     ("fences",),
-    ("fenced",),
     ("storm.*",),
     ("decoding", "survey"),
     ("checking",),

@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError, StateClosedError
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.fenced import FencedWriter
+from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.memory.state import MemoryState
 from stormkeeper.state.pacemaker import PacemakerState

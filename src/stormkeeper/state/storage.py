@@ -307,7 +307,7 @@ class StateWriter(Protocol):
     """Makes persistent nodes, and deletes. Safe for many threads.
 
     A session writes so in its own name, and a leader through a
-    `stormkeeper.state.fenced.FencedWriter`.
+    `stormkeeper.state.fences.FencedWriter`.
 
     Notes
     -----

@@ -5,11 +5,11 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import ConfigError, SerializationError
-from stormkeeper.state.storm.codec import Codec, epoch_of, stamped
+from stormkeeper.state.storm.codec import Codec, stamped
 from stormkeeper.thrift import records
 from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.idl import schema_of
-from stormkeeper.thrift.records import Assignment, ErrorInfo, StormBase, TopologyStatus
+from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
 from stormkeeper.thrift.serialization import Compression, Release, deserialize, serialize
 
 ID = "wc-1-1700000000"
@@ -61,14 +61,10 @@ def test_a_heartbeat_is_for_the_storm_that_reads_it(delegate, configured, releas
 
 def test_a_stamp_is_on_a_copy():
     ours = stamped(BASE, 7)
-    assert (epoch_of(ours), epoch_of(BASE)) == (7, None)
+    assert (ours.leader_epoch, BASE.leader_epoch) == (7, None)
     assert stamped(ours, 8).leader_epoch == 8
     ours.leader_epoch = None
     assert ours == BASE
-
-
-def test_what_no_leader_writes_has_no_epoch():
-    assert epoch_of(ErrorInfo("no", 1)) is None
 
 
 def test_the_records_that_a_leader_writes_can_say_which():
@@ -112,7 +108,7 @@ def test_reads_of_many_leave_out_what_is_unreadable_and_count_it_once(
 
 
 def test_what_is_remembered_of_the_unreadable_is_bounded(storm, memory, monkeypatch):
-    monkeypatch.setattr("stormkeeper.state.storm.reading.REMEMBERED", 3)
+    monkeypatch.setattr("stormkeeper.state.storm.records.REMEMBERED", 3)
     for number in range(10):
         memory.set_data(paths.assignment(f"t{number}"), b"nonsense")
         storm.assignments_info()

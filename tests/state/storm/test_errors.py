@@ -5,7 +5,7 @@ from stormkeeper.errors import OutcomeUnknownError
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.throttle import ErrorLimits
+from stormkeeper.state.storm.errors import ErrorLimits
 from stormkeeper.thrift.records import ErrorInfo
 from support.interposed import Interposed
 

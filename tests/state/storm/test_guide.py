@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from stormkeeper import conf as configuration
 from stormkeeper import paths
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.state import fenced
+from stormkeeper.state import fences
 from stormkeeper.state.storm import cluster, errors
 from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.errors import ErrorLimits
 from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.storm.throttle import ErrorLimits
 from stormkeeper.thrift import records
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 
@@ -129,7 +129,7 @@ def test_the_figures_are_those_of_the_code():
     assert f"interval.secs` ({limits.interval_secs:.0f})" in PAGE
     assert f"more than {errors.LONGEST:,} characters" in PAGE
     assert errors.KEPT == 10
-    assert f"up to {fenced.BATCH} nodes" in PAGE
+    assert f"up to {fences.BATCH} nodes" in PAGE
     for key in ("storm.zookeeper.session.timeout", "storm.zookeeper.connection.timeout"):
         assert f"`{key}` ({conf[key] // 1000} s)" in PAGE
     assert f"`storm.zookeeper.root` (`{conf['storm.zookeeper.root']}`)" in PAGE

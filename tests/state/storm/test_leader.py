@@ -9,14 +9,13 @@ from stormkeeper import paths
 from stormkeeper.conf import defaults
 from stormkeeper.errors import NotLeaderError
 from stormkeeper.state import fences, locks
-from stormkeeper.state.fenced import FencedWriter
-from stormkeeper.state.fences import Fence
+from stormkeeper.state.fences import Fence, FencedWriter
 from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm import cluster
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.leader import LeaderClusterState, leading
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, Writes
+from stormkeeper.state.storm.records import LeaderWriter, RecordWriter, SessionWriter
 from stormkeeper.state.transactions import Check
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import (
@@ -170,32 +169,38 @@ def test_a_lock_that_is_none_makes_no_leader(open_storm, memory):
 def test_the_types_say_who_may_write():
     hints = {
         cls: typing.get_type_hints(cls)
-        for cls in (Writes, SessionWrites, LeaderWrites, StormClusterState, LeaderClusterState)
+        for cls in (
+            RecordWriter,
+            SessionWriter,
+            LeaderWriter,
+            StormClusterState,
+            LeaderClusterState,
+        )
     }
     assert {cls: hint["_writer"] for cls, hint in hints.items()} == {
-        Writes: StateWriter,
-        SessionWrites: StateWriter,
-        LeaderWrites: FencedWriter,
+        RecordWriter: StateWriter,
+        SessionWriter: StateWriter,
+        LeaderWriter: FencedWriter,
         StormClusterState: StateWriter,
         LeaderClusterState: FencedWriter,
     }
     # What a leader has beside its writer, it reads.
     assert {cls: hint["_state"] for cls, hint in hints.items()} == {
-        Writes: StateReader,
-        SessionWrites: ClusterState,
-        LeaderWrites: StateReader,
+        RecordWriter: StateReader,
+        SessionWriter: ClusterState,
+        LeaderWriter: StateReader,
         StormClusterState: ClusterState,
         LeaderClusterState: StateReader,
     }
-    assert not issubclass(LeaderClusterState, SessionWrites)
-    assert not issubclass(StormClusterState, LeaderWrites)
+    assert not issubclass(LeaderClusterState, SessionWriter)
+    assert not issubclass(StormClusterState, LeaderWriter)
 
 
 def test_whoever_writes_for_leaders_is_of_the_leaders_kind():
     """No operation that a session does not have is defined for any store but a fenced one."""
     for name in set(dir(LeaderClusterState)) - set(dir(StormClusterState)) - {"fence"}:
         (owner,) = (cls for cls in LeaderClusterState.__mro__ if name in vars(cls))
-        assert issubclass(owner, LeaderWrites), name
+        assert issubclass(owner, LeaderWriter), name
 
 
 def test_a_leader_that_leads_again_has_another_lock_and_the_former_handle_none(open_storm):

@@ -1,6 +1,5 @@
 from stormkeeper import paths
 from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.storm.codec import epoch_of
 from stormkeeper.thrift.records import TaskHeartbeat, TaskInfo
 from support.heartbeats import spout
 
@@ -24,7 +23,7 @@ def test_a_task_says_which_leader_wrote_it(storm, leader, memory):
     leader.set_task(STORM, 1, given)
     assert given.leader_epoch is None
     written = memory.get_stat(paths.task(STORM, 1))
-    assert 0 < epoch_of(storm.task_info(STORM, 1)) < written.created
+    assert 0 < storm.task_info(STORM, 1).leader_epoch < written.created
 
 
 def test_there_is_a_place_for_what_workers_say_of_a_task(leader, memory):

@@ -6,9 +6,8 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, StateError, TransactionError
-from stormkeeper.state import fenced
+from stormkeeper.state import fences
 from stormkeeper.state.access import digest_id
-from stormkeeper.state.storm.codec import epoch_of
 from stormkeeper.state.transactions import Create, Delete
 from stormkeeper.thrift.records import (
     Assignment,
@@ -44,7 +43,7 @@ def base():
 
 def plain(record):
     """The record without its epoch."""
-    assert epoch_of(record) is not None
+    assert record.leader_epoch is not None
     record.leader_epoch = None
     return record
 
@@ -99,7 +98,7 @@ def test_every_record_says_which_leader_wrote_it(storm, open_storm, base):
         process = open_storm()
         leader = lead(process)
         leader.activate_storm(ID, base)
-        epochs.append(epoch_of(storm.storm_base(ID)))
+        epochs.append(storm.storm_base(ID).leader_epoch)
         assert epochs[-1] == leader.fence.epoch
         process.disconnect()
     assert epochs[0] < epochs[1]
@@ -112,7 +111,7 @@ def test_a_change_says_who_made_it_and_not_who_wrote_what_it_changes(
     memory.delete_node(leader.fence.path)
     successor = lead(open_storm())
     successor.deactivate_storm(ID)
-    assert epoch_of(storm.storm_base(ID)) == successor.fence.epoch > leader.fence.epoch
+    assert storm.storm_base(ID).leader_epoch == successor.fence.epoch > leader.fence.epoch
 
 
 # ---- changes -------------------------------------------------------------------------------------
@@ -355,7 +354,7 @@ def test_base_and_assignment_go_last_and_together_the_assignment_last(leader, ba
 def test_a_crash_at_any_write_of_a_removal_leaves_nothing_dangling(
     storm, memory, open_storm, base, monkeypatch, applied
 ):
-    monkeypatch.setattr(fenced, "BATCH", 2)
+    monkeypatch.setattr(fences, "BATCH", 2)
     for writes in itertools.count():
         process = open_storm()
         leader = lead(process)

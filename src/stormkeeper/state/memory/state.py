@@ -24,8 +24,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.state.callbacks import Callbacks
-from stormkeeper.state.memory import transactions
-from stormkeeper.state.memory.tree import Event, MemoryTree, Node
+from stormkeeper.state.memory.tree import Event, MemoryTree, Node, apply_all
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import (
     DIRECTORY,
@@ -232,7 +231,7 @@ class MemoryState(NodeHeartbeats):
             results = self._change(
                 f"commit a transaction of {len(operations)} operations",
                 operations,
-                lambda tree: transactions.apply(tree, operations, self._session_id),
+                lambda tree: apply_all(tree, operations, self._session_id),
             )
             for operation in operations:
                 if isinstance(operation, Delete):

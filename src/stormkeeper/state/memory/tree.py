@@ -4,14 +4,30 @@ No sessions, watches, threads or clock in here: an owner is a number, and every 
 happened, in ZooKeeper's order (its DataTree): first at the node itself, then at its parent.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stormkeeper import paths
-from stormkeeper.errors import NodeExistsError, NoNodeError, NotEmptyError, StateError
+from stormkeeper.errors import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    StateError,
+    TransactionError,
+)
 from stormkeeper.state.storage import DIRECTORY, EventType, NodeStat
+from stormkeeper.state.transactions import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Result,
+    SetData,
+)
 from stormkeeper.state.watches import Seen
 
 #: The owner of a persistent node.
@@ -227,3 +243,65 @@ class MemoryTree:
                 node = self._nodes.get(path)
                 self._former[path] = node and replace(node, children=set(node.children))
         return self._changes
+
+
+def apply_all(
+    tree: MemoryTree, operations: Sequence[Operation], owner: int
+) -> tuple[list[Result], list[Event]]:
+    """Apply operations in order, as one change of the tree.
+
+    Parameters
+    ----------
+    tree
+        What they are applied to; as it was if this raises.
+    operations
+        Each sees what those before it did.
+    owner
+        Of the ephemeral nodes among them.
+
+    Returns
+    -------
+    results
+        For each operation: the path that was made, the new version, or None.
+    events
+        What happened.
+
+    Raises
+    ------
+    TransactionError
+        An operation was refused; which one, and why.
+    """
+    results: list[Result] = []
+    events: list[Event] = []
+    with tree.all_or_nothing():
+        for index, operation in enumerate(operations):
+            try:
+                result, happened = _apply(tree, operation, owner)
+            except StateError as error:
+                raise TransactionError(index, error) from error
+            results.append(result)
+            events += happened
+    return results, events
+
+
+def _apply(tree: MemoryTree, operation: Operation, owner: int) -> tuple[Result, list[Event]]:
+    match operation:
+        case Check(path, version):
+            _expect(tree, path, version)
+            return None, []
+        case Create(path, data, ephemeral, sequential):
+            made = tree.numbered(path) if sequential else path
+            return made, tree.create(made, data, owner if ephemeral else NOBODY)
+        case SetData(path, data, version):
+            _expect(tree, path, version)
+            events = tree.set_value(path, data)
+            return tree.get(path).version, events
+        case Delete(path, version):
+            _expect(tree, path, version)
+            return None, tree.remove(path)
+
+
+def _expect(tree: MemoryTree, path: str, version: int) -> None:
+    found = tree.get(path).version
+    if version not in (ANY_VERSION, found):
+        raise BadVersionError(f"{path} has version {found}, and not {version}")

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError, TransactionError
 from stormkeeper.paths import BlobHolder, NimbusId
-from stormkeeper.state.storm.dispatch import Callback
-from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import SessionWrites, Writes
+from stormkeeper.state.storm.records import RecordReader, RecordWriter, SessionWriter
+from stormkeeper.state.storm.watching import Callback
 
 #: How Storm writes a sequence number.
 _NUMBER = struct.Struct(">i")
@@ -24,7 +23,7 @@ class VersionedNumber(NamedTuple):
     version: int
 
 
-class BlobReads(Reading):
+class BlobReads(RecordReader):
     """Which blobs there are."""
 
     def blobstore(self, callback: Callback | None = None) -> list[str]:
@@ -64,7 +63,7 @@ class BlobReads(Reading):
         return VersionedNumber(_NUMBER.unpack(found.data)[0], found.version)
 
 
-class BlobHolding(SessionWrites):
+class BlobHolding(SessionWriter):
     """What a Nimbus says of the blobs that it holds."""
 
     def setup_blob(self, key: str, nimbus_id: str | NimbusId, version: int) -> None:
@@ -83,7 +82,7 @@ class BlobHolding(SessionWrites):
         self._state.set_ephemeral_node(mine, b"")
 
 
-class BlobWrites(Writes):
+class BlobWrites(RecordWriter):
     """What any Nimbus writes of blobs; the leader's are fenced."""
 
     def remove_blobstore_key(self, key: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 import weakref
@@ -14,20 +13,15 @@ from stormkeeper.conf import Conf
 from stormkeeper.state import factory
 from stormkeeper.state.access import Role
 from stormkeeper.state.storage import ClusterState, StateReader
-from stormkeeper.state.storm.backpressure import BackpressureReads, BackpressureWrites
 from stormkeeper.state.storm.blobs import BlobHolding, BlobReads, BlobWrites
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.configs import ConfigReads
-from stormkeeper.state.storm.dispatch import Callback
-from stormkeeper.state.storm.errors import ErrorReads, ErrorWrites
+from stormkeeper.state.storm.daemons import DaemonReads, DaemonWrites
+from stormkeeper.state.storm.errors import ErrorLimits, ErrorReads, ErrorThrottles, ErrorWrites
 from stormkeeper.state.storm.heartbeats import HeartbeatReads, HeartbeatWrites
-from stormkeeper.state.storm.nimbuses import NimbusReads, NimbusWrites
-from stormkeeper.state.storm.profiling import ProfileCleaning, ProfileReads
-from stormkeeper.state.storm.streams import Stream
-from stormkeeper.state.storm.supervisors import SupervisorReads, SupervisorWrites
 from stormkeeper.state.storm.tasks import TaskBeats, TaskReads
-from stormkeeper.state.storm.throttle import ErrorLimits, ErrorThrottles
 from stormkeeper.state.storm.topologies import TopologyReads
+from stormkeeper.state.storm.watching import Callback, Stream
+from stormkeeper.state.storm.workers import ProfileCleaning, WorkerReads, WorkerReports
 
 T = TypeVar("T")
 Value = TypeVar("Value")
@@ -53,15 +47,12 @@ class Dependents(Generic[T]):
 
 class StormReads(
     TopologyReads,
-    ConfigReads,
-    ProfileReads,
-    SupervisorReads,
-    NimbusReads,
+    WorkerReads,
     HeartbeatReads,
     ErrorReads,
     TaskReads,
+    DaemonReads,
     BlobReads,
-    BackpressureReads,
 ):
     """All reads. Safe for many threads.
 
@@ -96,78 +87,28 @@ class StormReads(
         read : callable
             Takes a callback, such as ``storm.assignments``, or
             ``lambda again: storm.assignment_info("wc-1-1700000000", again)``.
-
-        Raises
-        ------
-        TypeError
-            `read` does not take a callback, and a callback alone.
         """
-        _check_watchable(read)
-        stream = Stream(read, self._dispatch.forget_all)
+        stream = Stream(read, self._callbacks.forget_all)
         self._streams.add(stream)
         return stream
 
     def disconnect(self) -> None:
         """Tell no callback anything more, and end the streams; the store stays open."""
-        self._dispatch.close()
+        self._callbacks.close()
         for stream in self._streams:
             stream.close()
 
 
-def _check_watchable(read: Callable[[Callback], Any]) -> None:
-    try:
-        signature = inspect.signature(read)
-    except (TypeError, ValueError):
-        # Not to be told beforehand; what is no function at all is.
-        if callable(read):
-            return
-        raise TypeError(f"a read is watched, not a {type(read).__name__}") from None
-    name = getattr(read, "__name__", repr(read))
-    if isinstance(getattr(read, "__self__", None), StormReads):
-        parameters = list(signature.parameters)
-        if "callback" not in parameters:
-            raise TypeError(
-                f"{name} takes no callback, and so cannot be watched; these reads do:"
-                f" {', '.join(_watchable())}"
-            )
-        if parameters[0] != "callback":
-            before = ", ".join(parameters[: parameters.index("callback")])
-            raise TypeError(
-                f"{name} wants {before} before its callback: watch"
-                f" lambda again: storm.{name}({before}, again)"
-            )
-    try:
-        signature.bind(_no_callback)
-    except TypeError as error:
-        raise TypeError(
-            f"what is watched is called with a callback alone: {name}: {error}"
-        ) from None
-
-
-def _watchable() -> list[str]:
-    """Return the names of the reads that take a callback."""
-    return [
-        name
-        for name, read in inspect.getmembers(StormReads, inspect.isfunction)
-        if not name.startswith("_") and "callback" in inspect.signature(read).parameters
-    ]
-
-
-def _no_callback() -> None:
-    """Stand for a callback."""
-
-
 class StormClusterState(
     StormReads,
-    ProfileCleaning,
-    SupervisorWrites,
-    NimbusWrites,
+    WorkerReports,
     HeartbeatWrites,
     ErrorWrites,
     TaskBeats,
+    DaemonWrites,
+    ProfileCleaning,
     BlobHolding,
     BlobWrites,
-    BackpressureWrites,
 ):
     """All reads, and what a process writes of its own: registrations, heartbeats, errors.
 

@@ -1,4 +1,4 @@
-"""Records of the cluster's state to and from bytes, and which leader wrote one."""
+"""Records of the cluster's state to and from bytes, with the epoch of the leader that writes."""
 
 from __future__ import annotations
 
@@ -102,12 +102,3 @@ def stamped(record: Record, epoch: int) -> Record:
     ours = copy.copy(record)
     ours.leader_epoch = epoch  # type: ignore[attr-defined]
     return ours
-
-
-def epoch_of(record: TPayload) -> int | None:
-    """Return the epoch of the leader that wrote a record, None where none is said.
-
-    Storm's leaders say none, and records that no leader writes have none.
-    """
-    epoch: int | None = getattr(record, "leader_epoch", None)
-    return epoch

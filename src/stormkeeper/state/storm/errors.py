@@ -1,16 +1,21 @@
-"""The errors of components and tasks: the newest ten of each, and a component's last one apart."""
+"""The errors of components and tasks: the newest ten of each, and a component's last one apart.
+
+So that a failing component does not drown ZooKeeper, each may report so many in an interval, as in
+Storm: ``topology.max.error.report.per.interval`` in ``topology.error.throttle.interval.secs``. What
+comes beyond is dropped. An interval begins with the first error after the one before is over.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError
-from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.throttle import ErrorThrottles
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
+from stormkeeper.state.storm.records import LeaderWriter, RecordReader, SessionWriter, workers_of
 from stormkeeper.thrift.records import ErrorInfo
 
 #: Errors kept of each component and of each task, as in Storm.
@@ -22,8 +27,89 @@ LONGEST = 65_536
 
 _NODE = re.compile(r"e([0-9]+)")
 
+#: Reporters remembered at once. A worker has its topology's components; whoever reports for others
+#: as well (a supervisor) forgets those that were silent for longest.
+REMEMBERED = 10_000
 
-class ErrorReads(Reading):
+
+class ErrorLimits(NamedTuple):
+    """How many errors a component may report."""
+
+    #: How long an interval is, in seconds.
+    interval_secs: float = 10.0
+
+    #: Errors that it may report in each.
+    per_interval: int = 5
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, object]) -> Self:
+        """Return the limits of a configuration, which may be one topology's."""
+        interval = conf["topology.error.throttle.interval.secs"]
+        most = conf["topology.max.error.report.per.interval"]
+        assert isinstance(interval, int | float)
+        assert isinstance(most, int)
+        return cls(float(interval), most)
+
+
+class ErrorThrottle:
+    """Decides of each error of one component whether it is reported. It has no clock of its own."""
+
+    def __init__(self, limits: ErrorLimits) -> None:
+        self._limits = limits
+        self._began: float | None = None
+        self._count = 0
+
+    def admits(self, now: float) -> bool:
+        """Return whether an error that came at `now`, in seconds of any clock, is reported."""
+        if self._began is None or now - self._began > self._limits.interval_secs:
+            self._began = now
+            self._count = 0
+        self._count += 1
+        return self._count <= self._limits.per_interval
+
+
+class ErrorThrottles:
+    """A throttle for each component, or task, that reports. Safe for many threads.
+
+    Parameters
+    ----------
+    limits : ErrorLimits
+        The limits of each.
+    monotonic : callable, optional
+        A clock that never goes back, in seconds.
+    """
+
+    def __init__(
+        self, limits: ErrorLimits, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits = limits
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        #: In the order in which they reported last.
+        self._throttles: dict[tuple[str, str | int], ErrorThrottle] = {}
+
+    def __len__(self) -> int:
+        """Return how many reporters are remembered."""
+        return len(self._throttles)
+
+    def admits(self, storm_id: str, reporter: str | int) -> bool:
+        """Return whether an error is reported; `reporter` is a component's name or a task's id."""
+        key = (storm_id, reporter)
+        with self._lock:
+            throttle = self._throttles.pop(key, None) or ErrorThrottle(self._limits)
+            self._throttles[key] = throttle
+            while len(self._throttles) > REMEMBERED:
+                del self._throttles[next(iter(self._throttles))]
+            return throttle.admits(self._monotonic())
+
+    def forget(self, storm_id: str) -> None:
+        """Forget what a topology has reported."""
+        with self._lock:
+            for key in [key for key in self._throttles if key[0] == storm_id]:
+                del self._throttles[key]
+
+
+class ErrorReads(RecordReader):
     """What went wrong in components."""
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
@@ -63,7 +149,7 @@ class ErrorReads(Reading):
         return [error for *_, error in sorted(numbered, key=lambda one: one[:2], reverse=True)]
 
 
-class ErrorWrites(SessionWrites):
+class ErrorWrites(SessionWriter):
     """What a worker reports."""
 
     _throttles: ErrorThrottles
@@ -95,7 +181,7 @@ class ErrorWrites(SessionWrites):
         -------
         bool
             False when the component has reported as many as it may in an interval: this one was
-            dropped (`stormkeeper.state.storm.throttle`).
+            dropped (`stormkeeper.state.storm.errors`).
         """
         if not self._throttles.admits(storm_id, component):
             return False
@@ -145,7 +231,7 @@ class ErrorWrites(SessionWrites):
             self._state.delete_node(f"{top}/{name}")
 
 
-class ErrorCleaning(LeaderWrites):
+class ErrorCleaning(LeaderWriter):
     """Where a topology's errors go, made and taken away by the leader."""
 
     def setup_errors(self, storm_id: str, topology_conf: Mapping[str, Any] | None = None) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 from stormkeeper import paths
 from stormkeeper.paths import Slot
 from stormkeeper.state.storm.codec import checked
-from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
+from stormkeeper.state.storm.records import LeaderWriter, RecordReader, SessionWriter, workers_of
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats, NodeInfo
 from stormkeeper.thrift.serialization import heartbeat_release
 
@@ -38,7 +37,7 @@ class ExecutorBeat:
     port: int
 
 
-class HeartbeatReads(Reading):
+class HeartbeatReads(RecordReader):
     """What workers say of themselves.
 
     Every call may raise `PacemakerError` where heartbeats are in Pacemaker.
@@ -148,7 +147,7 @@ class HeartbeatReads(Reading):
             )
 
 
-class HeartbeatWrites(SessionWrites):
+class HeartbeatWrites(SessionWriter):
     """What a worker says of itself."""
 
     def set_worker_heartbeat(
@@ -171,7 +170,7 @@ class HeartbeatWrites(SessionWrites):
         self._state.delete_worker_hb(paths.workerbeat(storm_id, node, port))
 
 
-class HeartbeatCleaning(LeaderWrites):
+class HeartbeatCleaning(LeaderWriter):
     """Where a topology's heartbeats go, made and taken away by the leader."""
 
     def setup_heartbeats(

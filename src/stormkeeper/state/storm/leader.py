@@ -5,31 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from stormkeeper.state.fenced import FencedWriter
-from stormkeeper.state.fences import Fence
-from stormkeeper.state.storm.backpressure import BackpressureCleaning
+from stormkeeper.state.fences import Fence, FencedWriter
 from stormkeeper.state.storm.blobs import BlobWrites
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.configs import ConfigWrites
 from stormkeeper.state.storm.errors import ErrorCleaning
 from stormkeeper.state.storm.heartbeats import HeartbeatCleaning
-from stormkeeper.state.storm.profiling import ProfileCleaning, ProfileWrites
 from stormkeeper.state.storm.tasks import TaskWrites
 from stormkeeper.state.storm.topologies import TopologyWrites
+from stormkeeper.state.storm.workers import ProfileCleaning, WorkerWrites
 
 
 class LeaderClusterState(
     StormReads,
     TopologyWrites,
-    ConfigWrites,
-    ProfileWrites,
-    ProfileCleaning,
+    WorkerWrites,
     HeartbeatCleaning,
     ErrorCleaning,
     TaskWrites,
+    ProfileCleaning,
     BlobWrites,
-    BackpressureCleaning,
 ):
     """All reads, and what a leader decides: every write is fenced, every record says which leader.
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from stormkeeper import paths
 from stormkeeper.state.storm.codec import checked
-from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import LeaderWrites, SessionWrites, workers_of
+from stormkeeper.state.storm.records import LeaderWriter, RecordReader, SessionWriter, workers_of
 from stormkeeper.thrift.records import TaskHeartbeat, TaskInfo
 
 
-class TaskReads(Reading):
+class TaskReads(RecordReader):
     """Which tasks there are, and what is said of each."""
 
     def task_storms(self) -> list[str]:
@@ -54,7 +53,7 @@ class TaskReads(Reading):
         return None if data is None else self._read(TaskHeartbeat, path, data)
 
 
-class TaskBeats(SessionWrites):
+class TaskBeats(SessionWriter):
     """What is said of a task while it runs."""
 
     def set_task_heartbeat(self, storm_id: str, task: int, heartbeat: TaskHeartbeat) -> None:
@@ -74,7 +73,7 @@ class TaskBeats(SessionWrites):
         self._state.delete_worker_hb(paths.taskbeat(storm_id, task))
 
 
-class TaskWrites(LeaderWrites):
+class TaskWrites(LeaderWriter):
     """Which tasks there are: the leader says so."""
 
     def set_task(

@@ -1,4 +1,4 @@
-"""Topologies: what runs (``StormBase``), and where (``Assignment``)."""
+"""Topologies: what runs (``StormBase``), where (``Assignment``), and with what set for it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.storm.codec import checked
-from stormkeeper.state.storm.dispatch import Callback
-from stormkeeper.state.storm.reading import ROUNDS, Reading, Versioned
-from stormkeeper.state.storm.writing import LeaderWrites
+from stormkeeper.state.storm.records import ROUNDS, LeaderWriter, RecordReader, Versioned
+from stormkeeper.state.storm.watching import Callback
 from stormkeeper.state.transactions import Delete, SetData
 from stormkeeper.thrift.idl import schema_of
-from stormkeeper.thrift.records import Assignment, StormBase, TopologyStatus
+from stormkeeper.thrift.records import Assignment, Credentials, LogConfig, StormBase, TopologyStatus
 
 #: Fields that a base need not have; who wrote it is not for others to say.
 _CLEARABLE: Final = frozenset(
@@ -28,13 +27,13 @@ _CLEARABLE: Final = frozenset(
 ) - {"leader_epoch"}
 
 
-class TopologyReads(Reading):
-    """Reads of topologies and their assignments.
+class TopologyReads(RecordReader):
+    """Reads of topologies, their assignments, credentials and log levels.
 
     Notes
     -----
     Reads of one record raise `SerializationError`, with the path, where a node holds no such
-    record. Those of several leave it out, log it once and count it (`Reading.unreadable`).
+    record. Those of several leave it out, log it once and count it (`RecordReader.unreadable`).
     """
 
     def assignments(self, callback: Callback | None = None) -> list[str]:
@@ -82,16 +81,26 @@ class TopologyReads(Reading):
         bases = self.storm_bases()
         return next((storm_id for storm_id, base in bases.items() if base.name == name), None)
 
+    def credentials(self, storm_id: str, callback: Callback | None = None) -> Credentials | None:
+        """Return a topology's credentials, None where it has none; told once when they change."""
+        return self._record(Credentials, paths.credentials(storm_id), callback)
 
-class TopologyWrites(LeaderWrites):
-    """What a leader decides about topologies.
+    def topology_log_config(
+        self, storm_id: str, callback: Callback | None = None
+    ) -> LogConfig | None:
+        """Return a topology's log levels, None where none are set; told once when they change."""
+        return self._record(LogConfig, paths.log_config(storm_id), callback)
+
+
+class TopologyWrites(LeaderWriter):
+    """What a leader decides about topologies, and sets for them.
 
     Notes
     -----
     Every call may raise `NotLeaderError` (nothing was written, at least by its last step) and
     `OutcomeUnknownError` (the connection was lost in mid-write: read again). `topology_conf` is the
-    topology's own configuration; a digest in it (``storm.zookeeper.topology.auth.payload``) is let
-    at what is made.
+    topology's own configuration. If it names a user for the topology's workers
+    (``storm.zookeeper.topology.auth.payload``), the ACL of what is made lets that user in.
     """
 
     def set_assignment(
@@ -212,6 +221,24 @@ class TopologyWrites(LeaderWrites):
             else:
                 return
         raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
+
+    def set_credentials(
+        self,
+        storm_id: str,
+        credentials: Credentials,
+        topology_conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Give a topology credentials in place of those it has."""
+        self._put(Credentials, paths.credentials(storm_id), credentials, topology_conf)
+
+    def set_topology_log_config(
+        self,
+        storm_id: str,
+        log_config: LogConfig,
+        topology_conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Give a topology log levels in place of those it has."""
+        self._put(LogConfig, paths.log_config(storm_id), log_config, topology_conf)
 
 
 def _without(base: StormBase, fields: Collection[str]) -> StormBase:

@@ -13,8 +13,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state import fences, locks
-from stormkeeper.state.fenced import BATCH_BYTES, ROUNDS, FencedWriter
-from stormkeeper.state.fences import Fence
+from stormkeeper.state.fences import BATCH_BYTES, ROUNDS, Fence, FencedWriter
 from stormkeeper.state.storage import (
     DIRECTORY,
     ClusterState,
@@ -23,7 +22,7 @@ from stormkeeper.state.storage import (
 )
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState
-from stormkeeper.state.storm.writing import LeaderWrites
+from stormkeeper.state.storm.records import LeaderWriter
 from stormkeeper.state.transactions import Check, Create, Delete
 from support.interposed import Interposed
 from support.leaders import fence_of
@@ -300,7 +299,7 @@ class TestTheTypeSaysSo:
         leaders = {
             name
             for base in inspect.getmro(LeaderClusterState)
-            if issubclass(base, LeaderWrites) and base is not LeaderClusterState
+            if issubclass(base, LeaderWriter) and base is not LeaderClusterState
             for name in vars(base)
             if not name.startswith("_")
         }

@@ -5,10 +5,9 @@ import logging
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.errors import StateUnavailableError
+from stormkeeper.errors import StateError, StateUnavailableError
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
-from stormkeeper.state.storm import reading
-from stormkeeper.state.storm.dispatch import Dispatch
+from stormkeeper.state.storm.watching import WaitingCallbacks
 from stormkeeper.state.watches import Watched
 from stormkeeper.thrift.records import Assignment
 from support.leaders import lead
@@ -81,7 +80,7 @@ def test_the_same_callback_waits_once_however_often_it_was_given(
 def test_a_node_and_its_children_are_watched_apart(ensemble, other, tell, told):
     other.set_data("/storms/a", b"")
     session = ensemble.session()
-    dispatch = Dispatch(session)
+    dispatch = WaitingCallbacks(session)
     with dispatch.once(Watched.NODE, "/storms", tell("node")) as watch:
         session.get_data("/storms", watch)
     with dispatch.once(Watched.CHILDREN, "/storms", tell("children")) as watch:
@@ -137,7 +136,7 @@ def test_a_node_that_comes_and_goes_is_not_read_for_ever(storm, memory, other, m
         return True
 
     monkeypatch.setattr(memory, "node_exists", there_and_gone)
-    with pytest.raises(reading.StateError, match="/storms came and went 20 times"):
+    with pytest.raises(StateError, match="/storms came and went 20 times"):
         storm.active_storms(lambda: None)
 
 
@@ -181,7 +180,7 @@ def test_a_read_that_fails_takes_nothing_from_one_at_the_same_time(
     memory, other, ensemble, tell, told, fails_last
 ):
     """Two threads may read the same with the same callback."""
-    dispatch, callback = Dispatch(memory), tell("told")
+    dispatch, callback = WaitingCallbacks(memory), tell("told")
     first = dispatch.once(Watched.NODE, "/storms/a", callback)
     second = dispatch.once(Watched.NODE, "/storms/a", callback)
     assert first.__enter__()

@@ -1,7 +1,8 @@
-"""The Nimbuses: each keeps a record of itself for as long as its session lives.
+"""The daemons that are there: each keeps a record of itself for as long as its session lives.
 
-As in Storm it is at the host's name, by which tools know a Nimbus. Of several on one machine the
-others have their ports in their nodes' names. Whoever reads takes host and port from the record.
+A supervisor's is at its id. A Nimbus's is at its host's name, as in Storm, by which tools know a
+Nimbus; of several on one machine the others have their ports in their nodes' names. Whoever reads
+takes host and port from the record.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from stormkeeper import paths
 from stormkeeper.errors import SerializationError, StateClosedError, StateError
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 from stormkeeper.state.storm.codec import Codec, checked
-from stormkeeper.state.storm.dispatch import Callback, Dispatch
-from stormkeeper.state.storm.reading import Reading
-from stormkeeper.state.storm.writing import SessionWrites
+from stormkeeper.state.storm.records import RecordReader, SessionWriter
+from stormkeeper.state.storm.watching import Callback, WaitingCallbacks
 from stormkeeper.state.watches import Watched
-from stormkeeper.thrift.records import NimbusSummary
+from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,35 @@ log = logging.getLogger(__name__)
 ROUNDS: Final = 20
 
 
-class NimbusReads(Reading):
-    """Which Nimbuses there are."""
+class DaemonReads(RecordReader):
+    """Which supervisors and Nimbuses there are, and what they say of themselves."""
+
+    def supervisors(self, callback: Callback | None = None) -> list[str]:
+        """Return the ids of the supervisors that are there, sorted.
+
+        `callback` is told, once, when one comes or goes.
+        """
+        return self._names(paths.SUPERVISORS, callback)
+
+    def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
+        """Return what a supervisor says of itself, None when it is not there.
+
+        Raises
+        ------
+        SerializationError
+            What is there is not a record of a supervisor.
+        """
+        return self._record(SupervisorInfo, paths.supervisor(supervisor_id))
+
+    def all_supervisor_info(self, callback: Callback | None = None) -> dict[str, SupervisorInfo]:
+        """Return what every supervisor says of itself, by its id, read in one go.
+
+        A record that cannot be read is left out, logged and counted. `callback` is told, once,
+        when a supervisor comes or goes; not when one says something new, as it does all the time.
+        """
+        if callback is not None:
+            self.supervisors(callback)
+        return self._records(SupervisorInfo, paths.SUPERVISORS)
 
     def nimbuses(self, callback: Callback | None = None) -> list[NimbusSummary]:
         """Return what every Nimbus says of itself, in the order of their nodes' names.
@@ -40,10 +67,20 @@ class NimbusReads(Reading):
         return list(self._records(NimbusSummary, paths.NIMBUSES).values())
 
 
-class NimbusWrites(SessionWrites):
-    """What a Nimbus says of itself."""
+class DaemonWrites(SessionWriter):
+    """What a supervisor, or a Nimbus, says of itself."""
 
     _nimbus_places: dict[tuple[str, int], NimbusPlace]
+
+    def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
+        """Register a supervisor, or say something new of it.
+
+        It is there until its session ends or is closed, and again in the session that follows one
+        that was lost.
+        """
+        self._state.set_ephemeral_node(
+            paths.supervisor(supervisor_id), self._codec.write(checked(SupervisorInfo, info))
+        )
 
     def add_nimbus_host(self, summary: NimbusSummary) -> None:
         """Register a Nimbus under its host, or say something new of it.
@@ -55,7 +92,7 @@ class NimbusWrites(SessionWrites):
         """
         data = self._codec.write(checked(NimbusSummary, summary))
         nimbus = (summary.host, summary.port)
-        place = NimbusPlace(self._state, self._codec, self._dispatch, *nimbus)
+        place = NimbusPlace(self._state, self._codec, self._callbacks, *nimbus)
         self._nimbus_places.setdefault(nimbus, place).take(data)
 
 
@@ -63,11 +100,11 @@ class NimbusPlace:
     """Where one Nimbus is registered. Safe for many threads."""
 
     def __init__(
-        self, state: ClusterState, codec: Codec, dispatch: Dispatch, host: str, port: int
+        self, state: ClusterState, codec: Codec, callbacks: WaitingCallbacks, host: str, port: int
     ) -> None:
         self._state = state
         self._codec = codec
-        self._dispatch = dispatch
+        self._callbacks = callbacks
         self._port = port
         self._of_host = paths.nimbus(host)
         self._of_its_own = paths.nimbus(f"{host}:{port}")
@@ -123,7 +160,7 @@ class NimbusPlace:
             node = self._watched(path)
             is_ours = node is not None and node.stat.owner == self._state.session_id
             if path == self._of_host and node is not None and self._is_anothers(node):
-                self._dispatch.forget(Watched.NODE, path, self._look_again)
+                self._callbacks.forget(Watched.NODE, path, self._look_again)
                 self._withdraw(path, node)
                 path = self._of_its_own
             elif is_ours and node is not None and node.data == self._data:
@@ -135,14 +172,14 @@ class NimbusPlace:
                 self._state.set_ephemeral_node(path, self._data)
                 self._had_of_host |= path == self._of_host
             else:
-                self._dispatch.forget(Watched.NODE, path, self._look_again)
+                self._callbacks.forget(Watched.NODE, path, self._look_again)
                 return
         raise StateError(
             f"cannot register {self._of_its_own}: others took its place {ROUNDS} times meanwhile"
         )
 
     def _watched(self, path: str) -> NodeData | None:
-        with self._dispatch.once(Watched.NODE, path, self._look_again) as watch:
+        with self._callbacks.once(Watched.NODE, path, self._look_again) as watch:
             [node] = self._state.read_many([path], watch)
         return node
 
@@ -166,5 +203,5 @@ class NimbusPlace:
     def _leave(self, path: str) -> None:
         stat = self._state.get_stat(path)
         if stat is not None and stat.owner == self._state.session_id:
-            self._dispatch.forget(Watched.NODE, path, self._look_again)
+            self._callbacks.forget(Watched.NODE, path, self._look_again)
             self._state.delete_node(path)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateUnavailableError
-from stormkeeper.state.fenced import BATCH, DELETE_SECS, FencedWriter
+from stormkeeper.state.fences import BATCH, DELETE_SECS, FencedWriter
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from support.interposed import Interposed

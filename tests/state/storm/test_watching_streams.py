@@ -1,6 +1,5 @@
 """Values that follow what was read."""
 
-import functools
 import itertools
 import threading
 import time
@@ -13,7 +12,7 @@ from stormkeeper import paths
 from stormkeeper.errors import StateClosedError, StateUnavailableError
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState
-from stormkeeper.state.storm.cluster import StormClusterState, StormReads, _watchable
+from stormkeeper.state.storm.cluster import StormClusterState, StormReads
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import StormBase, TopologyStatus
@@ -150,22 +149,6 @@ def test_that_nothing_is_there_is_a_value_and_that_nothing_came_is_an_error(stor
     assert is_unchanged(stream)
 
 
-def test_a_read_without_a_callback_is_refused_at_once(storm):
-    with pytest.raises(TypeError, match=r"^storm_bases takes no callback.* do: active_storms, .*"):
-        storm.watch(storm.storm_bases)
-    with pytest.raises(
-        TypeError, match=r"storm_base wants storm_id .* storm\.storm_base\(storm_id, again"
-    ):
-        storm.watch(storm.storm_base)
-    with pytest.raises(TypeError, match="called with a callback alone: <lambda>: "):
-        storm.watch(lambda: None)
-    with pytest.raises(TypeError, match="a read is watched, not a list"):
-        storm.watch(storm.assignments())
-    for name in _watchable():
-        assert hasattr(storm, name)
-    storm.watch(functools.partial(storm.storm_base, ID)).next(0)
-
-
 def test_nothing_waits_for_a_closed_one(storm, other, ensemble):
     with storm.watch(storm.assignments) as stream, storm.watch(storm.assignments) as another:
         assert (next(stream), next(another)) == ([], [])
@@ -175,7 +158,7 @@ def test_nothing_waits_for_a_closed_one(storm, other, ensemble):
         assert another.next(0) == ["a"]
     closing = storm.watch(lambda again: (storm.assignments(again), closing.close()))
     next(closing)
-    assert storm._dispatch._waiting == {}
+    assert storm._callbacks._waiting == {}
 
 
 def test_two_streams_of_the_same_are_both_told(storm, other, ensemble):

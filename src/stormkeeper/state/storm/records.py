@@ -1,23 +1,28 @@
-"""Records read from the cluster's state: what every family of reads is made of."""
+"""Records read from a store and written to it: what every family of operations is made of.
+
+Who may write what is said by the types. Whoever has a session of its own writes what is its own:
+what it registers, beats and reports. What decides about topologies is written by a leader only, by
+a writer that checks with every write that it leads still.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple
 
 from thriftpy2.thrift import TPayload
 
 from stormkeeper.errors import NoNodeError, SerializationError, StateError
-from stormkeeper.state.storage import StateReader
-from stormkeeper.state.storm.codec import Codec
-from stormkeeper.state.storm.dispatch import Callback, Dispatch
+from stormkeeper.state.access import digest_id
+from stormkeeper.state.fences import FencedWriter
+from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
+from stormkeeper.state.storm.codec import Codec, Record, checked, stamped
+from stormkeeper.state.storm.watching import Callback, WaitingCallbacks
 from stormkeeper.state.watches import Watched
 
 log = logging.getLogger(__name__)
-
-Record = TypeVar("Record", bound=TPayload)
 
 #: How often a listing is tried whose node comes and goes meanwhile.
 ROUNDS = 20
@@ -33,8 +38,8 @@ class Versioned(NamedTuple, Generic[Record]):
     version: int
 
 
-class Reading:
-    """A store, a codec and a dispatch: the ground of all reads. Safe for many threads.
+class RecordReader:
+    """Reads records, and has callbacks told when they change. Safe for many threads.
 
     Parameters
     ----------
@@ -54,14 +59,14 @@ class Reading:
         self._state = state
         self._codec = codec
         self._clock = clock
-        self._dispatch = Dispatch(state)
+        self._callbacks = WaitingCallbacks(state)
         self._unreadable = 0
         self._unread: dict[str, int] = {}
 
     @property
     def unknown_events(self) -> int:
         """How many events were told of paths that are no part of Storm's layout."""
-        return self._dispatch.unknown_events
+        return self._callbacks.unknown_events
 
     @property
     def unreadable(self) -> int:
@@ -75,16 +80,16 @@ class Reading:
         """
         for _ in range(ROUNDS):
             try:
-                with self._dispatch.once(Watched.CHILDREN, path, callback) as watch:
+                with self._callbacks.once(Watched.CHILDREN, path, callback) as watch:
                     return self._state.get_children(path, watch)
             except NoNodeError:
                 if callback is None:
                     return []
-            with self._dispatch.once(Watched.NODE, path, callback) as watch:
+            with self._callbacks.once(Watched.NODE, path, callback) as watch:
                 if not self._state.node_exists(path, watch):
                     return []
             # Made just now: wait for its children alone, or the callback would be told twice.
-            self._dispatch.forget(Watched.NODE, path, callback)
+            self._callbacks.forget(Watched.NODE, path, callback)
         raise StateError(f"{path} came and went {ROUNDS} times while its children were read")
 
     def _record(
@@ -99,7 +104,7 @@ class Reading:
         SerializationError
             The node's value is no such record; the callback waits all the same.
         """
-        with self._dispatch.once(Watched.NODE, path, callback) as watch:
+        with self._callbacks.once(Watched.NODE, path, callback) as watch:
             data = self._state.get_data(path, watch)
         return None if data is None else self._read(cls, path, data)
 
@@ -107,7 +112,7 @@ class Reading:
         self, cls: type[Record], path: str, callback: Callback | None = None
     ) -> Versioned[Record] | None:
         """Return a node's record and version; else as `_record`."""
-        with self._dispatch.once(Watched.NODE, path, callback) as watch:
+        with self._callbacks.once(Watched.NODE, path, callback) as watch:
             found = self._state.get_data_with_version(path, watch)
         return (
             None if found is None else Versioned(self._read(cls, path, found.data), found.version)
@@ -115,7 +120,7 @@ class Reading:
 
     def _version(self, path: str, callback: Callback | None = None) -> int | None:
         """Return a node's version, None where there is no node; callback as `_record`."""
-        with self._dispatch.once(Watched.NODE, path, callback) as watch:
+        with self._callbacks.once(Watched.NODE, path, callback) as watch:
             return self._state.get_version(path, watch)
 
     def _records(self, cls: type[Record], path: str) -> dict[str, Record]:
@@ -157,3 +162,51 @@ class Reading:
         self._unread[path] = known
         self._unreadable += 1
         log.warning("%s is left out: %s", path, error)
+
+
+class RecordWriter(RecordReader):
+    """What leaders and others may write, each by a writer of its own kind."""
+
+    _writer: StateWriter
+
+
+class SessionWriter(RecordWriter):
+    """What belongs to a session, or to a process: nobody has to lead for it."""
+
+    _state: ClusterState
+
+
+class LeaderWriter(RecordWriter):
+    """What only a leader may write."""
+
+    _writer: FencedWriter
+
+    def _put(
+        self,
+        cls: type[Record],
+        path: str,
+        record: Record,
+        topology_conf: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a record, with the leader's epoch; the one that was given stays as it is.
+
+        Raises
+        ------
+        NotLeaderError
+            Somebody else may lead by now; nothing was written.
+        OutcomeUnknownError
+            The connection was lost in mid-write: written or not.
+        TypeError
+            `record` is not of class `cls`.
+        """
+        data = self._stamped(checked(cls, record))
+        self._writer.set_data(path, data, workers=workers_of(topology_conf))
+
+    def _stamped(self, record: TPayload) -> bytes:
+        return self._codec.write(stamped(record, self._writer.fence.epoch))
+
+
+def workers_of(topology_conf: Mapping[str, Any] | None) -> str | None:
+    """Return the digest of a topology's own workers, None where its configuration names none."""
+    payload = (topology_conf or {}).get("storm.zookeeper.topology.auth.payload")
+    return digest_id(payload) if payload else None
