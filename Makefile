@@ -34,7 +34,8 @@ run: $(ARCHIVE) ## a whole cluster on this machine, counting words (Ctrl-C ends 
 # The wheel is built from the sdist, with what `make setup` has installed: nothing is fetched.
 dist: $(INSTALLED) ## wheel and sdist, in dist/
 	@rm -rf dist
-	@$(BIN)/python -m build --no-isolation --outdir dist
+	@$(BIN)/python -m build --quiet --no-isolation --outdir dist
+	@ls dist
 
 # Once, and tried again where it did not work; tests of Kerberos are skipped then.
 $(KERBEROS): $(INSTALLED)
