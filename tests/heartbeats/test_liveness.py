@@ -13,6 +13,7 @@ from stormkeeper.heartbeats.liveness import (
     Worker,
     status,
     step,
+    unseen,
 )
 
 LIMITS = Limits(late_secs=9, timeout_secs=30, forget_secs=3600)
@@ -130,7 +131,7 @@ def test_a_server_that_is_down_proves_nothing_about_its_workers():
     for now in range(1010, 5000, 100):
         table.at(now, beat(now, B, V), a=DOWN)
         assert table[V].status is Status.ALIVE
-        assert (table[W].status, table[W].stale) == (Status.LATE, now > 1030)
+        assert table[W].status is (Status.UNPROVEN if now > 1030 else Status.LATE)
     # It was only out of reach, and the worker beat on.
     assert table.at(5000, beat(4999, A))[W].status is Status.ALIVE
 
@@ -138,7 +139,7 @@ def test_a_server_that_is_down_proves_nothing_about_its_workers():
 def test_nobody_dies_while_no_server_answers():
     table = Table().at(1000, beat(1000, A), beat(1000, B, V))
     table.at(3000, a=DOWN, b=DOWN)
-    assert [(row.status, row.stale) for row in table.rows] == [(Status.LATE, True)] * 2
+    assert [row.status for row in table.rows] == [Status.UNPROVEN] * 2
 
 
 @pytest.mark.parametrize("others", [LONG, DOWN])
@@ -147,9 +148,9 @@ def test_a_restarted_server_gives_its_workers_the_time_to_come_back(others):
     for horizon in (0, 10, 30):
         young = Server(reachable=True, horizon_secs=horizon)
         table.at(1100 + horizon, a=young, b=others)
-        assert (table[W].status, table[W].stale) == (Status.LATE, True)
+        assert table[W].status is Status.UNPROVEN
     table.at(1131, a=Server(reachable=True, horizon_secs=31), b=others)
-    assert (table[W].status, table[W].stale) == (Status.DEAD, False)
+    assert table[W].status is Status.DEAD
 
 
 def test_who_stays_behind_when_others_left_a_lost_server_is_dead():
@@ -165,7 +166,7 @@ def test_who_left_earlier_shows_nothing_about_a_later_loss():
     table = Table().at(1000, beat(1000, A, V)).at(1005, beat(1004, B, V))
     table.at(1010, beat(1010, A), beat(1010, B, V))
     table.at(1100, beat(1100, B, V), a=DOWN)
-    assert (table[W].status, table[W].stale) == (Status.LATE, True)
+    assert table[W].status is Status.UNPROVEN
 
 
 def test_a_server_that_is_no_longer_read_holds_nobody_back():
@@ -175,7 +176,7 @@ def test_a_server_that_is_no_longer_read_holds_nobody_back():
 
 def test_who_was_at_a_server_that_is_down_is_shown_however_long_that_lasts():
     table = Table().at(1000, beat(1000, A)).at(1000 + 36_000, a=DOWN)
-    assert (table[W].status, table[W].stale) == (Status.LATE, True)
+    assert table[W].status is Status.UNPROVEN
 
 
 def test_death_stays_proven_when_servers_go_down_or_restart_later():
@@ -183,7 +184,7 @@ def test_death_stays_proven_when_servers_go_down_or_restart_later():
     assert table[W].status is Status.DEAD
     for server in (DOWN, Server(reachable=True, horizon_secs=1)):
         row = table.at(1040, a=server)[W]
-        assert (row.status, row.stale) == (Status.DEAD, False)
+        assert row.status is Status.DEAD
 
 
 # --- tombstones -----------------------------------------------------------------------------------
@@ -295,7 +296,7 @@ def test_without_ages_copies_are_ranked_by_the_workers_clock():
 
 def test_a_java_pacemaker_without_the_pulse_proves_nothing():
     table = Table().at(1000, java(1000), a=JAVA).at(1100, a=JAVA)
-    assert (table[W].status, table[W].stale) == (Status.LATE, True)
+    assert table[W].status is Status.UNPROVEN
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,7 @@ def test_a_java_pacemaker_without_the_pulse_proves_nothing():
 def test_who_will_never_be_known_to_be_dead_is_forgotten_too(then, shown):
     table = Table().at(1000, java(1000), a=JAVA, b=JAVA)
     table.at(1000 + 3600, servers=then)
-    assert (table[W].status, table[W].stale) == (Status.LATE, True)
+    assert table[W].status is Status.UNPROVEN
     assert (W in table.at(1000 + 3601, servers=then)) is shown
 
 
@@ -452,13 +453,13 @@ def test_a_worker_that_has_said_that_it_is_done_is_completed_and_not_missed():
     table.at(103 + LIMITS.late_secs + 1)
     assert table[W].status is Status.COMPLETED
     table.at(103 + LIMITS.timeout_secs + 1)
-    assert (table[W].status, table[W].stale) == (Status.COMPLETED, False)
+    assert table[W].status is Status.COMPLETED
     assert table[W].age_secs == pytest.approx(LIMITS.timeout_secs + 1)
 
 
 def test_completion_stays_when_the_server_that_knew_of_it_goes():
     table = Table().at(103, done(103)).at(200, a=DOWN)
-    assert (table[W].status, table[W].stale) == (Status.COMPLETED, False)
+    assert table[W].status is Status.COMPLETED
 
 
 def test_a_completed_worker_that_beats_again_is_alive():
@@ -470,3 +471,27 @@ def test_a_completed_worker_is_forgotten_as_a_dead_one_is():
     table = Table().at(103, done(103)).at(103 + LIMITS.forget_secs)
     assert [row.worker for row in table.rows] == [W]
     assert table.at(104 + LIMITS.forget_secs).rows == []
+
+
+@pytest.mark.parametrize(
+    ("servers", "expected"),
+    [
+        ({A: LONG, B: LONG}, Status.DEAD),
+        ({A: LONG, B: DOWN}, Status.UNPROVEN),
+        ({A: LONG, B: Server(reachable=True, horizon_secs=30)}, Status.UNPROVEN),
+        ({A: LONG, B: Server(reachable=True, horizon_secs=30.1)}, Status.DEAD),
+        ({A: LONG, B: JAVA}, Status.DEAD),
+        ({A: JAVA, B: DOWN}, Status.UNPROVEN),
+        ({}, Status.UNPROVEN),
+    ],
+)
+def test_who_never_beat_is_dead_when_every_server_vouches_for_the_silence(servers, expected):
+    assert unseen({W: 960}, servers, now=1000, limits=LIMITS) == {W: expected}
+
+
+def test_who_was_launched_just_now_has_the_time_that_others_have():
+    since = {W: 1001, V: 985}  # the first by a clock that is ahead
+    found = unseen(since, {A: LONG}, now=1000, limits=LIMITS)
+    assert found == {W: Status.ALIVE, V: Status.LATE}
+    assert unseen(since, {A: DOWN}, now=1000, limits=LIMITS) == found
+    assert unseen({}, {A: LONG}, now=1000, limits=LIMITS) == {}

@@ -156,6 +156,20 @@ def test_time_goes_by_the_servers_rows_when_nothing_else_comes():
     assert table["status"].to_pylist() == ["dead"]
 
 
+def test_who_is_unproven_is_late_and_stale_from_batch_to_batch():
+    table, _ = next_liveness(
+        None, typed(NOW, {A: [change_of(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
+    )
+    for silent_secs, stale in ((25.0, False), (40.0, True), (41.0, True)):
+        gone = typed(NOW + silent_secs, {}, down={A})
+        table, _ = next_liveness(table, gone, LIMITS)
+        (row,) = table.to_pylist()
+        assert (row["status"], row["stale"]) == ("late", stale)
+    back = typed(NOW + 42, {A: []})
+    (row,) = next_liveness(table, back, LIMITS)[0].to_pylist()
+    assert (row["status"], row["stale"]) == ("dead", False)
+
+
 def test_a_java_pacemaker_has_neither_ages_nor_revisions():
     page = page_of(
         WITHOUT_REVISIONS, [change_of(path("t"), heartbeat(time_secs=int(NOW) - 5))], NOW

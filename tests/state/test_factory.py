@@ -4,10 +4,12 @@ from stormkeeper import conf as configuration
 from stormkeeper.errors import (
     ConfigError,
     NoNodeError,
+    PacemakerClosedError,
     StateClosedError,
     StateUnavailableError,
 )
-from stormkeeper.state.factory import connect, connect_heartbeats
+from stormkeeper.pacemaker.client.pool import PacemakerPool
+from stormkeeper.state.factory import connect, heartbeat_reader, heartbeat_sender
 from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 
@@ -79,27 +81,51 @@ def test_heartbeats_alone_go_to_pacemakers_without_a_zookeeper(two_pacemakers, n
         "storm.zookeeper.port": 1,  # closed: whoever asked there would raise
         "storm.zookeeper.connection.timeout": 300,
     }
-    store = connect_heartbeats(configuration.defaults().with_values(values))
-    store.set_worker_hb("/workerbeats/wc-1/s-1", b"beat")
-    assert store.get_worker_hb("/workerbeats/wc-1/s-1") == b"beat"
-    assert store.get_worker_hb_children("/workerbeats/wc-1") == ["s-1"]
-    store.delete_worker_hb("/workerbeats")
-    assert store.get_worker_hb("/workerbeats/wc-1/s-1") is None
-    store.close()
-    store.close()
-    with pytest.raises(StateClosedError):
-        store.get_worker_hb("/workerbeats/wc-1/s-1")
+    sender = heartbeat_sender(configuration.defaults().with_values(values))
+    sender.beat("/workerbeats/wc-1/s-1", b"beat")
+    with PacemakerPool(two_pacemakers) as pool:
+        assert pool.get_pulse("/workerbeats/wc-1/s-1") == b"beat"
+        pool.delete_path("/workerbeats")
+    sender.close()
+    sender.close()
+    with pytest.raises(PacemakerClosedError):
+        sender.beat("/workerbeats/wc-1/s-1", b"beat")
 
 
 def test_heartbeats_alone_go_to_zookeeper_where_there_is_no_pacemaker(conf):
-    store = connect_heartbeats(conf)
-    assert isinstance(store, ZooKeeperState)
-    store.close()
+    connect(conf).close()
+    sender = heartbeat_sender(conf)
+    sender.beat("/workerbeats/wc-1/s-1", b"beat")
+    state = connect(conf)
+    assert state.get_data("/workerbeats/wc-1/s-1") == b"beat"
+    state.close()
+    sender.close()
+    with pytest.raises(StateClosedError):
+        sender.beat("/workerbeats/wc-1/s-1", b"beat")
+
+
+@pytest.mark.parametrize("store", [ZOOKEEPER, PACEMAKER[0]])
+def test_heartbeats_are_read_where_they_go(conf, two_pacemakers, store):
+    values = {
+        "storm.cluster.state.store": store,
+        "pacemaker.servers": [str(address) for address in two_pacemakers],
+    }
+    chosen = conf.with_values(values)
+    state = connect(chosen)
+    sender, reader = heartbeat_sender(chosen), heartbeat_reader(chosen, state)
+    sender.beat("/workerbeats/wc-1/s-1", b"beat")
+    assert reader.read("/workerbeats/wc-1/s-1").value == b"beat"
+    names = ["zookeeper"] if store == ZOOKEEPER else values["pacemaker.servers"]
+    assert list(reader.read_all().coverage) == names
+    reader.remove("/workerbeats")
+    assert reader.names() == []
+    for one in (sender, reader, state):
+        one.close()
 
 
 def test_heartbeats_alone_in_a_store_that_nobody_knows(conf):
     with pytest.raises(ConfigError, match="EtcdStateStorageFactory"):
-        connect_heartbeats(
+        heartbeat_sender(
             {**conf, "storm.cluster.state.store": "org.example.EtcdStateStorageFactory"}
         )
 

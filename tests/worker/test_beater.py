@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import PacemakerUnavailableError, StateUnavailableError
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.worker.beater import Beater, next_due
 from support.waiting import DEADLINE_SECS, until
 
@@ -44,7 +45,7 @@ class Recording:
         self.broken = None
         self.closed = False
 
-    def set_worker_hb(self, path, data):
+    def beat(self, path, data):
         if self.broken is not None:
             raise self.broken
         self.beats.append((path, data))
@@ -158,7 +159,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
     hanging = threading.Event()
 
     class Hanging(Recording):
-        def set_worker_hb(self, path, data):  # noqa: ARG002
+        def beat(self, path, data):  # noqa: ARG002
             hanging.wait(DEADLINE_SECS)
 
     made = Beater(Hanging, PATH, lambda: b"x", period_secs=PERIOD)
@@ -169,8 +170,10 @@ def test_a_call_that_hangs_does_not_hold_up_the_close(caplog):
 
 
 def test_it_beats_into_a_cluster_state():
-    state = MemoryEnsemble().session()
-    made = Beater(lambda: state, PATH, lambda: b"beat", period_secs=PERIOD)
+    ensemble = MemoryEnsemble()
+    state = ensemble.session()
+    made = Beater(lambda: NodeHeartbeats(state), PATH, lambda: b"beat", period_secs=PERIOD)
     made.start()
-    until(lambda: state.get_worker_hb(PATH) == b"beat")
+    other = ensemble.session()
+    until(lambda: other.get_data(PATH) == b"beat")
     made.close(DEADLINE_SECS)

@@ -1,4 +1,4 @@
-"""Which workers are alive, late or dead: a function of what was known and what was read.
+"""Which workers are alive, late, dead or unproven: a function of what was known and what was read.
 
 The rules, and why:
 
@@ -10,10 +10,10 @@ The rules, and why:
   clocks may differ by more than the timeout. What a table keeps is on one clock, the judge's.
 - **Dead needs proof.** A worker writes to one server. Its silence is proven for as long as that
   server, which must answer now, can vouch: its horizon. A server that
-  is down, or restarted a moment ago, proves nothing, so its workers become late at most; they are
-  *stale*: silent for longer than the timeout, without proof. Once somebody else has gone over from
-  a silent server to another one, workers have noticed its loss themselves; whoever has not turned
-  up elsewhere since is then judged by the servers that do answer.
+  is down, or restarted a moment ago, proves nothing: its workers that are silent for longer than
+  the timeout are *unproven*, and nobody may act as if they were dead. Once somebody else has gone
+  over from a silent server to another one, workers have noticed its loss themselves; whoever has
+  not turned up elsewhere since is then judged by the servers that do answer.
 - **Who has said that it is done is not missed.** The last pulse of a worker whose queries have
   ended by themselves says so; it is completed, however long it is silent.
 - **Only a newer pulse ends death, or completion.** A server that goes down later does not raise
@@ -47,6 +47,8 @@ class Status(StrEnum):
 
     ALIVE = "alive"
     LATE = "late"
+    #: Silent for longer than the timeout, which no server can vouch for: dead, or not seen.
+    UNPROVEN = "unproven"
     DEAD = "dead"
     #: Its queries have all ended by themselves, as its last pulse says.
     COMPLETED = "completed"
@@ -64,7 +66,7 @@ class Limits:
         The longest silence of one that is not dead: ``nimbus.task.timeout.secs``.
     forget_secs
         The longest silence after which a worker still has a row that is dead or completed, or
-        stale for ever.
+        unproven for ever.
     """
 
     late_secs: float
@@ -122,10 +124,9 @@ class Server(NamedTuple):
 class Row(NamedTuple):
     """What the liveness table says of a worker.
 
-    `last_seen` is when its newest pulse was received, by `server`; `stale` marks a silence longer
-    than the timeout that nothing proves. `moved_from` is the server at which the one before
-    was, `moved_at` when its first pulse arrived at the present one. Times are seconds since the
-    epoch.
+    `last_seen` is when its newest pulse was received, by `server`. `moved_from` is the server at
+    which the one before was, `moved_at` when its first pulse arrived at the present one. Times are
+    seconds since the epoch.
     """
 
     worker: Worker
@@ -135,7 +136,6 @@ class Row(NamedTuple):
     last_seen: float
     age_secs: float
     status: Status
-    stale: bool
     time_secs: int | None
     uptime_secs: int | None
     error: str | None
@@ -211,6 +211,44 @@ def step(
         if row.worker in may_return or (server is not None and not server.reachable):
             forgotten.append(row)
     return Step(rows, sorted(taken.values()), forgotten)
+
+
+def unseen(
+    expected: Mapping[Worker, float],
+    servers: Mapping[str, Server],
+    *,
+    now: float,
+    limits: Limits,
+) -> dict[Worker, Status]:
+    """Return the status of workers that are to beat and of which no server has a pulse.
+
+    Nobody knows to which server such a worker writes. So it is dead only if each can vouch for the
+    silence: one that is down, or was started a moment ago, may have been its own. A Java Pacemaker
+    that answers is believed, as it was read as a whole.
+
+    Parameters
+    ----------
+    expected
+        Since when each is to beat: when it was launched, or when the reader began to look for it,
+        whichever is later, in seconds since the epoch.
+    servers
+        Every server that is read, by name.
+    now
+        When they were read, on the clock of `expected`.
+    """
+    vouched = min((_vouches_secs(server) for server in servers.values()), default=0.0)
+    found = {}
+    for worker, since in expected.items():
+        found[worker] = status(max(0.0, now - since), limits)
+        if found[worker] is Status.DEAD and status(vouched, limits) is not Status.DEAD:
+            found[worker] = Status.UNPROVEN
+    return found
+
+
+def _vouches_secs(server: Server) -> float:
+    if not server.reachable:
+        return 0.0
+    return inf if server.horizon_secs is None else server.horizon_secs
 
 
 class _Watch:
@@ -290,7 +328,6 @@ def _row(beat: Beat, seen: float, before: Row | None) -> Row:
         last_seen=seen,
         age_secs=0.0,
         status=Status.COMPLETED if beat.completed else Status.ALIVE,
-        stale=False,
         time_secs=beat.time_secs,
         uptime_secs=beat.uptime_secs,
         error=beat.error,
@@ -305,13 +342,13 @@ def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
         return row._replace(age_secs=age)
     found = status(age, limits)
     is_proven = row.status is Status.DEAD or status(watched_secs, limits) is Status.DEAD
-    stale = found is Status.DEAD and not is_proven
-    return row._replace(age_secs=age, status=Status.LATE if stale else found, stale=stale)
+    unproven = found is Status.DEAD and not is_proven
+    return row._replace(age_secs=age, status=Status.UNPROVEN if unproven else found)
 
 
 def _is_forgotten(row: Row, server: Server | None, limits: Limits) -> bool:
     if row.age_secs <= limits.forget_secs:
         return False
-    if row.stale:
+    if row.status is Status.UNPROVEN:
         return server is None or (server.reachable and server.horizon_secs is None)
     return row.status in (Status.DEAD, Status.COMPLETED)

@@ -34,7 +34,8 @@ from stormkeeper.heartbeats.liveness import (
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import typed
 
-#: One row per worker: the columns of `liveness.Row`, and the name in its storm id.
+#: One row per worker: the columns of `liveness.Row`, and the name in its storm id. Who is unproven
+#: is ``late`` and ``stale`` here.
 LIVENESS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -180,13 +181,14 @@ def _tombstones(tombstones: pa.Table) -> Iterator[Tombstone]:
 
 
 def _rows(table: pa.Table) -> Iterator[Row]:
-    for storm_id, node, port, *rest in _columns(table, *Worker._fields, *Row._fields[1:]):
+    names = ("stale", *Worker._fields, *Row._fields[1:])
+    for stale, storm_id, node, port, *rest in _columns(table, *names):
         row = Row(Worker(storm_id, node, port), *rest)
-        yield row._replace(status=Status(row.status))
+        yield row._replace(status=Status.UNPROVEN if stale else Status(row.status))
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
         known: dict[str, Any] = dict.fromkeys(Row._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
-        known |= {"worker": Worker(*worker), "status": Status(known["status"]), "stale": False}
+        known |= {"worker": Worker(*worker), "status": Status(known["status"])}
         yield Row(**known)
 
 
@@ -201,6 +203,10 @@ def _table(result: Step, now: float) -> pa.Table:
     }
     for name in Row._fields[1:]:
         columns[name] = [getattr(row, name) for row in found]
+    columns["stale"] = [row.status is Status.UNPROVEN for row in found]
+    columns["status"] = [
+        Status.LATE if row.status is Status.UNPROVEN else row.status for row in found
+    ]
     for name in ("last_seen", "updated_at", "moved_at"):
         columns[name] = rows.timestamps(columns[name])
     forgotten = [

@@ -119,6 +119,8 @@ class _PipelineMetrics(Collector):
                 f"{PREFIX}workers", "Workers in the newest batch.", labels=["status"]
             )
             for status in Status:
+                if status is Status.UNPROVEN:  # these are late ones in the table, and stale
+                    continue
                 workers.add_metric([status], seen.workers.get(status, 0))
             yield workers
             yield GaugeMetricFamily(

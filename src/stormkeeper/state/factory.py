@@ -2,10 +2,16 @@
 
 # ruff: noqa: PLC0415 -- the client of a store that is not used is not loaded
 
+from typing import TYPE_CHECKING
+
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
+from stormkeeper.heartbeats.protocols import HeartbeatReader, HeartbeatSender
 from stormkeeper.state.access import Role
-from stormkeeper.state.storage import ClusterState, HeartbeatStore
+from stormkeeper.state.storage import ClusterState
+
+if TYPE_CHECKING:
+    from stormkeeper.state.node_heartbeats import Remover
 
 #: Values of ``storm.cluster.state.store``: Storm's classes, and the name that its first Pacemaker
 #: had.
@@ -58,7 +64,7 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
         raise
 
 
-def connect_heartbeats(conf: Conf) -> HeartbeatStore:
+def heartbeat_sender(conf: Conf) -> HeartbeatSender:
     """Connect to where ``storm.cluster.state.store`` has heartbeats go, and to nothing else.
 
     With Pacemaker no ZooKeeper server is asked: heartbeats go out while there is none. It is for
@@ -71,12 +77,42 @@ def connect_heartbeats(conf: Conf) -> HeartbeatStore:
     ConfigError, StateAuthenticationError, StateUnavailableError, NoNodeError
         As `connect`.
     """
-    if not _in_pacemaker(conf):
-        return connect(conf, role=Role.WORKER)
-    from stormkeeper.pacemaker.client import pool
-    from stormkeeper.state.pacemaker import PacemakerHeartbeats
+    if _in_pacemaker(conf):
+        from stormkeeper.heartbeats import pacemaker
 
-    return PacemakerHeartbeats(pool.connect(conf, role="writer"))
+        return pacemaker.sender(conf)
+    from stormkeeper.state.node_heartbeats import NodeHeartbeats
+
+    return NodeHeartbeats(connect(conf, role=Role.WORKER))
+
+
+def heartbeat_reader(
+    conf: Conf, state: ClusterState, remover: "Remover | None" = None
+) -> HeartbeatReader:
+    """Return what reads heartbeats where ``storm.cluster.state.store`` has them go.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    state
+        The session; where the heartbeats are its nodes, it is closed with the reader.
+    remover
+        What deletes nodes: a leader's writer. The session, if left out.
+
+    Raises
+    ------
+    ConfigError
+        The store is none that is known, no Pacemaker is named, or a credential or a certificate is
+        not as it must be.
+    """
+    if _in_pacemaker(conf):
+        from stormkeeper.heartbeats import pacemaker
+
+        return pacemaker.reader(conf)
+    from stormkeeper.state.node_heartbeats import NodeHeartbeats
+
+    return NodeHeartbeats(state, remover=remover)
 
 
 def _in_pacemaker(conf: Conf) -> bool:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from stormkeeper.errors import StormkeeperError
-from stormkeeper.state.storage import HeartbeatStore
+from stormkeeper.heartbeats.protocols import HeartbeatSender
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Beater:
     Parameters
     ----------
     connect
-        Returns the store to send to; called again after it raised.
+        Returns what sends them; called again after it raised.
     path
         Where a heartbeat goes.
     heartbeat
@@ -48,7 +48,7 @@ class Beater:
 
     def __init__(
         self,
-        connect: Callable[[], HeartbeatStore],
+        connect: Callable[[], HeartbeatSender],
         path: str,
         heartbeat: Callable[[], bytes],
         *,
@@ -62,7 +62,7 @@ class Beater:
         self._period = period_secs
         self._on_first: Callable[[], None] | None = on_first
         self._clock = clock
-        self._store: HeartbeatStore | None = None
+        self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-heartbeat", daemon=True)
@@ -87,14 +87,14 @@ class Beater:
             due = next_due(due, self._period, self._clock())
             self._closing.wait(max(0.0, due - self._clock()))
         self._beat()
-        if self._store is not None:
-            self._store.close()
+        if self._sender is not None:
+            self._sender.close()
 
     def _beat(self) -> None:
         try:
-            if self._store is None:
-                self._store = self._connect()
-            self._store.set_worker_hb(self._path, self._heartbeat())
+            if self._sender is None:
+                self._sender = self._connect()
+            self._sender.beat(self._path, self._heartbeat())
         except StormkeeperError as error:
             if self._failing_since is None:
                 self._failing_since = self._clock()

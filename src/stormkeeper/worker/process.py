@@ -182,7 +182,7 @@ class Worker:
         self._completed = False
         self._codec = Codec.from_conf(conf)
         self._beater = Beater(
-            lambda: factory.connect_heartbeats(conf),
+            lambda: factory.heartbeat_sender(conf),
             paths.workerbeat(storm_id, node, port),
             self._heartbeat,
             period_secs=conf["task.heartbeat.frequency.secs"],

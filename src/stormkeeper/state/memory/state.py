@@ -25,7 +25,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.memory.tree import Event, MemoryTree, Node, apply_all
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.node_heartbeats import HeartbeatCalls
 from stormkeeper.state.storage import (
     DIRECTORY,
     ConnectionListener,
@@ -84,7 +84,7 @@ class Server(Protocol):
         ...
 
 
-class MemoryState(NodeHeartbeats):
+class MemoryState(HeartbeatCalls):
     """A `ClusterState` in memory: a session with a `MemoryEnsemble`, which makes it."""
 
     def __init__(self, server: Server, session_id: int, callbacks: Callbacks) -> None:

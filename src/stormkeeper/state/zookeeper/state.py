@@ -10,7 +10,7 @@ from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, NoNodeError
 from stormkeeper.state.access import Role
 from stormkeeper.state.callbacks import Callbacks
-from stormkeeper.state.node_heartbeats import NodeHeartbeats
+from stormkeeper.state.node_heartbeats import HeartbeatCalls
 from stormkeeper.state.storage import (
     ConnectionListener,
     ConnectionState,
@@ -61,7 +61,7 @@ def connect(
     return ZooKeeperState(Settings.from_conf(conf, role, make_root=not read_only))
 
 
-class ZooKeeperState(NodeHeartbeats):
+class ZooKeeperState(HeartbeatCalls):
     """A `ClusterState` in a ZooKeeper ensemble; connects, and makes the root if it is absent.
 
     Raises
