@@ -89,5 +89,5 @@ def test_our_pool_reads_the_newest_of_both_and_outlives_either(storm_peer, their
 
 def reached(pool):
     """Whether all servers answer again."""
-    pool.exists(PATH)
+    pool.reading(PATH)
     return not pool.silent

@@ -54,9 +54,8 @@ def test_our_pool_writes_reads_and_deletes(storm_peer, server, say):
         assert {path: reading.details for path, reading in readings.items()} == values
         assert {reading.age_secs for reading in readings.values()} == {None}
         assert pool.get_pulse(PATH) == values[PATH]
-        assert pool.exists(PATH)
         assert list(pool.server_infos().values()) == [None]
-        pool.delete_pulse(PATH)
+        pool.delete_path(PATH)
         assert pool.get_pulse(PATH) is None
         pool.delete_path(f"/workerbeats/{TOPOLOGY}")
         assert pool.children(f"/workerbeats/{TOPOLOGY}") == []

@@ -1,34 +1,32 @@
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client.missed_deletes import MissedDeletes
-from stormkeeper.pacemaker.wire import MessageType
 
 A, B = Address("a", 1), Address("b", 1)
-SUBTREE, PULSE = MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID
 
 
 def taken(missed, server):
-    return [(delete.kind, delete.path) for delete in missed.take(server)]
+    return [delete.path for delete in missed.take(server)]
 
 
 def test_each_server_is_owed_what_it_missed_in_order():
     missed = MissedDeletes()
-    missed.remember(A, SUBTREE, "/x")
-    missed.remember(A, PULSE, "/y")
-    missed.remember(B, PULSE, "/z")
+    missed.remember(A, "/x")
+    missed.remember(A, "/y")
+    missed.remember(B, "/z")
     assert set(missed.servers()) == {A, B}
-    assert taken(missed, A) == [(SUBTREE, "/x"), (PULSE, "/y")]
+    assert taken(missed, A) == ["/x", "/y"]
     assert taken(missed, A) == [], "somebody is at it"
-    assert taken(missed, B) == [(PULSE, "/z")]
+    assert taken(missed, B) == ["/z"]
 
 
 def test_what_failed_is_owed_again_and_what_is_done_is_forgotten():
     missed = MissedDeletes()
-    missed.remember(A, SUBTREE, "/x")
-    missed.remember(A, SUBTREE, "/y")
+    missed.remember(A, "/x")
+    missed.remember(A, "/y")
     x, y = missed.take(A)
     missed.settle(A, x, done=False)
     missed.settle(A, y, done=True)
-    assert taken(missed, A) == [(SUBTREE, "/x")]
+    assert taken(missed, A) == ["/x"]
     missed.settle(A, x, done=True)
     assert missed.servers() == []
 
@@ -36,36 +34,36 @@ def test_what_failed_is_owed_again_and_what_is_done_is_forgotten():
 def test_a_delete_that_covers_an_older_one_replaces_it():
     missed = MissedDeletes()
     for path in ("/a/b", "/c", "/a"):
-        missed.remember(A, SUBTREE, path)
-    assert taken(missed, A) == [(SUBTREE, "/c"), (SUBTREE, "/a")]
+        missed.remember(A, path)
+    assert taken(missed, A) == ["/c", "/a"]
 
 
 def test_a_delete_that_is_missed_again_while_it_is_made_good_is_owed_still():
     missed = MissedDeletes()
-    missed.remember(A, SUBTREE, "/a")
+    missed.remember(A, "/a")
     (first,) = missed.take(A)
-    missed.remember(A, SUBTREE, "/a")
+    missed.remember(A, "/a")
     missed.settle(A, first, done=True)
-    assert taken(missed, A) == [(SUBTREE, "/a")]
+    assert taken(missed, A) == ["/a"]
 
 
 def test_the_newest_are_kept():
     missed = MissedDeletes(limit=3)
-    forgotten = [missed.remember(A, SUBTREE, f"/{number}") for number in range(5)]
+    forgotten = [missed.remember(A, f"/{number}") for number in range(5)]
     assert [delete and delete.path for delete in forgotten] == [None, None, None, "/0", "/1"]
-    assert taken(missed, A) == [(SUBTREE, "/2"), (SUBTREE, "/3"), (SUBTREE, "/4")]
+    assert taken(missed, A) == ["/2", "/3", "/4"]
 
 
 def test_a_pulse_ends_the_deletes_that_would_hit_it_on_that_server_alone():
     missed = MissedDeletes()
     for server in (A, B):
-        missed.remember(server, SUBTREE, "/a")
-        missed.remember(server, PULSE, "/b")
-        missed.remember(server, PULSE, "/b/c")
+        missed.remember(server, "/a")
+        missed.remember(server, "/b")
+        missed.remember(server, "/b/c")
     missed.pulse_sent(A, "/a/x")
     missed.pulse_sent(A, "/b")
-    assert taken(missed, A) == [(PULSE, "/b/c")]
-    assert taken(missed, B) == [(SUBTREE, "/a"), (PULSE, "/b"), (PULSE, "/b/c")]
+    assert taken(missed, A) == ["/b/c"]
+    assert taken(missed, B) == ["/a", "/b", "/b/c"]
     missed.pulse_sent(A, "/b/c")
     assert missed.servers() == [B]
 

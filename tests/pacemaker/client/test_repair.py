@@ -9,7 +9,7 @@ from stormkeeper.pacemaker.wire import MessageType
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, refusing
 from support.waiting import until
 
-SUBTREE, PULSE = MessageType.DELETE_PATH, MessageType.DELETE_PULSE_ID
+DELETE = MessageType.DELETE_PATH
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def test_what_was_missed_goes_ahead_of_what_is_asked_next(repair_of):
     java = JavaPacemaker()
     java.store = {"/w/a": b"", "/w/b": b"", "/v": b"", "/kept": b""}
     repair, (client,) = repair_of(java)
-    repair.remember(client.address, SUBTREE, "/w")
-    repair.remember(client.address, PULSE, "/v")
+    repair.remember(client.address, "/w")
+    repair.remember(client.address, "/v")
     repair.make_good(client)
     assert client.children("/") == ["kept"]
     repair.make_good(client)
     client.exists("/v")
-    assert java.asked.count(SUBTREE) == java.asked.count(PULSE) == 1
+    assert java.asked.count(DELETE) == 2
 
 
 def test_a_thread_does_it_where_nobody_asks_and_ends_when_all_is_done(repair_of):
@@ -57,13 +57,13 @@ def test_a_thread_does_it_where_nobody_asks_and_ends_when_all_is_done(repair_of)
     java.store = other.store = {"/w": b""}
     repair, (client, _) = repair_of(java, other)
     assert not is_running()
-    repair.remember(client.address, PULSE, "/w")
+    repair.remember(client.address, "/w")
     assert is_running()
     until(lambda: not java.store)
     assert other.asked == [], "it missed nothing"
     until(lambda: not is_running())
     java.store = {"/w": b""}
-    repair.remember(client.address, PULSE, "/w")
+    repair.remember(client.address, "/w")
     until(lambda: not java.store)
 
 
@@ -80,23 +80,23 @@ def test_it_goes_on_until_the_server_answers(repair_of):
         java(connection)
 
     repair, (client,) = repair_of(later)
-    repair.remember(client.address, SUBTREE, "/w")
+    repair.remember(client.address, "/w")
     until(lambda: not java.store)
     assert len(tries) == 3
 
 
 def test_a_refusal_ends_it(repair_of, caplog):
     repair, (client,) = repair_of(refusing)
-    repair.remember(client.address, SUBTREE, "/w")
+    repair.remember(client.address, "/w")
     repair.make_good(client)
-    until(lambda: "DELETE_PATH /w is not made good" in caplog.text)
+    until(lambda: "the delete of /w is not made good" in caplog.text)
     until(lambda: not is_running())
 
 
 def test_a_pulse_on_its_way_ends_the_delete(repair_of):
     java = JavaPacemaker()
     repair, (client,) = repair_of(java)
-    repair.remember(client.address, SUBTREE, "/w")
+    repair.remember(client.address, "/w")
     repair.pulse_sent(client.address, "/w/new")
     client.send_pulse("/w/new", b"")
     repair.make_good(client)
@@ -105,16 +105,16 @@ def test_a_pulse_on_its_way_ends_the_delete(repair_of):
 
 def test_closing_ends_the_thread_and_nothing_starts_it_again(repair_of):
     repair, (client,) = repair_of(JavaPacemaker())
-    repair.remember(client.address, SUBTREE, "/w")
+    repair.remember(client.address, "/w")
     repair.close()
     assert not is_running()
-    repair.remember(client.address, SUBTREE, "/v")
+    repair.remember(client.address, "/v")
     assert not is_running()
 
 
 def test_a_closed_client_is_no_defect(repair_of):
     repair, (client,) = repair_of(JavaPacemaker())
-    repair.remember(client.address, SUBTREE, "/w")
+    repair.remember(client.address, "/w")
     client.close()
     repair.make_good(client)
 
@@ -133,8 +133,8 @@ def test_a_defect_with_one_server_ends_nothing(repair_of, monkeypatch, caplog):
     submit = client.submit
     monkeypatch.setattr(client, "submit", fail)
     for path in ("/v", "/w"):
-        repair.remember(client.address, PULSE, path)
-    repair.remember(sound.address, PULSE, "/w")
+        repair.remember(client.address, path)
+    repair.remember(sound.address, "/w")
     until(lambda: not java.store and not other.store)
     # Both, each time: none is left behind as if somebody were about it.
     assert failed == ["/v", "/v", "/v", "/v", "/w"]
@@ -154,6 +154,6 @@ def test_a_shortage_of_threads_is_over_with_the_next_delete(repair_of, monkeypat
     client.exists("/v")
     with monkeypatch.context() as shortage:
         shortage.setattr(threading.Thread, "start", refuse)
-        repair.remember(client.address, PULSE, "/v")
-    repair.remember(client.address, PULSE, "/w")
+        repair.remember(client.address, "/v")
+    repair.remember(client.address, "/w")
     until(lambda: not java.store)

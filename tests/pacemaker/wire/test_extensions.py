@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from thriftpy2.transport import TMemoryBuffer
 
-from stormkeeper.errors import LocalProtocolError, RemoteProtocolError
-from stormkeeper.pacemaker.wire import MessageType
-from stormkeeper.pacemaker.wire.extensions import extension_of, extensions_told
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.pacemaker.wire.extensions import extensions_told
 from stormkeeper.thrift.pacemaker import ServerInfo
 
 
@@ -54,12 +53,3 @@ def test_a_list_of_something_else_is_passed_over():
 def test_any_bytes_are_read_or_refused(data):
     with contextlib.suppress(RemoteProtocolError):
         assert isinstance(extensions_told(data), frozenset)
-
-
-def test_only_our_types_need_an_extension():
-    assert extension_of(MessageType.GET_PULSE) is None
-    assert extension_of(MessageType.CHANGES) == "changes"
-    assert extension_of(MessageType.HELD) == "held"
-    assert extension_of(MessageType.DELETED) == "deleted"
-    with pytest.raises(LocalProtocolError, match="150"):
-        extension_of(150)

@@ -45,24 +45,11 @@ _JOIN_SECS: Final = 5.0
 
 @dataclass(eq=False, slots=True)
 class MissedDelete:
-    """A DELETE_PATH or DELETE_PULSE_ID that a server did not get."""
+    """A delete of a path, with all below it, that a server did not get."""
 
-    kind: MessageType
     path: str
     #: Whether somebody is making it good now.
     under_way: bool = False
-
-    def is_in(self, newer: "MissedDelete") -> bool:
-        """Whether nothing is left of it after a newer delete."""
-        if newer.kind == MessageType.DELETE_PATH:
-            return _at_or_below(self.path, newer.path)
-        return self.kind == newer.kind and self.path == newer.path
-
-    def is_ended_by_pulse(self, path: str) -> bool:
-        """Whether a pulse of `path` is among what it deletes."""
-        if self.kind == MessageType.DELETE_PATH:
-            return _at_or_below(path, self.path)
-        return path == self.path
 
 
 class MissedDeletes:
@@ -85,12 +72,16 @@ class MissedDeletes:
         with self._lock:
             return list(self._missed)
 
-    def remember(self, server: Address, kind: MessageType, path: str) -> MissedDelete | None:
+    def remember(self, server: Address, path: str) -> MissedDelete | None:
         """Note that `server` missed a delete; return the oldest one if that had to give way."""
         with self._lock:
-            newest = MissedDelete(kind, path)
-            kept = [missed for missed in self._missed.get(server, []) if not missed.is_in(newest)]
-            kept.append(newest)
+            # A delete of what lies above leaves nothing of an older one.
+            kept = [
+                missed
+                for missed in self._missed.get(server, [])
+                if not _at_or_below(missed.path, path)
+            ]
+            kept.append(MissedDelete(path))
             forgotten = kept.pop(0) if len(kept) > self._limit else None
             self._missed[server] = kept
             return forgotten
@@ -99,7 +90,7 @@ class MissedDeletes:
         """Note that a pulse of `path` is on its way to `server`."""
         if self._missed:
             with self._lock:
-                self._keep(server, lambda missed: not missed.is_ended_by_pulse(path))
+                self._keep(server, lambda missed: not _at_or_below(path, missed.path))
 
     def take(self, server: Address) -> list[MissedDelete]:
         """Return what nobody is making good at `server`; from now on somebody is."""
@@ -158,14 +149,13 @@ class Repair:
         #: Set when there is a reason not to sleep on.
         self._news = threading.Event()
 
-    def remember(self, address: Address, kind: MessageType, path: str) -> None:
+    def remember(self, address: Address, path: str) -> None:
         """Take note that a server missed a delete."""
-        forgotten = self._missed.remember(address, kind, path)
+        forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(
-                "%s missed too many deletes: %s %s is not made good any more",
+                "%s missed too many deletes: that of %s is not made good any more",
                 address,
-                forgotten.kind.name,
                 forgotten.path,
             )
         with self._lock:
@@ -192,7 +182,7 @@ class Repair:
         try:
             while left:
                 missed = left[0]
-                future = client.submit(Message(missed.kind, path=missed.path))
+                future = client.submit(Message(MessageType.DELETE_PATH, path=missed.path))
                 left.popleft()
                 future.add_done_callback(partial(self._settle, client.address, missed))
         except StormkeeperError:  # the client was closed
@@ -216,9 +206,9 @@ class Repair:
         refused = isinstance(error, NotAuthorizedError)
         self._missed.settle(address, missed, done=error is None or refused)
         if error is None:
-            log.info("%s %s is made good at %s", missed.kind.name, missed.path, address)
+            log.info("the delete of %s is made good at %s", missed.path, address)
         elif refused:
-            log.warning("%s %s is not made good: %s", missed.kind.name, missed.path, error)
+            log.warning("the delete of %s is not made good: %s", missed.path, error)
 
     def _run(self) -> None:
         delay = self._first_secs

@@ -106,7 +106,7 @@ class PacemakerPool:
 
     Notes
     -----
-    The verbs are those of `PacemakerClient`, and so are their errors. `clients` has the client of
+    The errors of the verbs are those of `PacemakerClient`. `clients` has the client of
     each server, for what is asked of one alone, such as changes since a revision.
     """
 
@@ -224,13 +224,6 @@ class PacemakerPool:
         """Return what `get_pulse` does, with its age and where it is; None if there is none."""
         return reading_of(self._newest(path), time.monotonic())
 
-    def exists(self, path: str) -> bool:
-        """Whether `get_pulse` returns a pulse of exactly `path`."""
-        if len(self._clients) > 1:
-            return self._newest(path) is not None
-        (answer,) = self._ask_all(lambda _: one_request(Message(MessageType.EXISTS, path=path)))
-        return bool(answer.boolval)
-
     def _newest(self, path: str) -> Copy | None:
         """Return the copy that counts of exactly `path`; one request to each server."""
         answers = self._ask_all(lambda client: copy_of(path, client.address, time.monotonic))
@@ -334,22 +327,15 @@ class PacemakerPool:
         NotAuthorizedError
             If any server refused: there the pulses stay.
         """
-        self._delete(MessageType.DELETE_PATH, path)
-
-    def delete_pulse(self, path: str) -> None:
-        """Delete the pulse of exactly `path` on every server; otherwise as `delete_path`."""
-        self._delete(MessageType.DELETE_PULSE_ID, path)
-
-    def _delete(self, kind: MessageType, path: str) -> None:
-        request = Message(kind, path=path)
+        request = Message(MessageType.DELETE_PATH, path=path)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
         refusals: list[NotAuthorizedError] = []
         for address, error in outcomes.failed.items():
             if isinstance(error, NotAuthorizedError):
                 refusals.append(error)
             elif not isinstance(error, PacemakerClosedError):
-                log.warning("%s %s is to be made good: %s", kind.name, path, error)
-                self._repair.remember(address, kind, path)
+                log.warning("the delete of %s is to be made good: %s", path, error)
+                self._repair.remember(address, path)
         if refusals:
             raise together(refusals)
         self._check(outcomes)

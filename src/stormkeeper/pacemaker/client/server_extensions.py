@@ -12,9 +12,8 @@ from typing import Final
 from stormkeeper.errors import UnsupportedExtensionError
 from stormkeeper.pacemaker.client.answers import type_name
 from stormkeeper.pacemaker.client.calls import Call
-from stormkeeper.pacemaker.wire import RESERVED_PATH, Message, MessageType, encode
+from stormkeeper.pacemaker.wire import RESERVED_PATH, VERBS, Message, MessageType, encode
 from stormkeeper.pacemaker.wire.extensions import (
-    extension_of,
     extensions_told,
     listing_ends_java,
 )
@@ -49,7 +48,7 @@ class ServerExtensions:
 
     def verdict(self, call: Call) -> Verdict:
         """Decide on a call; one that is to wait is held from now on."""
-        extension = extension_of(call.kind)
+        extension = VERBS[call.kind].extension
         if extension is None and not _lists_what_ends_java(call):
             return Verdict.SEND
         if self._told is not None:
@@ -105,7 +104,7 @@ def unsupported(peer: str, call: Call) -> UnsupportedExtensionError:
             " takes a path for a regular expression, and ends at one that is none"
         )
     return UnsupportedExtensionError(
-        f"{peer} has not told that it has the extension {extension_of(call.kind)!r}, so"
+        f"{peer} has not told that it has the extension {VERBS[call.kind].extension!r}, so"
         f" {type_name(call.kind)} {call.path} was not sent (it would end a Java Pacemaker)"
     )
 

@@ -8,34 +8,13 @@ Pacemaker stores nothing there, and answers without details.
 
 from typing import Final
 
-from stormkeeper.errors import LocalProtocolError
-from stormkeeper.pacemaker.wire import VERBS
 from stormkeeper.pacemaker.wire.binary import LIST, STOP, STRING, BinaryReader
 
 #: Told by a server that leaves the values out of changes where they are not wanted.
 SIZES: Final = "sizes"
 
-#: Types from here up are ours; Storm's own end at 18.
-FIRST_EXTENSION_TYPE: Final = 100
-
 #: Not ``.``, which stands for itself too, nor ``]`` and ``}``, which alone mean nothing.
 _SPECIAL: Final = frozenset("\\^$|?*+()[{")
-
-
-def extension_of(kind: int) -> str | None:
-    """Return the extension that a request of type `kind` belongs to; None for Storm's own types.
-
-    Raises
-    ------
-    LocalProtocolError
-        If the type is above Storm's and of no extension that we know.
-    """
-    if kind < FIRST_EXTENSION_TYPE:
-        return None
-    verb = VERBS.get(kind)
-    if verb is None:
-        raise LocalProtocolError(f"message type {kind} is a request of no known extension")
-    return verb.extension
 
 
 def listing_ends_java(path: str) -> bool:

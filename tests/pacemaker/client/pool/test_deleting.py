@@ -20,7 +20,7 @@ def test_a_delete_reaches_every_server(daemons, pool_of, direct):
     for client in clients:
         for path in ("/w/a", "/w/b", "/v"):
             client.send_pulse(path, b"")
-    pool.delete_pulse("/w/a")
+    pool.delete_path("/w/a")
     assert [client.children("/w") for client in clients] == [["b"], ["b"]]
     pool.delete_path("/w")
     assert [client.children("/") for client in clients] == [["v"], ["v"]]
@@ -57,7 +57,7 @@ def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(
     pool = pool_of(first, way, write_to=address(first))
     way.cut()
     pool.delete_path("/w")
-    pool.delete_pulse("/v")
+    pool.delete_path("/v")
     client = direct(second)
     for path in ("/w/late", "/v"):  # a worker that had not heard of the end of its topology
         client.send_pulse(path, b"")
@@ -102,7 +102,7 @@ def test_a_delete_that_nobody_gets_is_an_error_and_made_good_nevertheless(own_da
     pool.send_pulse("/w", b"1")
     daemon.suspend()
     with pytest.raises(PacemakerUnavailableError):
-        pool.delete_pulse("/w")
+        pool.delete_path("/w")
     daemon.resume()
     with PacemakerClient(daemon.address) as client:
         until(lambda: not client.exists("/w"))

@@ -179,7 +179,6 @@ def test_what_was_deleted_where_it_was_newer_comes_back_by_no_way_of_reading(
             there and (there.details, there.server)
         )
         assert pool.get_pulse(path) == details
-        assert pool.exists(path) == (there is not None)
     for path in ("/", "/w", "/w/", "/w/zombie", "/w/both", "/w/some", "/w/wakes", "/w/leaf"):
         assert pool.children(path) == children_by(readings, path), path
     heartbeats = PacemakerHeartbeats(pool)
@@ -217,9 +216,8 @@ def test_what_a_single_read_asks_of_each_server(daemons, pool_of, direct, asked)
     held, nodes, deleted = MessageType.HELD, MessageType.GET_ALL_NODES_FOR_PATH, MessageType.DELETED
     assert asks(alone.get_pulse, "/asked/a") == [MessageType.GET_PULSE]
     assert asks(alone.reading, "/asked/a") == [held]
-    assert asks(alone.exists, "/asked/a") == [MessageType.EXISTS]
     assert asks(alone.children, "/asked") == [nodes]
-    for read in (pool.get_pulse, pool.reading, pool.exists):
+    for read in (pool.get_pulse, pool.reading):
         for path in ("/asked/a", "/none"):
             assert asks(read, path) == [held] * 2
     assert asks(pool.children, "/asked") == [nodes] * 2 + [deleted] * 2
@@ -301,7 +299,6 @@ def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, 
     for _ in range(5):
         assert pool.children("/w") == ["a"]
         assert pool.get_pulse("/w/a") == b"1"
-        assert pool.exists("/w/a")
         assert list(pool.readings("/w")) == ["/w/a"]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1, "once, and not at every read"
@@ -329,7 +326,7 @@ def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daem
 
 def test_nobody_to_read_from_is_an_error(pool_of):
     pool = pool_of(nobody(), nobody(), retries=1)
-    for read in (pool.children, pool.get_pulse, pool.exists, pool.readings):
+    for read in (pool.children, pool.get_pulse, pool.readings):
         with pytest.raises(PacemakerUnavailableError, match="no Pacemaker answered"):
             read("/w")
 
@@ -367,7 +364,7 @@ def test_readers_try_again_while_nobody_answers(own_daemons, pool_of):
 def test_a_refusal_counts_only_where_nobody_answers(stack, daemons, pool_of):
     refuses = stack.enter_context(ScriptedPacemaker(refusing))
     for pool in (pool_of(refuses), pool_of(refuses, nobody())):
-        for read in (pool.children, pool.get_pulse, pool.exists, pool.readings):
+        for read in (pool.children, pool.get_pulse, pool.readings):
             with pytest.raises(NotAuthorizedError, match="refused"):
                 read("/w")
     pool = pool_of(refuses, daemons[0], write_to=address(daemons[0]))
