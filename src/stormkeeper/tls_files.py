@@ -1,4 +1,4 @@
-"""The files that TLS is spoken with: read again when they are renewed, and never asked about.
+"""Certificates and keys in files: read again when they change; nobody is asked for a passphrase.
 
 Certificates are renewed while clients live, so the files are looked at for every new connection,
 and read again when one has changed.
@@ -40,7 +40,7 @@ _ATTRIBUTES: Final = {
 
 
 class Certificate(NamedTuple):
-    """Whose a certificate is, as ``O=Example, CN=a.example`` or empty; and when it holds."""
+    """A certificate's subject, as ``O=Example, CN=a.example`` or empty, and its validity."""
 
     subject: str
     begins: datetime
@@ -48,11 +48,11 @@ class Certificate(NamedTuple):
 
 
 class PassphraseError(ValueError):
-    """A key has a passphrase, and another one was given, or none."""
+    """A key has a passphrase, and a wrong one was given, or none."""
 
 
 def renewed(files: Iterable[str | None], make: Contexts) -> Contexts:
-    """Return what gives the context for each connection, made anew when a file has changed.
+    """Return a function that returns the context for a connection: a new one if a file changed.
 
     A file that was renewed and cannot be used is logged, and what held before holds on. What is
     returned raises nothing, and is safe for threads.

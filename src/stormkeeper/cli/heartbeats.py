@@ -62,7 +62,7 @@ _HEX_WIDTH = 32
 
 
 class _BadPath(Fault):
-    """Ends the command: what was given is no path."""
+    """Ends the command: the argument is no path."""
 
     exit_code = 2
 
@@ -242,7 +242,7 @@ def top(once: bool, as_json: bool, interval: float) -> None:
 
 
 def _tell_who_is_new(pool: "PacemakerPool", timeout_secs: float) -> None:
-    """Name the Pacemakers from which not all workers can be expected to be known."""
+    """Name the Pacemakers that have run too briefly to know all workers."""
     from stormkeeper.cli.following import taking_for
     from stormkeeper.heartbeats.coverage import unproven_on
 
@@ -251,7 +251,7 @@ def _tell_who_is_new(pool: "PacemakerPool", timeout_secs: float) -> None:
 
 
 def _nothing(what: str, silent: Collection["Address"], hint: str = "") -> Fault:
-    """Make the end of a command that found nothing at those that answered."""
+    """Return the error of a command that found nothing on the Pacemakers that answered."""
     if not silent:
         return Fault(f"{what}{hint}")
     return UnansweredFault(f"{what} on the Pacemakers that answered{hint}")
@@ -278,7 +278,7 @@ def _asking(conf: "Conf | None" = None, *, is_watched: bool = False) -> Iterator
 
 @contextmanager
 def _asked() -> Iterator[None]:
-    """Have the command end with its own code where no Pacemaker answered, and say what may help."""
+    """End the command with exit code 3 if no Pacemaker answered, and say what may help."""
     try:
         yield
     except ConfigError as error:
@@ -288,7 +288,7 @@ def _asked() -> Iterator[None]:
 
 
 def _remedies(error: StormkeeperError) -> list[str]:
-    """Return what may help; where the error names what to set: how that is done here."""
+    """Return what may help; if the error names a key, how to set it here."""
     if re.search(r"pacemaker\.(auth|tls)\.", str(error)):
         return [_KEYS_GO]
     if not isinstance(error, PacemakerUnavailableError):
@@ -298,7 +298,7 @@ def _remedies(error: StormkeeperError) -> list[str]:
 
 
 def _log_to_stderr(*, is_watched: bool) -> None:
-    """Show what the pool has to say, such as that a server did not answer; once, so no more."""
+    """Show the pool's warnings, such as that a server did not answer; a command shows each once."""
     if not is_watched:  # who watches is told by `following`
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("storm: warning: %(message)s"))

@@ -25,7 +25,7 @@ class Listing:
 
     @property
     def names(self) -> frozenset[str]:
-        """What has been printed, and has not gone."""
+        """The names that were printed and have not gone."""
         return self._names or frozenset()
 
     def show(self, names: Collection[str]) -> None:
@@ -47,11 +47,11 @@ class Listing:
         sys.stdout.flush()
 
     def show_more(self, names: Collection[str]) -> None:
-        """Do as `show` where not all could be asked: nothing is said to have gone."""
+        """Do as `show`, when not all servers answered: no name is reported as gone."""
         self.show(self.names.union(names))
 
 
 def remark(text: str) -> None:
-    """Say something about the looking itself, on stderr, with a time."""
+    """Print a remark with the time on stderr."""
     sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()

@@ -22,7 +22,7 @@ def _py_files(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
 
 
 class _Local(click.Command):
-    """Says of an option that is none of storm's where the script's own stand."""
+    """Says where the script's options belong if one is not storm's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the command line."""

@@ -48,13 +48,13 @@ class ConfigFault(Fault):
 
 
 class UnansweredFault(Fault):
-    """Ends the command with one line on stderr: who was asked did not answer, or refused."""
+    """Ends the command with one line on stderr: a server did not answer, or refused."""
 
     exit_code = 3
 
 
 class MissingExtraFault(Fault):
-    """Ends the command with one line on stderr: what it stands on is not installed."""
+    """Ends the command with one line on stderr: an extra is not installed."""
 
     exit_code = 69
 
@@ -82,12 +82,12 @@ class Settings:
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: what one may type."""
+    """Return the examples at the end of a command's help."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def settings() -> Settings:
-    """Return what the running command's line says about the configuration."""
+    """Return the running command's options for the configuration."""
     found = click.get_current_context().meta.setdefault(_META, Settings())
     assert isinstance(found, Settings)
     return found
@@ -166,7 +166,7 @@ def watch_option(command: F) -> F:
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """Take Ctrl-C for the end that was to be expected."""
+    """End normally on Ctrl-C."""
     with suppress(KeyboardInterrupt):
         yield
 
@@ -178,7 +178,7 @@ def _logs_json() -> bool:
 
 
 def load_conf(unknown: "Unknown" = "warn") -> "Conf":
-    """Read the configuration that the running command's line asks for.
+    """Read the configuration with the options of the running command.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def read_conf(
     warn: Callable[[str], None] | None = None,
     instead_of: "Conf | None" = None,
 ) -> "Conf":
-    """Do what `load_conf` does for a daemon that goes on if the configuration is wrong.
+    """Read what `load_conf` reads, for a daemon that goes on if it is wrong.
 
     Parameters
     ----------

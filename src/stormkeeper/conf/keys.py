@@ -48,7 +48,7 @@ def is_secret(key: str) -> bool:
 
 
 def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, Any] | None:
-    """Return what was meant by a key whose value is a mapping, as if its dots were levels of YAML.
+    """Return the dotted key, and its value, that a key with a mapping as its value stands for.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def flattened(key: str, value: Any, also: Collection[str] = ()) -> tuple[str, An
 
 
 def nearest(key: str, also: Collection[str] = ()) -> str | None:
-    """Return the known key that is written most like `key`, or None where none is alike.
+    """Return the known key that is most similar to `key`, or None if none is similar.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def nearest(key: str, also: Collection[str] = ()) -> str | None:
 
 
 def _own_likeness(key: str, name: str) -> float:
-    """Return how much two keys are alike, from 0 to 1, in what follows the parts they share."""
+    """Return the similarity, 0 to 1, of two keys without the leading parts that they share."""
     parts, others = key.split("."), name.split(".")
     pairs = zip(parts, others, strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -69,11 +69,11 @@ class Key:
     is_class: bool = False
 
     def is_unset(self, value: Any) -> bool:
-        """Return whether `value` is as good as none."""
+        """Return whether `value` counts as not set."""
         return any(type(value) is type(none) and value == none for none in self.unset)
 
     def is_elsewhere(self, value: Any) -> bool:
-        """Return whether `value` names a class that may be there in Storm, if not here."""
+        """Return whether `value` names a Java class, which Storm may have although we do not."""
         return self.is_class and isinstance(value, str) and _CLASS.fullmatch(value) is not None
 
     def convert(self, value: Any) -> Any:
@@ -129,7 +129,7 @@ def seconds_from(name: str, meaning: str, *, least: int) -> Key:
 
 
 def seconds_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a time as of `seconds`, or null."""
+    """Return a key like `seconds` whose value may be null."""
     key = seconds(name, meaning)
     return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
 
@@ -179,13 +179,13 @@ def text_or_null(name: str, meaning: str) -> Key:
 
 
 def storms_text_or_null(name: str, meaning: str) -> Key:
-    """Return a key as of `text_or_null` of Storm's, to which an empty text is none."""
+    """Return a key like `text_or_null`, for which an empty text means null, as in Storm."""
     key = text_or_null(name, meaning)
     return dataclasses.replace(key, unset=("",))
 
 
 def class_of(name: str, kind: Any, meaning: str) -> Key:
-    """Return a key as of `one_of` that names a Java class, of which Storm may have others."""
+    """Return a key like `one_of` for a Java class; Storm may have other classes."""
     return dataclasses.replace(one_of(name, kind, meaning), is_class=True)
 
 

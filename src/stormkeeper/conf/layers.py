@@ -89,7 +89,7 @@ class Conf(Mapping[str, Any]):
         return Conf(merged, self._overrides, self.files)
 
     def without_unknown(self, names: Collection[str]) -> "Conf":
-        """Return a copy without those of the keys `names` that nobody knows."""
+        """Return a copy without the unknown keys among `names`."""
         known = {n for n in names if n in SCHEMA or is_known(n)}
         kept = {k: v for k, v in self.items() if k in known or k not in names}
         return Conf(kept, self._overrides & kept.keys(), self.files)
@@ -115,12 +115,12 @@ class Conf(Mapping[str, Any]):
         return addresses
 
     def changed(self) -> dict[str, Any]:
-        """Return what is not as in the defaults, by key."""
+        """Return the values that differ from the defaults, by key."""
         base = defaults()._values
         return {k: v for k, v in self.items() if k not in base or not _same(v, base[k])}
 
     def to_overrides(self) -> list[str]:
-        """Return what is not as in the defaults as values of ``-c``, one line each.
+        """Return what differs from the defaults as values of ``-c``, one line each.
 
         Read in by `load`, they give the same values. Keys that may hold a password are left out,
         as other users can read a command line: hand these on in a file, by `write`.
@@ -132,11 +132,11 @@ class Conf(Mapping[str, Any]):
         ]
 
     def to_yaml(self) -> str:
-        """Return what is not as in the defaults as a ``storm.yaml``, passwords included."""
+        """Return what differs from the defaults as a ``storm.yaml``, passwords included."""
         return write_yaml(self.changed())
 
     def write(self, path: Path | str) -> None:
-        """Write `to_yaml` to `path`, readable for this user alone, all of it or nothing.
+        """Write `to_yaml` to `path`, as a whole or not at all, readable for this user alone.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Conf(Mapping[str, Any]):
 
 @functools.cache
 def defaults() -> Conf:
-    """Return the configuration that holds where nothing is said."""
+    """Return the configuration of the defaults alone."""
     path = Path(__file__).with_name("defaults.yaml")
     return Conf(_checked(_read_file(path)[0], path.name))
 
@@ -234,7 +234,7 @@ class Finding(NamedTuple):
 
 
 def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Finding]]:
-    """Look for all that `load` would find in a file, of which it tells the first.
+    """Return all that is wrong with a file; `load` stops at the first error.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], bool]:
-    """Return what a file says, and whether there is anything in it, be it only a remark."""
+    """Return a file's values, and whether it has any content, even a comment."""
     try:
         content = path.read_bytes()
         document = read_yaml(content)

@@ -1,4 +1,4 @@
-"""What each configuration key may be that this project reads, or will: its type, range, meaning.
+"""Every configuration key that this project reads, or will: its type, range and meaning.
 
 Every key here has a default in ``defaults.yaml``. Storm's other keys have no schema: they are
 accepted by name (`stormkeeper.conf.keys`) and kept as they were written. Names, units and ranges

@@ -29,12 +29,12 @@ _SIZE: Final = re.compile(r"\d+(?:b|[kmgtp]b?)?", re.IGNORECASE)
 
 
 def check(key: str, value: Any) -> None:
-    """Look whether `value` may be that of `key`; any may that is no size of memory, and null.
+    """Check a value. Null is allowed, and so is any value of a key that is no size of memory.
 
     Raises
     ------
     ConfigError
-        It may not. Without the key and the value, which the caller adds.
+        It is not allowed. The message lacks the key and the value, which the caller adds.
     """
     if value is None:
         return

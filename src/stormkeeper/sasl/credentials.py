@@ -1,4 +1,4 @@
-"""Who logs in with what: out of a JAAS section, and what Storm makes of it for DIGEST-MD5."""
+"""User names and passwords out of a JAAS section, and Storm's form of them for DIGEST-MD5."""
 
 import base64
 import binascii
@@ -83,7 +83,7 @@ def storm_username(client_name: str) -> str:
 
 
 def client_name(storm_username: str) -> str:
-    """Return the name that is in a user name of Storm's, or that user name where none is in it."""
+    """Return the name that a user name of Storm's encodes, or the user name itself."""
     try:
         return base64.b64decode(storm_username, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -91,13 +91,13 @@ def client_name(storm_username: str) -> str:
 
 
 def printable(text: str, limit: int = _SHOWN) -> str:
-    """Return what a peer or a library said so that it can stand in a log line: short, printable."""
+    """Return a text of a peer or a library for a log line: short and printable."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:limit])
     return shown if len(text) <= limit else f"{shown}…"
 
 
 def shown(mechanism: Mechanism) -> str:
-    """Return what a log line may say of whom a server's half has authenticated.
+    """Return the name of an authenticated client for a log line.
 
     The name that is in a user name of Storm's, the principal, or the user; printable.
     """

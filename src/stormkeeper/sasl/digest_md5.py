@@ -155,7 +155,7 @@ class DigestServer:
         return b"rspauth=" + _digest(key, self._nonce, response["cnonce"], b":" + uri)
 
     def _check_terms(self, response: Mapping[str, bytes]) -> None:
-        """Check all that is not secret."""
+        """Check everything in a response that is not secret."""
         assert self._nonce is not None
         if not hmac.compare_digest(response["nonce"], self._nonce):
             raise AuthenticationError(
@@ -293,7 +293,7 @@ class DigestClient:
 def _checked(
     parsed: list[tuple[str, bytes]], once: tuple[str, ...], at_most_once: tuple[str, ...]
 ) -> dict[str, bytes]:
-    """Return the directives that have a meaning by name; others are let pass (RFC 2831 §2.1.1)."""
+    """Return the known directives by name; others are ignored (RFC 2831 §2.1.1)."""
     counts = Counter(name for name, _ in parsed)
     for name in once:
         if not counts[name]:

@@ -308,7 +308,7 @@ def _keytab(login: Login, key: str) -> dict[str, str]:
 
 
 def _keys(login: Login) -> Any:
-    """Return credentials of the keytab's keys for a section's principal, if that has any."""
+    """Return credentials for a section's principal, out of the keytab, if it has its keys."""
     principal = login.options.get("principal", "*")
     try:
         return gssapi.Credentials(
@@ -345,7 +345,7 @@ def _client_store(login: Login) -> dict[str, str]:
 
 
 def _remedy(error: Any) -> str:
-    """Return what is to be done about an error at a server, if that is known."""
+    """Return what to do about a server's error, if that is known."""
     if error.min_code != _BAD_KEY_VERSION:
         return ""
     return (
@@ -355,7 +355,7 @@ def _remedy(error: Any) -> str:
 
 
 def _reason(error: Any) -> str:
-    """Return what the mechanism says, or the GSSAPI itself where that is silent."""
+    """Return the mechanism's message, or GSSAPI's own if it has none."""
     texts = error.get_all_statuses(error.min_code, False) if error.min_code else []
     # A token that is none, or was changed on its way, has no code of the mechanism's own.
     texts = [text for text in texts if text != "Success"]

@@ -207,7 +207,7 @@ def _unescape(quoted: str) -> str:
 
 
 class _Reader:
-    """Takes token after token, and says where it is when one is not as it must be."""
+    """Takes token after token; its errors say where in the file they are."""
 
     def __init__(self, source: str, tokens: list[_Token]) -> None:
         self.source = source

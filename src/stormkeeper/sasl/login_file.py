@@ -71,7 +71,7 @@ def in_one_layer(conf: Conf) -> Conf:
 
 
 def ignored_childopts(conf: Conf) -> list[str]:
-    """Return the JVM options that are configured, beyond the default ones, and without effect.
+    """Return the configured JVM options that have no effect, without the default ones.
 
     Without their values, any of which may be a password.
 

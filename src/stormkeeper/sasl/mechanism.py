@@ -19,18 +19,18 @@ class Mechanism(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether all of it went well; nothing else tells that the other side is who it should."""
+        """Whether the authentication succeeded; only this proves who the other side is."""
 
     @property
     def authorization_id(self) -> str | None:
-        """Who the client is, at a server that is complete: None until then, and at a client.
+        """The client's name, in a server's half that is complete; else None.
 
         With GSSAPI the principal, with SCRAM the user. With DIGEST-MD5 as Storm uses it a name
         that the client chose: what it proved is that it knows the password.
         """
 
     def start(self) -> bytes | None:
-        """Return the first token if it is this half that speaks first, else None.
+        """Return the first token if this half speaks first, else None.
 
         Raises
         ------

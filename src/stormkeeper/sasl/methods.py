@@ -1,4 +1,4 @@
-"""From ``pacemaker.auth.method`` to the mechanism: which one, with whose secrets, and for whom."""
+"""From ``pacemaker.auth.method`` to a mechanism with its secrets, and who may read."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ _OF_SERVERS = {
 
 
 def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
-    """Return what makes the server's half for one connection; None with the method NONE.
+    """Return a function that makes a connection's server half; None with the method NONE.
 
     Reads the JAAS file, and the keytab that it names, once; call it again to read them anew.
 
@@ -60,7 +60,7 @@ def server_mechanism(conf: Conf) -> Callable[[], Mechanism] | None:
 
 
 def unused_login(conf: Conf) -> str | None:
-    """Return what is to be said of a JAAS file that is named while nobody has to authenticate.
+    """Return a warning about a JAAS file that is named while the method is NONE.
 
     None where no file is named, where there is a method, and where the file has no section of a
     Pacemaker's: Storm's daemons may need it for ZooKeeper alone.
@@ -87,7 +87,7 @@ def unused_login(conf: Conf) -> str | None:
 
 
 def client_mechanism(conf: Conf, host: str) -> Callable[[], Mechanism] | None:
-    """Return what makes the client's half for one connection; None with the method NONE.
+    """Return a function that makes a connection's client half; None with the method NONE.
 
     Reads the JAAS file once.
 
@@ -160,7 +160,7 @@ def _gssapi_client(login: Login, host: str) -> Callable[[], Mechanism]:
 
 
 def authorised(conf: Conf, authorization_id: str) -> bool:
-    """Return whether who has authenticated, as `authorization_id`, may read.
+    """Return whether the client that authenticated as `authorization_id` may read.
 
     With DIGEST and SCRAM everybody may who has a password; with KERBEROS ``nimbus.daemon.user``
     and ``pacemaker.kerberos.users``, each a full principal or a short name.

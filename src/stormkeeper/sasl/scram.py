@@ -72,7 +72,7 @@ class ScramUsers:
                 ) from error
 
     def verifier(self, name: str) -> _Verifier:
-        """Return salt, stored key, server key and rounds of a user, there or not."""
+        """Return salt, stored key, server key and rounds; invented ones for an unknown user."""
         invented = (
             self._derived("salt", name),
             self._derived("stored key", name, 32),

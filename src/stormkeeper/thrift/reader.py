@@ -204,7 +204,7 @@ def _list_reader(element: Type, collect: Callable[[Iterable[Any]], Any]) -> Read
 
 @cache
 def _map_reader(of: tuple[Type, Type]) -> Reader:
-    """Return the reader of a map: the place where the time goes when heartbeats are read.
+    """Return the reader of a map, which takes most of the time when heartbeats are read.
 
     The keys of a record's statistics are few, and the same again in every window and in the same
     order. A struct's encoding is never the beginning of another one's, so where the bytes of a
@@ -353,7 +353,7 @@ def _accepted(of: Type) -> Iterable[tuple[int, Reader]]:
 
 
 def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
-    """Return the position after a value of a type that nobody asked for."""
+    """Return the position after a value of an unknown type."""
     if kind in FIXED:
         return pos + FIXED[kind]
     if kind == STRING:

@@ -72,7 +72,7 @@ def serialize(
 
 
 def release_for(compression: Compression) -> Release:
-    """Return which Storm reads records that are so compressed, as far as that tells.
+    """Return the release of Storm that usually writes records with this compression.
 
     Only Storm 3 reads zstd. Gzip and plain records it reads as well, but they are what Storm 2
     writes: a cluster of Storm 3 that is set to them must say so.
@@ -81,7 +81,7 @@ def release_for(compression: Compression) -> Release:
 
 
 def heartbeat_release(data: bytes) -> Release:
-    """Return which Storm a heartbeat was written for.
+    """Return the release of Storm that a heartbeat was written for.
 
     Parameters
     ----------

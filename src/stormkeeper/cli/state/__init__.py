@@ -297,7 +297,7 @@ def check(as_json: bool) -> None:
 
 @contextmanager
 def _what_was_not_seen() -> Iterator[None]:
-    """Have `check` end with its own code where nothing at all could be looked at."""
+    """End `check` with exit code 3 if nothing could be read."""
     try:
         yield
     except ConfigFault:
@@ -308,7 +308,7 @@ def _what_was_not_seen() -> Iterator[None]:
 
 @contextmanager
 def _pacemakers(conf: "Conf", store: "ClusterState") -> Iterator[Mapping[str, "Pacemaker"]]:
-    """Give a client of each Pacemaker by its address; none where heartbeats are nodes."""
+    """Yield a client of each Pacemaker by its address; none if heartbeats are in ZooKeeper."""
     if store.heartbeats_are_nodes:
         yield {}
         return
@@ -319,7 +319,7 @@ def _pacemakers(conf: "Conf", store: "ClusterState") -> Iterator[Mapping[str, "P
 
 
 def _wait_for_root(error: "NoNodeError", waited: list[str]) -> None:
-    """Wait a moment for a root that is not there; tell it the first time."""
+    """Wait a moment for a missing root; say so the first time."""
     if not waited:
         _tell_notes([f"{error}; waiting for it"])
     waited.append(str(error))
@@ -340,7 +340,7 @@ def _warnings_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _asked() -> Iterator[None]:
-    """Have the command end with its own code where ZooKeeper did not answer, or refused."""
+    """End the command with exit code 3 if ZooKeeper did not answer, or refused."""
     from stormkeeper.errors import (
         AccessDeniedError,
         StateAuthenticationError,
@@ -358,7 +358,7 @@ def _asked() -> Iterator[None]:
 def _looking(
     conf: "Conf | None" = None, wait: "Callable[[NoNodeError], None] | None" = None
 ) -> Iterator["ClusterState"]:
-    """Give the store; where it has no root, `wait` is called, and then it is tried again."""
+    """Yield the store. While it has no root, call `wait` and try again."""
     conf = conf or load_conf()
     from stormkeeper.errors import NoNodeError
     from stormkeeper.state import factory
@@ -384,7 +384,7 @@ def _looking(
 
 
 def _meant(store: "ClusterState", path: str) -> str:
-    """Return the path that is meant: where nothing is at it, it may be one as we print it."""
+    """Return the path that is meant. If nothing is there, it may be a path as we printed it."""
     from stormkeeper import paths
     from stormkeeper.errors import InvalidPathError
 

@@ -31,7 +31,7 @@ _CONNECTIONS: Final = {
 
 
 class Change(NamedTuple):
-    """What became of a node since it was last looked at."""
+    """What happened to a node since it was last read."""
 
     #: ``created``, ``deleted``, ``changed`` (its value) or ``children``.
     event: str
@@ -51,7 +51,7 @@ class Started(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """A node below the one that is followed may not be looked at."""
+    """A node below the followed one may not be read."""
 
     path: str
     message: str
@@ -117,7 +117,7 @@ def run_list(state: ClusterState, top: str, *, as_json: bool) -> None:
 def follow(
     state: ClusterState, top: str, *, recursive: bool = False, was_absent: bool = False
 ) -> Iterator[Told]:
-    """Yield `Started`, what may not be looked at, then for ever what happens, in order.
+    """Yield `Started`, then the nodes that may not be read, then for ever each change in order.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def follow(
 
 
 class _Following:
-    """What is known of the nodes, and which of them are to be looked at."""
+    """What is known of the nodes, and which of them to read next."""
 
     def __init__(self, state: ClusterState, top: str, *, recursive: bool) -> None:
         self._state = state
@@ -179,7 +179,7 @@ class _Following:
         self.pending: dict[str, None] = {top: None}
 
     def look_at_all(self) -> None:
-        """Have every node looked at."""
+        """Read every node again."""
         self.pending |= dict.fromkeys((self._top, *self.known))
 
     def look(self) -> Iterator[Change | Denied]:

@@ -1,4 +1,4 @@
-"""The loop: look, show, wait, until somebody has seen enough."""
+"""The loop: look, show, wait; until Ctrl-C, or once."""
 
 import dataclasses
 import json
@@ -84,7 +84,7 @@ def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
 
 
 def _check(looks: Sequence[Look]) -> None:
-    """Raise unless something could be read, as nothing that was mistyped becomes right later."""
+    """Raise unless a server could be read: a mistyped name does not become right later."""
     if any(look.told is not None for look in looks):
         return
     problems = "; ".join(
@@ -145,7 +145,7 @@ class _Screen(ExitStack):
 
 
 def _rounded(value: Any) -> Any:
-    """Leave out the digits that mean nothing."""
+    """Round to the digits that mean something."""
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, dict):

@@ -26,7 +26,7 @@ OTHER: Final = "(other paths)"
 
 
 class State(StrEnum):
-    """What a server is to who reads it."""
+    """A server's state, as a reader sees it."""
 
     SERVING = "serving"
     #: It has not yet been there for a heartbeat period: who is missing may still report.
@@ -86,7 +86,7 @@ class Look:
 
 @dataclass(frozen=True)
 class ServerRow:
-    """A server; what is only known of one that could be read is None for the others."""
+    """A server; fields that only a read server tells are None for the others."""
 
     address: str
     state: State
@@ -140,7 +140,7 @@ class Picture:
 
 
 class _Sample(NamedTuple):
-    """What the looks at one time brought, by topology."""
+    """What one round of looks brought, by topology."""
 
     at: float
     pulses: Counter[str]
@@ -193,7 +193,7 @@ class Ledger:
             self._samples.popleft()
 
     def picture(self, now: float, oldest: int) -> Picture:
-        """Return how everything is at `now`, with so many of the oldest workers."""
+        """Return the picture at `now`, with that many of the oldest workers."""
         newest = self._newest()
         by_topology: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
         for path, (held, _) in newest.items():
