@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
 def announce(line: str) -> None:
     """Say at once that a daemon is ready: on stdout, or, where the log is JSON, as a record of it.
 
-    Both may go to one place, where a line that is no JSON would be one too many.
+    If stdout and stderr go to the same place, every line there is JSON then.
     """
     if is_json():
         _log.info("%s", line)

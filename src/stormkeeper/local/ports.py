@@ -1,8 +1,8 @@
 """TCP ports for servers that are to come back on the same one.
 
-A port that the system chooses (port 0) comes from the range that it gives to outgoing connections
-too, so while a server is down, any connection of anybody may take its port. Ports from here are
-below that range, and no other process of the same user gets one from here meanwhile.
+A port that the system chooses (port 0) comes from the range of the outgoing connections. So while a
+server is down, any connection of anybody may take its port. The ports from here are below that
+range, and no other process of the same user gets the same one from here.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """The processes of a local cluster, described before any of them is started; pure.
 
-`cluster` follows this description and knows no process by itself, but for the worker, whose output
-it shows. What a cluster gets besides is a further row here.
+`cluster` follows this description. It knows no process by name, except the worker and the pipeline,
+of which it shows more than the others. A further process is a further row here.
 """
 
 import re
@@ -37,8 +37,8 @@ class Stage(IntEnum):
     SERVERS = 1
     #: What runs the topology. All of them are ready before the run counts as started.
     WORKERS = 2
-    #: What has a Spark of its own, and would keep the worker's from the cores: it is started once
-    #: the worker has counted its first rows, and nobody waits for it.
+    #: What has a Spark of its own, which would slow the worker's start down. It is started once the
+    #: worker has counted its first rows, and the run does not wait for it.
     ANALYSES = 3
 
 
@@ -47,7 +47,7 @@ class WhenEnded(Enum):
 
     #: The others go on without it.
     GO_ON = "go on"
-    #: An exit code other than 0 ends the run. One that a signal has ended is left to be seen.
+    #: If it fails, the run ends. If somebody has killed it, the run goes on and shows that.
     END_RUN = "end the run"
 
 

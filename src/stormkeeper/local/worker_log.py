@@ -1,7 +1,7 @@
-"""What of a worker's log its user should read at once: warnings and errors, whole.
+"""What a user should read at once of a worker's log: warnings and errors, each as a whole.
 
-They are the worker's own and those of the user's loggers. What PySpark and Spark say besides is
-left out: what matters of it, the worker says in a sentence.
+These are records of the worker itself and of the user's own loggers. Those of PySpark and Spark are
+left out: what matters of them, the worker says in a sentence.
 """
 
 import re
@@ -31,8 +31,8 @@ class WorkerLog:
     def said(self, lines: Iterable[str]) -> list[str]:
         """Return what there is to read in the next `lines`, which are of standard error alone.
 
-        Of a record it is the message, behind the logger's name where that is the user's; the lines
-        that belong to it, such as a traceback, follow it as they are.
+        Of a record that is the message, after the logger's name if the logger is the user's. The
+        further lines of the record, such as a traceback, follow as they are.
         """
         shown = []
         for line in lines:

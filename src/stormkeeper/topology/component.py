@@ -1,6 +1,6 @@
 """A component: a spout or a bolt, with its user's function and what the function is called with.
 
-What of it can be said without the function is a `ComponentDescription`.
+Without the function it is a `ComponentDescription`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ComponentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 class Component:
     """A spout or bolt of a topology, as its decorator returns it.
 
-    A bolt names it as an input. Calling it calls the user's function, as if it had never been
-    decorated, so that a test of one's own can.
+    A bolt names it as an input. Calling it calls the user's function, so that users can test it as
+    if it were not decorated.
 
     Parameters
     ----------

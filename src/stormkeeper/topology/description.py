@@ -1,9 +1,8 @@
 """A topology as it is submitted: a description that is read without running its user's code.
 
-It is made on the submitter's machine, where the script is run once to the end, without a function
-of a component being called. It is sent and kept as JSON. Whoever has it can plan: which queries
-there are to be placed, which executors and tasks they have. The worker that runs the script counts
-the same ones.
+It is made on the submitter's machine: the script is run there once, to its end, and no function of
+a component is called. The description is sent and kept as JSON. It says which queries there are to
+be placed, and which executors and tasks they have. The worker that runs the script counts the same.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from stormkeeper.topology.topology import Topology, unheard
 VERSION: Final = 1
 
 #: Longest description in bytes: what Storm's Nimbus takes in one call by default
-#: (``nimbus.thrift.max_buffer_size``). It is room for some eight thousand components.
+#: (``nimbus.thrift.max_buffer_size``). Five thousand components fit in.
 MAX_BYTES: Final = 1024 * 1024
 
 #: Deepest nesting of lists and mappings in a conf.
@@ -206,7 +205,7 @@ def _check(description: Description) -> None:
 
 
 def _rebuilt(description: Description) -> Topology:
-    """Return the topology, with functions that nobody can call for what they are."""
+    """Return the topology, with a function for each component that only raises."""
     topology = unheard(description.name, description.conf)
     for component in description.components:
         settings: Any = {"parallelism": component.parallelism, "name": component.id}

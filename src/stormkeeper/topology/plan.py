@@ -1,9 +1,9 @@
 """What runs when a topology runs: its queries, their executors, and the numbers of the tasks.
 
-A query is a sink and everything that feeds it; an executor is a component in a query, with as
-many tasks as the component's parallelism; tasks are numbered from 1 over the components sorted by
-id, and for each over its queries sorted by id. Nothing of this needs Spark or a function, so anyone
-who has the topology, or its description, counts the same tasks. Plans are equal by value.
+A query is a sink and everything that feeds it. An executor is a component in a query, with as many
+tasks as the component's parallelism. Tasks are numbered from 1, over the components sorted by id,
+and for each over its queries sorted by id. None of this needs Spark or a function. So everyone who
+has the topology, or its description, counts the same tasks. Plans are equal by value.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Plan:
 def plan(topology: Topology) -> Plan:
     """Return what runs when `topology` runs.
 
-    A bolt that no other component reads from is taken for a sink; that it is one shows only when
-    its function is called.
+    A bolt that no other component reads from is taken for a sink. Whether it is one shows when its
+    function is called.
 
     Raises
     ------

@@ -1,13 +1,13 @@
 """What the source of a script says of its topology, without running it.
 
-A script may do anything while it runs, so it is run once, by its worker, which takes Spark to
-start. But most faults stand in the source: a module that is not there, an input that nobody
-defined, a query that its bolt starts. These are found here within a tenth of a second.
+A worker takes seconds to start Spark before it runs a script. But most faults can be seen in the
+source: a module that is not there, an input that nobody defined, a query that its bolt starts. They
+are found here within a tenth of a second.
 
-Nobody can get round what is refused here. So only that is refused of which it is certain that the
-worker would refuse it: where the source leaves anything open, nothing is said. The source is read,
-never executed: of a decorated function a copy with the same parameters and no body is given to a
-real `Topology`, which says what it has always said.
+A user cannot override what is refused here. So a script is refused only if the worker would
+certainly refuse it, too. Where the source leaves anything open, nothing is said. The source is
+read, never executed: a real `Topology` gets copies of the decorated functions, with the same
+parameters and without their bodies, and its own checks find the faults.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check(script: Path, py_files: Sequence[Path] = ()) -> None:
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree; what there is to warn of, running it will say."""
+    """Return the syntax tree, without Python's warnings: these come when the script is run."""
     with warnings.catch_warnings(action="ignore"):
         return ast.parse(source)
 
@@ -111,7 +111,7 @@ def script_name(script: Path) -> str:
 def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
     """Return whether a script, or a module that comes with it, imports `stormkeeper.topology`.
 
-    A script that does not defines no topology, unless an installed package does it for the script.
+    If none does, the script defines no topology, unless an installed package makes one for it.
 
     Parameters
     ----------

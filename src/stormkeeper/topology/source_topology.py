@@ -1,8 +1,8 @@
 """The topology that the source of a script describes, made without running the script.
 
-Of each decorated function a copy with the same parameters and no body is given to a real
-`Topology`. That is done only where nothing else has a say in what the topology becomes: each use of
-its name is known, and so is what runs between them.
+A real `Topology` gets a copy of each decorated function, with the same parameters and no body. This
+is done only if nothing else can change the topology: every use of its name is known, and so is
+everything that runs in between.
 """
 
 from __future__ import annotations

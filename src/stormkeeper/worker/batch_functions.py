@@ -1,4 +1,4 @@
-"""Stands around the ``foreachBatch`` functions of this process, whoever sets them."""
+"""Wraps every function that any code of this process gives to ``foreachBatch``."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """What a ``foreachBatch`` function has read of its batch: the fullest reading counts.
 
-Each action of such a function computes the batch again, and counts it again. Spark's progress
-tells what the action saw that began last: after a write and a ``show(1)`` that is two rows. So
-what each of them saw is taken from Spark's accumulators when the function returns.
+Each action of such a function computes the batch again, and so counts its rows again. Spark's
+progress reports only the last action: after a write and a ``show(1)`` that is two rows. So the
+counts of all actions are taken from Spark's accumulators when the function returns.
 
-An action may stop early, as ``show(1)`` does. Where no other one has read the batch to its end,
-what was counted is a part of it, and that is said. Whether an action stops early is seen in its
-plan, which Spark files away by the action's number; it is looked up once the batch is committed,
-where that delays no batch.
+An action may stop early, as ``show(1)`` does. If no other action has read the batch to its end, the
+count is that of a part, and is marked as one. The plan of an action tells whether it stops early.
+Spark keeps plans by the action's number. They are looked up after the commit, so that no batch has
+to wait.
 
-Spark has no public way to this. The names are those of Spark 4.3; where they are others one day,
-`BatchReadings` finds nothing and the progress counts, as it does for every other sink.
+Spark has no public interface for this. The names are those of Spark 4.3. If they change,
+`BatchReadings` finds nothing, and the progress counts, as it does for every other sink.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class Seen:
 def fullest(readings: Iterable[BatchReading]) -> int:
     """Return the rows of the fullest reading.
 
-    Of a batch that is kept (``persist``) each partition is computed once, by whichever action
-    comes first. So readings of the same partitions are put together, partition by partition.
+    If a batch is kept (``persist``), each partition is computed once, by the action that comes to
+    it first. So readings of the same partitions are put together, partition by partition.
     """
     by_size: dict[int, list[BatchReading]] = {}
     for reading in readings:
@@ -125,8 +125,8 @@ def fullest(readings: Iterable[BatchReading]) -> int:
 def stops_early(plan: str) -> bool:
     """Return whether an action with this plan, in Spark's formatted text, may leave rows unread.
 
-    So it does where between the batch and a limit there is no operator that reads everything
-    first.
+    It may if there is a limit above the batch, and no operator between the two that reads all of
+    its input first.
     """
     above: list[tuple[int, str]] = []
     for line in plan.split("\n\n", 1)[0].splitlines():
@@ -273,8 +273,8 @@ class BatchReadings:
     def _observations(self, query_id: str, plan: Any) -> dict[str, Any]:
         """Return the observations' operators by name.
 
-        The batches of a query have them in the same places, nearly always: to look at all of a
-        large plan takes long.
+        The batches of a query nearly always have them in the same places. These are remembered, as
+        it takes long to go through a large plan.
         """
         known = self._places.get(query_id, {})
         found = {name: plan.apply(place) for name, place in known.items()}

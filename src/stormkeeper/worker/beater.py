@@ -1,7 +1,7 @@
 """Sends a worker's heartbeats on a fixed schedule, whatever the Pacemakers do.
 
-A heartbeat that cannot be sent is dropped, never kept: the next one says more. A run of failures
-is logged when it begins and when it ends, and never ends the worker.
+A heartbeat that cannot be sent is dropped: the next one says more. A series of failures is logged
+when it begins and when it ends. It never ends the worker.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 def next_due(due: float, period: float, now: float) -> float:
     """Return when the beat after the one of `due` is due: always later than `now`.
 
-    The schedule is `due` plus whole periods. Beats whose time has passed, because a call took
-    long or the machine slept, are left out instead of being made up for in a burst.
+    The schedule is `due` plus whole periods. A beat whose time has passed, because a call took long
+    or the machine slept, is left out. So there is no burst afterwards.
     """
     return due + period * max(1, math.floor((now - due) / period) + 1)
 

@@ -1,4 +1,4 @@
-"""What every command says that runs a script: the script, its arguments, the configuration."""
+"""The options that all commands have which run a script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CommandLine(argparse.ArgumentParser):
-    """Reads ``SCRIPT [OPTIONS] [-- ARGUMENTS]``; the script's own stand in `arguments`.
+    """Reads ``SCRIPT [OPTIONS] [-- ARGUMENTS]``; the script finds ARGUMENTS in ``sys.argv``.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Runs a script to its end and writes the description of its topology; starts no query.
+"""Runs a script to its end and writes the description of its topology.
 
 ``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session]`` is the process that
-`stormkeeper.worker.describing` starts. No function of a component is called. Without ``--session``
-nobody gets a Spark session: Spark takes seconds to start, and most scripts of topologies ask
-nothing of it. Its exit code says what FILE holds: see `Outcome`.
+`stormkeeper.worker.describing` starts. It starts no query and calls no function of a component.
+Without ``--session`` the script gets no Spark session: Spark takes seconds to start, and most
+scripts of topologies do not need it. The exit code says what FILE holds: see `Outcome`.
 """
 
 from __future__ import annotations

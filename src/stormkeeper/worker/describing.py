@@ -1,7 +1,7 @@
-"""Has a process of its own describe a script, within limits of time and size.
+"""Describes a script by running it in a process of its own, within limits of time and size.
 
-A script may do anything while it runs: print, hang, end the process, start threads. Whoever submits
-it goes on all the same, with a description or with a sentence that says what is wrong.
+A script may do anything while it runs: print, hang, end the process, start threads. The submitter
+gets a description all the same, or a sentence that says what is wrong.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def describe(
 ) -> Description:
     """Return the description of what a script defines.
 
-    A script that defines no topology, by its imports, is not run. Another one is run to its end,
-    first without a Spark session. Where it needs one, it is run again with one, in a new process.
+    A script that does not import `Topology` defines none, and is not run. Any other script is run
+    to its end without a Spark session. If it needs one, it is run again with one, in a new process.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """Says what went wrong in a user's code, without the machinery around it.
 
-An exception from a query carries pages: the JVM's stack, the plan, the Python traceback within.
-What a user needs is that traceback, down to their own lines, or the one sentence of Spark's.
+The text of a query's exception has pages: the JVM's stack, the plan, and somewhere in it a Python
+traceback. A user needs only that traceback, with the frames of their own code, or else Spark's own
+sentence.
 """
 
 from __future__ import annotations

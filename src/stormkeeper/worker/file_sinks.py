@@ -1,13 +1,13 @@
-"""Refuses a file sink whose folder belongs to another run: Spark would write nothing, unsaid.
+"""Refuses a file sink whose folder belongs to another run: Spark would drop its rows silently.
 
 A file sink (``format("parquet")`` and the like) keeps a log of its batches in ``_spark_metadata``,
-beside its files, and passes over a batch whose number is in it: it takes that for a batch of its
-own, written before a crash. A query with a new checkpoint counts from 0 again. In the folder of an
-earlier run all of its batches seem written, up to the last number of that run, and their rows are
-dropped without a word.
+beside its files. It passes over a batch whose number is in the log, as one that it wrote before a
+crash. But a query with a new checkpoint counts from 0 again. In the folder of an earlier run, its
+batches seem to be written already, up to the last number of that run. Spark drops their rows and
+says nothing.
 
-A query's checkpoint notes each batch before the sink sees it. So a log that goes beyond its query's
-checkpoint is another query's, and the batches up to its end are what would be lost.
+A query's checkpoint has each batch before the sink sees it. So a log that goes beyond its query's
+checkpoint belongs to another query. The batches up to its end would be lost.
 """
 
 from __future__ import annotations

@@ -64,9 +64,8 @@ def heartbeat(
 def stats(executor: Executor, figures: Figures) -> ExecutorStats:
     """Return the record of one executor's statistics.
 
-    Rows count as acked once their micro-batch is committed, and only then are they counted at
-    all; so none ever fails. Spark measures no component's own time, so a bolt's latencies are
-    left out rather than made up.
+    Rows are counted when their micro-batch is committed, and count as acked then. So none ever
+    fails. Spark does not measure the time of a single component, so a bolt has no latencies.
     """
     nothing: dict[str, dict[Any, Any]] = {window: {} for window in figures.emitted}
     if executor.component.kind == "spout":

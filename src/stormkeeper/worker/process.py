@@ -1,8 +1,8 @@
 """The worker's process: runs a script's streaming queries, counts them, and beats.
 
-The script runs in the main thread, as it may set signal handlers and may block. What a signal
-starts runs in a thread of its own: it stops the queries, so that a script which waits for them
-goes on to its end; a script that goes on all the same is left behind.
+The script runs in the main thread, as it may set signal handlers and may block. After a signal,
+another thread stops the queries. A script that waits for them then comes to its end. One that does
+not is left behind.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from stormkeeper.worker.stopping import BatchGate, Countdown, stop_queries
 
 log = logging.getLogger(__name__)
 
-# The steps of a stop have until it is so many seconds old; whoever started the worker gives it
-# little more. What a step does not need, the following ones have.
+# The deadline of each step of a stop, in seconds since its beginning. Time that a step does not
+# need goes to those after it. Whoever started the worker waits little longer than the last one.
 
 #: The batches that run when the worker is asked to stop.
 STOP_SECS = 15.0

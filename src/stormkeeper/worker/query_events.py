@@ -1,7 +1,7 @@
-"""What Spark tells of the running queries: that they start, that a micro-batch is done, the end.
+"""What Spark reports of the running queries: starts, micro-batches that are done, ends.
 
-Spark calls in from a thread of its own, one event after the other, in the order in which things
-happened in each query. So once a query's end was told, all its micro-batches have been.
+Spark calls from a thread of its own, one event after the other, and keeps each query's order. So
+the end of a query is reported after all of its micro-batches.
 """
 
 from __future__ import annotations

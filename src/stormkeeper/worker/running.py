@@ -19,8 +19,8 @@ from stormkeeper.worker.session import check_jvm
 
 log = logging.getLogger(__name__)
 
-#: Spark gives a new Python worker a short time to call back, which a busy machine may not keep;
-#: nothing is wrong with the query then.
+#: A new Python worker has a short time to call Spark back. On a busy machine that may not be
+#: enough, though nothing is wrong with the query.
 _TRANSIENT = ("Python worker failed to connect back", "Python worker did not connect back in time")
 
 #: Starts of a query without a single batch between them.
@@ -29,8 +29,8 @@ _STARTS = 4
 #: Wait before the second start; twice as long before each further one.
 _RETRY_SECS = 1.0
 
-#: How long the next query waits for this one's first batch: starting several queries with Python
-#: workers at once is what brings about the transient failure.
+#: How long the next query waits for this one's first batch. Several queries with Python workers
+#: that start at once bring about the transient failure.
 _SETTLE_SECS = 60.0
 
 _LOOK_SECS = 0.1

@@ -22,8 +22,8 @@ from stormkeeper.worker.failure import readable
 def prepare(script: Path, arguments: Sequence[str] = (), py_files: Sequence[Path] = ()) -> None:
     """Make this process look like ``python SCRIPT ARGUMENTS`` to the script.
 
-    Modules beside the script are found by Spark's Python workers too. Those of `py_files` are found
-    here; to Spark they are given with the session (`SparkContext.addPyFile`).
+    Spark's Python workers find modules beside the script, too. The modules of `py_files` are found
+    in this process only; Spark gets them with the session (`SparkContext.addPyFile`).
 
     Raises
     ------
@@ -67,8 +67,8 @@ class SingleModules:
 def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
     """Run the script to its end and return its global names.
 
-    The script is the module ``__main__`` from then on, not only while it runs: so PySpark sends
-    its functions to Python workers by value, as nobody there could import them.
+    The script stays the module ``__main__`` afterwards. So PySpark sends its functions to Python
+    workers by value. The workers could not import them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def explained(script: Path) -> Iterator[None]:
-    """Have what a script raises say where, in the words for its author.
+    """Turn what a script raises into errors that its author understands, with the line.
 
     Raises
     ------

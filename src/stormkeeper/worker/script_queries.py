@@ -1,8 +1,8 @@
 """The queries of a PySpark script that has no topology: each is counted as a component.
 
-The component is named after the query, or ``query-N`` after the order of starts where it has no
-name. It is a spout that emits the rows which the query gives to its sink; what happens before
-them inside the query is Spark's alone to know.
+The component has the name of the query, or else is ``query-N``, in the order of starts. It is a
+spout that emits the rows which the query gives to its sink. What happens within the query is not
+counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OBSERVATION = "stormkeeper:sink"
 class ScriptQueries:
     """The queries of a plain script, as components with statistics.
 
-    Tasks are numbered as the queries first start: which ones there will be is not known before.
+    Tasks are numbered in the order in which the queries first start, as they are not known before.
 
     Parameters
     ----------

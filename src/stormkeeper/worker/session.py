@@ -1,9 +1,9 @@
 """The worker's Spark session: started when first needed, and handed to a script that asks for one.
 
-A setting such as ``spark.driver.memory`` or ``spark.jars.packages`` counts only while the JVM
-starts, and a user may give it in the topology's conf or in a script's ``SparkSession.builder``.
-So nothing is started before one of them has spoken: the topology by being made, a plain script by
-asking for a session, whichever comes first.
+A setting such as ``spark.driver.memory`` or ``spark.jars.packages`` has an effect only when the JVM
+starts. A user may give it in the topology's conf or in a script's ``SparkSession.builder``. So
+Spark is started when the topology is made or when the script asks for a session, whichever comes
+first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stormkeeper.worker.settings import spark_values
 
 log = logging.getLogger(__name__)
 
-#: Loggers of Spark that fill pages about what a user's own code raised, which the worker says once
-#: and readably. On a cluster a failed task is news by itself: it is tried again.
+#: Loggers of Spark that fill pages with what a user's own code raised. The worker says it once, and
+#: readably. On a cluster the failure of a task is news by itself, as Spark tries the task again.
 _WORDY = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
@@ -155,7 +155,7 @@ class WorkerSession:
             SparkSession.stop = stop  # type: ignore[method-assign]
 
     def adapt(self) -> None:
-        """Take over what the configuration has come to say since the session was started.
+        """Give the running session the settings that have changed since its start.
 
         What cannot be changed in a running session is logged.
         """

@@ -1,8 +1,8 @@
 """Counts per executor over Storm's windows: the last 600, 10800 and 86400 seconds, and all time.
 
-Pure: the time comes in with every call, in seconds of one clock that never goes back. A window is
-kept in twenty buckets, as Storm keeps it, so it forgets in steps of a twentieth of its length:
-what was counted is in it for 19 to 20 of these steps.
+Pure: every call is given the time, in seconds of one clock that never goes back. As in Storm, a
+window consists of twenty buckets. So it forgets in steps of a twentieth of its length: a count is
+in it for 19 to 20 of these steps.
 """
 
 from __future__ import annotations

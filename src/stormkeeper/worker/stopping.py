@@ -1,9 +1,8 @@
 """Stops streaming queries between two micro-batches, so that what was done is also counted.
 
-Spark can only interrupt a query. Its batch is then done again at the next start, which is what
-checkpoints are for; but rows that a ``foreachBatch`` function has written by then were written
-without having been counted. So a stop waits for the running batch, and a `BatchGate` keeps the next
-one from reaching the function.
+Spark can only interrupt a query. It does the interrupted batch again at the next start. But rows
+that a ``foreachBatch`` function has written by then are not counted. So a stop waits for the
+running batch, and a `BatchGate` keeps the next one from reaching the function.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class BatchGate:
     def installed(self) -> Iterator[None]:
         """Put every ``foreachBatch`` function of this process behind the gate.
 
-        Who waits for a query that ends at the gate sees it end as any stopped query does.
+        If a query ends at the gate, whoever waits for it sees it end as any stopped query does.
         """
         waits: list[tuple[type, str, Callable[..., bool | None]]] = [
             (StreamingQuery, "awaitTermination", StreamingQuery.awaitTermination),
