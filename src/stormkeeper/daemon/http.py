@@ -2,11 +2,11 @@
 
 The rules that hold here:
 
-- What the daemon is for comes first. A connection carries one request, has `DEADLINE` seconds
-  and `MAX_REQUEST` bytes for it, and there are `MAX_CONNECTIONS` at a time: for one more, the
-  oldest goes, so that slow clients keep nobody out.
-- After each request accepting rests `_REST` times as long as that took: whoever asks all the time
-  takes less than a tenth of the daemon's time, connecting included.
+- The daemon's own work comes first. A connection carries one request, and has `DEADLINE` seconds
+  and `MAX_REQUEST` bytes for it. There are at most `MAX_CONNECTIONS` at a time. One more takes the
+  place of the oldest, so that slow clients keep nobody out.
+- After each request, no connection is accepted for `_REST` times as long as the request took. So a
+  client that asks all the time takes less than a tenth of the daemon's time, connecting included.
 - Pages are made when they are asked for, by plain functions that neither block nor wait.
 
 HTTP itself, RFC 9112, is h11's.

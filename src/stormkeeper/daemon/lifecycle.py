@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds after the first in which one more counts as the same: systemd, ``timeout`` and terminals
-#: tell a process and its group.
+#: Seconds after the first signal in which one more counts as the same. systemd, ``timeout`` and
+#: terminals send a signal both to a process and to its group.
 _SAME_SIGNAL: Final = 1.0
 
-#: Set to ``1``, or better to the parent's process id, by whoever starts a daemon for itself.
+#: Who starts a daemon that should die with it sets this to its process id (or to ``1``).
 DIE_WITH_PARENT: Final = "STORMKEEPER_DIE_WITH_PARENT"
 
 _PR_SET_PDEATHSIG: Final = 1  # <linux/prctl.h>
@@ -49,9 +49,9 @@ def announce(line: str) -> None:
 class StopSignals:
     """Turns SIGTERM and SIGINT into a flag while it is entered; for daemons without asyncio.
 
-    Enter it, once, in the main thread, as signal handlers ask; wait for it in any. The handlers of
-    before are put back at the end. One more signal within `_SAME_SIGNAL` seconds changes nothing; a
-    later one ends the process at once.
+    Enter it once, in the main thread, as signal handlers require. Any thread may wait for it. At
+    the end the former handlers are put back. One more signal within `_SAME_SIGNAL` seconds changes
+    nothing. A later one ends the process at once.
 
     Parameters
     ----------
@@ -135,8 +135,8 @@ class StopSignals:
 def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
     """Return a future that the first SIGTERM or SIGINT fulfils with its number.
 
-    For daemons on asyncio; the handlers stay until the loop is closed, or `end_of_signals`. One
-    more within `_SAME_SIGNAL` seconds changes nothing; a later one ends the process at once.
+    For daemons on asyncio. The handlers stay until the loop is closed, or `end_of_signals`. One
+    more signal within `_SAME_SIGNAL` seconds changes nothing. A later one ends the process at once.
     """
     stop: asyncio.Future[int] = loop.create_future()
     asked_at = 0.0
@@ -157,10 +157,10 @@ def stop_requested(loop: "asyncio.AbstractEventLoop") -> "asyncio.Future[int]":
 
 
 def end_of_signals() -> None:
-    """Let no signal but SIGKILL disturb the last moments of a daemon on asyncio that has stopped.
+    """Block all signals but SIGKILL while a daemon on asyncio that has stopped comes to its end.
 
-    Call it in the main thread. While asyncio closes its loop, a signal would else end the process
-    as if it had failed, or find the loop half closed.
+    Call it in the main thread. Without it, a signal that comes while asyncio closes its loop ends
+    the process as if it had failed, or meets a loop that is half closed.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOP_SIGNALS, signal.SIGHUP})
 

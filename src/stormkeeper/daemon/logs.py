@@ -1,8 +1,8 @@
 """Where a daemon's log goes: stderr, one line per record, as text or as JSON.
 
-Our code, and the libraries it uses, log with the standard library's loggers; what a record is about
-may be given as fields too, with ``extra=``: ``log.warning("closing %s", peer, extra={"peer":
-peer})``. Text shows the message alone, JSON the fields beside it.
+Our code, and the libraries it uses, log with the standard library's loggers. What a record is about
+may also be given as fields, with ``extra=``: ``log.warning("closing %s", peer, extra={"peer":
+peer})``. Text shows the message alone, JSON the fields as well.
 """
 
 import json
@@ -20,9 +20,9 @@ CONTINUED: Final = "  "
 class _LineFormatter(logging.Formatter):
     """``2026-03-01T12:00:00.123Z INFO stormkeeper.pacemaker message``, then a traceback, indented.
 
-    Line breaks within a message are escaped, and every line of a traceback begins with
-    `CONTINUED`: what a peer sent cannot pass for a record of ours, and whoever reads the log can
-    tell which lines belong to a record.
+    Line breaks within a message are escaped, and every line of a traceback begins with `CONTINUED`.
+    So nothing that a peer sent can pass for a record, and a reader of the log can tell which lines
+    belong to one.
     """
 
     converter = staticmethod(time.gmtime)
@@ -49,7 +49,7 @@ _TIME: Final = _LineFormatter()
 def configure_logging(level: str = "INFO", *, as_json: bool = False) -> None:
     """Send every logger's records of `level` and above to stderr.
 
-    Called once by each daemon; a further call only changes the level, so that whoever starts the
+    Each daemon calls it once. A further call only changes the level, as the command that runs the
     daemon may have chosen the form already.
 
     Parameters

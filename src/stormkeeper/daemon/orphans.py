@@ -23,8 +23,8 @@ POLL_SECS = 0.05
 def end_marked(run: str, *, settle_secs: float) -> int:
     """End every process that carries the mark of `run`, and say how many had to be ended.
 
-    Those that are on their way out already get `settle_secs` for it and do not count. At the return
-    the others are gone too.
+    Those that are about to end get `settle_secs` for it, and do not count. The others are killed,
+    and are gone when this returns.
     """
     deadline = time.monotonic() + settle_secs
     while (left := marked(run)) and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
 """What a process takes of its machine, under the names that Prometheus's own clients give it.
 
-prometheus-client has a collector of the same figures, which lists every open file to count them:
-with thousands of connections that stops the daemon for several milliseconds.
+prometheus-client has a collector of the same figures. But it counts the open files by listing them,
+which stops a daemon with thousands of connections for several milliseconds.
 """
 
 import os

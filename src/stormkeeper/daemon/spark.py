@@ -1,9 +1,9 @@
 """A Spark session for a daemon, from configuration.
 
-Every ``spark.*`` key of the configuration is handed to Spark as it is, and wins. What the
-configuration leaves open is set for a small, quick driver on one machine: no web UI, the serial
-collector and the C1 compiler, as many shuffle partitions as cores, nothing bound to an outside
-address. Spark's own log goes to stderr, warnings and above.
+Spark gets every ``spark.*`` key of the configuration as it is. The other settings are those of a
+small, quick driver on one machine: no web UI, the serial collector and the C1 compiler, as many
+shuffle partitions as cores, no socket on an outside address. Spark's own log goes to stderr, from
+warnings up.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
 def reason(error: BaseException) -> str:
     """Return in one line why Spark failed, out of a message with traces of several languages.
 
-    Where Python code failed it is the last line of its traceback, else the first line of all. Call
+    If Python code failed, that is the last line of its traceback, else the first line of all. Call
     it while the JVM runs, which holds the text of some errors.
     """
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)

@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark needs to start, which the JVM then maps instead of reading.
+"""An archive of the classes that Spark needs to start; the JVM maps it instead of reading the jars.
 
-``python -m stormkeeper.daemon.spark_archive`` makes it, in this Python's own environment: it runs
-a streaming query, in a session as any daemon's, and has the JVM write down at its end what it has
-loaded (application class data sharing, JEP 350). `stormkeeper.daemon.spark` uses it wherever it is
-there. A JVM of another version, or other jars, does without it by itself.
+``python -m stormkeeper.daemon.spark_archive`` makes it, in this Python's own environment. It runs a
+streaming query in a session like any daemon's. At its end the JVM writes down what it has loaded
+(application class data sharing, JEP 350). `stormkeeper.daemon.spark` uses the archive if it is
+there. A JVM of another version, or with other jars, ignores it.
 """
 
 from __future__ import annotations

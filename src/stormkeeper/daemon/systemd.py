@@ -1,4 +1,4 @@
-"""What systemd and the daemon that it started tell each other; nothing where it did not.
+"""What systemd and a daemon that it has started tell each other; any other daemon says nothing.
 
 The protocols are those of sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3): datagrams to
 the socket that NOTIFY_SOCKET names, and sockets passed as descriptors from 3 on.

@@ -1,8 +1,8 @@
 """A whole cluster on this machine, as real processes on free loopback ports.
 
-`storm local` is this. Which processes there are is said by `roster`; here they are started,
-watched and stopped. Nothing restarts what dies: a killed Pacemaker stays down and its worker moves
-to the other one; a killed worker is seen to be dead.
+`storm local` is this. `roster` says which processes there are. Here they are started, watched and
+stopped. Nothing is started again: if a Pacemaker is killed, it stays down and the worker goes to
+the other one; if the worker is killed, it is seen to be dead.
 """
 
 import contextlib
@@ -219,7 +219,7 @@ class Cluster:
         return 0
 
     def _have_end_written_down(self) -> None:
-        """Wait until the tables have the worker's end, where they outlive the run."""
+        """Wait until the tables have the worker's end, if they outlive the run."""
         if not self._request.pipeline or not settings.keeps_tables(self._conf):
             return
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
@@ -263,7 +263,7 @@ class Cluster:
                 raise LocalClusterError(self._why_ended(planned.name))
 
     def _why_ended(self, name: str) -> str:
-        """Say that a process has ended with an error, and why, unless its log was shown already."""
+        """Say that a process has ended with an error, and why if that was not shown already."""
         child = self._children[name]
         if name == WORKER:
             self._note_warnings()

@@ -1,8 +1,8 @@
 """A real ZooKeeper server on this machine, started out of the jars that PySpark ships.
 
-For development and tests: one server, no replication, unless its settings make it the member of an
-ensemble. It is durable against its own death and
-ours, not against the machine's (``forceSync=no``), which makes a write cheap on any disk.
+It is for development and tests: one server without replication, unless its settings make it the
+member of an ensemble. Its data survives its own death and ours, but not the machine's
+(``forceSync=no``). That makes a write cheap on any disk.
 """
 
 import contextlib
@@ -325,10 +325,10 @@ def four_letter_word(host: str, port: int, word: str) -> str:
 
 @contextlib.contextmanager
 def _sole_server(data_dir: Path) -> Iterator[int]:
-    """Make the folder, and hold it for one server; what is yielded is to be handed to the server.
+    """Make the folder, and lock it for one server; yield the lock's descriptor for the server.
 
-    It is held as long as this process, in here, or the server has it open: not longer than the
-    server lives, whoever of the two is killed.
+    The lock is held as long as this process, in here, or the server has the descriptor open. So it
+    ends with the server at the latest, whichever of the two is killed.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)

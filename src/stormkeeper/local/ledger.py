@@ -1,8 +1,8 @@
 """What was seen of a local cluster: pulses, their gaps, and the counts that they carried.
 
-Pure: the watchers of the Pacemakers report in, with the time of each answer, and the view and the
-report read snapshots. A pulse's time is its receipt at its Pacemaker (the time of the answer less
-the age that the server gave), so a slow watcher widens no gap.
+Pure: the watchers of the Pacemakers report each answer with its time. The view and the report read
+snapshots. A pulse's time is that of its receipt at its Pacemaker: the time of the answer less the
+age that the server gave. So a slow watcher makes no gap look longer.
 """
 
 from collections.abc import Mapping, Sequence
