@@ -64,7 +64,7 @@ def test_one_page_looks_at_a_bounded_part_and_the_next_goes_on(store, monkeypatc
         store.put(b"/other/%03d" % n, b"")
     for n in range(90):
         store.put(b"/wanted/%03d" % n, b"")
-    monkeypatch.setattr(paging, "MAX_LOOKED_AT", 200)
+    monkeypatch.setattr(paging, "MAX_LOOKED_AT", 20)
     after, pages = 0, []
     while not pages or pages[-1].more:
         pages.append(store.changes(b"/wanted", after))
@@ -72,6 +72,34 @@ def test_one_page_looks_at_a_bounded_part_and_the_next_goes_on(store, monkeypatc
         after = pages[-1].next
     assert len(pages) > 4
     assert sum(map(len, map(paths, pages))) == 90
+
+
+def test_a_page_without_values_looks_at_a_bounded_part_too(store, monkeypatch):
+    for n in range(100):
+        store.put(b"/other/%03d" % n, b"")
+    for n in range(90):
+        store.put(b"/wanted/%03d" % n, b"")
+    store.put(b"/wanted", b"")
+    monkeypatch.setattr(paging, "MAX_LOOKED_AT", 20)
+    after, pages = 0, []
+    while not pages or pages[-1].more:
+        pages.append(store.changes(b"/wanted", after, limit=7, values=False))
+        assert pages[-1].next > after
+        after = pages[-1].next
+    assert [len(page.entries) for page in pages] == [0, 0, 0, 0, 5, *[7] * 12, 2]
+
+
+@pytest.mark.parametrize("path", [b"/", b"/a"])
+def test_long_paths_fill_a_page_without_values(store, path):
+    store.limits = Limits(path_bytes=500_000)
+    for n in range(5):
+        store.put(b"/a/%d" % n + bytes(48 + n for _ in range(400_000)), b"value")
+    found, after, more = [], 0, True
+    while more:
+        page = store.changes(path, after, values=False)
+        found.append([int(entry.path[3:4]) for entry in page.entries])
+        after, more = page.next, page.more
+    assert found == [[0, 1], [2, 3], [4]]
 
 
 def test_the_changes_of_a_small_part_are_looked_for_in_that_part(store, monkeypatch):

@@ -10,6 +10,7 @@ The rules that hold here:
 """
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -30,13 +31,14 @@ PAGE_BYTES: Final = 1_048_576
 MAX_CHANGES: Final = 10_000
 #: Changes in one page without values, which holds more of them: a millisecond's work.
 MAX_SIZES: Final = 2_000
-#: What one page of changes may look at, in bytes of paths: some 25,000 workers', or 5 ms.
-MAX_LOOKED_AT: Final = 2_097_152
+#: Entries that one page may look at: 5 ms.
+MAX_LOOKED_AT: Final = 25_000
 #: Ends of pages that are remembered, so that the next page need not look for its beginning: as
 #: many as readers who are likely to read pages at one time.
 _ENDS: Final = 64
 
 _REVISION: Final = attrgetter("revision")
+_PATH: Final = attrgetter("path")
 
 
 class ChangesPage(NamedTuple):
@@ -110,31 +112,14 @@ class Pager:
         room = min(largest, PAGE_BYTES)
         top = path.rstrip(b"/")
         part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
-        below = top + b"/"
-        looked_at = 0
-        entries: list[Entry] = []
-        more_after: int | None = None
-        for entry in self._in_order(after) if part is None else part:
-            where, details = entry.path, entry.details
-            if part is not None or not top or where.startswith(below) or where == top:
-                size = each + len(where)
-                if values and details is not None:
-                    size += len(details)
-                if size > room:
-                    if entries:
-                        more_after = entries[-1].revision
-                        break
-                    if size > largest:
-                        continue
-                elif len(entries) == limit:
-                    more_after = entries[-1].revision
-                    break
-                room -= size
-                entries.append(entry)
-            looked_at += len(where) + 1
-            if looked_at > MAX_LOOKED_AT:
-                more_after = entry.revision
-                break
+        # What of the newer entries is not asked for has to be left out.
+        within = top if part is None else b""
+        cut = None if values else _cut_by_number(self._newer(after, part), within, limit, room)
+        if cut is None:
+            cut = _cut_by_size(
+                self._newer(after, part), within, limit, room, largest, values=values
+            )
+        entries, more_after = cut
         if more_after is not None and entries and entries[-1].revision == more_after:
             self._remember(entries[-1])
         return ChangesPage(
@@ -156,6 +141,9 @@ class Pager:
         directory = self._root.find(top.split(b"/") if top else [])
         if directory is not None:
             yield from directory.walk()
+
+    def _newer(self, after: int, part: list[Entry] | None) -> Iterator[Entry]:
+        return self._in_order(after) if part is None else iter(part)
 
     def _in_order(self, after: int) -> Iterator[Entry]:
         """Iterate over all entries newer than revision `after`."""
@@ -208,3 +196,70 @@ class Pager:
         if len(self._ends) >= _ENDS:
             del self._ends[next(iter(self._ends))]
         self._ends[end.revision] = end
+
+
+def _cut_by_number(
+    newer: Iterator[Entry], within: bytes, limit: int, room: int
+) -> tuple[list[Entry], int | None] | None:
+    """Take the entries of a page without values, which is small unless its paths are long.
+
+    They are taken many at a time: a page has thousands of them.
+
+    Returns
+    -------
+    tuple of (entries, revision), or None
+        With the revision after which to go on, if there may be more. None if they need more than
+        `room` bytes, and the page has to be cut by its size.
+    """
+    below = within + b"/"
+    entries: list[Entry] = []
+    looked_at = 0
+    while len(entries) < limit:
+        wanted = limit - len(entries)
+        batch = list(islice(newer, wanted))
+        found = batch
+        if within:
+            found = [e for e in batch if e.path.startswith(below) or e.path == within]
+        room -= SIZE_OVERHEAD * len(found) + sum(map(len, map(_PATH, found)))
+        if room < 0:
+            return None
+        entries += found
+        if len(batch) < wanted:
+            return entries, None
+        looked_at += len(batch)
+        if looked_at > MAX_LOOKED_AT:
+            return entries, batch[-1].revision
+    return entries, None if next(newer, None) is None else entries[-1].revision
+
+
+def _cut_by_size(
+    newer: Iterator[Entry], within: bytes, limit: int, room: int, largest: int, *, values: bool
+) -> tuple[list[Entry], int | None]:
+    """Take entries until a page of `room` bytes is full; one larger than `largest` is left out.
+
+    Returns
+    -------
+    tuple of (entries, revision)
+        With the revision after which to go on, if there is more.
+    """
+    each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
+    below = within + b"/"
+    entries: list[Entry] = []
+    for looked_at, entry in enumerate(newer, 1):
+        path, details = entry.path, entry.details
+        if not within or path.startswith(below) or path == within:
+            size = each + len(path)
+            if values and details is not None:
+                size += len(details)
+            if size > room:
+                if entries:
+                    return entries, entries[-1].revision
+                if size > largest:
+                    continue
+            elif len(entries) == limit:
+                return entries, entries[-1].revision
+            room -= size
+            entries.append(entry)
+        if looked_at > MAX_LOOKED_AT:
+            return entries, entry.revision
+    return entries, None
