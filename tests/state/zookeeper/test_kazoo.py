@@ -37,7 +37,7 @@ def source(name):
 OVERRIDDEN = {
     "_send_request": ["self", "read_timeout", "connect_timeout"],
     "_connect": ["self", "host", "hostip", "port"],
-    "_connect_attempt": ["self", "host", "hostip", "port", "retry"],
+    "_read_socket": ["self", "read_timeout"],
     "_authenticate_with_sasl": ["self", "host", "timeout"],
     "_expand_client_hosts": ["self"],
 }
@@ -69,7 +69,7 @@ class TestKazooHasTheShapeThatIsKnown:
         ("caller", "used"),
         [
             ("zk_loop", {"_connect_loop"}),
-            ("_connect_loop", {"_expand_client_hosts", "_connect_attempt", "ForceRetryError"}),
+            ("_connect_loop", {"_expand_client_hosts", "ForceRetryError"}),
             ("_connect_attempt", {"_connect", "_read_socket", "_send_request", "_send_ping"}),
             ("_connect", {"sasl_options", "_authenticate_with_sasl", "create_connection"}),
             ("_expand_client_hosts", {"hosts"}),
@@ -103,10 +103,20 @@ class TestKazooHasTheShapeThatIsKnown:
         assert "read_timeout = negotiated_session_timeout * 2.0 / 3.0" in connecting
         assert "return read_timeout, connect_timeout" in connecting
 
-    def test_the_next_attempt_begins_with_the_end_of_the_last(self):
-        """So what an odd answer has left under way fails."""
+    def test_a_request_is_put_into_bytes_before_anything_of_it_is_sent(self):
+        """So what fails otherwise than by the connection was not sent."""
+        submitting = source("_submit")
+        assert submitting.index("request.serialize()") < submitting.index("self._write(")
+        assert submitting.count("self._write(") == 1
+
+    def test_what_ends_a_connection_does_not_end_the_thread(self):
         attempt = source("_connect_attempt")
-        assert attempt.index("_session_callback(KeeperState.CONNECTING)") < attempt.index("try:")
+        for handled in (
+            "except (ConnectionDropped, KazooTimeoutError)",
+            "except AuthFailedError",
+            "except SessionExpiredError",
+        ):
+            assert handled in attempt
 
     def test_what_is_called(self):
         for name, parameters in {

@@ -8,8 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from kazoo import exceptions as kazoo_errors
 
-from stormkeeper.errors import NoNodeError, OutcomeUnknownError, StateUnavailableError
+from stormkeeper.errors import (
+    NoNodeError,
+    OutcomeUnknownError,
+    StateError,
+    StateUnavailableError,
+)
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.transactions import Check, SetData
 from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import WINDOW
 from stormkeeper.state.zookeeper.security import Security
@@ -80,6 +86,48 @@ class TestOddAnswers:
             until(lambda: len(server.peers) == 2 and connection.state is CONNECTED)
             assert read(connection, "/b") == "/b"
             assert connection._handler.loop is loop
+
+    def test_while_it_authenticates(self, connection_to):
+        """To something else, too short to have a head, or of an error that is none."""
+
+        def confused(answer):
+            def script(peer):
+                peer.greet()
+                peer.send(answer(peer, peer.next()))
+                with contextlib.suppress(ConnectionError):
+                    peer.next()
+
+            return script
+
+        def served(peer):
+            peer.greet()
+            peer.send(peer.answer(peer.next()))
+            peer.serve()
+
+        scripts = [
+            confused(lambda peer, asked: peer.answer(asked._replace(xid=77))),
+            confused(lambda peer, _: peer.frame(bytes(2))),
+            confused(lambda peer, asked: peer.answer(asked, error=-4321)),
+        ]
+        security = Security(digests=(("digest", "u:p"),))
+        with ScriptedZooKeeper(*scripts, served) as server:
+            connection = connection_to(server.address, security=security)
+            assert len(server.peers) == 4
+            assert read(connection, "/b") == "/b"
+            assert not connection.dead
+
+
+@pytest.mark.parametrize("odd", [Check("/odd", 2**40), SetData("/odd", b"", -(2**31) - 1)])
+def test_what_does_not_fit_into_the_protocol_fails_alone(connection_to, odd):
+    with ScriptedZooKeeper(ScriptedPeer.serve) as server:
+        connection = connection_to(server.address)
+        odd = requests.transaction([odd], lambda _node: None)
+        asked = [requests.get("/a"), odd, requests.get("/b")]
+        answers = connection.gather(asked, connection.deadline())
+        assert values(answers[::2]) == ["/a", "/b"]
+        assert type(answers[1]) is StateError
+        assert "/odd: a value is not bytes, or is not what ZooKeeper's protocol" in str(answers[1])
+        assert len(server.peers) == 1
 
 
 def test_answers_that_only_tls_knows_of(connection_to):

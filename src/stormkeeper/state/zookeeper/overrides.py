@@ -5,12 +5,14 @@ version is capped (pyproject.toml), and ``tests/state/zookeeper/test_kazoo.py`` 
 them changes. What each is overridden for:
 
 - `_send_request`: a request whose caller has given up is not sent; kazoo sends it whenever it can,
-  however late. And a server that has gone silent is noticed while requests keep coming: kazoo
+  however late. A request that does not fit into ZooKeeper's protocol fails alone; kazoo's thread
+  would end of it. And a server that has gone silent is noticed while requests keep coming: kazoo
   notices it only by a ping that has no answer, and each request puts off the next ping.
-- `_connect`: it tells when the connection has been made *and* authenticated (kazoo tells it
-  before), with the session's timeout; and it keeps why it could not be made.
-- `_connect_attempt`: an answer that nobody asked for, or that cannot be read, costs the connection;
+- `_read_socket`: an answer that nobody asked for, or that cannot be read, costs the connection;
   kazoo's thread would end of it.
+- `_connect`: the same while the connection is made. It tells when the connection has been made
+  *and* authenticated (kazoo tells it before), with the session's timeout; and it keeps why it could
+  not be made.
 - `_authenticate_with_sasl`: SASL is spoken with the mechanisms of `stormkeeper.sasl`; kazoo wants
   another library for it, and sees in any broken connection a refusal.
 - `_expand_client_hosts`: a name that does not resolve is in the error, not only in kazoo's log; and
@@ -28,7 +30,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from kazoo.exceptions import AuthFailedError, ConnectionDropped
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionDropped,
+    MarshallingError,
+    SessionExpiredError,
+)
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import SASL
 
@@ -84,6 +91,8 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         super().__init__(
             client, retry, logger=client.logger, sasl_options=None if mechanism is None else {}
         )
+        #: What ends a connection or a session in kazoo, and not its thread.
+        self._ends = (ConnectionDropped, SessionExpiredError, self.handler.timeout_exception)
         self._mechanism = mechanism
         self._answer_secs = answer_secs
         self._on_made = on_made
@@ -110,7 +119,17 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
                 self._read_sock.recv(1)
                 return
             self._last_sent = call
-        super()._send_request(read_timeout, connect_timeout)
+        try:
+            super()._send_request(read_timeout, connect_timeout)
+        except self._ends:
+            raise
+        except Exception as error:
+            if call is None:
+                raise
+            # It cannot be put into bytes, so nothing of it was sent.
+            queue.popleft()
+            self._read_sock.recv(1)
+            call.set_exception(_unwritable(error))
 
     def _look_for_silence(self, read_timeout: float) -> None:
         """Break the connection if the server owes answers, and has given none for too long."""
@@ -122,18 +141,16 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         elif now - self._silent_since > read_timeout:
             raise ConnectionDropped(f"the server has answered nothing for {read_timeout:g} s")
 
-    def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
+    def _read_socket(self, read_timeout: float) -> Any:
         try:
-            return super()._connect_attempt(host, hostip, port, retry)
+            return super()._read_socket(read_timeout)
+        except self._ends:
+            raise
         except Exception as error:
-            # kazoo goes on with the next server, and fails first what was under way here.
             log.warning(
-                "what ZooKeeper at %s:%s answers cannot be read (%r): it is connected to anew",
-                host,
-                port,
-                error,
+                "an answer of ZooKeeper cannot be read (%r): the connection is made anew", error
             )
-            return None
+            raise ConnectionDropped("an answer cannot be read") from error
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._last_sent = None
@@ -149,7 +166,9 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             raise
         except Exception as error:
             self.last_failure = self._failures[f"{host}:{port}"] = self._why(error)
-            raise
+            if isinstance(error, self._ends):
+                raise
+            raise ConnectionDropped("an answer cannot be read") from error
         finally:
             self.handler.longest_wait_secs = None
         self.last_failure = None
@@ -226,3 +245,9 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         if challenge is None:
             raise AuthFailedError("the server has no SASL set up")
         return challenge
+
+
+def _unwritable(error: Exception) -> MarshallingError:
+    failure = MarshallingError()
+    failure.__cause__ = error
+    return failure
