@@ -77,7 +77,7 @@ def test_who_has_the_password_reads_and_who_only_beats_needs_none(passworded):
 
 def test_who_has_none_is_told_how_to_say_it(passworded):
     daemon, _ = passworded
-    for verb in ("children", "get_pulse", "exists", "readings"):
+    for verb in ("children", "get_pulse", "reading", "readings"):
         text = refused(daemon, {}, lambda client, verb=verb: getattr(client, verb)("/"))
         assert "set pacemaker.auth.method to the server's own (DIGEST, KERBEROS" in text
         assert "java.security.auth.login.config" in text
