@@ -122,7 +122,7 @@ class Authentication:
         self.is_done = False
 
     def connected(self) -> Todo:
-        """Take note that a connection is made, the first or the second; return what to do."""
+        """Note that a connection is made, the first or the second; return what to do."""
         if not self._is_wanted:
             return [Send(encode(Message(MessageType.EXISTS, 0, path=RESERVED_PATH)))]
         self.work = Compute(self._start)
@@ -134,7 +134,7 @@ class Authentication:
         Raises
         ------
         NotAuthorizedError
-            If server and client cannot agree: to be told to whoever waits, not to be tried again.
+            If server and client cannot agree. Another try would not help.
         RemoteProtocolError
             If the message has no place here.
         """
@@ -160,7 +160,7 @@ class Authentication:
     def refusal(self, reason: str) -> NotAuthorizedError:
         """Make the error that says that the authentication failed, and what to check."""
         identity = self._identity
-        # Keys and passwords cannot be wrong of which nothing was said.
+        # Only if a token was sent can keys or passwords be wrong.
         is_of_method = reason.endswith(SAME_METHOD) and not self._has_said
         remedy = "" if is_of_method else f"; {identity.remedy}"
         return NotAuthorizedError(
@@ -177,7 +177,7 @@ class Authentication:
         return self.refusal(reason + self._doubt())
 
     def patience(self, try_timeout: float) -> float:
-        """Return the seconds that are left to whoever is to do the next step, the server or us."""
+        """Return the seconds that the next step may take, the server's or our own."""
         return try_timeout if self.work is None else STEP_TIMEOUT
 
     def overdue(self, try_timeout: float) -> str:

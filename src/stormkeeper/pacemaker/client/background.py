@@ -1,8 +1,8 @@
 """Work that may block, one piece at a time, in a thread that lives no longer than the work.
 
-A step of an authentication may ask Kerberos servers that do not answer. Whoever waits for it gives
-up at a deadline; the thread cannot be stopped, so the next piece waits for it to end, and of pieces
-that wait only the newest is done.
+A step of an authentication may ask Kerberos servers that do not answer. The client gives up at a
+deadline, but the thread cannot be stopped: the next piece of work waits for its end. If several
+pieces wait, only the newest is done.
 """
 
 import logging

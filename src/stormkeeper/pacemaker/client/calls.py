@@ -1,14 +1,14 @@
-"""What a client's protocol is made of: calls, the effects that follow, and the requests under way.
+"""Calls of a client, the effects that follow from them, and the requests under way.
 
-A `Call` goes into a `ClientProtocol`; the effects are what comes out, to be carried out in order.
-`InFlight` has the requests that one connection has sent and not seen answered. Its rules:
+A `Call` goes into a `ClientProtocol`. Effects come out, to be carried out in order. `InFlight` has
+the requests that were sent on one connection and are not answered yet. Its rules:
 
-- A message id is given once in the life of a connection, counting up from 0. Storm's own client
-  has a hundred slots and frees one before its answer was read, so that under load a thread gets
-  another's answer.
-- A Pacemaker answers in the order in which it was asked, and copies the id. So the only id that
-  may come next is that of the oldest request; any other is a fault that ends the connection.
-- A slot is free again only when its answer came or the connection is gone, even where nobody waits
+- Each request on a connection has its own message id, counting up from 0. Storm's client has a
+  hundred slots and frees a slot before it has read the answer, so that under load one thread gets
+  the answer of another.
+- A Pacemaker answers in the order of the requests, and copies the id. The next answer must
+  therefore have the id of the oldest request. Any other id is a fault that ends the connection.
+- A slot is free again when its answer has come or the connection has ended, even if nobody waits
   for the answer any longer.
 """
 
@@ -92,7 +92,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Tell whoever made `call` how it ended."""
+    """Tell who made `call` how it ended."""
 
     call: Call
     outcome: Message | StormkeeperError

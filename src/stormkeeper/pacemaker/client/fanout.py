@@ -1,11 +1,11 @@
 """Asks several servers at once and waits no longer than it has to.
 
-- A read costs as long as the slowest server that is well. One that fails has cost the patience of
-  one try; from then on it is a suspect, and nobody waits for a suspect longer than `GRACE` beyond
-  the others, until it has answered again. It is asked all the same: that is how it comes back.
-- A server that fails at once (its connection was cut, it is being restarted) is asked a second
-  time while the others are waited for.
-- Where every server is a suspect, all are waited for.
+- A read takes as long as the slowest healthy server. A server that fails costs one try. From then
+  on it is a suspect, until it answers again: it is still asked, but nobody waits for it longer than
+  `GRACE` beyond the others.
+- A server that fails at once (its connection was cut, it is being restarted) is asked a second time
+  while the others are still answering.
+- If every server is a suspect, the read waits for all of them.
 """
 
 import queue
@@ -31,11 +31,11 @@ from stormkeeper.pacemaker.wire import Message
 
 T = TypeVar("T")
 
-#: Seconds that a suspect is waited for when all others are done: what a connection and an answer
-#: take in a data centre, many times over.
+#: Seconds to wait for a suspect when all others are done: many times what a connection and an
+#: answer take in a data centre.
 GRACE: Final = 0.1
 
-#: Share of a try's patience within which a failure was so quick that trying again costs nobody.
+#: Share of a try's timeout within which a failure is quick enough for a second try.
 _QUICK: Final = 0.5
 
 
@@ -84,9 +84,9 @@ class _Fanout(Generic[T]):
 
     def run(self, clients: Iterable[PacemakerClient]) -> None:
         everyone: list[_Asked[T]] = [_Asked(client) for client in clients]
-        nobody_is_well = not any(asked.is_patient for asked in everyone)
+        all_are_suspects = not any(asked.is_patient for asked in everyone)
         for asked in everyone:
-            asked.is_patient = asked.is_patient or nobody_is_well
+            asked.is_patient = asked.is_patient or all_are_suspects
             if asked.client.retry_in() and not asked.is_patient:
                 self._give_up_on(asked, f"failed just now ({asked.client.last_failure})")
             else:

@@ -1,16 +1,15 @@
 """The deletes that a server did not get, made good as soon as it is back.
 
-A topology that is killed leaves nothing behind on any Pacemaker, even on one that was out of reach
-when it was killed. What is remembered is bounded: of each server the newest deletes. A pulse that
-we send to a server after it missed a delete ends that delete there, since to make it good would
-delete what is newer; what else lies below the path stays until it expires. So does what a delete
-missed that is forgotten, as there were too many or the process that remembered has ended:
-``pacemaker.pulse.ttl.secs`` takes the rest.
+A killed topology leaves nothing behind on any Pacemaker, even if one could not be reached when the
+topology was killed. The newest deletes of each server are remembered. A pulse that we send to the
+server cancels the missed deletes that would delete it; what else lies below their paths stays until
+it expires. So does what a forgotten delete missed, because there were too many or the process has
+ended: ``pacemaker.pulse.ttl.secs`` removes the rest.
 
-Whoever is about to ask a server something calls `Repair.make_good` first: the deletes go ahead of
-it on the same connection, so what is read is already without what was deleted. For servers that
-nobody asks, a thread tries now and then; it lives only while something is missed, and nothing that
-goes wrong with one server, not even a defect of ours, ends it or keeps it from the others.
+`Repair.make_good` is called before a request to a server. The missed deletes then go ahead of the
+request on the same connection, so no read shows what was deleted. If nobody asks a server, a thread
+sends them from time to time. It lives only while a delete is missed. A failure with one server,
+even a defect of ours, neither ends it nor keeps it from the other servers.
 """
 
 import logging
@@ -48,7 +47,7 @@ class MissedDelete:
     """A delete of a path, with all below it, that a server did not get."""
 
     path: str
-    #: Whether somebody is making it good now.
+    #: Whether it is being sent now.
     under_way: bool = False
 
 
@@ -93,7 +92,7 @@ class MissedDeletes:
                 self._keep(server, lambda missed: not _at_or_below(path, missed.path))
 
     def take(self, server: Address) -> list[MissedDelete]:
-        """Return what nobody is making good at `server`; from now on somebody is."""
+        """Return the deletes to be sent to `server` now; they are marked as under way."""
         if not self._missed:
             return []
         with self._lock:
@@ -144,13 +143,13 @@ class Repair:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
-        #: How often the thread failed of what it should never fail of.
+        #: How often the thread met a defect of Stormkeeper.
         self.defects = 0
         #: Set when there is a reason not to sleep on.
         self._news = threading.Event()
 
     def remember(self, address: Address, path: str) -> None:
-        """Take note that a server missed a delete."""
+        """Note that a server missed a delete."""
         forgotten = self._missed.remember(address, path)
         if forgotten is not None:
             log.warning(
@@ -173,11 +172,11 @@ class Repair:
                     self._thread = thread
 
     def pulse_sent(self, address: Address, path: str) -> None:
-        """Take note that a pulse of `path` is about to be sent to a server."""
+        """Note that a pulse of `path` is about to be sent to a server."""
         self._missed.pulse_sent(address, path)
 
     def make_good(self, client: PacemakerClient) -> None:
-        """Send a server what it missed, without waiting, ahead of whatever is sent to it next."""
+        """Send a server the deletes that it missed, without waiting for the answers."""
         left = deque(self._missed.take(client.address))
         try:
             while left:
@@ -188,7 +187,7 @@ class Repair:
         except StormkeeperError:  # the client was closed
             pass
         finally:
-            # Whatever it failed of: they are nobody's now, and so to be tried again.
+            # These were not sent, whatever the reason: they are tried again later.
             for missed in left:
                 self._missed.settle(client.address, missed, done=False)
 
@@ -229,7 +228,7 @@ class Repair:
                     if client.retry_in() == 0.0:
                         self.make_good(client)
                 except Exception:
-                    # Without this thread nothing would be made good any more where nobody asks.
+                    # The thread must not end: servers that nobody asks have no other.
                     self.defects += 1
                     if self.defects & (self.defects - 1) == 0:
                         log.exception(

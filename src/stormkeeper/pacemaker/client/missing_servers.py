@@ -10,7 +10,7 @@ from typing import Final
 from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
 
-#: What it logs is news of the pool, of which this is a part.
+#: This is a part of the pool, and logs in its name.
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 #: Seconds after which a server that still does not answer is logged again.
@@ -45,7 +45,7 @@ class MissingServers:
         return self._failures
 
     def note(self, failed: Mapping[Address, StormkeeperError]) -> None:
-        """Take note of the servers that a read missed, and why."""
+        """Note which servers a read missed, and why."""
         failures = MappingProxyType({server: str(error) for server, error in failed.items()})
         now = self._clock()
         with self._lock:

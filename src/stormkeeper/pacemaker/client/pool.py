@@ -1,14 +1,14 @@
 """Several Pacemakers as one.
 
-Pacemakers share nothing. A pulse is written to one of them, chosen at random at the start, and to
-another while that one fails (see `writer`); what is read is asked of all at once,
-and of several copies the newest counts (see `readings`); deletes go to all. Storm's own clients do
-the same, so both can share the servers.
+Pacemakers share nothing. A pulse is written to one of them, chosen at random, and to another while
+that one fails (`pulse_writer`). A read asks all servers at once, and of several copies the newest
+counts (`readings`). A delete goes to all. Storm's own clients do the same, so both can share the
+servers.
 
-- A read costs as long as the slowest server that is well; see `fanout` for those that are not.
-  When some servers do not answer, what the others say is returned, and a warning is logged; when
-  none answers, that is an error, and so is a refusal when nobody else answers.
-- A delete that a server missed is made good when it is back; see `missed_deletes`.
+- A read takes as long as the slowest healthy server; `fanout` says what the others cost. If some
+  servers do not answer, the read returns what the others hold, and a warning is logged. If none
+  answers, that is an error; if one of them refuses, it is a refusal.
+- A delete that a server missed is sent again when the server is back (`missed_deletes`).
 """
 
 import logging
@@ -31,6 +31,7 @@ from stormkeeper.errors import (
 from stormkeeper.pacemaker.client.fanout import Outcomes, ask_all
 from stormkeeper.pacemaker.client.missed_deletes import Repair
 from stormkeeper.pacemaker.client.missing_servers import MissingServers
+from stormkeeper.pacemaker.client.pulse_writer import LOOK_SECS, Placement, Writer
 from stormkeeper.pacemaker.client.questions import (
     Contents,
     Copy,
@@ -57,12 +58,10 @@ from stormkeeper.pacemaker.client.single import (
     TRY_TIMEOUT,
     PacemakerClient,
 )
-from stormkeeper.pacemaker.client.writer import LOOK_SECS, Placement, Writer
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
     Message,
     MessageType,
-    Pulse,
 )
 
 if TYPE_CHECKING:
@@ -71,8 +70,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a write takes at most: a worker that beats every three seconds is then told soon
-#: enough that nobody took its pulse.
+#: Seconds that a write takes at most. A worker that beats every three seconds then knows in time
+#: that no server took its pulse.
 WRITE_DEADLINE: Final = 5.0
 
 #: Without authentication and TLS.
@@ -99,15 +98,14 @@ class PacemakerPool:
     write_to
         The server that is written to; None for one chosen at random.
     look_secs
-        Seconds, on average, after which a server that failed a write is looked for again, to write
-        to it as before.
+        Seconds, on average, between two checks whether the usual server is back.
     random
         Source of that choice, and of the jitter between tries.
 
     Notes
     -----
-    The errors of the verbs are those of `PacemakerClient`. `clients` has the client of
-    each server, for what is asked of one alone, such as changes since a revision.
+    The errors are those of `PacemakerClient`. `clients` has the client of each server, for
+    requests to one server, such as changes since a revision.
     """
 
     def __init__(
@@ -129,10 +127,7 @@ class PacemakerPool:
             raise ConfigError(
                 "no Pacemaker is configured: set pacemaker.servers to their HOST:PORT"
             )
-        if write_to is not None and write_to not in addresses:
-            raise ConfigError(f"{write_to} is none of the servers {', '.join(map(str, addresses))}")
         random = random or Random()
-        self._name = name
         self._try_timeout = try_timeout
         self._retries = retries
         self._deadline = deadline
@@ -170,17 +165,17 @@ class PacemakerPool:
 
     @property
     def repair_defects(self) -> int:
-        """How often making good a missed delete failed of a defect of Stormkeeper."""
+        """How often a defect of Stormkeeper kept a missed delete from being made good."""
         return self._repair.defects
 
     @property
     def silent(self) -> frozenset[Address]:
-        """The servers that the last read missed, as they did not answer or refused."""
+        """The servers that did not answer the last read, or refused it."""
         return frozenset(self._missing.failures)
 
     @property
     def failures(self) -> Mapping[Address, str]:
-        """The servers of `silent`, and why each was missed."""
+        """The servers of `silent`, each with the reason."""
         return self._missing.failures
 
     def __enter__(self) -> Self:
@@ -193,7 +188,7 @@ class PacemakerPool:
         return f"<PacemakerPool of {', '.join(map(str, self._order))}>"
 
     def close(self) -> None:
-        """Close every client; whoever waits gets `PacemakerClosedError`."""
+        """Close every client. Calls that wait end with `PacemakerClosedError`."""
         self._repair.close()
         for client in self._clients.values():
             client.close()
@@ -202,11 +197,8 @@ class PacemakerPool:
 
     def send_pulse(self, path: str, details: bytes) -> None:
         """Store `details` as the newest pulse of `path` on one server."""
-        self._write(Message(MessageType.SEND_PULSE, pulse=Pulse(path, details)), path)
-
-    def _write(self, message: Message, pulse_path: str | None) -> None:
         try:
-            self._writer.write(message, pulse_path)
+            self._writer.send_pulse(path, details)
         except PacemakerClosedError:
             raise PacemakerClosedError(f"{self!r} is closed") from None
 
@@ -232,9 +224,9 @@ class PacemakerPool:
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path` on any server, sorted, each once.
 
-        They are those that `readings` has pulses at or below, at the cost of two small requests to
-        each server, and as many for each name that one server lists and another has deletions
-        below. Pulses are read only where that leaves a doubt.
+        `readings` has pulses at or below exactly these names. A listing costs two small requests to
+        each server, and two more for each name that one server lists and below which another
+        server has deletions. Pulses are read only if that does not settle it.
         """
         if len(self._clients) == 1:
             request = Message(MessageType.GET_ALL_NODES_FOR_PATH, path=path)
@@ -272,9 +264,9 @@ class PacemakerPool:
         path
             Root of the read.
         values
-            Whether to read the values, too: who is alive is told by the ages. Where a Java
-            Pacemaker holds pulses beside ours the values are read in any case, as it tells no ages
-            and its pulses are compared with ours by what is in them.
+            Whether to read the values, too. Ages are enough to see who is alive. If a Java
+            Pacemaker and one of ours both hold pulses, the values are read in any case: the Java
+            Pacemaker tells no ages, so pulses are compared by the time in their values.
         """
 
         def ask(*, values: bool) -> Outcomes[Contents]:
@@ -319,13 +311,13 @@ class PacemakerPool:
     def delete_path(self, path: str) -> None:
         """Delete every pulse at and below `path` on every server.
 
-        A server that does not answer is remembered, and the delete made good when it does. So a
-        `PacemakerUnavailableError`, which says that no server answered, does not undo the delete.
+        If a server does not answer, the delete is remembered, and made good when it does. This
+        holds also after a `PacemakerUnavailableError`, which says that no server answered.
 
         Raises
         ------
         NotAuthorizedError
-            If any server refused: there the pulses stay.
+            If any server refused. Its pulses stay.
         """
         request = Message(MessageType.DELETE_PATH, path=path)
         outcomes = self._ask_until_answered(lambda _: one_request(request), self._clients.values())
@@ -343,7 +335,7 @@ class PacemakerPool:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask_all(self, question_for: Callable[[PacemakerClient], Question[T]]) -> list[T]:
-        """Return the answers of those servers that answer, at least one, in their order."""
+        """Return the answers of the servers that answer, in their order; at least one."""
         answers = self._outcomes_of_all(question_for).answered
         return [answers[server] for server in self._order if server in answers]
 
@@ -360,7 +352,7 @@ class PacemakerPool:
         question_for: Callable[[PacemakerClient], Question[T]],
         clients: Iterable[PacemakerClient],
     ) -> Outcomes[T]:
-        """Ask all until one has answered or refused, within the tries and the deadline."""
+        """Ask all, again and again until one answers or refuses, or tries or time are used up."""
         clients = list(clients)
         started = time.monotonic()
         end = started + self._deadline
@@ -386,13 +378,13 @@ class PacemakerPool:
         return outcomes
 
     def _check(self, outcomes: Outcomes[T]) -> None:
-        """Raise what follows from the failures, if nobody answered."""
+        """Raise an error if no server answered, or the pool is closed."""
         if any(isinstance(error, PacemakerClosedError) for error in outcomes.failed.values()):
             raise PacemakerClosedError(f"{self!r} is closed")
         if outcomes.answered:
             return
         failures = [outcomes.failed[server] for server in self._order if server in outcomes.failed]
-        # Of refusals first, as they name what is to be set.
+        # Refusals come first: they say what to configure.
         failures.sort(key=lambda error: not isinstance(error, NotAuthorizedError))
         if isinstance(failures[0], NotAuthorizedError):
             raise together(failures)
@@ -405,7 +397,7 @@ def _is_mixed(contents: Iterable[Contents]) -> bool:
 
 
 def together(failures: Sequence[StormkeeperError]) -> StormkeeperError:
-    """Return an error as the first one, which names every server that failed."""
+    """Return an error of the first one's type that names every server that failed."""
     first, *others = failures
     if not others:
         return first
@@ -424,7 +416,7 @@ def connect(
     conf
         Gives ``pacemaker.servers``, and how to talk to them (`settings.KEYS`).
     name
-        Names the threads, for whoever looks at the process.
+        Names the threads.
     role
         A "writer", such as a worker, authenticates only where ``pacemaker.auth.writes`` is true.
     options

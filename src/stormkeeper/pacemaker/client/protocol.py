@@ -6,22 +6,21 @@ socket, no thread and no clock, so everything below is tested with bytes and num
 
 The rules that hold here:
 
-- **One connection**, made when a call needs it. Whoever waits for it waits for the same attempt.
-- **Calls leave in the order in which they were made**, at most `MAX_IN_FLIGHT` of them unanswered,
-  and each at most once. Whoever wants another try makes another call.
-- **A try ends** when the peer owes an answer and shows no life for `try_timeout`. As answers come
-  in order, the connection is stuck then: it is dropped, and everything under way on it has failed.
-  Making a connection has the same patience.
-- **A call ends at its deadline** at the latest. One that gave up keeps its slot until the peer has
-  answered it or the connection ends.
-- **Back-off** lies between two attempts of the connection, not of a call, and is forgotten at the
-  first answer, not at the first connection: a frozen server accepts connections. A call that is
-  made meanwhile waits for its end.
-- **Authentication**, where it is asked for, comes first on every connection (`authenticating`), and
-  a connection before that one shows whether it does harm. One that fails is final for the calls
-  that wait; the next call tries again, after the back-off.
-- **A request of an extension** leaves only on a connection whose server has told that it has it
-  (`server_extensions`).
+- **There is one connection.** It is made when a call needs it, and all calls wait for it together.
+- **Calls are sent in the order in which they were made**, at most `MAX_IN_FLIGHT` of them
+  unanswered. Each is sent once at most: another try is another call.
+- **A connection is stuck** if the peer owes an answer and shows no life for `try_timeout`. Answers
+  come in order, so it is dropped, and all calls under way on it have failed. Making a connection
+  may take as long.
+- **A call ends at its deadline** at the latest. Its slot stays taken until the peer has answered it
+  or the connection ends.
+- **Back-off** lies between two attempts to connect. A call that is made meanwhile waits for its
+  end. The first answer resets it, not the first connection: a frozen server accepts connections.
+- **Authentication**, where it is configured, comes first on every connection (`authenticating`).
+  A connection of its own finds out before whether it would harm the server. If it fails, all calls
+  that wait fail; the next call tries again, after the back-off.
+- **A request of an extension** is sent only if the server has said, on the same connection, that it
+  has the extension (`server_extensions`).
 """
 
 from collections import deque
@@ -128,10 +127,10 @@ class ClientProtocol:
         self._connect_by = NEVER
         #: When `passed` is due: never too late, but possibly too early.
         self.alarm = NEVER
-        #: What to do, in order; whoever does it takes it off.
+        #: What is to be done, in order. Who does it removes it.
         self.effects: deque[Effect] = deque()
         #: Every call that is not settled yet, in the order in which they were made. The client's
-        #: own question, which nobody waits for, is not among them.
+        #: own question, which nobody waits for, is not in it.
         self._open: dict[Call, None] = {}
 
     @property
@@ -166,7 +165,7 @@ class ClientProtocol:
         self._advance(now)
 
     def connected(self, now: float) -> None:
-        """Take note that the connection is made."""
+        """Note that the connection is made."""
         if self._state is not Link.CONNECTING:
             return
         if self._identity is None:
@@ -190,18 +189,18 @@ class ClientProtocol:
             self._authenticate(lambda: authentication.computed(outcome), now)
 
     def failed(self, reason: str, now: float, *, peer_at_fault: bool = False) -> None:
-        """Take note that the connection is lost, or could not be made."""
+        """Note that the connection is lost, or could not be made."""
         authentication, refusal = self._authentication, None
         if self._state is Link.AUTHENTICATING and authentication and authentication.has_begun:
             refusal = None if peer_at_fault else authentication.ended(reason)
         self._lost(reason, now, peer_at_fault=peer_at_fault, refusal=refusal)
 
     def abandoned(self, reason: str, now: float) -> None:
-        """Take note that the connection was let go of, for a reason that is none of the peer's."""
+        """Note that we gave up the connection, and not because of the peer."""
         self._lost(reason, now)
 
     def refused(self, refusal: StormkeeperError, now: float) -> None:
-        """Take note that the connection cannot be used, and no other would be any better."""
+        """Note that no connection can be used, as peer and client do not accept each other."""
         self._lost(str(refusal), now, refusal=refusal)
 
     def _lost(
@@ -223,7 +222,7 @@ class ClientProtocol:
         self.effects.append(Drop(reason))
         self._forget_connection()
         if was_used or peer_at_fault:
-            # That an idle connection ends is no failure: the next call finds out more.
+            # If an idle connection ends, that is no failure: the next call will find out.
             self._retry_at = now + self._backoff.failed()
             self.last_failure = reason
         for call in touched:
@@ -257,12 +256,12 @@ class ClientProtocol:
         self._advance(now)
 
     def taken(self, now: float) -> None:
-        """Take note that the peer took bytes for which there was no room before."""
+        """Note that the peer took bytes for which there was no room before."""
         if self._state is Link.UP:
             self._in_flight.alive(now)
 
     def passed(self, now: float) -> None:
-        """Take note that it is `now`."""
+        """Note that it is `now`, and end what is due."""
         if now < self.alarm:
             return
         if now >= self._connect_by:
@@ -282,7 +281,7 @@ class ClientProtocol:
         )
 
     def rest(self) -> None:
-        """Let go of the connection if nothing is under way on it; the next call makes another."""
+        """Close the connection if nothing is under way on it. The next call makes another."""
         if self._state is Link.UP and not self._in_flight and not self._open:
             self.effects.append(Drop("the connection is not needed at present"))
             self._forget_connection()

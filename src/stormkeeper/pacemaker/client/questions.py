@@ -5,12 +5,12 @@ order, and returns what it found. An `UnsupportedExtensionError` is thrown into 
 go on with what a Java Pacemaker understands; any other error ends it.
 
 A Java Pacemaker has no request for all pulses below a path. It is asked for the pulse of each path,
-and for the names below those that have none. Not below a pulse, too: Storm stores nothing there,
-and each such request costs a Java Pacemaker a look at every key that it holds. What is listed is
-not always there: a path is taken for a regular expression, and asked for the children of
-``/wc-1-17`` it also lists what follows that text in ``/wc-1-1700000000``. Such a name has neither a
-pulse nor names below it, and leads nowhere. Below a name that is no regular expression nobody can
-look: Storm's own Nimbus would end the server with it.
+and for the names below each path without a pulse. Storm stores nothing below a pulse, and each such
+request makes a Java Pacemaker look at every key that it holds.
+
+It takes a path for a regular expression. Asked for the children of ``/wc-1-17`` it also lists what
+follows that text in ``/wc-1-1700000000``. Such a name has neither a pulse nor names below it. What
+lies below a name that is no regular expression cannot be listed: the request would end the server.
 """
 
 from collections import deque
@@ -146,7 +146,7 @@ def copies_below(
     path
         Where to begin.
     server
-        Who is asked.
+        The server that is asked.
     clock
         The reader's monotonic seconds.
     values

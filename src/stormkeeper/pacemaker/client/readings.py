@@ -12,11 +12,11 @@ pulse may lie elsewhere, and so may a pulse that was deleted while its server wa
 
 A listing shows the names at or below which the bulk read finds something, without reading it:
 
-- What a server lists is hidden, if by anything, by tombstones of other servers. A name that a
-  server lists, beside which no other one has tombstones, is in no doubt.
-- A name in doubt is alive if, below it, one is in no doubt: two small requests more for each name
-  in doubt, all at once.
-- What is left in doubt then is read.
+- Only tombstones of other servers can hide what a server lists. A name is certain if a server
+  lists it and no other server has tombstones there; else it is in doubt.
+- A name in doubt counts if a name below it is certain. That takes two more small requests for each
+  name in doubt, all at once.
+- The pulses of names that are still in doubt are read.
 """
 
 import time
@@ -117,10 +117,10 @@ def newest(copies: Iterable[Copy]) -> Copy | None:
 
 
 def in_doubt(servers: Mapping[Address, Names]) -> set[str]:
-    """Return the names of which the pulses must be read to know whether any of them counts.
+    """Return the names whose pulses must be read to know whether any of them counts.
 
-    What a server lists is hidden, if by anything, by tombstones of other servers. So a name is in
-    doubt if each server that lists it has another beside it with tombstones there.
+    Only tombstones of other servers can hide what a server lists. So a name is in doubt if, for
+    each server that lists it, another server has tombstones there.
     """
     graves: dict[str, set[Address]] = {}
     for server, names in servers.items():
@@ -146,7 +146,7 @@ def newest_of_each(servers: Iterable[Mapping[str, Copy]], now: float) -> dict[st
         The time, in seconds of the reader's monotonic clock.
     """
     first: dict[str, Copy] = {}
-    # Only of paths of which several servers have copies: most have one, and there are many.
+    # Only paths with several copies are in it: most have one, and there are many paths.
     rivals: dict[str, list[Copy]] = {}
     for held in servers:
         for path, copy in held.items():

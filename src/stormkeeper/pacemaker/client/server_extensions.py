@@ -1,9 +1,8 @@
-"""Lets what would end a Java Pacemaker pass only to a server that has told that it is ours.
+"""Knows which requests the server of a connection understands; without I/O.
 
-A message type that it does not know ends a Java Pacemaker, and so does a listing of a path that is
-no regular expression. So the first such request on a connection waits, with those that follow,
-until the server has been asked what it is; see `stormkeeper.pacemaker.wire.extensions`. There is no
-I/O here.
+A Java Pacemaker ends at a message type that it does not know, and at a listing of a path that is no
+regular expression. The first such request on a connection therefore waits, with those that follow,
+until the server has been asked what it is (see `stormkeeper.pacemaker.wire.extensions`).
 """
 
 from enum import Enum
@@ -73,7 +72,7 @@ class ServerExtensions:
         self.may_read = True
 
     def refused(self) -> None:
-        """Take note that the server does not say what it is; the next call asks again."""
+        """Note that the server does not say what it is. The next call asks again."""
         self._asking = False
         self.may_read = False
 

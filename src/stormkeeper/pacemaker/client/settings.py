@@ -1,8 +1,8 @@
 """From the configuration to clients: how they authenticate, speak TLS, and how much they take.
 
-Everybody who talks to Pacemakers comes through here, so that one configuration works everywhere.
-Who only beats does not authenticate, as Storm's workers, which hold no secrets; unless Pacemakers
-demand it of writers too (``pacemaker.auth.writes``).
+Everything that talks to Pacemakers uses this module, so that one configuration works everywhere.
+Workers only beat. Like Storm's workers they hold no secrets and do not authenticate, unless the
+Pacemakers demand it of writers too (``pacemaker.auth.writes``).
 """
 
 from collections.abc import Callable, Mapping

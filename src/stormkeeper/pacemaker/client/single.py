@@ -3,8 +3,8 @@
 The work is done elsewhere: `protocol` decides (order, patience, deadlines), `socket_thread` carries
 it out. Here are the verbs, and the tries after the first.
 
-A client may not be used in a process that was forked after it was made: its thread is not there.
-It says so; make a new one after the fork.
+A client cannot be used in a fork of its process: its thread is not there. It then raises an error
+that says so. Make a new client after the fork.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ class PacemakerClient:
     max_message_size
         Largest frame either way, in bytes: ``pacemaker.thrift.message.size.max``.
     identity
-        Who we are; None where the server asks nobody (the method NONE), and for who only writes.
+        Who we are; None if the server's method is NONE, and for clients that only write.
     tls
         Gives how TLS is spoken on a new connection (see `client_tls`); None for plain TCP.
     random
@@ -155,7 +155,7 @@ class PacemakerClient:
 
     @property
     def defects(self) -> int:
-        """How often its thread failed of a defect of Stormkeeper, and connected anew."""
+        """How often its thread met a defect of Stormkeeper, and connected anew."""
         return self._thread.defects
 
     def retry_in(self) -> float:
@@ -172,13 +172,13 @@ class PacemakerClient:
         return f"<PacemakerClient of {self._address}>"
 
     def rest(self) -> None:
-        """Let go of the connection if nothing is under way on it; the next verb makes another."""
+        """Close the connection if nothing is under way on it. The next verb makes another."""
         self._thread.rest()
 
     def close(self) -> None:
-        """End the connection and the thread; whoever waits gets `PacemakerClosedError`.
+        """End the connection and the thread. Calls that wait end with `PacemakerClosedError`.
 
-        A second time it does nothing.
+        Closing again does nothing.
         """
         self._thread.close()
 

@@ -1,9 +1,9 @@
 """The thread and the socket behind a client: carries out what a `ClientProtocol` says.
 
 One daemon thread, named after the client and its server, makes the connection, reads from it,
-keeps the deadlines and settles the futures. Whoever makes a call also sends it, as far as the
-kernel takes the bytes at once; the thread sends the rest. Sockets are opened and closed by the
-thread alone, so that no other thread ever writes to a descriptor that means something else by now.
+keeps the deadlines and settles the futures. The caller's own thread sends its call, as far as the
+kernel takes the bytes at once; the client's thread sends the rest. Only the client's thread opens
+and closes sockets, so that no other thread writes to a descriptor that was closed and used again.
 """
 
 import logging
@@ -27,8 +27,8 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.background import Background
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Reconnect, Send
+from stormkeeper.pacemaker.client.client_connection import Connection, in_words
 from stormkeeper.pacemaker.client.client_tls import TlsStream
-from stormkeeper.pacemaker.client.connection import Connection, in_words
 from stormkeeper.pacemaker.client.dialer import Dialer
 from stormkeeper.pacemaker.client.protocol import NEVER, ClientProtocol, Link
 from stormkeeper.pacemaker.wire import Message
@@ -52,7 +52,7 @@ class SocketThread:
     Parameters
     ----------
     protocol
-        The state machine; nobody else may touch it from now on.
+        The state machine. It belongs to this thread from now on.
     host, port
         Where the server listens.
     name
@@ -101,7 +101,7 @@ class SocketThread:
         self._awake = True
         self._complained = False
         self._background = Background(f"{name} authentication")
-        #: How often the thread failed of what it should never fail of.
+        #: How often the thread met a defect of Stormkeeper.
         self.defects = 0
 
         # Of the thread alone, once it runs.
@@ -174,7 +174,7 @@ class SocketThread:
         return threading.current_thread() is self._thread
 
     def rest(self) -> None:
-        """Let go of the connection if nothing is under way on it."""
+        """Close the connection if nothing is under way on it."""
         if os.getpid() == self._pid:
             with self._lock:
                 self._protocol.rest()

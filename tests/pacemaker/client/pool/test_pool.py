@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper import conf
-from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, LocalProtocolError, PacemakerClosedError
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from support.leaks import nothing_left_behind
@@ -22,8 +21,6 @@ from support.waiting import DEADLINE_SECS
 def test_no_server_is_a_mistake_in_the_configuration():
     with pytest.raises(ConfigError, match=r"set pacemaker\.servers to"):
         PacemakerPool([])
-    with pytest.raises(ConfigError, match="b:1"):
-        PacemakerPool([Address("a", 1)], write_to=Address("b", 1))
 
 
 def test_the_configuration_makes_a_pool(daemons):

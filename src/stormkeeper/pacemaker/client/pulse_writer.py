@@ -1,18 +1,17 @@
-"""Writes to one of several servers: which one, and where to when that one fails.
+"""Sends each pulse to one of several servers, and to another when that one fails.
 
-Pacemakers share nothing, and nobody tells a writer where to write. What keeps the writers of a
-cluster evenly spread is this:
+Pacemakers share nothing, and nobody tells a writer where to write. These rules keep the writers of
+a cluster evenly spread:
 
-- Each draws a *home* at random, and the order in which it goes to the others when its home fails.
-  As the orders are drawn too, the writers of a dead server spread over all that are left.
-- A write goes to the first server, from the current one on, that did not fail just now, and the
-  next ones stay with the server that took it. It takes the writer's deadline at most.
-- Away from home it looks now and then whether home answers, beside its pulses, and goes back when
-  it does. So after any outage each server has the writers that it had before, without anybody
-  counting them. Nobody else moves.
-- Each look comes after a delay of its own, drawn anew, so the writers of a server that is back
-  come one by one over one and a half times `LOOK_SECS`, and not all at once.
-- Home that fails again soon after the return is left alone for twice as long each time.
+- Each writer draws a *home* at random, and also the order of the other servers. When a server dies,
+  its writers therefore spread over all that are left.
+- A pulse goes to the current server. If that one fails, the next servers in the order are tried.
+  The server that takes the pulse becomes the current one. All this takes the deadline at most.
+- A writer that is away from home checks now and then whether home answers, and goes back when it
+  does. Pulses do not wait for this. After an outage each server has the writers that it had before.
+- The delay before each check is random. The writers of a server that is back therefore return one
+  by one, over one and a half times `LOOK_SECS`.
+- If home fails again soon after the return, the delay is twice as long each time.
 
 Moving harms nothing: of a path's pulses on two servers the one received last counts.
 """
@@ -36,9 +35,9 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client.missed_deletes import Repair
 from stormkeeper.pacemaker.client.single import PacemakerClient
-from stormkeeper.pacemaker.wire import Message, MessageType
+from stormkeeper.pacemaker.wire import Message, MessageType, Pulse
 
-#: Messages of the pool, of which this is a part.
+#: The writer is a part of the pool, and logs in its name.
 log = logging.getLogger("stormkeeper.pacemaker.client.pool")
 
 #: Seconds between two looks, on average: some beats, so that a server that only restarts has its
@@ -51,8 +50,7 @@ MOST_PATIENCE: Final = 16.0
 #: A failure within that many `look_secs` after a return counts as one soon after it.
 _SOON: Final = 4.0
 
-#: What is asked of a server to see whether it takes writes: it stores nothing, and needs no more
-#: rights than a pulse does.
+#: Checks whether a server takes writes. It stores nothing, and needs the same rights as a pulse.
 _LOOK: Final = Message(MessageType.CREATE_PATH, path="/")
 
 
@@ -103,14 +101,14 @@ class Placement:
         return self._order[first:] + self._order[:first]
 
     def took(self, server: Address, instead_of: Address, now: float) -> bool:
-        """Take note that `server` took a write that began with `instead_of`.
+        """Note that `server` took a pulse that was offered to `instead_of` first.
 
         Returns
         -------
-        Whether that is news: writes go to `server` from now on.
+        Whether this changes the current server.
         """
         if server == self.current or instead_of != self.current:
-            return False  # several threads write, and one has noted it already
+            return False  # another thread has noted it already
         self.current = server
         if instead_of == self.home:
             soon = now < self._returned_at + _SOON * self._look_secs
@@ -119,14 +117,14 @@ class Placement:
         return True
 
     def look_due(self, now: float) -> Address | None:
-        """Return the server to look for, if it is time; the next look is planned then."""
+        """Return home if it is time to check it, and plan the next check; else None."""
         if self.current == self.home or now < self._look_at:
             return None
         self._plan_look(now)
         return self.home
 
     def answered(self, now: float) -> Address | None:
-        """Take note that home answered a look; return whom writes leave, if they return home."""
+        """Note that home answered; return the server that was current if that changes it."""
         if self.current == self.home:
             return None
         left, self.current = self.current, self.home
@@ -145,9 +143,9 @@ class Writer:
     clients
         The client of each server.
     placement
-        Decides which; nobody else may touch it from now on.
+        Decides which. It belongs to the writer from now on.
     repair
-        Is told of every pulse before it is sent.
+        Hears of every pulse before it is sent, and sends missed deletes ahead of it.
     deadline
         Seconds after which a write has failed.
     retries
@@ -173,7 +171,8 @@ class Writer:
         self._retries = retries
         self._clock = clock
         self._lock = threading.Lock()
-        #: Whose connection is let go with the next write: when home answered, one was under way.
+        #: The server that was left for home. Its connection is closed with the next pulse: a pulse
+        #: may have been under way on it when home answered.
         self._left: Address | None = None
 
     @property
@@ -181,15 +180,8 @@ class Writer:
         """The server that writes go to at present."""
         return self._placement.current
 
-    def write(self, message: Message, pulse_path: str | None) -> None:
-        """Have one server take a request.
-
-        Parameters
-        ----------
-        message
-            The request.
-        pulse_path
-            Whose pulse it is, if it is one.
+    def send_pulse(self, path: str, details: bytes) -> None:
+        """Store `details` as the newest pulse of `path` on one server.
 
         Raises
         ------
@@ -198,6 +190,7 @@ class Writer:
         PacemakerUnavailableError
             If none took it in time.
         """
+        message = Message(MessageType.SEND_PULSE, pulse=Pulse(path, details))
         started = self._clock()
         end = started + self._deadline
         self._look(started)
@@ -208,15 +201,14 @@ class Writer:
         while tries.total() <= self._retries:
             address = self._next(refused, tries)
             if address is None or (refused and address in failed):
-                break  # nobody is left who might take it
+                break  # no server is left that might take it
             client = self._clients[address]
             left = end - self._clock()
             if client.retry_in() >= left:
                 break
             tries[address] += 1
             self._repair.make_good(client)
-            if pulse_path is not None:
-                self._repair.pulse_sent(address, pulse_path)
+            self._repair.pulse_sent(address, path)
             try:
                 future = client.submit(
                     message, deadline=left, started=started, tries=tries[address]
@@ -244,10 +236,10 @@ class Writer:
         )
 
     def _next(self, refused: Mapping[Address, object], tries: Counter[Address]) -> Address | None:
-        """Choose who may be tried soonest; of several, who was tried least for this write.
+        """Choose the server that may be tried soonest.
 
-        Then the first from the current one on. A server that hangs costs a whole try each time, and
-        its back-off may be over before the next one is chosen: it comes after the others.
+        Of several, choose the one that was tried least for this pulse, so that a server that hangs
+        comes after the others: each of its tries is a long one. Then the order decides.
         """
         with self._lock:
             order = self._placement.order()
@@ -268,7 +260,7 @@ class Writer:
         log.warning("Pulses go to %s now, not to %s: %s", server, begun_with, reason)
 
     def _look(self, now: float) -> None:
-        """Ask whether home is back, if it is time, without waiting for the answer."""
+        """Check whether home is back, if it is time. This does not wait for the answer."""
         with self._lock:
             home = self._placement.look_due(now)
             left, self._left = self._left, None
@@ -279,11 +271,11 @@ class Writer:
         try:
             future = self._clients[home].submit(_LOOK)
         except PacemakerUnavailableError:
-            return  # it is closed, of which whoever writes will hear, or has no thread for now
+            return  # it is closed, and the pulse will fail; or the system has no thread for it now
         future.add_done_callback(self._looked)
 
     def _looked(self, future: Future[Message]) -> None:
-        # In the client's thread, which must not wait.
+        # This runs in the client's thread, which must not wait.
         if future.exception() is not None:
             return
         with self._lock:

@@ -9,7 +9,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UntrustedServerError,
 )
-from stormkeeper.pacemaker.client.connection import Connection, in_words
+from stormkeeper.pacemaker.client.client_connection import Connection, in_words
 from stormkeeper.pacemaker.wire import Message, MessageType, encode
 
 
