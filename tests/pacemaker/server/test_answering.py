@@ -46,6 +46,12 @@ def desk():
     return Desk()
 
 
+def test_a_frame_may_be_larger_than_storms_default():
+    desk, large = Desk(max_size=12_000_000), bytes(11_000_000)
+    desk.store.put(b"/large", large)
+    assert desk.ask(MessageType.GET_PULSE, path="/large").pulse.details == large
+
+
 def in_no_order(message):
     if message.nodes is not None:
         message.nodes.sort()

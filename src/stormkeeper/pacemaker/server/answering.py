@@ -47,8 +47,6 @@ _GET_PULSE: Final = int(MessageType.GET_PULSE)
 #: Pulses that are deleted at a time: a millisecond's work, where older ones have to make room for
 #: their tombstones.
 _PIECE: Final = 100
-#: For an answer whose size is looked at when it is written.
-_ANY_SIZE: Final = 0x7FFFFFFF
 
 
 class RequestRefusedError(NotAuthorizedError):
@@ -209,7 +207,7 @@ class Answerer:
         store = self._store
         if kind is MessageType.GET_PULSE:
             details = self._describe().to_thrift() if path == _RESERVED else store.get(path)
-            return encode_pulse_answer(message_id, path, details, max_size=_ANY_SIZE)
+            return encode_pulse_answer(message_id, path, details)
         if kind is MessageType.EXISTS:
             return encode_exists_answer(message_id, store.get(path) is not None)
         if VERBS[kind].answered_with == "nodes":

@@ -76,7 +76,10 @@ def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
         tail = _STOP if message_id is None else _pack_tail(ID_FIELD, message_id, 0)
         size = 7 + sum(map(len, parts)) + len(tail)
         if size > max_size:
-            raise _too_large(kind, size, max_size)
+            raise LocalProtocolError(
+                f"a message of type {kind} needs a frame of {size} bytes, more than the"
+                f" {max_size} of pacemaker.thrift.message.size.max"
+            )
         return b"".join((_pack_head(size, TYPE_FIELD, kind), *parts, tail))
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"cannot encode a text as UTF-8: {error}") from error
@@ -94,9 +97,7 @@ def encode_exists_answer(message_id: int, exists: bool) -> bytes:
     return _pack_exists_answer(23, _EXISTS_ANSWER, exists, 0, ID_FIELD, message_id, 0)
 
 
-def encode_pulse_answer(
-    message_id: int, path: bytes, details: bytes | None, *, max_size: int = DEFAULT_MAX_SIZE
-) -> bytes:
+def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> bytes:
     """Write the frame of a GET_PULSE_RESPONSE: `encode` of that message, in half the time.
 
     `path` is written as it is, UTF-8 or not.
@@ -105,12 +106,9 @@ def encode_pulse_answer(
         head = _pack_pulse_head(30 + len(path), _PULSE_ANSWER, len(path))
         return head + path + _pack_pulse_tail(0, ID_FIELD, message_id, 0)
     length, details_length = len(path), len(details)
-    size = 37 + length + details_length
-    if size > max_size:
-        raise _too_large(MessageType.GET_PULSE_RESPONSE, size, max_size)
     return b"".join(
         (
-            _pack_pulse_head(size, _PULSE_ANSWER, length),
+            _pack_pulse_head(37 + length + details_length, _PULSE_ANSWER, length),
             path,
             DETAILS_FIELD,
             _pack_length(details_length),
@@ -159,13 +157,6 @@ def _frame(kind: int, message_id: int, parts: Sequence[bytes]) -> bytes:
     size = 19 + sum(map(len, parts))
     head = _pack_head(size, TYPE_FIELD, kind)
     return b"".join((head, DATA_FIELD, *parts, _STOP, _pack_tail(ID_FIELD, message_id, 0)))
-
-
-def _too_large(kind: int, size: int, max_size: int) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"a message of type {kind} needs a frame of {size} bytes, more than the {max_size} of"
-        f" pacemaker.thrift.message.size.max"
-    )
 
 
 def _encode_data(message: Message) -> Sequence[bytes]:
