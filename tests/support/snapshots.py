@@ -17,6 +17,7 @@ SNAPSHOT = ServerSnapshot(
     keys=7,
     tombstones=2,
     pulses_received=1000,
+    pulses_expired=4,
     bytes_held=21_000,
     max_bytes=1_000_000,
     oldest_pulse=12.5,

@@ -3,6 +3,8 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.server.snapshot import oldest_pulse, recent_sizes
+from stormkeeper.pacemaker.server.store.horizon import clock
+from stormkeeper.pacemaker.server.store.limits import Limits
 from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 from support.certificates import tls_conf
 from support.engines import ENGINES
@@ -15,6 +17,16 @@ def test_the_engine_is_the_one_that_serves():
     assert with_tls.snapshot().engine == served_by
     assert with_tls.describe().startswith(f"engine: {served_by}; ")
     assert PacemakerServer(defaults()).snapshot().engine == "compiled"
+
+
+def test_pulses_that_expire_while_room_is_made_are_counted():
+    server = PacemakerServer(defaults())
+    server.store.limits = Limits(tombstones=4)
+    for n in range(20):
+        server.store.put(b"/d/%d" % n, b"")
+    server.store._expiry._doomed_before = clock() + 60
+    deleted = sum(server.store.delete(b"/d/%d" % n) for n in range(10))
+    assert server.snapshot().pulses_expired == 20 - deleted - server.store.keys > 0
 
 
 def test_the_oldest_pulse_is_found_behind_tombstones():

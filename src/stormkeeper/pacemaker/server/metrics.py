@@ -144,7 +144,7 @@ def _store(snapshot: ServerSnapshot) -> Iterator[Metric]:
     yield sizes
     yield _counter("pulses_received", "Pulses stored.", snapshot.pulses_received)
     yield _counter(
-        "pulses_expired", "Pulses dropped because of their age.", snapshot.events.expired
+        "pulses_expired", "Pulses dropped because of their age.", snapshot.pulses_expired
     )
 
 

@@ -164,6 +164,7 @@ class PacemakerServer:
             keys=index.keys,
             tombstones=index.tombstones,
             pulses_received=index.pulses_received,
+            pulses_expired=self.store.expired,
             bytes_held=index.bytes_held,
             max_bytes=index.max_bytes,
             oldest_pulse=oldest_pulse(index, now),
@@ -310,7 +311,6 @@ class PacemakerServer:
         now = self.store.expire(ttl if ttl <= self.horizon.seconds() else 0)
         self._is_expiring = now > 0
         if now:
-            self.events.expired += now
             self._loop.call_later(_EXPIRY_REST, self._expire, expired + now)
         elif expired:
             _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)

@@ -51,7 +51,6 @@ class EventCounts:
         "accepted",
         "authentications",
         "closed",
-        "expired",
         "refusals",
         "turned_away",
     )
@@ -68,8 +67,6 @@ class EventCounts:
         self.refusals: Counter[tuple[str, str]] = Counter()
         #: Attempts to authenticate, by method and outcome.
         self.authentications: Counter[tuple[str, str]] = Counter()
-        #: Pulses dropped because of their age.
-        self.expired = 0
 
     def no_room(self) -> int:
         """Return how often a client that may beat was refused, or ended, for want of room."""
@@ -103,6 +100,8 @@ class ServerSnapshot:
         Age at which a pulse is dropped; 0: never.
     revision, keys, tombstones, pulses_received, bytes_held, max_bytes
         Of the pulse index; `max_bytes` 0 means no limit.
+    pulses_expired
+        Pulses dropped because of their age.
     oldest_pulse
         Age of the pulse that was received longest ago; None where there is none.
     recent_sizes
@@ -136,6 +135,7 @@ class ServerSnapshot:
     keys: int
     tombstones: int
     pulses_received: int
+    pulses_expired: int
     bytes_held: int
     max_bytes: int
     oldest_pulse: float | None

@@ -35,13 +35,7 @@ class Entry:
 
 
 class PulseIndex:
-    """Entries by path, and from the oldest change to the newest.
-
-    Parameters
-    ----------
-    max_bytes
-        What `replace` lets pulses and paths grow to; 0: no limit.
-    """
+    """Entries by path, and from the oldest change to the newest."""
 
     __slots__ = (
         "_ends",
@@ -54,7 +48,7 @@ class PulseIndex:
         "tombstones",
     )
 
-    def __init__(self, max_bytes: int = 0) -> None:
+    def __init__(self) -> None:
         #: The newest revision given; the first is 1.
         self.revision = 0
         #: Paths that hold a pulse.
@@ -65,8 +59,8 @@ class PulseIndex:
         self.pulses_received = 0
         #: Bytes of all pulses and their paths.
         self.bytes_held = 0
-        #: May be set at any time.
-        self.max_bytes = max_bytes
+        #: What `replace` lets pulses and paths grow to; 0: no limit. May be set at any time.
+        self.max_bytes = 0
         self._entries: dict[bytes, Entry] = {}
         #: Closes the order to a ring: its `_newer` is the oldest entry, its `_older` the newest.
         self._ends = Entry(b"", None, 0.0, None)
