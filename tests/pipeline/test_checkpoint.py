@@ -143,14 +143,26 @@ def test_a_refused_pipeline_makes_no_folder(tmp_path):
     assert set(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("another", [False, True], ids=["gone", "another in its place"])
+def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, another):
+    conf = places(tables=tmp_path / "tables")
+    with process._places(conf) as snapshots:
+        (tmp_path / "tables").rename(tmp_path / "moved")
+        if another:
+            (tmp_path / "tables").mkdir()
+        with pytest.raises(TableError, match="was moved or removed"):
+            process.start(None, conf, [], snapshots)  # before it asks anything of Spark
+        assert list(tmp_path.glob("tables/*")) == []
+
+
 @pytest.mark.spark
 def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path):
     """What Spark really has in a checkpoint, and names its query by."""
     conf = places(tables=tmp_path).with_values({"pipeline.trigger.secs": 0.1})
 
     def run():
-        with process._places(conf):
-            query = process.start(spark, conf, [pacemaker.address], tmp_path)
+        with process._places(conf) as snapshots:
+            query = process.start(spark, conf, [pacemaker.address], snapshots)
             try:
                 until(lambda: query.lastProgress is not None)
                 return query.id

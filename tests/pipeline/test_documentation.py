@@ -50,7 +50,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
     options = process._source_options
     patient = {"timeoutSecs": "30"}
     monkeypatch.setattr(process, "_source_options", lambda *given: options(*given) | patient)
-    query = process.start(spark, conf, addresses, tmp_path / "tables")
+    query = process.start(spark, conf, addresses, tables.SnapshotTables(tmp_path / "tables"))
     until(lambda: query.lastProgress)
     query.stop()
     namespace = {"spark": spark}

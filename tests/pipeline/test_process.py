@@ -331,7 +331,7 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
-    keeper = process.Keeper(tmp_path, Limits(9, 30))
+    keeper = process.Keeper(tables.SnapshotTables(tmp_path), Limits(9, 30))
     for number in (1, 2):
         began = time.time()
         there = began + ahead
@@ -354,9 +354,9 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
         raw = spark.read.format("pacemaker").option("servers", pacemaker.address)
         return decode.typed(raw.option("timeoutSecs", 30).load())
 
-    process.Keeper(tmp_path, Limits(9, 30))(batch(1), 1)
+    process.Keeper(tables.SnapshotTables(tmp_path), Limits(9, 30))(batch(1), 1)
     before = sorted(tmp_path.glob("batch=*"))
-    process.Keeper(tmp_path, Limits(9, 30))(batch(2), 1)
+    process.Keeper(tables.SnapshotTables(tmp_path), Limits(9, 30))(batch(2), 1)
     assert sorted(tmp_path.glob("batch=*")) == before
     statistics = tables.SnapshotTables(tmp_path).read(tables.COMPONENT_STATISTICS)
     assert set(statistics["emitted"].to_pylist()) == {1}

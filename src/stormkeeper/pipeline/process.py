@@ -98,11 +98,11 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         return 0
     try:
         sight = Sight()
-        with _places(conf), _observed(conf, sight):
+        with _places(conf) as snapshots, _observed(conf, sight):
             options = Options.parse(_source_options(conf, servers))
             settings = options.settings()
             sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
-            _run_session(conf, servers, stop, sight)
+            _run_session(conf, servers, snapshots, stop, sight)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
@@ -115,8 +115,12 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 
 
 @contextlib.contextmanager
-def _places(conf: Conf) -> Iterator[None]:
-    """Hold the tables and their checkpoint for this process alone; they belong together."""
+def _places(conf: Conf) -> Iterator[SnapshotTables]:
+    """Hold the tables and their checkpoint for this process alone; they belong together.
+
+    The tables that are yielded know their folder from here on. So if it is moved while Spark
+    starts, no other one is begun in its place, which nobody would hold.
+    """
     directory, place = tables_directory(conf), checkpoint_directory(conf)
     if not directory.exists():
         checkpoint.begin(place, directory)  # what it refuses is to leave no folder
@@ -125,7 +129,7 @@ def _places(conf: Conf) -> Iterator[None]:
         if place.resolve() not in (checkpoint.default(directory).resolve(), directory.resolve()):
             held.enter_context(tables.sole_writer(place, "pipeline.checkpoint.dir"))
         checkpoint.begin(place, directory)
-        yield
+        yield SnapshotTables(directory)
 
 
 @contextlib.contextmanager
@@ -156,7 +160,9 @@ def _source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
     return {"servers": ",".join(servers), **access_of(conf)}
 
 
-def _run_session(conf: Conf, servers: list[str], stop: StopSignals, sight: Sight) -> None:
+def _run_session(
+    conf: Conf, servers: list[str], snapshots: SnapshotTables, stop: StopSignals, sight: Sight
+) -> None:
     try:
         session = engine.session(
             {**_SPARK_DEFAULTS, **conf}, "storm-pipeline", cancelled=lambda: stop.stopped
@@ -173,7 +179,7 @@ def _run_session(conf: Conf, servers: list[str], stop: StopSignals, sight: Sight
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
-            _run(session, conf, servers, stop, sight)
+            _run(session, conf, servers, snapshots, stop=stop, sight=sight)
     finally:
         engine.end(session, _END_SECS)
 
@@ -216,13 +222,20 @@ def start(
     session: SparkSession,
     conf: Conf,
     servers: list[str],
-    directory: Path,
+    snapshots: SnapshotTables,
     sight: Sight | None = None,
 ) -> StreamingQuery:
-    """Start the streaming query that keeps the tables in `directory`, and tells `sight` of them."""
+    """Start the streaming query that keeps the tables, and tells `sight` of them.
+
+    Raises
+    ------
+    TableError
+        Their folder was moved or removed.
+    """
+    snapshots.check_place()  # before Spark makes it anew, for its checkpoint
     options = _source_options(conf, servers)
     raw = session.readStream.format("pacemaker").options(**options).load()
-    keeper = Keeper(directory, limits(conf), sight)
+    keeper = Keeper(snapshots, limits(conf), sight)
     return (
         decode.typed(raw)
         .writeStream.queryName(_QUERY)
@@ -241,8 +254,10 @@ class Keeper:
     reading was done, and the batch is not repeated, or nothing of the first reading is left.
     """
 
-    def __init__(self, directory: Path, limits: Limits, sight: Sight | None = None) -> None:
-        self._tables = SnapshotTables(directory)
+    def __init__(
+        self, snapshots: SnapshotTables, limits: Limits, sight: Sight | None = None
+    ) -> None:
+        self._tables = snapshots
         self._limits = limits
         self._sight = sight or Sight()
 
@@ -276,16 +291,21 @@ def _query_id(batch: DataFrame) -> str:
 
 
 def _run(
-    session: SparkSession, conf: Conf, servers: list[str], stop: StopSignals, sight: Sight
+    session: SparkSession,
+    conf: Conf,
+    servers: list[str],
+    snapshots: SnapshotTables,
+    *,
+    stop: StopSignals,
+    sight: Sight,
 ) -> None:
-    directory = tables_directory(conf)
     announced = False
     try:
-        query = start(session, conf, servers, directory, sight)
+        query = start(session, conf, servers, snapshots, sight)
         while query.isActive and not stop.wait(_POLL_SECS):
             sight.alive()
             if not announced and query.lastProgress is not None:
-                announce(f"pipeline writing to {directory}")
+                announce(f"pipeline writing to {tables_directory(conf)}")
                 announced = True
         if stop.stopped:
             _log_stop(stop, "a batch that runs is done first")

@@ -139,7 +139,7 @@ class SnapshotTables:
             raise _refused(self._directory, error) from error
 
     def _publish(self, tables: Mapping[str, pa.Table], origin: Origin) -> Path:
-        self._hold()
+        self.check_place()
         batches = _batches(self._directory)
         number = _number(batches[-1]) + 1 if batches else 0
         place = self._directory / f"{_PREFIX}{number:012d}"
@@ -162,7 +162,14 @@ class SnapshotTables:
         self._remove_old([*batches, place])
         return place
 
-    def _hold(self) -> None:
+    def check_place(self) -> None:
+        """See to it that the folder is the one that was there when this object was made.
+
+        Raises
+        ------
+        TableError
+            It was moved or removed since then.
+        """
         if self._identity is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._identity = _identity(self._directory)
