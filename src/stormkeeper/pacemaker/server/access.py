@@ -61,12 +61,11 @@ class Policy:
     handshake_timeout
         Seconds that a client has to authenticate, once it has begun to.
     fingerprint
-        Another for another JAAS file; tells nothing of the passwords in it. Whoever authenticated
-        under another must do so anew.
+        A hash of the JAAS file, which does not show the passwords in it. When it changes, clients
+        must authenticate anew.
     keytab
-        Another for another content of the keytab that the JAAS file names. Those who have
-        authenticated stay: a service's key is renewed as a matter of course, and says nothing of
-        them.
+        A hash of the keytab that the JAAS file names. When it changes, clients stay authenticated:
+        a service's key is renewed as a matter of course, and has nothing to do with theirs.
     """
 
     method: str = "NONE"
@@ -118,7 +117,7 @@ class Policy:
 
 
 def _fingerprint(conf: Conf) -> bytes:
-    """Tell one content of the JAAS file from another; warn if others can read passwords in it."""
+    """Return a hash of the JAAS file; warn if others can read passwords in it."""
     file, method = methods.login_file(conf), conf["pacemaker.auth.method"]
     if file is None or method == "NONE":
         return b""
@@ -134,7 +133,7 @@ def _fingerprint(conf: Conf) -> bytes:
 
 
 def _keytab(conf: Conf) -> bytes:
-    """Tell one content of the server's keytab from another, where the JAAS file names it."""
+    """Return a hash of the server's keytab, if the JAAS file names one."""
     if conf["pacemaker.auth.method"] != "KERBEROS":
         return b""
     path = login(conf, methods.SERVER_SECTION).options.get("keyTab", "").removeprefix("FILE:")

@@ -64,7 +64,7 @@ class RequestRefusedError(NotAuthorizedError):
 
 
 class ServerStatus(NamedTuple):
-    """Who a server is and how it fares; the value of the reserved path.
+    """Who a server is and what it holds: the value of the reserved path.
 
     Times are in milliseconds. `horizon_ms` tells for how long the server has received every pulse
     that was sent to it, and kept it: a path without a pulse has been silent at least that long.
@@ -132,8 +132,8 @@ class Answerer:
     def answer(self, payload: bytes) -> bytes | None:
         """Carry out the request in a frame's payload and return the frame of the answer.
 
-        None if a part of it was carried out, and it is to be given again for the next: the
-        deletion of many pulses.
+        None while the request is not finished, as with the deletion of many pulses: the caller
+        gives it again.
 
         Raises
         ------
@@ -144,7 +144,7 @@ class Answerer:
         """
         exact = match_exact_shape(payload)
         if exact is not None:
-            # What is stored has a path that was checked, and is not reserved.
+            # The path of a stored pulse has been checked, and is not reserved.
             kind, message_id, path, details = exact
             store = self._store
             if details is None:
@@ -195,8 +195,8 @@ class Answerer:
         """Raise `LimitError` if a request of this `kind` may not name this `path`."""
         if VERBS[kind].writes and (path == _RESERVED or path.startswith(_BELOW_RESERVED)):
             raise LimitError("reserved", f"{shown(path)}: {RESERVED_PATH} is reserved")
-        # What is stored can be asked for and deleted, whatever the limits are now; and a pulse's
-        # path is checked by the store.
+        # A stored pulse can be read and deleted whatever the limits are now. The store checks the
+        # path of a new one.
         if kind is not MessageType.SEND_PULSE and self._store.index.entry(path) is None:
             self._store.limits.check_size(path.rstrip(b"/"))
             self._store.limits.check_text(path)

@@ -1,4 +1,4 @@
-"""What a running Pacemaker tells those who watch it: metrics and health over HTTP, and systemd."""
+"""Serves metrics and health over HTTP, and reports to systemd, for a running Pacemaker."""
 
 import asyncio
 import logging
@@ -18,11 +18,11 @@ _log = logging.getLogger("stormkeeper.pacemaker.server.observation")
 #: The name under which systemd passes the socket of the metrics.
 METRICS_SOCKET: Final = "metrics"
 
-#: What to set where an address cannot be had, for errors.
+#: For errors: what to set where an address cannot be bound.
 AN_ADDRESS: Final = (
     "an address of this machine (`ip address` lists them), or to 0.0.0.0 for all of them"
 )
-#: What else to do where a port takes a privilege.
+#: For errors: what to do where a port needs a privilege.
 PRIVILEGE: Final = "have systemd open it (ListenStream= of a socket unit)"
 
 _BACKLOG: Final = 16
@@ -31,7 +31,9 @@ _STATUS_SECS: Final = 10.0
 
 
 class Monitoring:
-    """Answers and reports for one server in the running event loop, from `start` to `close`.
+    """Serves the pages of one server, and reports on it, from `start` to `close`.
+
+    It works in the running event loop.
 
     Parameters
     ----------

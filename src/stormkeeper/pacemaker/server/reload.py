@@ -95,9 +95,9 @@ def compare(old: Conf, new: Conf) -> Reload:
 
 
 def fingerprint(conf: Mapping[str, Any], keys: tuple[str, ...]) -> bytes:
-    """Tell one content of the files that some keys name from another.
+    """Return a hash of the files that some keys name.
 
-    A file that cannot be read is as one that is empty: whoever reads it says so.
+    A file that cannot be read counts as empty: whoever needs it reports the error.
     """
     digest = hashlib.sha256()
     for key in keys:

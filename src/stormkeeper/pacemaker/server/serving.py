@@ -1,6 +1,6 @@
 """A Pacemaker in an event loop: what it is made of, its timers, and what a reload changes.
 
-Whatever a client does costs that client its connection at most.
+Whatever a client does wrong, it costs that client its connection and nothing more.
 """
 
 import asyncio

@@ -2,18 +2,18 @@
 
 The rules that hold here:
 
-- What is not known to be a write is a read, and nobody reads who may not: not Storm's verbs, not
-  ours, not the reserved path, which would tell an unauthenticated client what this server is.
-- Who may do something is decided on the very bytes that are then carried out.
-- Who has authenticated (`access`) may read and write; who fails loses the connection. A
-  client that leaves in the middle of it has failed as well: so does one that finds in the first
-  token that the server has another method, and it says so to its own user alone.
-- Of a client's refusals the first is logged and the others are counted, and about one address only
-  so many lines are logged in a span of time: nobody can fill the log.
-- A client of ours that is to authenticate first finds out, on a connection of its own and with
-  EXISTS of the reserved path, whether that would end a Java Pacemaker. That it is refused is no
-  news. Another client asks with GET_PULSE who this server is. If it leaves after the refusal, and
-  has done nothing else, it may lack the method: that is logged.
+- A request that is not known to be a write is a read. Reads need permission: Storm's verbs, ours,
+  and the reserved path, which would tell an unauthenticated client what this server is.
+- The decision is made on the very bytes that are then carried out.
+- A client that has authenticated (`access`) may read and write. One that fails loses its
+  connection. One that leaves half-way has failed too: it may have found in the first token that
+  the server has another method, and then it tells only its own user.
+- The first refusal of a client is logged; the others are counted. The log takes only so many lines
+  about one address in a span of time, so nobody can fill it.
+- Our own clients ask EXISTS of the reserved path before they authenticate, on a separate
+  connection, as authenticating might end a Java Pacemaker. That refusal is not logged. Other
+  clients ask with GET_PULSE who this server is. One that leaves after the refusal, and has done
+  nothing else, may lack the method: that is logged.
 """
 
 import logging
@@ -120,14 +120,14 @@ class Session:
         Returns
         -------
         bytes or None
-            The frames of the answer: one, or two at the end of an authentication, or none. None if
-            it is not carried out to its end: it is to be given again.
+            The frames of the answer: one, or two at the end of an authentication, or none. None
+            while the request is not finished: the caller gives it again.
 
         Raises
         ------
         RemoteProtocolError
-            If the payload is no request, or the client failed to authenticate or did so out of
-            order: what was answered before is to be sent, then the connection closed.
+            If the payload is no request, or the client failed to authenticate, or did so out of
+            order. The caller sends the earlier answers, then closes the connection.
         """
         try:
             if not self._is_open_to_everyone():
@@ -161,7 +161,7 @@ class Session:
         return self.fault
 
     def revoke(self, fault: str) -> None:
-        """Take back what authenticating gave; the connection is due to be closed."""
+        """Take back the permissions of this client; its connection is closed at the next sweep."""
         self.may_read = self.may_write = False
         if self._is_authenticating:
             self._authentication = None
@@ -169,7 +169,7 @@ class Session:
         self.deadline = -math.inf
 
     def is_within(self, policy: Policy, *, same_secrets: bool) -> bool:
-        """Whether this client could be what it is under `policy`, too.
+        """Whether `policy` gives this client all that it has now.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class Session:
 
     @property
     def fields(self) -> dict[str, str]:
-        """What a line of the log about it has as fields."""
+        """The fields of log lines about this client."""
         return {"peer": self.origin} | ({"user": self.user} if self.user else {})
 
     def left(self) -> tuple[int, str, str] | None:
@@ -386,14 +386,14 @@ class Sessions:
             self.warn(session, cause, f"closing {session.peer}: {reason}")
 
     def warn(self, session: Session, cause: str, line: str) -> None:
-        """Log what a client did wrong, unless much was logged of its address lately."""
+        """Log what a client did wrong, unless its address had many lines lately."""
         self._log(logging.WARNING, session, line, session.fields | {"cause": cause})
 
     def replace_policy(self, policy: Policy) -> int:
-        """Let `policy` hold from now on; return how many clients that costs their connections.
+        """Let `policy` hold from now on; return how many clients lose their connections by it.
 
-        It costs those who authenticated with what is worth nothing any more, or are not among who
-        may read any more, and those who write without authenticating where that is now needed.
+        They are those whose password or key is no longer valid, those who may no longer read, and
+        those who write without having authenticated where that is needed now.
         """
         same_secrets = policy.fingerprint == self.policy.fingerprint
         self.policy = policy

@@ -88,7 +88,7 @@ class ServerSnapshot:
     instance, version, engine, auth_method
         Who it is and what it runs.
     is_serving
-        Whether it takes new clients; not while it drains.
+        Whether it takes new clients: false while it drains.
     swept_ago
         Time since the event loop last came to its regular work.
     uptime, horizon

@@ -1,4 +1,4 @@
-"""Writes and reads what readers of many pulses ask for, and the pages that answer them.
+"""Writes and reads requests for changes, and the pages that answer them.
 
 A page holds hundreds of pulses with their values, or thousands without. Our servers write each
 pulse in one exact shape, which is read without walking the fields; any other order of fields takes

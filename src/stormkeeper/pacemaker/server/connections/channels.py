@@ -20,13 +20,12 @@ The rules that hold for both, to the byte:
   subtree. It waits until whatever else came with it has been served. Then the channels that wait
   so share `TURN_SECONDS`, in the order of their coming, and at least one of them has its turn:
   however many clients ask for much, a beat waits for one such answer and not for all.
-- When a turn was over before its requests were, and while long requests wait, the processor is
-  given up after each batch to whoever waits for it. A server that never waits would keep it, from
-  clients on the same machine, until the system looks: every 4 ms in many kernels.
+- After each batch that left requests unanswered, the server gives up the processor to whoever waits
+  for it. Otherwise it would keep clients on the same machine waiting until the system steps in:
+  every 4 ms in many kernels.
 - A request may take several turns: its session returns no answer until it is done.
-- A channel that is given up, for a client that does not read or because the server must end, is
-  reset: the system would go on to hold the megabytes that it took of the answers until they are
-  read.
+- A channel whose client does not read, or that is open when the server ends, is reset. Otherwise
+  the system would hold megabytes of its answers until they are read.
 - An error of ours ends the channel in which it happened, with a traceback in the log.
 """
 
@@ -108,14 +107,14 @@ class Session(Protocol):
     def answer(self, payload: bytes) -> bytes | None:
         """Return the frames that answer a request; RemoteProtocolError ends the channel.
 
-        None if more is to be done than may be at a time: it is to be given the same payload again.
+        None while the request is not finished: the caller gives the same payload again.
         """
 
     def handshake_due(self, now: float) -> str | None:
         """Return why the client has been authenticating for too long; None if it has not."""
 
 
-#: Told once for every channel, when its session is over: (session, cause, reason).
+#: Called once for every channel, when its session is over: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
 
 

@@ -1,15 +1,15 @@
-"""What a store lets go: pulses that are too old, and deletions that nobody needs any more.
+"""Drops pulses that are too old, and tombstones that nobody needs any more.
 
 The rules that hold here:
 
 - A deletion leaves a tombstone for those who read changes. Tombstones are bounded in number, in
   bytes and in age; the oldest go first, and `floor` rises to the last that went.
-- Nothing in the order of changes is older than the floor: a pulse that is, is given the next
-  revision, as if it had been sent again. So a reader that begins from nothing is always given a
-  revision above the floor to go on from. Most of these are moved before it is urgent, a few at
-  every deletion, so that no single deletion pays for all.
+- No change is older than the floor. A pulse that would be is given the next revision, as if it had
+  been sent again. So a reader that begins from nothing always gets a revision above the floor to go
+  on from. A few pulses are moved at every deletion, before it is urgent, so that no single deletion
+  has to move them all.
 - Expiry looks at the oldest changes, up to the first pulse that is young enough, and stops when
-  its time is over. What it has looked at it does not look at again.
+  its time is over. The next time it goes on from there.
 """
 
 from bisect import bisect_left, insort
@@ -20,18 +20,17 @@ from stormkeeper.pacemaker.server.store.directory import Directory
 from stormkeeper.pacemaker.server.store.limits import Limits
 from stormkeeper.pacemaker.server.store.pulse_index import Entry, PulseIndex
 
-#: Old pulses that a deletion moves out of the way of tombstones that will have to go, at least.
+#: Old pulses that every deletion moves at least, so that older tombstones can be forgotten.
 _MOVES: Final = 8
 #: Entries between two looks at the clock: some 20 microseconds.
 _STRIDE: Final = 16
-
 
 #: The byte that comes after ``/``.
 _BEHIND_SLASH: Final = b"0"
 
 
 class Expiry:
-    """Buries pulses, and forgets tombstones.
+    """Turns pulses into tombstones, and forgets tombstones.
 
     Parameters
     ----------

@@ -2,11 +2,11 @@
 
 The rules that hold here:
 
-- A page has about `PAGE_BYTES`, so that making one keeps no writer waiting. A single larger pulse
-  is a page of its own, as long as a frame can hold it; one that no frame can hold is left out.
+- A page has about `PAGE_BYTES`, so that no writer waits long for it. A single larger pulse is a
+  page of its own if a frame can hold it, and is left out if not.
 - The changes of a small part of a large store are looked for in that part, or among all changes:
-  whichever is less.
-- A page may end before it is full, should too much have been looked at in vain.
+  whichever is less work.
+- A page may end before it is full, when many entries were looked at and few were asked for.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ _PATH: Final = attrgetter("path")
 
 
 class ChangesPage(NamedTuple):
-    """What one answer has; `now` is the clock by which its entries have their ages.
+    """The entries of one answer; their ages count back from `now` (s).
 
     `revision`, `more`, `reset` and `next` are those of `stormkeeper.pacemaker.wire.Changes`.
     """

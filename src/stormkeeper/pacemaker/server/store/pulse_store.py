@@ -1,4 +1,4 @@
-"""The pulses that a Pacemaker holds, with what readers and writers may ask of them.
+"""The pulses that a Pacemaker holds, and everything that readers and writers may ask for.
 
 The rules that hold here:
 
@@ -6,10 +6,10 @@ The rules that hold here:
   paths, and so are ``/a`` and ``a``. Paths are the bytes of the wire.
 - Overwriting a pulse and reading one cost the same whatever is stored; listing children costs the
   children, deleting a subtree costs the subtree, a page costs the page.
-- A path is checked when its first pulse comes: one that holds a pulse is good.
+- A path is checked when its first pulse comes, and not again while it holds one.
 
 The parts: `PulseIndex` finds a path and keeps the order of changes; `Directory` knows what is below
-a path; `Expiry` lets go; `Pager` reads much at a time.
+a path; `Expiry` drops what is old; `Pager` reads many pulses at a time.
 """
 
 from collections.abc import Callable, Iterator
