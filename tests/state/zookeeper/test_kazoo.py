@@ -10,10 +10,11 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol import connection as kazoo_connection
 from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Transaction
 from kazoo.retry import KazooRetry
 
 from stormkeeper.conf import Address
-from stormkeeper.state.transactions import Check, Create
+from stormkeeper.state.transactions import Check, Create, Delete, SetData
 from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.handler import Call, Handler
 from stormkeeper.state.zookeeper.overrides import ServerConnection
@@ -171,6 +172,26 @@ class TestKazooHasTheShapeThatIsKnown:
         ((_, queued),) = client._queue
         assert queued is call
         assert type(call) is Call
+
+    def test_a_transaction_is_its_operations(self, client):
+        theirs = client.transaction()
+        theirs.check("/a", 1)
+        theirs.create("/b", b"x", None, True, True)
+        theirs.create("/b", b"x", None, False, False)
+        theirs.set_data("/c", b"y", 2)
+        theirs.delete("/d", 3)
+        ours = [
+            Check("/a", 1),
+            Create("/b", b"x", ephemeral=True, sequential=True),
+            Create("/b", b"x"),
+            SetData("/c", b"y", 2),
+            Delete("/d", 3),
+        ]
+        client._state = kazoo_connection.KeeperState.CONNECTING
+        requests.transaction(ours, lambda _node: None).send(client)
+        ((sent, _),) = client._queue
+        assert sent.operations == theirs.operations
+        assert sent.serialize() == Transaction(theirs.operations).serialize()
 
     def test_what_it_lets_its_user_bring(self):
         """Each public name that `Handler` and `Call` have is one of kazoo's, or one of these."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, assert_never
 
 from kazoo.exceptions import KazooException, RolledBackError, RuntimeInconsistency
+from kazoo.protocol import serialization as wire
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from stormkeeper.errors import StateError, TransactionError
 from stormkeeper.state.transactions import Check, Create, Delete, Operation, Result, SetData
@@ -17,6 +19,10 @@ AccessLists = Callable[[Create], list[Any] | None]
 
 #: Is told a watch's event, on kazoo's thread; it must not block.
 Watcher = Callable[[Any], None]
+
+#: The flags of a node to be made, in ZooKeeper's protocol.
+_EPHEMERAL: Final = 1
+_SEQUENTIAL: Final = 2
 
 #: What is asked of a node by an operation, in words.
 _DOING: Final = {Check: "check", Create: "create", SetData: "write", Delete: "delete"}
@@ -90,24 +96,30 @@ def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
 
     def send(client: Any) -> Call:
         transaction = client.transaction()
-        for operation in operations:
-            match operation:
-                case Check(path, version):
-                    transaction.check(path, version)
-                case Create(path, data, ephemeral, sequential):
-                    transaction.create(path, data, acl(operation), ephemeral, sequential)
-                case SetData(path, data, version):
-                    transaction.set_data(path, data, version)
-                case Delete(path, version):
-                    transaction.delete(path, version)
-                case _:
-                    assert_never(operation)
+        # One by one, kazoo's own calls would look at every path and value once more.
+        transaction.operations = [_in_bytes(operation, acl) for operation in operations]
         call: Call = transaction.commit_async()
         return call
 
     return Request(
         "commit a transaction that begins at", operations[0].path, send, sum(map(_size, operations))
     )
+
+
+def _in_bytes(operation: Operation, acl: AccessLists) -> Any:
+    """Return kazoo's form of an operation."""
+    match operation:
+        case Check(path, version):
+            return wire.CheckVersion(path, version)
+        case Create(path, data, ephemeral, sequential):
+            flags = ephemeral * _EPHEMERAL | sequential * _SEQUENTIAL
+            return wire.Create(path, data, acl(operation) or OPEN_ACL_UNSAFE, flags)
+        case SetData(path, data, version):
+            return wire.SetData(path, data, version)
+        case Delete(path, version):
+            return wire.Delete(path, version)
+        case _:
+            assert_never(operation)
 
 
 def create(operation: Create, acl: AccessLists) -> Request:
