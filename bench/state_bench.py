@@ -46,8 +46,7 @@ from state import cells, filling, report_lines
 from stormkeeper import conf, paths
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state import factory
-from stormkeeper.state.storm.cluster import StormReads
-from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm import cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -98,19 +97,19 @@ def one_round(server, pacemaker, number, repeats, wanted):
     with contextlib.ExitStack() as stack:
 
         def opened(port=server.port, **more):
-            state = connected(port, **more)
-            stack.callback(state.close)
-            return state
+            storm = cluster.connect(configured(port, **more))
+            stack.callback(storm.disconnect)
+            return storm
 
         def far(port):
             return stack.enter_context(SlowProxy(HOST, port, cells.DELAY_SECS))
 
-        ours = opened()
+        reads = opened()
         world = cells.World(
             kazoo=stack.enter_context(kazoo_client(server)),
-            ours=ours,
-            reads=StormReads(ours, Codec()),
-            pacemaker=StormReads(opened(pacemaker_port=pacemaker.port), Codec()),
+            ours=reads.state,
+            reads=reads,
+            pacemaker=opened(pacemaker_port=pacemaker.port),
             setter=stack.enter_context(other_client(server)),
         )
         slow_zookeeper, slow_pacemaker = far(server.port), far(pacemaker.port)
@@ -120,7 +119,9 @@ def one_round(server, pacemaker, number, repeats, wanted):
                 rows += cells.measure(cell, number)
         if wanted in "watches":
             # No typed reads here: they would hear of every event, too.
-            rows += cells.watches(dataclasses.replace(world, ours=opened()), number, repeats)
+            ours = factory.connect(configured(server.port))
+            stack.callback(ours.close)
+            rows += cells.watches(dataclasses.replace(world, ours=ours), number, repeats)
         if wanted in "decode":
             rows += cells.decoding(world, repeats)
         if wanted in "far":
@@ -174,7 +175,7 @@ def other_client(server):
         process.communicate()
 
 
-def connected(port, pacemaker_port=None):
+def configured(port, pacemaker_port=None):
     overrides = {
         "storm.zookeeper.servers": [HOST],
         "storm.zookeeper.port": port,
@@ -187,18 +188,18 @@ def connected(port, pacemaker_port=None):
             "pacemaker.servers": [f"{HOST}:{pacemaker_port}"],
         }
     settings = [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
-    return factory.connect(conf.load(files=[], overrides=settings))
+    return conf.load(files=[], overrides=settings)
 
 
 def fill_pacemaker(server, pacemaker):
     """Give a Pacemaker the heartbeats of all topologies too."""
-    state = connected(port=server.port, pacemaker_port=pacemaker.port)
+    storm = cluster.connect(configured(server.port, pacemaker.port))
     try:
         for path, data in filling.nodes():
             if path.count("/") == 3 and path.startswith(paths.WORKERBEATS):
-                state.set_worker_hb(path, data)
+                storm.heartbeats.beat(path, data)
     finally:
-        state.close()
+        storm.disconnect()
 
 
 def write(folder, rows, text):

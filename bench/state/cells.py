@@ -54,7 +54,7 @@ class World:
     kazoo: Any
     #: A `ClusterState` of the same server.
     ours: Any
-    #: A `StormReads` on `ours`, and one whose heartbeats are in a Pacemaker.
+    #: A `StormClusterState` on `ours`, and one whose heartbeats are in a Pacemaker.
     reads: Any
     pacemaker: Any
     #: Has another client set all watched nodes, and returns a wait for its end.
@@ -187,7 +187,7 @@ def round_trips(far, far_pacemaker, ids, counted):
     Parameters
     ----------
     far, far_pacemaker
-        `ClusterState`, and one with heartbeats in a Pacemaker, behind slow proxies.
+        `StormClusterState`, and one with heartbeats in a Pacemaker, behind slow proxies.
     ids
         The topologies.
     counted
@@ -197,12 +197,12 @@ def round_trips(far, far_pacemaker, ids, counted):
     some = list(map(paths.assignment, ids))
     more = some + list(map(paths.storm, ids))
     calls = {
-        "heartbeats-24": (far.get_worker_hbs, beats, "ours"),
-        "heartbeats-24-pacemaker": (far_pacemaker.get_worker_hbs, beats, "ours-pacemaker"),
-        "read-300": (far.read_many, some, "ours"),
-        "read-600": (far.read_many, more, "ours"),
-        "children-data-300": (far.children_data, paths.ASSIGNMENTS, "ours"),
-        "transaction-100": (partial(_transaction, far), 0, "ours"),
+        "heartbeats-24": (_all_with_values(far), beats, "ours"),
+        "heartbeats-24-pacemaker": (_all_with_values(far_pacemaker), beats, "ours-pacemaker"),
+        "read-300": (far.state.read_many, some, "ours"),
+        "read-600": (far.state.read_many, more, "ours"),
+        "children-data-300": (far.state.children_data, paths.ASSIGNMENTS, "ours"),
+        "transaction-100": (partial(_transaction, far.state), 0, "ours"),
     }
     rows = []
     for name, (call, argument, of) in calls.items():
@@ -218,6 +218,10 @@ def round_trips(far, far_pacemaker, ids, counted):
         trips = int(secs / (2 * DELAY_SECS))
         rows.append(row(f"far-{name}", of, secs, round_trips=trips, requests=requests))
     return rows
+
+
+def _all_with_values(storm):
+    return partial(storm.heartbeats.read_all, values=True)
 
 
 def _sum(values):
@@ -256,7 +260,8 @@ def _heartbeats(reads, storm_id):
 
 
 def _heartbeat_bytes(world, storm_id):
-    return _sum(world.ours.get_worker_hbs(paths.workerbeats(storm_id)).values())
+    found = world.reads.heartbeats.read_all(paths.workerbeats(storm_id), values=True)
+    return _sum(one.value for one in found.by_path.values())
 
 
 def _some_plain(count):

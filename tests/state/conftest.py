@@ -15,7 +15,6 @@ from support.pacemaker import PacemakerProcess
 from support.proxy import Proxy
 from support.stores import (
     MemoryStore,
-    PacemakerStore,
     ZooKeeperStore,
     limit_calls,
     settings_for,
@@ -35,18 +34,15 @@ def two_pacemakers():
 @pytest.fixture(
     params=[
         "memory",
-        "pacemaker over memory",
         pytest.param("zookeeper", marks=pytest.mark.zookeeper),
-        pytest.param("pacemaker over zookeeper", marks=pytest.mark.zookeeper),
         pytest.param("ensemble", marks=pytest.mark.zookeeper),
-        pytest.param("pacemaker over ensemble", marks=pytest.mark.zookeeper),
     ],
 )
 def store(request):
     """A store of each kind."""
-    if "memory" in request.param:
+    if request.param == "memory":
         store = MemoryStore()
-    elif "ensemble" in request.param:
+    elif request.param == "ensemble":
         # A member may lag behind the others, so all sessions of a test are with the same one.
         members = request.getfixturevalue("zookeeper_ensemble").members
         member = members[next(_turns) % len(members)]
@@ -54,8 +50,6 @@ def store(request):
     else:
         server = request.getfixturevalue("zookeeper_server")
         store = ZooKeeperStore(server, request.getfixturevalue("zookeeper_root"))
-    if "pacemaker" in request.param:
-        store = PacemakerStore(store, request.getfixturevalue("two_pacemakers"))
     yield store
     store.close()
 

@@ -260,52 +260,15 @@ class TestSequentialNodes:
         until(lambda: not other.node_exists(path))
 
 
-class TestHeartbeats:
-    PATH = "/workerbeats/wc-1-1700000000/sup-aaaa-6700"
-
-    def test_what_was_set_is_read(self, store, state):
-        state.set_worker_hb(self.PATH, b"beat 1")
-        state.set_worker_hb(self.PATH, b"beat 2")
-        assert store.open().get_worker_hb(self.PATH) == b"beat 2"
-
-    def test_they_outlive_their_session(self, store, state):
-        state.set_worker_hb(self.PATH, b"beat")
-        state.close()
-        assert store.open().get_worker_hb(self.PATH) == b"beat"
-
-    def test_children(self, state):
-        assert state.get_worker_hb_children("/workerbeats") == []
-        for port in (6701, 6700):
-            state.set_worker_hb(f"/workerbeats/wc-1/s-{port}", b"")
-        state.set_worker_hb("/workerbeats/wc-2/s-6700", b"")
-        assert state.get_worker_hb_children("/workerbeats") == ["wc-1", "wc-2"]
-        assert state.get_worker_hb_children("/workerbeats/wc-1") == ["s-6700", "s-6701"]
-        assert state.get_worker_hb_children("/workerbeats/absent") == []
-
-    def test_deletion_takes_all_below(self, state):
-        state.set_worker_hb("/workerbeats/wc-1/s-6700", b"")
-        state.set_worker_hb("/workerbeats/wc-10/s-6700", b"")
-        state.delete_worker_hb("/workerbeats/wc-1")
-        state.delete_worker_hb("/workerbeats/wc-1")
-        assert state.get_worker_hb("/workerbeats/wc-1/s-6700") is None
-        assert state.get_worker_hb_children("/workerbeats") == ["wc-10"]
-
-    def test_absent(self, state):
-        assert state.get_worker_hb("/workerbeats/none/s-1") is None
-        assert state.get_worker_hb("/workerbeats") is None
-
-
 class TestPaths:
     def test_what_is_no_path(self, state):
         wrong = ("", "a", "a/b", "/a/", "//", "/a//b", "/a/./b", "/..", "/a\x00b", "/\ud800", "/🐘")
         calls = (
             *(state.get_data, state.get_data_with_version, state.get_version, state.node_exists),
             *(state.get_children, state.mkdirs, state.delete_node, state.sync_path),
-            *(state.get_worker_hb, state.get_worker_hb_children, state.delete_worker_hb),
             lambda path: state.set_data(path, b""),
             lambda path: state.set_ephemeral_node(path, b""),
             lambda path: state.create_sequential(path, b""),
-            lambda path: state.set_worker_hb(path, b""),
         )
         for path in wrong:
             for call in calls:

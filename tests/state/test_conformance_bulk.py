@@ -438,25 +438,3 @@ class TestMissedEvents:
         store.expire(state)
         state.set_data("/a", b"")
         assert (CREATED, "/a") in heard.events()
-
-
-class TestHeartbeatsTogether:
-    TOP = "/workerbeats/wc-1-1700000000"
-
-    def test_all_of_a_topology(self, store, state):
-        assert state.get_worker_hbs(self.TOP) == {}
-        for port in (6702, 6700, 6701):
-            state.set_worker_hb(f"{self.TOP}/sup-aaaa-{port}", str(port).encode())
-        state.set_worker_hb("/workerbeats/wc-2/sup-bbbb-6700", b"another's")
-        found = store.open().get_worker_hbs(self.TOP)
-        assert found == {f"sup-aaaa-{port}": str(port).encode() for port in (6700, 6701, 6702)}
-        assert list(found) == sorted(found)
-
-    def test_what_is_no_path(self, state):
-        with pytest.raises(InvalidPathError):
-            state.get_worker_hbs("workerbeats")
-
-    def test_of_a_closed_session(self, state):
-        state.close()
-        with pytest.raises(StateClosedError):
-            state.get_worker_hbs(self.TOP)

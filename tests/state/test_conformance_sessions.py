@@ -369,7 +369,7 @@ class TestSessions:
         for call in (
             lambda: state.get_data("/a"),
             lambda: state.set_data("/a", b""),
-            lambda: state.get_worker_hb("/a"),
+            lambda: state.read_many(["/a"]),
             lambda: state.create_sequential("/a", b""),
             lambda: state.delete_node("/a"),
         ):

@@ -6,11 +6,10 @@ from stormkeeper.errors import (
     NoNodeError,
     PacemakerClosedError,
     StateClosedError,
-    StateUnavailableError,
 )
 from stormkeeper.pacemaker.client.pool import PacemakerPool
-from stormkeeper.state.factory import connect, heartbeat_reader, heartbeat_sender
-from stormkeeper.state.pacemaker import PacemakerState
+from stormkeeper.state.factory import connect, heartbeat_sender
+from stormkeeper.state.storm import cluster
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 
 pytestmark = pytest.mark.zookeeper
@@ -27,49 +26,24 @@ def conf(zookeeper_settings):
     return configuration.defaults().with_values(zookeeper_settings())
 
 
-def test_zookeeper_alone(conf):
-    for chosen in (conf, conf.with_values({"storm.cluster.state.store": ZOOKEEPER})):
-        state = connect(chosen)
-        assert isinstance(state, ZooKeeperState)
-        state.set_worker_hb("/workerbeats/wc-1/s-1", b"beat")
-        assert state.get_data("/workerbeats/wc-1/s-1") == b"beat"
-        state.close()
-
-
-@pytest.mark.parametrize("name", PACEMAKER)
-def test_heartbeats_in_pacemakers(conf, two_pacemakers, name):
-    values = {
-        "storm.cluster.state.store": name,
-        "pacemaker.servers": [str(address) for address in two_pacemakers],
-    }
-    state = connect(conf.with_values(values))
-    assert isinstance(state, PacemakerState)
-    state.set_worker_hb("/workerbeats/wc-1/s-1", b"beat")
-    assert state.get_worker_hb("/workerbeats/wc-1/s-1") == b"beat"
-    assert not state.node_exists("/workerbeats/wc-1/s-1")
-    state.delete_worker_hb("/workerbeats")
+@pytest.mark.parametrize("store", [ZOOKEEPER, *PACEMAKER])
+def test_all_but_heartbeats_is_in_zookeeper(conf, store):
+    state = connect(conf.with_values({"storm.cluster.state.store": store}))
+    assert isinstance(state, ZooKeeperState)
     state.close()
 
 
 def test_pacemaker_without_a_server(conf):
+    chosen = conf.with_values({"storm.cluster.state.store": PACEMAKER[0]})
     with pytest.raises(ConfigError, match=r"pacemaker\.servers"):
-        connect(conf.with_values({"storm.cluster.state.store": PACEMAKER[0]}))
+        heartbeat_sender(chosen)
+    with pytest.raises(ConfigError, match=r"pacemaker\.servers"):
+        cluster.connect(chosen)
 
 
 def test_a_store_that_nobody_knows(conf):
     with pytest.raises(ConfigError, match="EtcdStateStorageFactory"):
         connect({**conf, "storm.cluster.state.store": "org.example.EtcdStateStorageFactory"})
-
-
-def test_no_zookeeper_leaves_no_pacemaker_client(conf, two_pacemakers):
-    values = {
-        "storm.cluster.state.store": PACEMAKER[0],
-        "pacemaker.servers": [str(address) for address in two_pacemakers],
-        "storm.zookeeper.servers": ["127.0.0.1:1"],
-        "storm.zookeeper.connection.timeout": 300,
-    }
-    with pytest.raises(StateUnavailableError):
-        connect(conf.with_values(values))
 
 
 @pytest.mark.parametrize("name", PACEMAKER)
@@ -104,23 +78,27 @@ def test_heartbeats_alone_go_to_zookeeper_where_there_is_no_pacemaker(conf):
         sender.beat("/workerbeats/wc-1/s-1", b"beat")
 
 
-@pytest.mark.parametrize("store", [ZOOKEEPER, PACEMAKER[0]])
+@pytest.mark.parametrize("store", [ZOOKEEPER, *PACEMAKER])
 def test_heartbeats_are_read_where_they_go(conf, two_pacemakers, store):
     values = {
         "storm.cluster.state.store": store,
         "pacemaker.servers": [str(address) for address in two_pacemakers],
     }
     chosen = conf.with_values(values)
-    state = connect(chosen)
-    sender, reader = heartbeat_sender(chosen), heartbeat_reader(chosen, state)
+    storm, sender = cluster.connect(chosen), heartbeat_sender(chosen)
     sender.beat("/workerbeats/wc-1/s-1", b"beat")
-    assert reader.read("/workerbeats/wc-1/s-1").value == b"beat"
+    assert storm.heartbeats.read("/workerbeats/wc-1/s-1").value == b"beat"
+    assert storm.state.node_exists("/workerbeats/wc-1/s-1") == (store == ZOOKEEPER)
     names = ["zookeeper"] if store == ZOOKEEPER else values["pacemaker.servers"]
-    assert list(reader.read_all().coverage) == names
-    reader.remove("/workerbeats")
-    assert reader.names() == []
-    for one in (sender, reader, state):
-        one.close()
+    assert list(storm.heartbeats.read_all().coverage) == names
+    storm.heartbeats.remove("/workerbeats")
+    assert storm.heartbeats.names() == []
+    sender.close()
+    storm.disconnect()
+    with pytest.raises((StateClosedError, PacemakerClosedError)):
+        storm.heartbeats.names()
+    with pytest.raises(StateClosedError):
+        storm.state.get_children("/")
 
 
 def test_heartbeats_alone_in_a_store_that_nobody_knows(conf):

@@ -28,7 +28,7 @@ from support.interposed import Interposed
 from support.leaders import fence_of
 
 #: What a session writes of its own, and a leader never.
-OF_A_SESSION = {"set_ephemeral_node", "create_sequential", "set_worker_hb"}
+OF_A_SESSION = {"set_ephemeral_node", "create_sequential"}
 
 
 #: Each changes something when they are done in this order, but for the two of what is as it should.
@@ -146,7 +146,7 @@ class TestEveryWriteIsOneFencedTransaction:
 
         calls = {name for name, _ in inspect.getmembers(ClusterState, inspect.isfunction)}
         direct = calls - {name for name, _ in inspect.getmembers(StateReader)} - {"commit"}
-        assert OF_A_SESSION | {"set_data", "mkdirs", "delete_node", "delete_worker_hb"} < direct
+        assert OF_A_SESSION | {"set_data", "mkdirs", "delete_node"} < direct
         session.set_data("/there", b"old")
         session.set_data("/tree/a/b", b"")
         past = Interposed(session, **dict.fromkeys(direct, refuse))

@@ -1,14 +1,10 @@
 """The stores that the conformance suite runs against, behind one way to open and to expire."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import replace
 
-from stormkeeper.conf import Address
 from stormkeeper.local.dev_zookeeper import DevZooKeeper
-from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
-from stormkeeper.state.pacemaker import PacemakerState
 from stormkeeper.state.storage import ClusterState
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.settings import Settings
@@ -61,32 +57,6 @@ class ZooKeeperStore(Store):
 
     def expire(self, session: ClusterState) -> None:
         expire_session(session)
-
-
-class PacemakerStore(Store):
-    """Heartbeats in two Pacemakers, all else in another store."""
-
-    def __init__(self, wrapped: Store, pacemakers: Sequence[Address]) -> None:
-        super().__init__()
-        self._wrapped = wrapped
-        self._pacemakers = pacemakers
-        self._inner: dict[int, ClusterState] = {}
-
-    def _open(self) -> ClusterState:
-        inner = self._wrapped.open()
-        session = PacemakerState(inner, PacemakerPool(self._pacemakers))
-        self._inner[id(session)] = inner
-        return session
-
-    def expire(self, session: ClusterState) -> None:
-        self._wrapped.expire(self._inner[id(session)])
-
-    def close(self) -> None:
-        super().close()
-        self._wrapped.close()
-        with PacemakerPool(self._pacemakers) as pool:
-            for name in pool.children("/"):
-                pool.delete_path(f"/{name}")
 
 
 def settings_for(server: DevZooKeeper, root: str, **changes: float) -> Settings:

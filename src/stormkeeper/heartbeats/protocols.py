@@ -117,3 +117,7 @@ class HeartbeatReader(Protocol):
     def close(self) -> None:
         """End what was opened to read; a second time does nothing, and every other call fails."""
         ...
+
+
+class HeartbeatStore(HeartbeatReader, HeartbeatSender, Protocol):
+    """Does both, as daemons may. Safe for many threads."""

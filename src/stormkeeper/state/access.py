@@ -1,9 +1,8 @@
 """Who may do what with a node of the cluster's state: Storm's rules, path by path.
 
-A node gets its access control list when it is made, from whoever makes it. What a daemon makes is
-for daemons only, with two exceptions: a topology's workers may read the nodes that describe their
-topology, and may make nodes in the directories where they report. What a worker makes is for the
-topology's workers and the daemons.
+A node gets its rules when it is made, from whoever makes it. Daemons keep what they make to
+themselves, but let a topology's workers read what is theirs to know, and make nodes of their own
+in the directories where they report. Workers let the daemons at what they make.
 """
 
 import base64

@@ -48,7 +48,7 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
     "left-behind": (
         f"{paths.STORMS} has no node of that name: it was left behind when the topology was"
-        f" removed. Delete it, with all below it, {_HOW}; in Pacemakers, with `delete_worker_hb`."
+        f" removed. Delete it, with all below it, {_HOW}; in Pacemakers, with `heartbeats.remove`."
     ),
     "older-epoch": (
         "Two processes wrote as leaders. See that only one goes on, and that each record says what"

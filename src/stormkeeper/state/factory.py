@@ -2,16 +2,11 @@
 
 # ruff: noqa: PLC0415 -- the client of a store that is not used is not loaded
 
-from typing import TYPE_CHECKING
-
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
-from stormkeeper.heartbeats.protocols import HeartbeatReader, HeartbeatSender
+from stormkeeper.heartbeats.protocols import HeartbeatSender, HeartbeatStore
 from stormkeeper.state.access import Role
 from stormkeeper.state.storage import ClusterState
-
-if TYPE_CHECKING:
-    from stormkeeper.state.node_heartbeats import Remover
 
 #: Values of ``storm.cluster.state.store``: Storm's classes, and the name that its first Pacemaker
 #: had.
@@ -23,9 +18,7 @@ PACEMAKER = (
 
 
 def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) -> ClusterState:
-    """Connect to the store that ``storm.cluster.state.store`` names.
-
-    With Pacemaker, heartbeats go to ``pacemaker.servers`` and all else to ZooKeeper, as in Storm.
+    """Connect to the store of everything but heartbeats, which is ZooKeeper.
 
     Parameters
     ----------
@@ -39,7 +32,7 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
     Raises
     ------
     ConfigError
-        The store is none that is known, an address cannot be read, no Pacemaker is named, or a
+        ``storm.cluster.state.store`` is none that is known, an address cannot be read, or a
         credential or a certificate is not as it must be.
     StateAuthenticationError
         A ZooKeeper server does not take us for who we say we are.
@@ -50,18 +43,8 @@ def connect(conf: Conf, *, role: Role = Role.SERVER, read_only: bool = False) ->
     """
     from stormkeeper.state.zookeeper import state as zookeeper
 
-    if not _in_pacemaker(conf):
-        return zookeeper.connect(conf, role=role, read_only=read_only)
-    from stormkeeper.pacemaker.client import pool
-    from stormkeeper.state.pacemaker import PacemakerState
-
-    heartbeats = pool.connect(conf)
-    try:
-        nodes = zookeeper.connect(conf, role=role, read_only=read_only)
-        return PacemakerState(nodes, heartbeats)
-    except BaseException:
-        heartbeats.close()
-        raise
+    in_pacemaker(conf)  # which says it where there is no such store
+    return zookeeper.connect(conf, role=role, read_only=read_only)
 
 
 def heartbeat_sender(conf: Conf) -> HeartbeatSender:
@@ -77,7 +60,7 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
     ConfigError, StateAuthenticationError, StateUnavailableError, NoNodeError
         As `connect`.
     """
-    if _in_pacemaker(conf):
+    if in_pacemaker(conf):
         from stormkeeper.heartbeats import pacemaker
 
         return pacemaker.sender(conf)
@@ -86,19 +69,15 @@ def heartbeat_sender(conf: Conf) -> HeartbeatSender:
     return NodeHeartbeats(connect(conf, role=Role.WORKER))
 
 
-def heartbeat_reader(
-    conf: Conf, state: ClusterState, remover: "Remover | None" = None
-) -> HeartbeatReader:
-    """Return what reads heartbeats where ``storm.cluster.state.store`` has them go.
+def heartbeats(conf: Conf, state: ClusterState) -> HeartbeatStore:
+    """Return the heartbeats of a cluster, where ``storm.cluster.state.store`` has them go.
 
     Parameters
     ----------
     conf
         The configuration.
     state
-        The session; where the heartbeats are its nodes, it is closed with the reader.
-    remover
-        What deletes nodes: a leader's writer. The session, if left out.
+        The session. Where the heartbeats are its nodes, it is closed with them.
 
     Raises
     ------
@@ -106,16 +85,23 @@ def heartbeat_reader(
         The store is none that is known, no Pacemaker is named, or a credential or a certificate is
         not as it must be.
     """
-    if _in_pacemaker(conf):
+    if in_pacemaker(conf):
         from stormkeeper.heartbeats import pacemaker
 
         return pacemaker.reader(conf)
     from stormkeeper.state.node_heartbeats import NodeHeartbeats
 
-    return NodeHeartbeats(state, remover=remover)
+    return NodeHeartbeats(state)
 
 
-def _in_pacemaker(conf: Conf) -> bool:
+def in_pacemaker(conf: Conf) -> bool:
+    """Whether ``storm.cluster.state.store`` has heartbeats go to Pacemakers.
+
+    Raises
+    ------
+    ConfigError
+        It is none that is known.
+    """
     store: str = conf["storm.cluster.state.store"]
     if store != ZOOKEEPER and store not in PACEMAKER:
         known = ", ".join((ZOOKEEPER, *PACEMAKER))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -14,7 +14,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
 from stormkeeper.paths import WORKERBEATS
-from stormkeeper.state.storage import ClusterState, ConnectionState
+from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 
 #: The one server, in `Heartbeats.coverage`.
 ZOOKEEPER: Final = "zookeeper"
@@ -31,8 +31,63 @@ class Remover(Protocol):
         ...
 
 
+class NodeAges:
+    """Since when each node was not seen to change, and since when nothing escaped us.
+
+    Safe for many threads.
+
+    Parameters
+    ----------
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        #: The change that each node was made or set by, and when that was first seen.
+        self._seen: dict[str, tuple[int, float]] = {}
+        #: Since when there was no gap; None before the first read, and in a gap.
+        self._since: float | None = None
+
+    def take(self, nodes: Mapping[str, NodeData | None], *, connected: bool) -> dict[str, float]:
+        """Take in nodes that were read just now, None for absent ones; return ages in seconds."""
+        now = self.clock()
+        ages = {}
+        with self._lock:
+            if self._since is None and connected:
+                self._since = now
+            for path, node in nodes.items():
+                seen = self._seen.get(path)
+                if node is None:
+                    self._seen.pop(path, None)
+                    continue
+                if seen is None or seen[0] != node.stat.modified:
+                    seen = self._seen[path] = node.stat.modified, now
+                ages[path] = now - seen[1]
+        return ages
+
+    def forget_all_but(self, left: Collection[str], top: str) -> None:
+        """Forget what is no more at and below a path."""
+        with self._lock:
+            for gone in self._seen.keys() - left:
+                if paths.is_at_or_below(gone, top):
+                    del self._seen[gone]
+
+    def horizon_secs(self, began: float) -> float:
+        """Return for how long there was no gap when a read began."""
+        with self._lock:
+            return 0.0 if self._since is None else max(0.0, began - self._since)
+
+    def gap(self, state: ConnectionState = ConnectionState.SUSPENDED) -> None:
+        """Take in that workers may not have been able to beat; a `ConnectionListener`."""
+        if state is not ConnectionState.CONNECTED:
+            with self._lock:
+                self._since = None
+
+
 class NodeHeartbeats:
-    """A `HeartbeatReader` and a `HeartbeatSender` over nodes. Safe for many threads.
+    """A `HeartbeatStore` over nodes. Safe for many threads.
 
     A node does not say how old it is. A heartbeat is as old as the time since this reader saw its
     node change, by the reader's clock: one that it sees for the first time has an age of 0. The
@@ -44,7 +99,9 @@ class NodeHeartbeats:
     store
         The session; closed with this.
     remover
-        What deletes; the session if left out. A leader gives its writer.
+        What deletes; the session if left out.
+    ages
+        What was seen so far; begun with this if left out.
     clock
         Monotonic seconds.
     """
@@ -54,17 +111,18 @@ class NodeHeartbeats:
         store: ClusterState,
         *,
         remover: Remover | None = None,
+        ages: NodeAges | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._remover = remover or store
-        self._clock = clock
-        self._lock = threading.Lock()
-        #: The change that each node was made or set by, and when that was first seen.
-        self._seen: dict[str, tuple[int, float]] = {}
-        #: Since when changes are seen without a gap; None before the first read.
-        self._since: float | None = None
-        store.add_listener(self._connection_changed)
+        self._ages = ages or NodeAges(clock)
+        if ages is None:
+            store.add_listener(self._ages.gap)
+
+    def removed_by(self, remover: Remover) -> NodeHeartbeats:
+        """Return the same heartbeats for a leader, whose writer removes them."""
+        return NodeHeartbeats(self._store, remover=remover, ages=self._ages)
 
     def beat(self, path: str, value: bytes) -> None:
         """See `HeartbeatSender.beat`."""
@@ -76,30 +134,24 @@ class NodeHeartbeats:
 
     def read_all(self, path: str = WORKERBEATS, *, values: bool = False) -> Heartbeats:
         """See `HeartbeatReader.read_all`. The values are read in any case, as nodes go whole."""
-        began = self._clock()
+        began = self._ages.clock()
         with self._gap_where_it_fails():
-            found, newest = self._read(self._workers(paths.check(path)), values=values)
-        with self._lock:
-            for gone in self._seen.keys() - found.keys():
-                if paths.is_at_or_below(gone, path):
-                    del self._seen[gone]
-            since = self._since if self._since is not None else began
-        return Heartbeats(
-            found,
-            {
-                ZOOKEEPER: Coverage(
-                    time.time(),
-                    position=Position(ZOOKEEPER, newest),
-                    horizon_secs=max(0.0, began - since),
-                    keys=len(found),
-                )
-            },
+            found = self._read(self._workers(paths.check(path)), values=values)
+        self._ages.forget_all_but(found.keys(), path)
+        coverage = Coverage(
+            time.time(),
+            position=Position(
+                ZOOKEEPER, max((one.revision or 0 for one in found.values()), default=0)
+            ),
+            horizon_secs=self._ages.horizon_secs(began),
+            keys=len(found),
         )
+        return Heartbeats(found, {ZOOKEEPER: coverage})
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
         """See `HeartbeatReader.read_each`."""
         with self._gap_where_it_fails():
-            return self._read(list(paths), values=True)[0]
+            return self._read(list(paths), values=True)
 
     def names(self, path: str = WORKERBEATS) -> list[str]:
         """See `HeartbeatReader.names`."""
@@ -114,7 +166,7 @@ class NodeHeartbeats:
 
     def close(self) -> None:
         """See `HeartbeatReader.close`."""
-        self._store.remove_listener(self._connection_changed)
+        self._store.remove_listener(self._ages.gap)
         self._store.close()
 
     def _workers(self, path: str) -> list[str]:
@@ -125,26 +177,21 @@ class NodeHeartbeats:
             level = [f"{above}/{name}" for above, names in listed for name in names or ()]
         return level
 
-    def _read(self, wanted: Sequence[str], *, values: bool) -> tuple[dict[str, Heartbeat], int]:
-        """Return the heartbeats among these paths, and the newest change of any of them."""
-        nodes = zip(wanted, self._store.read_many(wanted), strict=True)
-        there = [(path, node) for path, node in nodes if node is not None]
-        now, newest = self._clock(), 0
-        found = {}
-        with self._lock:
-            if self._since is None and self._store.connection is ConnectionState.CONNECTED:
-                self._since = now
-            for path, node in there:
-                modified = node.stat.modified
-                seen = self._seen.get(path)
-                if seen is None or seen[0] != modified:
-                    seen = self._seen[path] = modified, now
-                newest = max(newest, modified)
-                data = node.data
-                found[path] = Heartbeat(
-                    ZOOKEEPER, now - seen[1], len(data), modified, data if values else None
-                )
-        return found, newest
+    def _read(self, wanted: Sequence[str], *, values: bool) -> dict[str, Heartbeat]:
+        nodes = dict(zip(wanted, self._store.read_many(wanted), strict=True))
+        connected = self._store.connection is ConnectionState.CONNECTED
+        ages = self._ages.take(nodes, connected=connected)
+        return {
+            path: Heartbeat(
+                ZOOKEEPER,
+                ages[path],
+                len(node.data),
+                node.stat.modified,
+                node.data if values else None,
+            )
+            for path, node in nodes.items()
+            if node is not None
+        }
 
     @contextmanager
     def _gap_where_it_fails(self) -> Iterator[None]:
@@ -152,43 +199,5 @@ class NodeHeartbeats:
         try:
             yield
         except StateUnavailableError:
-            self._begin_anew()
+            self._ages.gap()
             raise
-
-    def _connection_changed(self, state: ConnectionState) -> None:
-        if state is not ConnectionState.CONNECTED:
-            self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        with self._lock:
-            self._since = None
-
-
-class HeartbeatCalls(ClusterState, Protocol):
-    """The heartbeat calls of a store that keeps heartbeats as it keeps all else."""
-
-    def set_worker_hb(self, path: str, data: bytes) -> None:
-        """See `ClusterState.set_worker_hb`."""
-        self.set_data(path, data)
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """See `ClusterState.get_worker_hb`."""
-        return self.get_data(path)
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """See `ClusterState.get_worker_hb_children`."""
-        try:
-            return self.get_children(path)
-        except NoNodeError:
-            return []
-
-    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
-        """See `HeartbeatStore.get_worker_hbs`."""
-        try:
-            return {name: node.data for name, node in self.children_data(path).items()}
-        except NoNodeError:
-            return {}
-
-    def delete_worker_hb(self, path: str) -> None:
-        """See `ClusterState.delete_worker_hb`."""
-        self.delete_node(path)

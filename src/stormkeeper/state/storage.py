@@ -11,28 +11,28 @@ and relative to ``storm.zookeeper.root``, which is made if absent.
 **Deadlines.** Every call ends. One that cannot reach the store ends in `StateUnavailableError` by
 its deadline (``storm.zookeeper.connection.timeout``), also while the connection is suspended.
 
-**Outcomes.** A write that returns has been applied. If the connection is lost, or the time is up,
-after a call was sent, it raises `OutcomeUnknownError`: it was applied, or not, or will be in a
-moment. Whoever must know reads again. Any other `StateUnavailableError` means that the call was
-never sent, and never will be. After a lost connection, reads, `mkdirs`, `delete_node` and
-`set_ephemeral_node` are repeated until their deadline. `set_data`, `create_sequential` and
-transactions are not: a second application could undo somebody else's later write, or make a second
-node.
+**Outcomes.** A call returns when what it says is done, and applied. When its connection or its time
+ends after it was sent, that is `OutcomeUnknownError`: it has been applied, or not, or will be a
+moment later, and whoever must know reads again. Any other `StateUnavailableError` says that it was
+never sent, and never will be. Reads, `mkdirs`, `delete_node` and `set_ephemeral_node` are repeated
+after a lost connection, by themselves, within their deadline; `set_data`, `create_sequential` and
+transactions are not, since a second application could undo a later write of somebody else, or make
+a second node.
 
-**Watches.** A read with ``watch=True`` leaves a watch. The next change of what was read is told
-once to every registered callback, with the path. Two watches of the same thing are told once. So is
-a change that has two reasons to be told at one path. A watch outlives a broken connection and a
-lost session: what changed in between is told when the connection is back. Several changes in that
-time are one event. So an event means "look again", and does not say how often something changed.
+**Watches.** A read with ``watch=True`` leaves a watch: the next change of what was read is told
+once to every registered callback, with the path. Two watches for the same thing, or two reasons
+at one path for one change, are told once. A watch outlives a broken connection and a lost session:
+whatever changed in between is told when the connection is back. As several changes while nobody
+looked are told as one, an event means "look again", and nothing about how often.
 
 **Callbacks.** Events and connection states come one at a time, in the order in which the store
-made them, on one thread of the store's own. A callback may use the store. An exception in one is
-logged, and stops nothing. An event is queued before any read returns what it announces.
+made them, on one thread of the store's own. A callback may use the store. One that raises is
+logged, and ends nothing. Before a read returns what an event announced, the event has been queued.
 
-**Sessions.** After a lost session the store starts a new one. In it, nodes of `set_ephemeral_node`
-are made again; those of `create_sequential` and of transactions are not. Then every callback gets
-`EventType.EVENTS_MISSED` once, with the path ``/``: it may rely on things for which no watch was
-left, and should look again.
+**Sessions.** A lost session is followed by a new one by itself. Nodes that `set_ephemeral_node`
+made are made again in it; those of `create_sequential` and of transactions never are. Then every
+callback is told once, with the path ``/``, that it may have missed events: no watch was left for
+some of what it had learned otherwise.
 """
 
 import enum
@@ -53,8 +53,8 @@ class EventType(enum.Enum):
     NODE_DATA_CHANGED = "data changed"
     NODE_CHILDREN_CHANGED = "children changed"
 
-    #: Told to every callback, with the path ``/``, when a new session follows a lost one. It comes
-    #: after ``CONNECTED`` and before the events that watches missed. It uses no watch up.
+    #: Told to every callback, with the path ``/``, when a new session follows a lost one: after
+    #: ``CONNECTED``, and before the events that its watches missed. No watch is used up by it.
     EVENTS_MISSED = "events missed"
 
 
@@ -81,8 +81,8 @@ class VersionedData(NamedTuple):
 class NodeStat(NamedTuple):
     """What a store knows of a node beside its value.
 
-    `created`, `modified` and `children_modified` count the store's changes (ZooKeeper's zxids). A
-    later change of any node has a greater number. All changes of one transaction have the same.
+    The three counts are those of the store's changes (ZooKeeper's zxids): a later change of
+    anything has a greater one, and all changes of one transaction have the same.
     """
 
     #: How often the value was set since the node was made.
@@ -91,13 +91,13 @@ class NodeStat(NamedTuple):
     #: The change that made the node.
     created: int
 
-    #: The change that last set its value, or made it.
+    #: The change that made it, or set its value last.
     modified: int
 
-    #: The change that last made or deleted a child of it, or made it.
+    #: The change that made it, or made or deleted a child of it last.
     children_modified: int
 
-    #: The id of the session that an ephemeral node belongs to; 0 for a persistent node.
+    #: The id of the session that an ephemeral node belongs to; 0 for a persistent one.
     owner: int
 
     #: How many children there are.
@@ -118,55 +118,7 @@ EventCallback = Callable[[EventType, str], None]
 ConnectionListener = Callable[[ConnectionState], None]
 
 
-class HeartbeatReader(Protocol):
-    """Reads workers' heartbeats; where there is a Pacemaker, those in the Pacemaker.
-
-    Notes
-    -----
-    With a Pacemaker, every heartbeat call may raise a `PacemakerError`.
-    """
-
-    def get_worker_hb(self, path: str) -> bytes | None:
-        """Return a worker's heartbeat, None when there is none."""
-        ...
-
-    def get_worker_hb_children(self, path: str) -> list[str]:
-        """Return the names of the children of a heartbeat path, sorted; none when it is absent."""
-        ...
-
-    def get_worker_hbs(self, path: str) -> dict[str, bytes]:
-        """Return the heartbeats directly below a path by their names, sorted; none if it is absent.
-
-        A Pacemaker is asked once; other stores for the names, and then for all values together.
-        """
-        ...
-
-
-class HeartbeatStore(HeartbeatReader, Protocol):
-    """Where workers' heartbeats go: all that a worker needs to beat. Safe for many threads.
-
-    Notes
-    -----
-    Errors that every operation may raise: those of `ClusterState`.
-    """
-
-    def set_worker_hb(self, path: str, data: bytes) -> None:
-        """Store a worker's heartbeat; where there is a Pacemaker, in the Pacemaker."""
-        ...
-
-    def delete_worker_hb(self, path: str) -> None:
-        """Delete the heartbeat at a path and all below it; none is fine."""
-        ...
-
-    def close(self) -> None:
-        """Close what was opened to reach the store; a second time does nothing.
-
-        Every other call fails afterwards.
-        """
-        ...
-
-
-class StateReader(HeartbeatReader, Protocol):
+class StateReader(Protocol):
     """A session with a store of the cluster's state that changes nothing. Safe for many threads.
 
     Notes
@@ -183,7 +135,7 @@ class StateReader(HeartbeatReader, Protocol):
 
     @property
     def connection(self) -> ConnectionState:
-        """The state of the connection now; listeners may not have been told of it yet."""
+        """How the session stands now, whatever listeners have been told so far."""
         ...
 
     @property
@@ -201,12 +153,7 @@ class StateReader(HeartbeatReader, Protocol):
 
     @property
     def recovery_defects(self) -> int:
-        """How often a defect stopped the recovery of a lost session; each time it was retried."""
-        ...
-
-    @property
-    def heartbeats_are_nodes(self) -> bool:
-        """Whether heartbeats are nodes of this store; they are not where there is a Pacemaker."""
+        """How often putting back what a session had failed of a defect, and was tried again."""
         ...
 
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
@@ -248,22 +195,22 @@ class StateReader(HeartbeatReader, Protocol):
     def read_many(self, paths: Sequence[str], watch: bool = False) -> list[NodeData | None]:
         """Return what is at each path, in their order, None where there is no node.
 
-        It takes one round trip, and a second one for the watches of absent nodes; watch as
-        `get_data`. It is not a snapshot: a node may change while others are read.
+        It takes the time of one read, not of many, and of a second one for the watches of absent
+        nodes; watch as `get_data`. What is read is no snapshot: one node may change meanwhile.
         """
         ...
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
         """Return the sorted names of each node's children, None where there is no node.
 
-        It takes one round trip, and is not a snapshot.
+        It takes the time of one read, and is no snapshot, as `read_many`.
         """
         ...
 
     def children_data(self, path: str, watch: bool = False) -> dict[str, NodeData]:
         """Return a node's children by their names, sorted; one deleted meanwhile is left out.
 
-        It takes two round trips. The watch is that of `get_children`.
+        It takes the time of two reads. The watch is that of `get_children`.
 
         Raises
         ------
@@ -277,7 +224,7 @@ class StateReader(HeartbeatReader, Protocol):
         ...
 
     def register(self, callback: EventCallback) -> int:
-        """Tell `callback` every event of this session's watches; returns an id to unregister it."""
+        """Have `callback` told every event of this session's watches; returns an id."""
         ...
 
     def unregister(self, registration: int) -> None:
@@ -285,9 +232,9 @@ class StateReader(HeartbeatReader, Protocol):
         ...
 
     def add_listener(self, listener: ConnectionListener) -> None:
-        """Tell `listener` every change of the connection from now on.
+        """Have `listener` told every change of the connection from now on.
 
-        The events that were missed meanwhile come after ``CONNECTED``.
+        After ``CONNECTED`` follow the events that were missed while it was not.
         """
         ...
 
@@ -379,7 +326,7 @@ class StateWriter(Protocol):
 
         What others add below it meanwhile is deleted too. It is not one step: a failure may leave
         a part, and a second call deletes the rest. Registrations of this session at or below the
-        path are withdrawn.
+        path are given up.
 
         Raises
         ------
@@ -389,7 +336,7 @@ class StateWriter(Protocol):
         ...
 
 
-class ClusterState(StateReader, StateWriter, HeartbeatStore, Protocol):
+class ClusterState(StateReader, StateWriter, Protocol):
     """A session with a store of the cluster's state, and with nodes of its own."""
 
     @property
@@ -398,14 +345,14 @@ class ClusterState(StateReader, StateWriter, HeartbeatStore, Protocol):
         ...
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
-        """Register: make an ephemeral node of this session, and absent ancestors.
+        """Make an ephemeral node of this session; make its ancestors if they are absent.
 
-        If the node is this session's already, its value is set. If it is persistent, or another
-        session's (left over from an earlier life of this process), it is replaced in one step.
-
-        After a lost session the node is made again. Then nothing is replaced. If another session
-        has the path by then, or the store refuses, it is tried again until the node is there, or
-        is withdrawn by `withdraw_registration`, `delete_node` or a transaction.
+        This is for registrations: the node is this session's afterwards, whoever had it. If it
+        is this session's already, its value is set. If it is another's, which is to say left over
+        from an earlier life of this process, or persistent, it is replaced in one step. After a
+        lost session it is made again. Where that cannot be, as another session has the path by
+        then, or the store refuses it, nothing is replaced, and it is tried again until the node is
+        there, or is withdrawn: by `withdraw_registration`, `delete_node` or a transaction.
 
         Raises
         ------
@@ -417,16 +364,17 @@ class ClusterState(StateReader, StateWriter, HeartbeatStore, Protocol):
         ...
 
     def withdraw_registration(self, path: str) -> None:
-        """Do not make the node of `set_ephemeral_node` at this path again.
+        """Have the node of `set_ephemeral_node` at a path, whoever has it by now, not made again.
 
-        The node itself is not deleted. A path without a registration is fine.
+        It is not deleted; one that is no registration is fine.
         """
         ...
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Make an ephemeral node, named by `path` and ten digits, and return its path.
+        """Make an ephemeral node, named by `path` and ten digits that grow, and return its path.
 
-        The digits count the nodes made under the parent so far. Absent ancestors are made.
+        The digits count the nodes made under the parent so far. Absent ancestors are made. Its
+        being ephemeral is Storm's choice.
 
         Raises
         ------

@@ -1,8 +1,8 @@
-"""Which watches a session has left, and what they missed while its connection was away.
+"""One-shot watches that outlive connections and sessions: which are armed, what they missed.
 
-A server keeps a watch only as long as one connection. So a session remembers the watches that it
-left, and what it saw of each node. When the connection is back it looks again, and tells the
-difference as the event that the server could not send.
+A watch is kept on the server for as long as one connection lasts. So a session remembers which
+it left, and what it had seen of each node; when a connection is back it looks again, and tells
+the difference as the event that the server could not send.
 
 Nothing here does any I/O.
 """

@@ -162,7 +162,7 @@ def test_what_has_no_effect_is_a_warning_at_the_start(start_pacemaker):
 
 def test_a_store_that_is_none_of_ours_is_refused_by_who_connects_to_it():
     conf = defaults().with_values({"storm.cluster.state.store": "com.my.Store"})
-    for connect in (factory.connect, factory.connect_heartbeats):
+    for connect in (factory.connect, factory.heartbeat_sender):
         with pytest.raises(ConfigError, match=r"com\.my\.Store.*ZKStateStorageFactory, .*PaceM"):
             connect(conf)
 

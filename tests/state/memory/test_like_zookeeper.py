@@ -102,17 +102,6 @@ class SideBySide(RuleBasedStateMachine):
     def get_stat(self, session, path, watch):
         self.compare(session, lambda state: described(state.get_stat(path, watch)))
 
-    @rule(session=either_session, path=some_path)
-    def heartbeats(self, session, path):
-        self.compare(
-            session,
-            lambda state: (
-                state.get_worker_hb(path),
-                state.get_worker_hb_children(path),
-                state.get_worker_hbs(path),
-            ),
-        )
-
     @precondition(lambda self: not self.expired)
     @rule(session=either_session)
     def expire(self, session):

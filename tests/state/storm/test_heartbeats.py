@@ -2,9 +2,10 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
+from stormkeeper.heartbeats.pacemaker import PacemakerHeartbeats
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.paths import Slot
-from stormkeeper.state.pacemaker import PacemakerState
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
@@ -30,28 +31,27 @@ def beat(*executors, time_secs=1_700_000_300, uptime_secs=42):
 
 
 @pytest.fixture
-def over_pacemaker(ensemble, two_pacemakers):
-    """A session whose heartbeats are in two Pacemakers."""
-    with PacemakerPool(two_pacemakers) as cleaning:
-        state = PacemakerState(ensemble.session(), PacemakerPool(two_pacemakers))
-        yield state
-        state.close()
-        for top in (paths.WORKERBEATS, paths.TASKBEATS):
-            cleaning.delete_path(top)
+def over_pacemaker(two_pacemakers):
+    """Heartbeats in two Pacemakers."""
+    heartbeats = PacemakerHeartbeats(PacemakerPool(two_pacemakers))
+    yield heartbeats
+    for top in (paths.WORKERBEATS, paths.TASKBEATS):
+        heartbeats.remove(top)
+    heartbeats.close()
 
 
-@pytest.fixture(params=["zookeeper's place", "pacemaker"])
-def session(request):
-    """A session whose heartbeats are in either place."""
-    return request.getfixturevalue(
-        "memory" if request.param == "zookeeper's place" else "over_pacemaker"
-    )
+@pytest.fixture(params=["nodes", "pacemaker"])
+def heartbeats(request, memory):
+    """Heartbeats in either place."""
+    if request.param == "nodes":
+        return NodeHeartbeats(memory)
+    return request.getfixturevalue("over_pacemaker")
 
 
 @pytest.fixture
-def cluster(session):
-    """The typed state on that session."""
-    return StormClusterState(session, Codec())
+def cluster(memory, heartbeats):
+    """The typed state with them."""
+    return StormClusterState(memory, Codec(), heartbeats=heartbeats)
 
 
 def test_heartbeats_are_read_back_by_slot(cluster):
@@ -74,10 +74,10 @@ def test_a_heartbeat_replaces_the_one_before_and_can_be_removed(cluster):
     assert cluster.worker_heartbeat(STORM, "sup", 6700) is None
 
 
-def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluster, session):
+def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluster, heartbeats):
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
-    session.set_worker_hb(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
-    session.set_worker_hb(f"{paths.workerbeats(STORM)}/nobody's", b"")
+    heartbeats.beat(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
+    heartbeats.beat(f"{paths.workerbeats(STORM)}/nobody's", b"")
     with pytest.raises(SerializationError, match=rf"^/workerbeats/{STORM}/sup-6701: "):
         cluster.worker_heartbeat(STORM, "sup", 6701)
     assert list(cluster.worker_heartbeats(STORM)) == [("sup", 6700)]
@@ -86,11 +86,13 @@ def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluste
 
 @pytest.mark.parametrize("ours", Release)
 @pytest.mark.parametrize("theirs", Release)
-def test_heartbeats_for_another_storm_are_read_and_told_of_once(session, caplog, ours, theirs):
-    cluster = StormClusterState(session, Codec(release=ours))
+def test_heartbeats_for_another_storm_are_read_and_told_of_once(
+    memory, heartbeats, caplog, ours, theirs
+):
+    cluster = StormClusterState(memory, Codec(release=ours), heartbeats=heartbeats)
     for port in (6700, 6701):
         path = paths.workerbeat(STORM, "sup", port)
-        session.set_worker_hb(path, serialize(beat(1), release=theirs))
+        heartbeats.beat(path, serialize(beat(1), release=theirs))
     for _ in range(2):
         assert set(cluster.worker_heartbeats(STORM).values()) == {beat(1)}
     assert caplog.text.count(f"is written for Storm {theirs.value}") == (theirs is not ours)
@@ -116,28 +118,29 @@ def test_of_executors_only_what_their_own_slot_says_counts(cluster):
     assert cluster.executor_beats(STORM, None) == {}
 
 
-def test_a_topologys_heartbeats_are_asked_for_together(cluster, session):
+def test_a_topologys_heartbeats_are_asked_for_together(memory):
+    storm = StormClusterState(memory, Codec())
     slots = [Slot("sup", port) for port in range(6700, 6704)]
     for slot in slots:
-        cluster.set_worker_heartbeat(STORM, *slot, beat(1))
+        storm.set_worker_heartbeat(STORM, *slot, beat(1))
     asked = []
 
     def counting(name):
         def call(*arguments):
             asked.append(name)
-            return getattr(session, name)(*arguments)
+            return getattr(memory, name)(*arguments)
 
         return call
 
-    counted = ("get_worker_hb", "get_worker_hbs", "get_worker_hb_children", "get_data", "read_many")
+    counted = ("get_children", "children_many", "get_data", "read_many")
     calls = {name: counting(name) for name in counted}
-    counting_cluster = StormClusterState(Interposed(session, **calls), Codec())
-    assert len(counting_cluster.worker_heartbeats(STORM)) == 4
-    assert asked == ["get_worker_hbs"]
+    counting_storm = StormClusterState(Interposed(memory, **calls), Codec())
+    assert len(counting_storm.worker_heartbeats(STORM)) == 4
+    assert asked == ["children_many", "read_many"]
     asked.clear()
     assigned = {(port, port): NodeInfo("sup", {port}) for _, port in slots}
-    counting_cluster.executor_beats(STORM, assigned)
-    assert asked == ["read_many" if session.heartbeats_are_nodes else "get_worker_hbs"]
+    counting_storm.executor_beats(STORM, assigned)
+    assert asked == ["read_many"]
 
 
 def test_an_executor_of_several_tasks_is_one(cluster):
@@ -147,9 +150,9 @@ def test_an_executor_of_several_tasks_is_one(cluster):
     assert [executor.task_end for executor in beats] == [4]
 
 
-def test_what_the_assignment_does_not_name_is_not_even_decoded(cluster, session):
+def test_what_the_assignment_does_not_name_is_not_even_decoded(cluster, heartbeats):
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
-    session.set_worker_hb(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
+    heartbeats.beat(paths.workerbeat(STORM, "sup", 6701), b"no heartbeat")
     assert len(cluster.executor_beats(STORM, {(1, 1): NodeInfo("sup", {6700})})) == 1
     assert cluster.unreadable == 0
 
@@ -175,10 +178,8 @@ def test_heartbeats_that_are_half_gone_are_still_listed(cluster, monkeypatch):
     leader.setup_heartbeats(STORM)
     cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
     cluster.set_task_heartbeat(STORM, 1, TaskHeartbeat(1_700_000_000, 5))
-    in_nodes = cluster.state.heartbeats_are_nodes
-    where, call = (
-        (leader._writer, "delete_node") if in_nodes else (cluster.state, "delete_worker_hb")
-    )
+    in_nodes = isinstance(cluster.heartbeats, NodeHeartbeats)
+    where, call = (leader._writer, "delete_node") if in_nodes else (leader._heartbeats, "remove")
     delete = getattr(where, call)
     deleted = []
 

@@ -116,7 +116,7 @@ def test_no_write_of_a_leader_goes_past_its_lock(leader, monkeypatch, write):
     def refuse(*_, **__):
         raise AssertionError("a leader wrote without its lock")
 
-    for name in (*DIRECT, "set_worker_hb", "delete_worker_hb"):
+    for name in DIRECT:
         monkeypatch.setattr(session, name, refuse)
     original = session.commit
 

@@ -220,7 +220,7 @@ def test_one_that_is_made_during_the_end_does_not_keep_the_session_open(storm, k
         if kind == "streams":
             kept.append(storm.watch(storm.assignments))
         else:
-            kept.append(StormReads(storm.state, storm.codec))
+            kept.append(StormReads(storm.state, storm.codec, heartbeats=storm.heartbeats))
             storm.handles.add(kept[-1])
 
     with ThreadPoolExecutor(1) as pool:

@@ -89,12 +89,10 @@ class TestServerAway:
             lambda: state.mkdirs("/b"),
             lambda: state.set_data("/a", b"lost"),
             lambda: state.create_sequential("/e", b""),
-            lambda: state.get_worker_hb("/a"),
             lambda: state.get_stat("/a"),
             lambda: state.read_many(["/a", "/absent"], watch=True),
             lambda: state.children_many(["/", "/a"]),
             lambda: state.children_data("/"),
-            lambda: state.get_worker_hbs("/"),
             lambda: state.transaction().set_data("/a", b"lost").commit(),
         ]
         began = time.monotonic()

@@ -18,7 +18,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.access import Role, digest_id
-from stormkeeper.state.factory import connect, connect_heartbeats
+from stormkeeper.state.factory import connect, heartbeat_sender
 from stormkeeper.state.storage import ConnectionState
 from support.certificates import certificates
 from support.proxy import Proxy
@@ -64,7 +64,7 @@ LAYOUT = {
     f"/tasks/{ID}": ("mkdirs", "r"),
     f"/tasks/{ID}/7": ("transaction", "r"),
     f"/workerbeats/{ID}": ("mkdirs", "cdrwa"),
-    f"/workerbeats/{ID}/s-1-6700": ("set_worker_hb", ""),
+    f"/workerbeats/{ID}/s-1-6700": ("set_data", ""),
     f"/taskbeats/{ID}/7": ("set_data", ""),
     f"/taskbeats/{ID}": (None, "cdrwa"),
     f"/taskerrors/{ID}": ("mkdirs", "cdrwa"),
@@ -282,14 +282,14 @@ def test_a_worker_reads_its_topology_and_no_more(worker, daemon):
 
 
 def test_a_worker_writes_where_it_reports_and_the_daemons_keep_house(worker, daemon):
-    worker.set_worker_hb(f"/workerbeats/{ID}/s-1-6700", b"beat")
+    worker.set_data(f"/workerbeats/{ID}/s-1-6700", b"beat")
     made = worker.create_sequential(f"/errors/{ID}/spout/e", b"error")
     for path in (f"/workerbeats/{ID}/s-1-6700", f"/errors/{ID}/spout", made):
         assert granted(worker, path) == {f"{WORKERS}:cdrwa", SERVERS}
-    assert daemon.get_worker_hb(f"/workerbeats/{ID}/s-1-6700") == b"beat"
+    assert daemon.get_data(f"/workerbeats/{ID}/s-1-6700") == b"beat"
     assert daemon.get_data(made) == b"error"
     daemon.delete_node(f"/errors/{ID}")
-    daemon.delete_worker_hb(f"/workerbeats/{ID}")
+    daemon.delete_node(f"/workerbeats/{ID}")
 
 
 def test_a_worker_makes_no_directory_of_the_clusters(worker):
@@ -302,11 +302,11 @@ def test_a_worker_beats_with_its_topologys_digest(daemon, server):
     conf = configuration.defaults().with_values(
         {**server, **SUPER, **topology_conf(WORKER), **digest_conf("not:for workers")}
     )
-    store = connect_heartbeats(conf)
+    sender = heartbeat_sender(conf)
     try:
-        store.set_worker_hb(f"/workerbeats/{ID}/s-1-6700", b"beat")
+        sender.beat(f"/workerbeats/{ID}/s-1-6700", b"beat")
     finally:
-        store.close()
+        sender.close()
     assert granted(daemon, f"/workerbeats/{ID}/s-1-6700") == {f"{WORKERS}:cdrwa", SERVERS}
 
 

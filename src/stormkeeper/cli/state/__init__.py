@@ -149,7 +149,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
         return
     with _looking(conf) as store:
         path = _meant(store, path)
-        names = _found(conf, store, path, store.children_many)
+        names = _found(conf, path, store.children_many)
     from stormkeeper.state.decoding import printable
 
     if as_json:
@@ -185,7 +185,7 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     conf = load_conf()
     with _looking(conf) as store:
         path = _meant(store, path)
-        node = _found(conf, store, path, store.read_many)
+        node = _found(conf, path, store.read_many)
     from stormkeeper.cli.state import showing
     from stormkeeper.state.decoding import decode
 
@@ -260,7 +260,7 @@ def check(as_json: bool) -> None:
     with _what_was_not_seen(), _looking(conf) as store:
         from stormkeeper.state import checking, survey
 
-        with _pacemakers(conf, store) as pacemakers:
+        with _pacemakers(conf) as pacemakers:
             found = survey.read(store, pacemakers=pacemakers)
         if not found.nodes:
             raise Fault("; ".join(found.notes) or "nothing at /")
@@ -307,12 +307,14 @@ def _what_was_not_seen() -> Iterator[None]:
 
 
 @contextmanager
-def _pacemakers(conf: "Conf", store: "ClusterState") -> Iterator[Mapping[str, "Pacemaker"]]:
+def _pacemakers(conf: "Conf") -> Iterator[Mapping[str, "Pacemaker"]]:
     """Yield a client of each Pacemaker by its address; none if heartbeats are in ZooKeeper."""
-    if store.heartbeats_are_nodes:
+    from stormkeeper.pacemaker.client import pool
+    from stormkeeper.state.factory import in_pacemaker
+
+    if not in_pacemaker(conf):
         yield {}
         return
-    from stormkeeper.pacemaker.client import pool
 
     with pool.connect(conf, name="storm-state", retries=_RETRIES) as pacemakers:
         yield {str(address): client for address, client in pacemakers.clients.items()}
@@ -400,7 +402,6 @@ def _meant(store: "ClusterState", path: str) -> str:
 
 def _found(
     conf: "Conf",
-    store: "ClusterState",
     path: str,
     ask: Callable[[list[str]], list[T | None]],
 ) -> T:
@@ -408,8 +409,9 @@ def _found(
     if found is not None:
         return found
     from stormkeeper import paths
+    from stormkeeper.state.factory import in_pacemaker
 
-    if store.heartbeats_are_nodes or not paths.is_at_or_below(path, paths.WORKERBEATS):
+    if not in_pacemaker(conf) or not paths.is_at_or_below(path, paths.WORKERBEATS):
         raise Fault(f"nothing at {path}{_below_root(conf, path)}")
     raise Fault(
         f"nothing at {path}: heartbeats are in Pacemakers; see `storm heartbeats list {path}`"

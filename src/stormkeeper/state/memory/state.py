@@ -25,9 +25,9 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state.callbacks import Callbacks
 from stormkeeper.state.memory.tree import Event, MemoryTree, Node, apply_all
-from stormkeeper.state.node_heartbeats import HeartbeatCalls
 from stormkeeper.state.storage import (
     DIRECTORY,
+    ClusterState,
     ConnectionListener,
     ConnectionState,
     EventCallback,
@@ -84,7 +84,7 @@ class Server(Protocol):
         ...
 
 
-class MemoryState(HeartbeatCalls):
+class MemoryState(ClusterState):
     """A `ClusterState` in memory: a session with a `MemoryEnsemble`, which makes it."""
 
     def __init__(self, server: Server, session_id: int, callbacks: Callbacks) -> None:
@@ -116,11 +116,6 @@ class MemoryState(HeartbeatCalls):
     def session_timeout_secs(self) -> float:
         """See `StateReader.session_timeout_secs`; without a clock, a session ends when told to."""
         return math.inf
-
-    @property
-    def heartbeats_are_nodes(self) -> bool:
-        """See `StateReader.heartbeats_are_nodes`."""
-        return True
 
     @property
     def unregistered(self) -> list[str]:

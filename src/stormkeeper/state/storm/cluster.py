@@ -10,8 +10,10 @@ from typing import Any, Generic, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
+from stormkeeper.heartbeats.protocols import HeartbeatStore
 from stormkeeper.state import factory
 from stormkeeper.state.access import Role
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState, StateReader
 from stormkeeper.state.storm.blobs import BlobHolding, BlobReads, BlobWrites
 from stormkeeper.state.storm.codec import Codec
@@ -62,6 +64,8 @@ class StormReads(
         The store.
     codec : Codec
         How records are written in it.
+    heartbeats : HeartbeatStore
+        Where heartbeats are.
     clock : callable, optional
         Seconds since 1970.
 
@@ -74,9 +78,15 @@ class StormReads(
     """
 
     def __init__(
-        self, state: StateReader, codec: Codec, *, clock: Callable[[], float] = time.time
+        self,
+        state: StateReader,
+        codec: Codec,
+        *,
+        heartbeats: HeartbeatStore,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(state, codec, clock=clock)
+        self._heartbeats = heartbeats
         self._streams: Dependents[Stream[Any]] = Dependents()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
@@ -120,6 +130,8 @@ class StormClusterState(
         A session with the store, which `disconnect` closes.
     codec : Codec
         How records are written in it.
+    heartbeats : HeartbeatStore, optional
+        Where heartbeats are, which `disconnect` closes too; nodes of the session if left out.
     limits : ErrorLimits, optional
         How many errors a component may report in which time; Storm's if left out.
     clock : callable, optional
@@ -135,11 +147,13 @@ class StormClusterState(
         state: ClusterState,
         codec: Codec,
         *,
+        heartbeats: HeartbeatStore | None = None,
         limits: ErrorLimits | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(state, codec, clock=clock)
+        heartbeats = NodeHeartbeats(state) if heartbeats is None else heartbeats
+        super().__init__(state, codec, heartbeats=heartbeats, clock=clock)
         self._writer = state
         self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
         self._nimbus_places = {}
@@ -152,6 +166,11 @@ class StormClusterState(
         return self._state
 
     @property
+    def heartbeats(self) -> HeartbeatStore:
+        """Where heartbeats are: for their ages, and how far back each server can vouch."""
+        return self._heartbeats
+
+    @property
     def codec(self) -> Codec:
         """How records are written."""
         return self._codec
@@ -161,7 +180,10 @@ class StormClusterState(
         super().disconnect()
         for handle in self.handles:
             handle.disconnect()
-        self._state.close()
+        try:
+            self._heartbeats.close()
+        finally:
+            self._state.close()
 
 
 def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
@@ -184,7 +206,8 @@ def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
         if role is Role.SERVER:
             for directory in paths.DIRECTORIES:
                 state.mkdirs(directory)
-        return StormClusterState(state, codec, limits=limits)
+        beats = factory.heartbeats(conf, state)
+        return StormClusterState(state, codec, heartbeats=beats, limits=limits)
     except BaseException:
         state.close()
         raise

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from stormkeeper import paths
+from stormkeeper.heartbeats.protocols import Heartbeat, HeartbeatReader, HeartbeatStore
 from stormkeeper.paths import Slot
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.records import LeaderWriter, RecordReader, SessionWriter, workers_of
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats, NodeInfo
@@ -43,6 +45,7 @@ class HeartbeatReads(RecordReader):
     Every call may raise `PacemakerError` where heartbeats are in Pacemaker.
     """
 
+    _heartbeats: HeartbeatStore
     _other_release_told = False
 
     def heartbeat_storms(self) -> list[str]:
@@ -50,7 +53,7 @@ class HeartbeatReads(RecordReader):
 
         In ZooKeeper also of those that have only been set up.
         """
-        return self._state.get_worker_hb_children(paths.WORKERBEATS)
+        return self._heartbeats.names()
 
     def worker_heartbeat(
         self, storm_id: str, node: str, port: int
@@ -63,7 +66,7 @@ class HeartbeatReads(RecordReader):
             What is there is not a heartbeat.
         """
         path = paths.workerbeat(storm_id, node, port)
-        data = self._state.get_worker_hb(path)
+        data = value_at(self._heartbeats, path)
         return None if data is None else self._read(ClusterWorkerHeartbeat, path, data)
 
     def worker_heartbeats(self, storm_id: str) -> dict[Slot, ClusterWorkerHeartbeat]:
@@ -73,7 +76,7 @@ class HeartbeatReads(RecordReader):
         ZooKeeper. What cannot be read is left out, logged and counted.
         """
         top = paths.workerbeats(storm_id)
-        return self._beats(top, self._state.get_worker_hbs(top))
+        return self._beats(top, self._heartbeats.read_all(top, values=True).by_path)
 
     def executor_beats(
         self, storm_id: str, executor_node_port: ExecutorNodePort | None
@@ -109,19 +112,12 @@ class HeartbeatReads(RecordReader):
     ) -> dict[Slot, ClusterWorkerHeartbeat]:
         if not slots:
             return {}
-        top = paths.workerbeats(storm_id)
-        if self._state.heartbeats_are_nodes:
-            wanted = [paths.workerbeat(storm_id, *slot) for slot in slots]
-            nodes = zip(wanted, self._state.read_many(wanted), strict=True)
-            found = {path.rpartition("/")[2]: node.data for path, node in nodes if node}
-        else:
-            # A Pacemaker gives a topology's in one request, and a slot's each in one of its own.
-            found = self._state.get_worker_hbs(top)
-            found = {n: data for n, data in found.items() if paths.parse_slot(n) in slots}
-        return self._beats(top, found)
+        wanted = [paths.workerbeat(storm_id, *slot) for slot in slots]
+        return self._beats(paths.workerbeats(storm_id), self._heartbeats.read_each(wanted))
 
-    def _beats(self, top: str, found: Mapping[str, bytes]) -> dict[Slot, ClusterWorkerHeartbeat]:
-        of_slots = ((name, data) for name, data in found.items() if paths.parse_slot(name))
+    def _beats(self, top: str, read: Mapping[str, Heartbeat]) -> dict[Slot, ClusterWorkerHeartbeat]:
+        found = {path.removeprefix(f"{top}/"): one.value or b"" for path, one in read.items()}
+        of_slots = sorted((name, data) for name, data in found.items() if paths.parse_slot(name))
         beats = self._decoded(ClusterWorkerHeartbeat, top, of_slots)
         if beats and not self._other_release_told:
             name = next(iter(beats))
@@ -150,6 +146,8 @@ class HeartbeatReads(RecordReader):
 class HeartbeatWrites(SessionWriter):
     """What a worker says of itself."""
 
+    _heartbeats: HeartbeatStore
+
     def set_worker_heartbeat(
         self, storm_id: str, node: str, port: int, heartbeat: ClusterWorkerHeartbeat
     ) -> None:
@@ -161,17 +159,17 @@ class HeartbeatWrites(SessionWriter):
             No Pacemaker took it.
         """
         path = paths.workerbeat(storm_id, node, port)
-        self._state.set_worker_hb(
-            path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat))
-        )
+        self._heartbeats.beat(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
         """Delete a worker's heartbeat; none is fine."""
-        self._state.delete_worker_hb(paths.workerbeat(storm_id, node, port))
+        self._heartbeats.remove(paths.workerbeat(storm_id, node, port))
 
 
 class HeartbeatCleaning(LeaderWriter):
     """Where a topology's heartbeats go, made and taken away by the leader."""
+
+    _heartbeats: HeartbeatStore
 
     def setup_heartbeats(
         self, storm_id: str, topology_conf: Mapping[str, Any] | None = None
@@ -192,5 +190,11 @@ class HeartbeatCleaning(LeaderWriter):
         # What `heartbeat_storms` lists goes last: after a crash in between it is found again.
         for top in (paths.taskbeats(storm_id), paths.workerbeats(storm_id)):
             self._writer.delete_node(top)
-            if not self._state.heartbeats_are_nodes:
-                self._writer.session.delete_worker_hb(top)
+            if not isinstance(self._heartbeats, NodeHeartbeats):  # of nodes, that was all
+                self._heartbeats.remove(top)
+
+
+def value_at(heartbeats: HeartbeatReader, path: str) -> bytes | None:
+    """Return the value of the heartbeat at a path, None when there is none."""
+    found = heartbeats.read(path)
+    return None if found is None else found.value

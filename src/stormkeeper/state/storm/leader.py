@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from stormkeeper.heartbeats.protocols import HeartbeatStore
 from stormkeeper.state.fences import Fence, FencedWriter
+from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.blobs import BlobWrites
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads
 from stormkeeper.state.storm.codec import Codec
@@ -40,6 +42,9 @@ class LeaderClusterState(
         leaves open.
     codec : Codec
         How records are written.
+    heartbeats : HeartbeatStore, optional
+        Where heartbeats are; nodes of the session if left out. What it removes of nodes, it removes
+        through `writer`.
     clock : callable, optional
         Seconds since 1970.
 
@@ -50,13 +55,22 @@ class LeaderClusterState(
     """
 
     def __init__(
-        self, writer: FencedWriter, codec: Codec, *, clock: Callable[[], float] = time.time
+        self,
+        writer: FencedWriter,
+        codec: Codec,
+        *,
+        heartbeats: HeartbeatStore | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not isinstance(writer, FencedWriter):
             raise TypeError(
                 f"a leader writes through a FencedWriter, not through a {type(writer).__name__}"
             )
-        super().__init__(writer.session, codec, clock=clock)
+        if heartbeats is None:
+            heartbeats = NodeHeartbeats(writer.session)
+        if isinstance(heartbeats, NodeHeartbeats):
+            heartbeats = heartbeats.removed_by(writer)
+        super().__init__(writer.session, codec, heartbeats=heartbeats, clock=clock)
         self._writer = writer
 
     @property
@@ -75,6 +89,8 @@ def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
     TypeError, NotLeaderError, StateUnavailableError
         As `FencedWriter`: this session does not lead by `fence`.
     """
-    leader = LeaderClusterState(FencedWriter(storm.state, fence), storm.codec)
+    leader = LeaderClusterState(
+        FencedWriter(storm.state, fence), storm.codec, heartbeats=storm.heartbeats
+    )
     storm.handles.add(leader)
     return leader

@@ -10,13 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from stormkeeper import paths
+from stormkeeper.heartbeats.protocols import HeartbeatStore
 from stormkeeper.state.storm.codec import checked
+from stormkeeper.state.storm.heartbeats import value_at
 from stormkeeper.state.storm.records import LeaderWriter, RecordReader, SessionWriter, workers_of
 from stormkeeper.thrift.records import TaskHeartbeat, TaskInfo
 
 
 class TaskReads(RecordReader):
     """Which tasks there are, and what is said of each."""
+
+    _heartbeats: HeartbeatStore
 
     def task_storms(self) -> list[str]:
         """Return the ids of the topologies that have tasks, sorted."""
@@ -38,7 +42,7 @@ class TaskReads(RecordReader):
 
     def heartbeat_tasks(self, storm_id: str) -> list[int]:
         """Return the ids of the tasks of a topology that have a heartbeat, in order."""
-        return _ids(self._state.get_worker_hb_children(paths.taskbeats(storm_id)))
+        return _ids(self._heartbeats.names(paths.taskbeats(storm_id)))
 
     def task_heartbeat(self, storm_id: str, task: int) -> TaskHeartbeat | None:
         """Return a task's heartbeat, None when there is none.
@@ -49,12 +53,14 @@ class TaskReads(RecordReader):
             What is there is not a heartbeat of a task.
         """
         path = paths.taskbeat(storm_id, task)
-        data = self._state.get_worker_hb(path)
+        data = value_at(self._heartbeats, path)
         return None if data is None else self._read(TaskHeartbeat, path, data)
 
 
 class TaskBeats(SessionWriter):
     """What is said of a task while it runs."""
+
+    _heartbeats: HeartbeatStore
 
     def set_task_heartbeat(self, storm_id: str, task: int, heartbeat: TaskHeartbeat) -> None:
         """Store a task's heartbeat, where workers' heartbeats are.
@@ -64,13 +70,13 @@ class TaskBeats(SessionWriter):
         PacemakerError
             No Pacemaker took it.
         """
-        self._state.set_worker_hb(
+        self._heartbeats.beat(
             paths.taskbeat(storm_id, task), self._codec.write(checked(TaskHeartbeat, heartbeat))
         )
 
     def remove_task_heartbeat(self, storm_id: str, task: int) -> None:
         """Delete a task's heartbeat; none is fine."""
-        self._state.delete_worker_hb(paths.taskbeat(storm_id, task))
+        self._heartbeats.remove(paths.taskbeat(storm_id, task))
 
 
 class TaskWrites(LeaderWriter):

@@ -1,8 +1,8 @@
-"""Puts back what a session had, after each reconnection: first registrations, then watches.
+"""What a session had, put back after each reconnection: its registrations, then its watches.
 
-A server keeps ephemeral nodes as long as the session, and watches as long as one connection. So
-registrations are made again in a new session. Watches are left again in every new connection, after
-the events that they missed have been told.
+The server keeps ephemeral nodes for as long as the session, and watches for as long as one
+connection. So registrations are made again in a new session, and watches are left again in every
+new connection, after what they missed has been told.
 """
 
 import logging
@@ -33,9 +33,9 @@ _DENIED: Final = {
 
 
 class Recovery:
-    """The thread that puts back a session's registrations and watches.
+    """The thread that puts back a session's registrations and armed watches.
 
-    Only closing the connection ends it. A failure is logged, and tried again.
+    Nothing ends it but the end of the connection: what it fails of is logged and tried again.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Recovery:
         self._armed = armed
         self._watcher = watcher
         self._tell = tell
-        #: How often a defect of ours stopped it.
+        #: How often it failed of what it should never fail of.
         self.defects = 0
         self._failures = Failures()
         # The newest session whose predecessor's end was told.
@@ -113,7 +113,7 @@ class Recovery:
                 self._failures.forget()
 
     def _failed(self, error: BaseException) -> None:
-        """Log a failure, and wait a little; then all is tried again."""
+        """Say what was not put back, and wait a little; it is all tried again."""
         if self._connection.closed:
             return
         is_defect = not isinstance(error, StateError)
@@ -137,7 +137,7 @@ class Recovery:
         return self._registrations.due_secs()
 
     def _put_back(self, is_news: bool) -> None:
-        """Put registrations back, and watches too after a change of the connection."""
+        """Put back what is not there; only registrations where nothing has happened."""
         self._registrations.make_again()
         self._tell_new_session()
         if is_news:

@@ -1,8 +1,8 @@
 """The ephemeral nodes of a process, made again in each new session until they are there.
 
-A registration may fail: the servers refuse it, or another node is at its path. The others are made
-all the same. A failed one is tried again, after growing pauses, until it succeeds or is withdrawn.
-It never replaces a node, which may be another session's by right.
+One that cannot be made, as the servers refuse it or something else is at its path, keeps no other
+from being made. It is tried again, after pauses that grow, until it is there or is withdrawn; what
+is there is never replaced, as it may be another session's by right.
 """
 
 import logging
@@ -34,7 +34,7 @@ _NAMED: Final = 3
 
 
 class Failures:
-    """Failures in a row of what is always retried: how long to wait, whether to log."""
+    """Failures in a row of what is tried again for ever: how long to wait, and what to log."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
@@ -91,7 +91,7 @@ class Registrations:
 
     @contextmanager
     def held(self, deadline: float) -> Iterator[None]:
-        """Hold the lock under which registrations are put, withdrawn and made again.
+        """Keep them, and their nodes, from being made again; to `put` and to `withdraw`.
 
         Raises
         ------
@@ -132,7 +132,7 @@ class Registrations:
         return list(self._missing)
 
     def due_secs(self) -> float | None:
-        """Return seconds until the next attempt; None: none is due before the next session."""
+        """Return when the next attempt is due; None: when there is a new session."""
         return max(0.0, self._retry_at - time.monotonic()) if self._missing else None
 
     def make_again(self) -> None:
@@ -166,7 +166,7 @@ class Registrations:
             self._tell([path for path in wanted if path not in refusals], refusals)
 
     def _make(self, path: str) -> Exception | None:
-        """Make one again; returns why it failed, if the failure concerns this one alone."""
+        """Make one again; returns why not, if that is a matter of this one alone."""
         connection = self._connection
         try:
             # Each has its own time: all together, many would never be done.

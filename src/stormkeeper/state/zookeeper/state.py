@@ -10,8 +10,8 @@ from stormkeeper import paths
 from stormkeeper.errors import InvalidPathError, NoNodeError
 from stormkeeper.state.access import Role
 from stormkeeper.state.callbacks import Callbacks
-from stormkeeper.state.node_heartbeats import HeartbeatCalls
 from stormkeeper.state.storage import (
+    ClusterState,
     ConnectionListener,
     ConnectionState,
     EventCallback,
@@ -61,7 +61,7 @@ def connect(
     return ZooKeeperState(Settings.from_conf(conf, role, make_root=not read_only))
 
 
-class ZooKeeperState(HeartbeatCalls):
+class ZooKeeperState(ClusterState):
     """A `ClusterState` in a ZooKeeper ensemble; connects, and makes the root if it is absent.
 
     Raises
@@ -106,11 +106,6 @@ class ZooKeeperState(HeartbeatCalls):
     def connection(self) -> ConnectionState:
         """See `ClusterState.connection`."""
         return self._connection.state
-
-    @property
-    def heartbeats_are_nodes(self) -> bool:
-        """See `ClusterState.heartbeats_are_nodes`."""
-        return True
 
     @property
     def session_id(self) -> int | None:

@@ -10,7 +10,6 @@ import pytest
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import MessageType
-from stormkeeper.state.pacemaker import PacemakerHeartbeats
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 from support.pacemaker import nobody
@@ -181,11 +180,6 @@ def test_what_was_deleted_where_it_was_newer_comes_back_by_no_way_of_reading(
         assert pool.get_pulse(path) == details
     for path in ("/", "/w", "/w/", "/w/zombie", "/w/both", "/w/some", "/w/wakes", "/w/leaf"):
         assert pool.children(path) == children_by(readings, path), path
-    heartbeats = PacemakerHeartbeats(pool)
-    assert heartbeats.get_worker_hb("/w/zombie/a") is None
-    assert heartbeats.get_worker_hb_children("/w") == children_by(readings, "/w")
-    for name in ("zombie", "some", "both"):
-        assert list(heartbeats.get_worker_hbs(f"/w/{name}")) == children_by(readings, f"/w/{name}")
 
 
 @pytest.fixture
