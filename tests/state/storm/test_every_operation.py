@@ -44,6 +44,7 @@ READS = {
     "blob_key_sequence",
     "backpressure_topologies",
     "topology_backpressure",
+    "snapshot",
     "watch",
     "disconnect",
 }

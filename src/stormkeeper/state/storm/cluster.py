@@ -20,6 +20,7 @@ from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.daemons import DaemonReads, DaemonWrites
 from stormkeeper.state.storm.errors import ErrorLimits, ErrorReads, ErrorThrottles, ErrorWrites
 from stormkeeper.state.storm.heartbeats import HeartbeatReads, HeartbeatWrites
+from stormkeeper.state.storm.snapshot import SnapshotReads
 from stormkeeper.state.storm.tasks import TaskBeats, TaskReads
 from stormkeeper.state.storm.topologies import TopologyReads
 from stormkeeper.state.storm.watching import Callback, Stream
@@ -55,6 +56,7 @@ class StormReads(
     TaskReads,
     DaemonReads,
     BlobReads,
+    SnapshotReads,
 ):
     """All reads. Safe for many threads.
 
