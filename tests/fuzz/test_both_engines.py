@@ -21,7 +21,7 @@ from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
 from stormkeeper.pacemaker.server.session import Sessions
 from stormkeeper.pacemaker.server.snapshot import EventCounts
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     DEFAULT_MAX_SIZE,
@@ -157,7 +157,7 @@ class Talk:
 
     def __init__(self, name: str, client_sizes: list[int], store_bytes: int, max_size: int) -> None:
         self._rig = Rig(name, lambda: sessions.open("client", 1), max_size=max_size)
-        limits = Limits(store_bytes=store_bytes)
+        limits = StoreLimits(store_bytes=store_bytes)
         store = PulseStore(self._rig.index, "instance", lambda: self._rig.now, limits)
         status = ServerStatus("instance", 1, 1, "0", 0, 0, 0, 0)
         self._events = EventCounts()

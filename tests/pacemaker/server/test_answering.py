@@ -4,7 +4,7 @@ import pytest
 
 from stormkeeper.errors import NotAuthorizedError, RemoteProtocolError
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError, ServerStatus
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
@@ -260,9 +260,9 @@ def test_a_path_that_exceeds_a_limit_is_refused(desk, kind):
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_what_was_stored_under_larger_limits_can_be_asked_for_and_deleted(desk, kind):
-    desk.store.limits = Limits(path_segments=20)
+    desk.store.limits = StoreLimits(path_segments=20)
     desk.send("/a" * 20)
-    desk.store.limits = Limits()
+    desk.store.limits = StoreLimits()
     desk.ask(kind, **about(kind, "/a" * 20))
 
 
@@ -284,7 +284,7 @@ def test_a_path_of_no_text_is_refused_and_the_connection_goes_on(desk, path, wra
 
 def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
     desk = Desk()
-    desk.store.limits = Limits(store_bytes=1_000)
+    desk.store.limits = StoreLimits(store_bytes=1_000)
     desk.send("/a", bytes(498))
     desk.send("/b", bytes(498))
     for path, size in [("/c", 0), ("/a", 499)]:
@@ -300,11 +300,11 @@ def test_a_full_store_refuses_what_is_new_or_grows_and_keeps_the_rest():
 
 def test_many_small_pulses_in_many_directories_fill_the_store_too():
     desk = Desk()
-    desk.store.limits = Limits(store_bytes=1_000_000, index_bytes=90_000)
+    desk.store.limits = StoreLimits(store_bytes=1_000_000, index_bytes=90_000)
     paths = [f"/{number}" + "/a" * 14 for number in range(21)]
     for path in paths[:20]:
         desk.send(path, b"")
-    desk.store.limits = Limits(store_bytes=1_000_000, index_bytes=70_000)
+    desk.store.limits = StoreLimits(store_bytes=1_000_000, index_bytes=70_000)
     with pytest.raises(RequestRefusedError, match="to find 20 pulses") as refused:
         desk.send(paths[20], b"")
     assert refused.value.cause == "store-full"

@@ -12,7 +12,7 @@ from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
 from stormkeeper.pacemaker.server.session import Sessions
 from stormkeeper.pacemaker.server.snapshot import EventCounts
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
@@ -135,7 +135,7 @@ async def converse(name, stream, sizes, limits):
 def test_both_engines_say_the_same(stream, sizes, store_bytes):
     logging.disable(logging.CRITICAL)
     try:
-        limits = Limits(store_bytes=store_bytes)
+        limits = StoreLimits(store_bytes=store_bytes)
         one, other = (asyncio.run(converse(name, stream, sizes, limits)) for name in ENGINES)
     finally:
         logging.disable(logging.NOTSET)
@@ -145,7 +145,7 @@ def test_both_engines_say_the_same(stream, sizes, store_bytes):
 def test_storms_own_requests_at_every_split():
     stream = b"".join(g.frame for g in golden_frames() if g.name.startswith("request."))
     seen = {
-        repr(asyncio.run(converse(name, stream, [cut], Limits())))
+        repr(asyncio.run(converse(name, stream, [cut], StoreLimits())))
         for cut in range(1, len(stream), 3)
         for name in ENGINES
     }
@@ -167,7 +167,9 @@ def test_every_byte_of_the_exact_shapes_counts(kind):
             stream = store + len(other).to_bytes(4, "big") + other + fetch
             logging.disable(logging.CRITICAL)
             try:
-                one, two = (asyncio.run(converse(name, stream, [], Limits())) for name in ENGINES)
+                one, two = (
+                    asyncio.run(converse(name, stream, [], StoreLimits())) for name in ENGINES
+                )
             finally:
                 logging.disable(logging.NOTSET)
             assert one == two, (place, value)

@@ -4,7 +4,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.server.snapshot import oldest_pulse, recent_sizes
 from stormkeeper.pacemaker.server.store.horizon import clock
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 from support.certificates import tls_conf
 from support.engines import ENGINES
@@ -21,7 +21,7 @@ def test_the_engine_is_the_one_that_serves():
 
 def test_pulses_that_expire_while_room_is_made_are_counted():
     server = PacemakerServer(defaults())
-    server.store.limits = Limits(tombstones=4)
+    server.store.limits = StoreLimits(tombstones=4)
     for n in range(20):
         server.store.put(b"/d/%d" % n, b"")
     server.store._expiry._doomed_before = clock() + 60

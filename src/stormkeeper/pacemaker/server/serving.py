@@ -36,7 +36,7 @@ from stormkeeper.pacemaker.server.snapshot import (
     requests_by_verb,
 )
 from stormkeeper.pacemaker.server.store.horizon import Horizon, clock
-from stormkeeper.pacemaker.server.store.limits import Limits, memory_allowed
+from stormkeeper.pacemaker.server.store.limits import StoreLimits, memory_allowed
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.sasl import methods
 from stormkeeper.tls_files import Certificate
@@ -84,7 +84,7 @@ class PacemakerServer:
         self.engine: Engine = engine if self._tls is None else engine.over_tls()
         self._tls_files = reload.fingerprint(conf, tls.FILES)
         index = self.engine.pulse_index()
-        self.store = PulseStore(index, uuid.uuid4().hex, clock, Limits.of(conf))
+        self.store = PulseStore(index, uuid.uuid4().hex, clock, StoreLimits.of(conf))
         max_size: int = conf["pacemaker.thrift.message.size.max"]
         answerer = Answerer(self.store, self._status, max_size=max_size)
         self.sessions = Sessions(answerer, policy, self.events, clock)
@@ -228,7 +228,7 @@ class PacemakerServer:
         policy = Policy.from_conf(conf)
         context = tls.server_context(conf)
         tls_files = reload.fingerprint(conf, tls.FILES)
-        limits = Limits.of(conf)
+        limits = StoreLimits.of(conf)
         file = methods.login_file(conf)
         if policy.method != "NONE" and file != methods.login_file(self.conf):
             changes.append(f"the JAAS file is {file}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from support.indexes import INDEXES
 
@@ -27,7 +27,7 @@ def clock():
 @pytest.fixture(params=INDEXES)
 def make(request, clock):
     return lambda **limits: PulseStore(
-        INDEXES[request.param](), "instance", clock, Limits(**limits)
+        INDEXES[request.param](), "instance", clock, StoreLimits(**limits)
     )
 
 

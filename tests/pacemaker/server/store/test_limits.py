@@ -5,11 +5,11 @@ import os
 import pytest
 
 from stormkeeper.conf import load
-from stormkeeper.pacemaker.server.store.limits import LimitError, Limits, memory_allowed
+from stormkeeper.pacemaker.server.store.limits import LimitError, StoreLimits, memory_allowed
 
 
 def test_sizes():
-    limits = Limits(path_bytes=8, path_segments=3)
+    limits = StoreLimits(path_bytes=8, path_segments=3)
     for path in [b"", b"/", b"/a/b/c", b"a/b/c", b"/a/b/", "/測測".encode(), b"/123/567"]:
         limits.check_size(path)
     for path, complaint in [
@@ -26,7 +26,7 @@ def test_sizes():
 
 @pytest.mark.parametrize("path", [b"/a b", "/tö-測-\U0001f600/\xa0".encode(), b"/~", b"/.*[", b""])
 def test_text(path):
-    Limits().check_text(path)
+    StoreLimits().check_text(path)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_text(path):
 )
 def test_what_is_no_text_is_refused_and_shown_as_harmless(path):
     with pytest.raises(LimitError) as refused:
-        Limits().check_text(path)
+        StoreLimits().check_text(path)
     assert refused.value.cause == "path"
     assert str(refused.value).isprintable()
     assert str(refused.value).isascii()
@@ -52,12 +52,12 @@ def test_what_is_no_text_is_refused_and_shown_as_harmless(path):
 def test_they_come_from_the_configuration():
     conf = dict(load(overrides=["pacemaker.store.max.bytes=5", "pacemaker.path.max.bytes=7"]))
     quarter = memory_allowed() // 4
-    expected = Limits(store_bytes=5, index_bytes=quarter, path_bytes=7, path_segments=16)
-    assert Limits.of(conf) == expected
+    expected = StoreLimits(store_bytes=5, index_bytes=quarter, path_bytes=7, path_segments=16)
+    assert StoreLimits.of(conf) == expected
     conf["pacemaker.store.max.bytes"] = None
-    assert Limits.of(conf).store_bytes == memory_allowed() // 2 > 0
+    assert StoreLimits.of(conf).store_bytes == memory_allowed() // 2 > 0
     conf["pacemaker.store.max.bytes"] = 0
-    assert (Limits.of(conf).store_bytes, Limits.of(conf).index_bytes) == (0, 0)
+    assert (StoreLimits.of(conf).store_bytes, StoreLimits.of(conf).index_bytes) == (0, 0)
 
 
 def test_a_control_group_leaves_less_memory(tmp_path):

@@ -3,14 +3,14 @@
 import pytest
 
 from stormkeeper.pacemaker.server.store import paging
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from support.indexes import INDEXES
 
 
 @pytest.fixture(params=INDEXES)
 def store(request):
-    limits = Limits(store_bytes=0)
+    limits = StoreLimits(store_bytes=0)
     return PulseStore(INDEXES[request.param](), "instance", lambda: 0.0, limits)
 
 
@@ -91,7 +91,7 @@ def test_a_page_without_values_looks_at_a_bounded_part_too(store, monkeypatch):
 
 @pytest.mark.parametrize("path", [b"/", b"/a"])
 def test_long_paths_fill_a_page_without_values(store, path):
-    store.limits = Limits(path_bytes=500_000)
+    store.limits = StoreLimits(path_bytes=500_000)
     for n in range(5):
         store.put(b"/a/%d" % n + bytes(48 + n for _ in range(400_000)), b"value")
     found, after, more = [], 0, True

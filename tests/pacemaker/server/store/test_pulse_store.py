@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stormkeeper.pacemaker.server.store.directory import Census
-from stormkeeper.pacemaker.server.store.limits import LimitError, Limits
+from stormkeeper.pacemaker.server.store.limits import LimitError, StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire.encoding import encode_changes
 from support.indexes import INDEXES
@@ -80,7 +80,7 @@ class Clock:
         return self.now
 
 
-LIMITS = Limits(tombstones=2)
+LIMITS = StoreLimits(tombstones=2)
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -261,7 +261,7 @@ def test_a_path_is_its_segments_and_nothing_else(store):
 
 def test_a_very_long_path_is_as_good_as_any(index):
     store = PulseStore(
-        index, "instance", time.monotonic, Limits(path_bytes=10**6, path_segments=10**6)
+        index, "instance", time.monotonic, StoreLimits(path_bytes=10**6, path_segments=10**6)
     )
     path = b"/s" * 20_000
     store.put(path, b"deep")
@@ -293,13 +293,13 @@ def test_a_deleted_subtree_is_given_back_at_once(store):
 
 
 def test_a_path_is_checked_when_its_first_pulse_comes(store):
-    store.limits = Limits(path_segments=2)
+    store.limits = StoreLimits(path_segments=2)
     store.put(b"/a/b", b"1")
     with pytest.raises(LimitError, match="3 segments"):
         store.put(b"/a/b/c", b"")
     with pytest.raises(LimitError, match="control character"):
         store.put(b"/a\n", b"")
-    store.limits = Limits(path_segments=1)
+    store.limits = StoreLimits(path_segments=1)
     store.put(b"/a/b", b"2")
     assert store.children(b"/") == [b"a"]
     assert store.delete(b"/a/b")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from stormkeeper.pacemaker.server.store.directory import Directory
-from stormkeeper.pacemaker.server.store.limits import Limits
+from stormkeeper.pacemaker.server.store.limits import StoreLimits
 from stormkeeper.pacemaker.server.store.pulse_index import Entry, PulseIndex
 
 #: Old pulses that every deletion moves at least, so that older tombstones can be forgotten.
@@ -55,7 +55,7 @@ class Expiry:
         "limits",
     )
 
-    def __init__(self, index: PulseIndex, clock: Callable[[], float], limits: Limits) -> None:
+    def __init__(self, index: PulseIndex, clock: Callable[[], float], limits: StoreLimits) -> None:
         self.limits = limits
         #: Deletions up to this revision may have been forgotten.
         self.floor = 0

@@ -36,7 +36,7 @@ class LimitError(NotAuthorizedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StoreLimits:
     """What one store holds; sizes in bytes.
 
     For `store_bytes`, which are those of pulses and their paths, and for `index_bytes`, which are

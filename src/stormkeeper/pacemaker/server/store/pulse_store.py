@@ -17,7 +17,7 @@ from typing import Final
 
 from stormkeeper.pacemaker.server.store.directory import Directory
 from stormkeeper.pacemaker.server.store.expiry import Expiry
-from stormkeeper.pacemaker.server.store.limits import LimitError, Limits, shown
+from stormkeeper.pacemaker.server.store.limits import LimitError, StoreLimits, shown
 from stormkeeper.pacemaker.server.store.paging import ChangesPage, Pager
 from stormkeeper.pacemaker.server.store.pulse_index import Entry, PulseIndex
 from stormkeeper.pacemaker.wire import DEFAULT_MAX_SIZE
@@ -48,24 +48,24 @@ class PulseStore:
         index: PulseIndex,
         instance: str,
         clock: Callable[[], float],
-        limits: Limits | None = None,
+        limits: StoreLimits | None = None,
     ) -> None:
         self.index = index
         self.instance = instance
         self.clock = clock
-        self._limits = limits or Limits()
+        self._limits = limits or StoreLimits()
         index.max_bytes = self._limits.store_bytes
         self._root = Directory()
         self._expiry = Expiry(index, clock, self._limits)
         self._pager = Pager(index, self._root, self._expiry, clock, len(instance.encode()))
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> StoreLimits:
         """What is held at most; may be set. What exceeds a lowered limit stays."""
         return self._limits
 
     @limits.setter
-    def limits(self, limits: Limits) -> None:
+    def limits(self, limits: StoreLimits) -> None:
         self._limits = self._expiry.limits = limits
         self.index.max_bytes = limits.store_bytes
 
