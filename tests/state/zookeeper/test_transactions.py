@@ -29,7 +29,6 @@ from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.security import Security
 from stormkeeper.state.zookeeper.settings import Settings
 from stormkeeper.state.zookeeper.state import ZooKeeperState
-from stormkeeper.state.zookeeper.tree import Tree
 from support.proxy import Proxy
 from support.scripted_zookeeper import MULTI, ScriptedPeer, ScriptedZooKeeper
 from support.stores import settings_for
@@ -235,9 +234,7 @@ class TestAnswersThatServersSeldomGive:
             try:
                 connection.start()
                 operations = [Check("/lock", 0), Delete("/a"), SetData("/b", b"")]
-                return Tree(connection, lambda _node: None).commit(
-                    operations, connection.deadline()
-                )
+                return connection.commit(operations, lambda _node: None, connection.deadline())
             finally:
                 connection.close()
 

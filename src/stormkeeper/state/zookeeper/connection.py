@@ -35,6 +35,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.transactions import Operation, Result
 from stormkeeper.state.zookeeper.errors import (
     ConnectionLostError,
     is_outcome_unknown,
@@ -43,7 +44,7 @@ from stormkeeper.state.zookeeper.errors import (
 )
 from stormkeeper.state.zookeeper.handler import Call, Handler
 from stormkeeper.state.zookeeper.overrides import ServerConnection
-from stormkeeper.state.zookeeper.requests import Request
+from stormkeeper.state.zookeeper.requests import AccessLists, Request, results, transaction
 from stormkeeper.state.zookeeper.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -285,6 +286,30 @@ class Connection:
         if error is not None:
             raise self.translated(error, request.what, request.path, request.size) from error
         return call.value
+
+    def commit(
+        self, operations: Sequence[Operation], acl: AccessLists, deadline: float
+    ) -> list[Result]:
+        """Apply operations, all or none; not repeated.
+
+        Parameters
+        ----------
+        operations
+            At least one, with whole paths.
+        acl
+            Who may use the nodes that are made.
+        deadline
+            When to give up, on the monotonic clock.
+
+        Raises
+        ------
+        TransactionError
+            One of them was refused, and none was applied.
+        StateError
+            As `call`.
+        """
+        answers = self.call(transaction(operations, acl), deadline)
+        return results(operations, answers, self.translated)
 
     def gather(self, requests: Sequence[Request], deadline: float) -> list[Any]:
         """Make many requests at the price of one round trip.

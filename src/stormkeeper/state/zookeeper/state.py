@@ -324,7 +324,7 @@ class ZooKeeperState(ClusterState):
 
     def _commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
         whole = [operation._replace(path=self._whole(operation.path)) for operation in operations]
-        results = self._tree.commit(whole, deadline)
+        results = self._connection.commit(whole, self._acl, deadline)
         return [
             result.removeprefix(self._root) if isinstance(result, str) else result
             for result in results

@@ -24,7 +24,7 @@ from stormkeeper.errors import (
     TransactionError,
 )
 from stormkeeper.state.storage import DIRECTORY
-from stormkeeper.state.transactions import Create, Delete, Operation, Result
+from stormkeeper.state.transactions import Create, Delete, Operation
 from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import Connection
 from stormkeeper.state.zookeeper.requests import AccessLists, Request, Watcher
@@ -97,11 +97,6 @@ class Tree:
     def children_many(self, nodes: Sequence[str], deadline: float) -> list[list[str] | None]:
         """Return the sorted names of each node's children, None where there is no node."""
         return self._connection.repeated(lambda: self._children_many(nodes, deadline), deadline)
-
-    def commit(self, operations: Sequence[Operation], deadline: float) -> list[Result]:
-        """Apply operations, all or none. Not repeated. Errors as `StateWriter.commit`."""
-        answers = self._connection.call(requests.transaction(operations, self._acl), deadline)
-        return requests.results(operations, answers, self._connection.translated)
 
     def sync(self, path: str, deadline: float) -> None:
         """Have the server catch up with its leader."""
@@ -228,8 +223,12 @@ class Tree:
 
     def _replace(self, path: str, data: bytes, version: int, deadline: float) -> None:
         """Put an ephemeral node of ours in another's place, in one step."""
+        replacing: list[Operation] = [
+            Delete(path, version),
+            Create(path, data, ephemeral=True),
+        ]
         try:
-            self.commit([Delete(path, version), Create(path, data, ephemeral=True)], deadline)
+            self._connection.commit(replacing, self._acl, deadline)
         except TransactionError as error:
             raise error.reason from error
 
