@@ -16,10 +16,7 @@ from stormkeeper.pacemaker.wire.encoding import (
     encode,
     encode_acknowledgement,
     encode_changes,
-    encode_exists_answer,
-    encode_nodes,
     encode_pulse_answer,
-    encode_records,
 )
 from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse
 from stormkeeper.pacemaker.wire.pages import Columns
@@ -63,9 +60,6 @@ def test_the_short_ways_write_the_same(message_id, path, details):
     assert encode_pulse_answer(message_id, path.encode(), None) == full
     full = encode(Message(MessageType.SEND_PULSE_RESPONSE, message_id))
     assert encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, message_id) == full
-    for held in (True, False):
-        full = encode(Message(MessageType.EXISTS_RESPONSE, message_id, boolval=held))
-        assert encode_exists_answer(message_id, held) == full
 
 
 @given(st.lists(pulses.filter(lambda pulse: pulse.details is not None)), texts)
@@ -103,11 +97,3 @@ def test_pages(message_id, instance, revision, rows, more, reset, next_after):
     assert decode(frame[4:]).changes == changes._replace(changes=without)
     if any(row.size is not None for row in without):
         assert frame == encode(Message(101, message_id, changes=changes._replace(changes=without)))
-
-
-@given(i32s, st.lists(pulses.filter(lambda pulse: pulse.details is not None)))
-def test_records_and_nodes(message_id, pulses):
-    held = [(pulse.id.encode(), pulse.details) for pulse in pulses]
-    assert encode_records(message_id, held) == encode(Message(7, message_id, records=pulses))
-    names, nodes = [path for path, _ in held], [pulse.id for pulse in pulses]
-    assert encode_nodes(message_id, names, 9) == encode(Message(9, message_id, nodes=nodes))

@@ -21,17 +21,16 @@ from stormkeeper.pacemaker.wire import (
     VERBS,
     Message,
     MessageType,
+    Pulse,
     decode_request,
+    encode,
 )
 from stormkeeper.pacemaker.wire.binary import STRING, i64_field, list_header, text_field
 from stormkeeper.pacemaker.wire.decoding import match_exact_shape
 from stormkeeper.pacemaker.wire.encoding import (
     encode_acknowledgement,
     encode_changes,
-    encode_exists_answer,
-    encode_nodes,
     encode_pulse_answer,
-    encode_records,
 )
 from stormkeeper.pacemaker.wire.extensions import SIZES
 
@@ -47,6 +46,8 @@ _GET_PULSE: Final = int(MessageType.GET_PULSE)
 #: Pulses that are deleted at a time: a millisecond's work, where older ones have to make room for
 #: their tombstones.
 _PIECE: Final = 100
+#: For an answer whose size is checked when it is written.
+_ANY_SIZE: Final = 0x7FFFFFFF
 
 
 class RequestRefusedError(NotAuthorizedError):
@@ -208,22 +209,21 @@ class Answerer:
         if kind is MessageType.GET_PULSE:
             details = self._describe().to_thrift() if path == _RESERVED else store.get(path)
             return encode_pulse_answer(message_id, path, details)
-        if kind is MessageType.EXISTS:
-            return encode_exists_answer(message_id, store.get(path) is not None)
-        if VERBS[kind].answered_with == "nodes":
-            names = store.deleted(path) if kind is MessageType.DELETED else store.children(path)
-            return encode_nodes(message_id, names, MessageType(kind + 1))
-        if kind is MessageType.GET_ALL_PULSE_FOR_PATH:
-            pulses = self._all_pulses(path)
-            if pulses is not None:
-                return encode_records(message_id, pulses)
-        elif VERBS[kind].answered_with == "changes":
+        if VERBS[kind].answered_with == "changes":
             return self._page(path, request, message_id)
+        answer = Message(kind + 1, message_id)
+        if kind is MessageType.EXISTS:
+            answer.boolval = store.get(path) is not None
+        elif VERBS[kind].answered_with == "nodes":
+            names = store.deleted(path) if kind is MessageType.DELETED else store.children(path)
+            answer.nodes = [name.decode() for name in names]
+        elif kind is MessageType.GET_ALL_PULSE_FOR_PATH:
+            answer.records = self._all_pulses(path)
         elif kind is MessageType.SEND_PULSE and request.pulse:
             store.put(path, request.pulse.details or b"")
         elif kind is MessageType.DELETE_PULSE_ID:
             store.delete(path)
-        return encode_acknowledgement(kind + 1, message_id)
+        return encode(answer, max_size=_ANY_SIZE)
 
     def _page(self, path: bytes, request: Message, message_id: int) -> bytes:
         store = self._store
@@ -246,7 +246,7 @@ class Answerer:
             kind=kind,
         )
 
-    def _all_pulses(self, path: bytes) -> list[tuple[bytes, bytes]] | None:
+    def _all_pulses(self, path: bytes) -> list[Pulse] | None:
         """Return all pulses at and below `path`; None if they do not fit a frame."""
         pulses = []
         room = self._max_size - RECORDS_OVERHEAD
@@ -255,7 +255,7 @@ class Answerer:
             room -= PULSE_OVERHEAD + len(entry.path) + len(details)
             if room < 0:
                 return None
-            pulses.append((entry.path, details))
+            pulses.append(Pulse(entry.path.decode(), details))
         return pulses
 
 

@@ -1,10 +1,10 @@
 """Writes Pacemaker messages as frames: byte for byte what Storm writes, where Storm writes it.
 
-`encode` writes any message. The answers that a server gives all the time have ways of their own,
-which write the same bytes and make no message first. There paths are bytes, as a server keeps them.
+`encode` writes any message. The answers that a server gives most have ways of their own, which
+write the same bytes and make no message first. There paths are bytes, as a server keeps them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
@@ -42,8 +42,6 @@ _pack_without_data: Final = Struct(">i3si3siB").pack
 _pack_pulse_head: Final = Struct(">i16si").pack
 _pack_pulse_tail: Final = Struct(">H3siB").pack
 _PULSE_ANSWER: Final = TYPE_FIELD + b"\x00\x00\x00\x0b" + DATA_FIELD + PULSE_FIELD + PULSE_ID_FIELD
-_pack_exists_answer: Final = Struct(">i13sBB3siB").pack
-_EXISTS_ANSWER: Final = TYPE_FIELD + b"\x00\x00\x00\x03" + DATA_FIELD + b"\x02\x00\x03"
 _pack_length: Final = Struct(">i").pack
 
 # What an answer needs besides the texts and values in it, in bytes of payload, for those who fill
@@ -92,11 +90,6 @@ def encode_acknowledgement(kind: int, message_id: int) -> bytes:
     return _pack_without_data(15, TYPE_FIELD, kind, ID_FIELD, message_id, 0)
 
 
-def encode_exists_answer(message_id: int, exists: bool) -> bytes:
-    """Write the frame of an EXISTS_RESPONSE: `encode` of that message, in a third of the time."""
-    return _pack_exists_answer(23, _EXISTS_ANSWER, exists, 0, ID_FIELD, message_id, 0)
-
-
 def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> bytes:
     """Write the frame of a GET_PULSE_RESPONSE: `encode` of that message, in half the time.
 
@@ -131,32 +124,10 @@ def encode_changes(
 ) -> bytes:
     """Write the frame of a CHANGES_RESPONSE or HELD_RESPONSE; see `messages.Changes`."""
     page = write_changes(instance, revision, columns, more=more, reset=reset, next_after=next_after)
-    return _frame(kind, message_id, [b"\x0c\x00\x65", *page, _STOP])
-
-
-def encode_records(message_id: int, pulses: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Write the frame of a GET_ALL_PULSE_FOR_PATH_RESPONSE with these paths and values."""
-    parts: list[bytes] = []
-    for path, details in pulses:
-        head = PULSE_ID_FIELD + _pack_length(len(path))
-        parts += (head, path, DETAILS_FIELD + _pack_length(len(details)), details, _STOP)
-    head = b"\x0c\x00\x04" + list_header(1, STRUCT, len(parts) // 5)
-    return _frame(MessageType.GET_ALL_PULSE_FOR_PATH_RESPONSE, message_id, [head, *parts, _STOP])
-
-
-def encode_nodes(message_id: int, names: Sequence[bytes], kind: MessageType) -> bytes:
-    """Write the frame of a GET_ALL_NODES_FOR_PATH_RESPONSE or DELETED_RESPONSE."""
-    parts = [b"\x0c\x00\x05" + list_header(1, STRING, len(names))]
-    for name in names:
-        parts += (_pack_length(len(name)), name)
-    parts.append(_STOP)
-    return _frame(kind, message_id, parts)
-
-
-def _frame(kind: int, message_id: int, parts: Sequence[bytes]) -> bytes:
-    size = 19 + sum(map(len, parts))
+    size = 23 + sum(map(len, page))
     head = _pack_head(size, TYPE_FIELD, kind)
-    return b"".join((head, DATA_FIELD, *parts, _STOP, _pack_tail(ID_FIELD, message_id, 0)))
+    tail = _pack_tail(ID_FIELD, message_id, 0)
+    return b"".join((head, DATA_FIELD, b"\x0c\x00\x65", *page, _STOP, _STOP, tail))
 
 
 def _encode_data(message: Message) -> Sequence[bytes]:
