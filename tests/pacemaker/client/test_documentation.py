@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from stormkeeper.pacemaker.client import fanout, missed_deletes, pulse_writer, single
+from stormkeeper.pacemaker.client import backoff, fanout, missed_deletes, pulse_writer, single
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 from support.pacemaker import PacemakerProcess
@@ -44,7 +44,11 @@ def test_the_example_of_a_program_that_beats_runs():
 def test_the_figures_are_those_of_the_code():
     text = PAGE.replace(",", "")
     assert f"one try, {single.TRY_TIMEOUT:g} s" in PAGE
-    assert f"every {pulse_writer.LOOK_SECS:g} s, give or take half" in PAGE
-    assert pulse_writer.LOOK_SECS * pulse_writer.MOST_PATIENCE == 240.0
+    look, patience = pulse_writer.LOOK_SECS, pulse_writer.MOST_PATIENCE
+    assert f"every {0.5 * look:g} to {1.5 * look:g} s" in PAGE
+    assert f"fails again within a minute, the worker doubles that time, up to {patience:g}" in PAGE
+    assert f"one wait of {single.TRY_TIMEOUT:g} s" in PAGE
+    first, longest = f"{backoff.BASE_SECS:g} s", f"{backoff.CAP_SECS:g} s"
+    assert f"{first} at most, and if it fails again for longer, up to {longest}" in PAGE
     assert f"longer than {fanout.GRACE:g} s" in PAGE
-    assert f"newest {missed_deletes.LIMIT} and" in text
+    assert f"newest {missed_deletes.LIMIT} deletes" in text
