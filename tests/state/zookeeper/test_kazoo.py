@@ -143,14 +143,6 @@ class TestKazooHasTheShapeThatIsKnown:
         KazooClient(connection_retry=retry)
         assert retry.copy().interrupt is retry.interrupt is not None
 
-    def test_a_lost_connection_counts_as_none_before_its_requests_fail(self):
-        """What is queued behind that is seen not to be connected, and withdrawn."""
-        callback = inspect.getsource(KazooClient._session_callback)
-        failing = "self._notify_pending(state)"
-        assert callback.count(failing) == 2
-        for before in (callback.partition(failing)[0], callback.rpartition(failing)[0]):
-            assert before.count("_live.clear()") == before.count(failing) + 1
-
     @pytest.mark.parametrize(
         "request_",
         [

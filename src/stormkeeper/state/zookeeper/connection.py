@@ -416,9 +416,6 @@ class Connection:
         client = self._client
         for begin in range(0, len(requests), _STEP):
             calls += [request.send(client) for request in requests[begin : begin + _STEP]]
-            # What kazoo was given after it had failed what it had stays in its queue.
-            if not client.connected:
-                return False
             is_last = begin + _STEP >= len(requests)
             # Answers come in the order of the requests.
             awaited = calls[-1] if is_last else calls[begin - 1] if begin else None
