@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from typing import Any, Self
@@ -66,6 +67,9 @@ class OpenSession:
 
     def handshake_due(self, now: float) -> str | None:  # noqa: ARG002
         return self.due
+
+    def secured(self, connection: ssl.SSLObject) -> None:
+        pass
 
 
 class Client:

@@ -18,8 +18,9 @@ The rules that hold here:
 
 import logging
 import math
+import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
 from stormkeeper.pacemaker.server.access import Authentication, Policy
@@ -188,14 +189,8 @@ class Session:
         # Who is about to authenticate has not done so yet.
         return policy.everyone_may_write or not self.may_write
 
-    def secured(self, connection: Any) -> None:
-        """Take note that the connection is encrypted.
-
-        Parameters
-        ----------
-        connection
-            Its `ssl.SSLObject`, after the handshake.
-        """
+    def secured(self, connection: ssl.SSLObject) -> None:
+        """Take note that the connection is encrypted, when the handshake of TLS is over."""
         self._channel, certificate = tls.describe(connection)
         if certificate:
             self._channel += f" with the certificate of {certificate}"

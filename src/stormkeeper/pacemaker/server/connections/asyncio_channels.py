@@ -104,8 +104,7 @@ class AsyncioChannels:
     ) -> None:
         """Serve a connection from now on, over TLS if there is a context for it.
 
-        When a client has finished TLS, a session that has the method ``secured`` is given the
-        `ssl.SSLObject`.
+        When a client has finished TLS, its session is told (`Session.secured`).
 
         Raises
         ------
@@ -298,9 +297,7 @@ class _Channel(asyncio.BufferedProtocol):
         self._below.set_write_buffer_limits(high=0)
         if ssl_object is not None:
             transport.set_write_buffer_limits(high=1)
-        secured = getattr(self._session, "secured", None)
-        if ssl_object is not None and secured is not None:
-            secured(ssl_object)
+            self._session.secured(ssl_object)
         if self._channels.is_draining:
             self.move()
 

@@ -34,6 +34,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -112,6 +113,9 @@ class Session(Protocol):
 
     def handshake_due(self, now: float) -> str | None:
         """Return why the client has been authenticating for too long; None if it has not."""
+
+    def secured(self, connection: ssl.SSLObject) -> None:
+        """Take note that the connection is encrypted, when the handshake of TLS is over."""
 
 
 #: Called once for every channel, when its session is over: (session, cause, reason).
