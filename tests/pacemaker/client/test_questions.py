@@ -14,6 +14,7 @@ from stormkeeper.pacemaker.client.questions import (
 from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
+    Change,
     Changes,
     Message,
     MessageType,
@@ -46,8 +47,8 @@ def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
     server.store.delete(b"/a/3")
     found, _ = ask(copies_below("/a", SERVER, clock), server)
     assert sorted(found) == [f"/a/{number}" for number in range(10)]
-    assert found["/a/3"].details is None
-    assert found["/a/0"].details == b"0"
+    assert found["/a/3"].change.details is None
+    assert found["/a/0"].change.details == b"0"
     assert found["/a/0"].received == pytest.approx(1000.0)
     assert found["/a/9"].received == pytest.approx(1009.0)
 
@@ -60,8 +61,8 @@ def test_without_values_there_are_ages_sizes_and_tombstones(clock):
     clock.now += 2.0
     found, _ = ask(copies_below("/", SERVER, clock, values=False), server)
     assert found == {
-        "/a": Copy(SERVER, None, 1000.0, 5, 1),
-        "/b": Copy(SERVER, None, 1000.0, None, 3),
+        "/a": Copy(SERVER, Change("/a", None, 1, 2000, 5), 1002.0),
+        "/b": Copy(SERVER, Change("/b", None, 3, 2000, None), 1002.0),
     }
 
 
@@ -79,7 +80,7 @@ def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
     server.before_answer = beat
     found, _ = ask(copies_below("/", SERVER, clock), server)
     assert len(found) == 8
-    assert found["/7"].details == b"new"
+    assert found["/7"].change.details == b"new"
 
 
 def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clock):
@@ -111,7 +112,7 @@ JAVA = {"/a/b/c": b"1", "/a/b/d": b"2", "/a/e": b"3", "/ab": b"4", "/a": b"5"}
 
 def test_a_java_pacemaker_is_walked(clock):
     found, _ = ask(copies_below("/a", SERVER, clock), Java(JAVA))
-    assert {path: copy.details for path, copy in found.items()} == {
+    assert {path: copy.change.details for path, copy in found.items()} == {
         path: details for path, details in JAVA.items() if path != "/ab"
     }
     assert all(copy.received is None for copy in found.values())
@@ -125,21 +126,21 @@ def test_the_copy_of_a_path_takes_one_request_whatever_is_below_it(clock):
     server.store.put(b"/a", b"it")
     clock.now += 2.5
     copy, rounds = ask(copy_of("/a", SERVER, clock), server)
-    assert copy.details == b"it"
+    assert copy.change.details == b"it"
     assert copy.received == pytest.approx(1005.0)
     assert rounds == 1
     server.store.delete(b"/a")
     copy, _ = ask(copy_of("/a", SERVER, clock), server)
-    assert (copy.details, copy.received) == (None, pytest.approx(1007.5))
+    assert (copy.change.details, copy.received) == (None, pytest.approx(1007.5))
     server.store.delete(b"/a")
     copy, _ = ask(copy_of("/a", SERVER, clock), server)
-    assert copy.details is None
+    assert copy.change.details is None
     assert ask(copy_of("/nowhere", SERVER, clock), server)[0] is None
 
 
 def test_the_copy_of_a_java_pacemaker_has_no_age(clock):
     copy, rounds = ask(copy_of("/a/e", SERVER, clock), Java(JAVA))
-    assert (copy.details, copy.received) == (b"3", None)
+    assert (copy.change.details, copy.received) == (b"3", None)
     assert rounds == 2
     assert ask(copy_of("/nowhere", SERVER, clock), Java(JAVA))[0] is None
 

@@ -10,6 +10,7 @@ from stormkeeper.pacemaker.client.readings import (
     newest,
     newest_of_each,
 )
+from stormkeeper.pacemaker.wire import Change
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 
@@ -27,7 +28,7 @@ def copy(server, details, received):
     if details is not None and details.isdigit():
         details = heartbeat(int(details))
     size = None if details is None else len(details)
-    return Copy(server, details, received, size, None if received is None else 7)
+    return Copy(server, Change("/x", details, 7, 0, size), received)
 
 
 def test_nothing_is_nothing():
@@ -64,8 +65,8 @@ def test_the_newest_counts(copies, expected):
 
 
 def test_ages_are_enough_where_all_servers_tell_them():
-    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)]).details == b"y"
-    assert newest([copy(A, b"x", None), copy(B, None, 2.0)]).details == b"x"
+    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)]).change.details == b"y"
+    assert newest([copy(A, b"x", None), copy(B, None, 2.0)]).change.details == b"x"
 
 
 details = st.none() | st.binary(max_size=2)
@@ -76,10 +77,12 @@ copies = st.builds(copy, st.sampled_from([A, B, C]), details, st.none() | st.flo
 def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
     best = newest(copies)
     if best is None:
-        assert not [one for one in copies if one.details is not None and one.received is None]
+        assert not [
+            one for one in copies if one.change.details is not None and one.received is None
+        ]
     else:
         assert best in copies
-        assert best.details is not None
+        assert best.change.details is not None
 
 
 def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():

@@ -208,7 +208,7 @@ class PacemakerPool:
         """Return the newest pulse of `path` on any server; None if it has none, or was deleted."""
         if len(self._clients) > 1:
             best = self._newest(path)
-            return None if best is None else best.details
+            return None if best is None else best.change.details
         (answer,) = self._ask_all(lambda _: one_request(Message(MessageType.GET_PULSE, path=path)))
         return answer.pulse.details if answer.pulse else None
 

@@ -16,12 +16,15 @@ lies below a name that is no regular expression cannot be listed: the request wo
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, SerializationError, UnsupportedExtensionError
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
+    Change,
     Changes,
     ChangesRequest,
     Message,
@@ -46,28 +49,27 @@ Question = Generator[list[Message], list[Message], T]
 
 
 class Copy(NamedTuple):
-    """What one server holds for a path.
+    """What one server holds for a path. A read of all makes one for each path: it is small.
 
     Parameters
     ----------
     server
         Which server.
-    details
-        The value of the pulse; None for a tombstone, and where values were not asked for.
-    received
-        When the server received it (or the deletion), in seconds of the reader's monotonic clock;
-        None from a Java Pacemaker.
-    size
-        Length of the value, in bytes; None for a tombstone.
-    revision
-        The server's revision of it; None from a Java Pacemaker.
+    change
+        The pulse, or the tombstone of a deletion, and its age when it was read.
+    read_at
+        When it was read, in seconds of the reader's monotonic clock; None from a Java Pacemaker,
+        which tells neither age nor revision.
     """
 
     server: Address
-    details: bytes | None
-    received: float | None
-    size: int | None
-    revision: int | None
+    change: Change
+    read_at: float | None
+
+    @property
+    def received(self) -> float | None:
+        """When the server received it, on the reader's clock; None from a Java Pacemaker."""
+        return None if self.read_at is None else self.read_at - self.change.age_ms / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def copies_below(
         return (yield from _scan(path, server, clock, values=values))
     except UnsupportedExtensionError:
         pulses = yield from java_pulses(path)
-        return {found: _java_copy(server, details) for found, details in pulses.items()}
+        return {found: _java_copy(server, found, details) for found, details in pulses.items()}
 
 
 def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Question[Copy | None]:
@@ -171,7 +173,7 @@ def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Question[
     except UnsupportedExtensionError:
         answer = yield from one_request(Message(MessageType.GET_PULSE, path=path))
         details = answer.pulse.details if answer.pulse else None
-        return None if details is None else _java_copy(server, details)
+        return None if details is None else _java_copy(server, path, details)
     return dict(_copies(_changes_of(answer), server, clock())).get(path)
 
 
@@ -240,15 +242,15 @@ def _changes_of(answer: Message) -> Changes:
     return answer.changes
 
 
-def _copies(page: Changes, server: Address, now: float) -> list[tuple[str, Copy]]:
-    return [
-        (path, Copy(server, details, now - age_ms / 1000, size, revision))
-        for path, details, revision, age_ms, size in page.changes
-    ]
+def _copies(page: Changes, server: Address, now: float) -> Iterable[tuple[str, Copy]]:
+    """Return the copies of a page by path. There may be 100,000 in all."""
+    paths = map(itemgetter(0), page.changes)
+    copies = map(Copy._make, zip(repeat(server), page.changes, repeat(now)))
+    return zip(paths, copies, strict=True)
 
 
-def _java_copy(server: Address, details: bytes) -> Copy:
-    return Copy(server, details, None, len(details), None)
+def _java_copy(server: Address, path: str, details: bytes) -> Copy:
+    return Copy(server, Change(path, details, 0, 0, len(details)), None)
 
 
 def java_pulses(path: str) -> Question[dict[str, bytes]]:

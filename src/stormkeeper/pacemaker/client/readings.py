@@ -86,10 +86,14 @@ class Readings:
 
 def reading_of(copy: Copy | None, now: float) -> Reading | None:
     """Return a copy as it is read at the time `now`; None for a tombstone, and for none."""
-    if copy is None or copy.size is None:
+    if copy is None:
         return None
-    age = None if copy.received is None else max(0.0, now - copy.received)
-    return Reading(copy.details, age, copy.server, copy.size, copy.revision)
+    server, (_, details, revision, _, size), _ = copy
+    if size is None:
+        return None
+    if copy.received is None:
+        return Reading(details, None, server, size, None)
+    return Reading(details, max(0.0, now - copy.received), server, size, revision)
 
 
 def newest(copies: Iterable[Copy]) -> Copy | None:
@@ -104,11 +108,11 @@ def newest(copies: Iterable[Copy]) -> Copy | None:
     theirs: list[Copy] = []
     for copy in copies:
         if copy.received is None:
-            if copy.size is not None:
+            if copy.change.size is not None:
                 theirs.append(copy)
         elif ours is None or _receipt(copy) > _receipt(ours):
             ours = copy
-    if ours is not None and ours.size is None:
+    if ours is not None and ours.change.size is None:
         ours = None
     rivals = theirs if ours is None else [ours, *theirs]
     if len(rivals) < 2:
@@ -145,25 +149,31 @@ def newest_of_each(servers: Iterable[Mapping[str, Copy]], now: float) -> dict[st
     now
         The time, in seconds of the reader's monotonic clock.
     """
-    first: dict[str, Copy] = {}
+    merged: dict[str, Copy] = {}
     # Only paths with several copies are in it: most have one, and there are many paths.
     rivals: dict[str, list[Copy]] = {}
     for held in servers:
-        for path, copy in held.items():
-            other = first.setdefault(path, copy)
-            if other is not copy:
-                rivals.setdefault(path, [other]).append(copy)
-    readings: dict[str, Reading] = {}
-    for path, copy in first.items():
-        reading = reading_of(newest(rivals[path]) if path in rivals else copy, now)
-        if reading is not None:
-            readings[path] = reading
-    return readings
+        for path in merged.keys() & held.keys():
+            rivals.setdefault(path, [merged[path]]).append(held[path])
+        merged = {**held, **merged} if merged else dict(held)
+    for path, copies in rivals.items():
+        best = newest(copies)
+        if best is None:
+            del merged[path]
+        else:
+            merged[path] = best
+    return {
+        path: Reading(details, max(0.0, now - read_at + age_ms / 1000), server, size, revision)
+        if read_at is not None
+        else Reading(details, None, server, size, None)
+        for path, (server, (_, details, revision, age_ms, size), read_at) in merged.items()
+        if size is not None
+    }
 
 
 def _receipt(copy: Copy) -> tuple[float, bool]:
     # Received and deleted in the same instant: a pulse too many does less harm than one too few.
-    return (float("-inf") if copy.received is None else copy.received, copy.size is not None)
+    return (float("-inf") if copy.received is None else copy.received, copy.change.size is not None)
 
 
 def _payload_time(copy: Copy) -> float:
@@ -171,10 +181,11 @@ def _payload_time(copy: Copy) -> float:
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
     from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
 
-    if copy.details is None:
+    details = copy.change.details
+    if details is None:
         return float("-inf")
     try:
-        return float(deserialize(ClusterWorkerHeartbeat, copy.details).time_secs)
+        return float(deserialize(ClusterWorkerHeartbeat, details).time_secs)
     except SerializationError:
         return float("-inf")
 
