@@ -111,6 +111,8 @@ class Pager:
         largest = max_bytes - (CHANGES_OVERHEAD if values else SIZES_OVERHEAD) - self._overhead
         room = min(largest, PAGE_BYTES)
         top = path.rstrip(b"/")
+        if self._is_everything(top):
+            top = b""
         part = self._part(top, after, self._to_fill(limit, room, each, values)) if top else None
         # What of the newer entries is not asked for has to be left out.
         within = top if part is None else b""
@@ -157,6 +159,12 @@ class Pager:
         while entry is not None:
             yield entry
             entry = index.after(entry)
+
+    def _is_everything(self, top: bytes) -> bool:
+        """Whether all entries are below `top`, as heartbeats are below one path."""
+        directory = self._root.find(top.split(b"/"))
+        keys = 0 if directory is None else directory.pulses
+        return keys == self._index.keys and not self._index.tombstones
 
     def _to_fill(self, limit: int, room: int, each: int, values: bool) -> int:
         """Return how many changes of a usual size fill a page."""
