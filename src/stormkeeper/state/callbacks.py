@@ -1,7 +1,7 @@
-"""Who is told what happens to the cluster's state, and the one thread that tells them.
+"""The callbacks of a session, and the one thread that calls them.
 
-The store's own threads only queue what happened; they are never held up by a callback, and a
-callback may use the store. A simulation has no thread: it says itself when callbacks run.
+The store's own threads only queue what happened. So no callback holds them up, and a callback may
+use the store. In a simulation there is no thread: it says itself when callbacks run.
 """
 
 import itertools

@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 class Dependents(Generic[T]):
-    """What ends with a session, for as long as somebody else holds it. Safe for many threads."""
+    """What has to end with a session, by weak references. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,10 +73,10 @@ class StormReads(
 
     Notes
     -----
-    A callback is told once: when what was read changes, or may have while the session was lost. It
-    is told on the store's callback thread, and has to read again to be told again; `watch` does.
-    After `disconnect` a read with a callback raises `StateClosedError`. Beside their own errors,
-    all operations may raise those of `ClusterState`.
+    A callback is called once: when what was read has changed, or may have while the session was
+    lost. It runs on the store's callback thread. To be called again it reads again; `watch` does
+    that. After `disconnect` a read with a callback raises `StateClosedError`. Beside their own
+    errors, all operations may raise those of `ClusterState`.
     """
 
     def __init__(
@@ -92,7 +92,9 @@ class StormReads(
         self._streams: Dependents[Stream[Any]] = Dependents()
 
     def watch(self, read: Callable[[Callback], Value]) -> Stream[Value]:
-        """Return the values of a read as they change; `disconnect` ends it.
+        """Return a stream of the values of a read: the present one, and one after each change.
+
+        `disconnect` closes it.
 
         Parameters
         ----------
@@ -105,7 +107,7 @@ class StormReads(
         return stream
 
     def disconnect(self) -> None:
-        """Tell no callback anything more, and end the streams; the store stays open."""
+        """Call no callback any more, and close the streams; the store stays open."""
         self._callbacks.close()
         for stream in self._streams:
             stream.close()
@@ -159,7 +161,7 @@ class StormClusterState(
         self._writer = state
         self._throttles = ErrorThrottles(limits or ErrorLimits(), monotonic)
         self._nimbus_places = {}
-        #: Others that use the session, such as a leader, and are disconnected with it.
+        #: What else uses the session, such as a leader; `disconnect` disconnects it too.
         self.handles: Dependents[StormReads] = Dependents()
 
     @property
@@ -178,7 +180,7 @@ class StormClusterState(
         return self._codec
 
     def disconnect(self) -> None:
-        """Tell no callback anything more, and end the session and all that it registered."""
+        """Call no callback any more, and end the session with all that it registered."""
         super().disconnect()
         for handle in self.handles:
             handle.disconnect()
@@ -191,8 +193,8 @@ class StormClusterState(
 def connect(conf: Conf, *, role: Role = Role.SERVER) -> StormClusterState:
     """Connect to the store that the configuration names.
 
-    A server makes what directories there are not yet, as every daemon of Storm does; a worker, who
-    may not, does without.
+    A server makes the directories that are absent, as every daemon of Storm does. A worker may not
+    make them, and does without.
 
     Raises
     ------

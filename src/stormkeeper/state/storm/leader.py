@@ -28,12 +28,11 @@ class LeaderClusterState(
     ProfileCleaning,
     BlobWrites,
 ):
-    """All reads, and what a leader decides: every write is fenced, every record says which leader.
+    """All reads, and what a leader decides: every write is fenced, every record names the leader.
 
-    Its session has the first lock of the queue: that was verified when `writer` was made, and holds
-    for as long as the lock is there, which every write checks. When the lock is gone every write
-    raises `NotLeaderError`, and goes on to: a process that leads again makes another with its new
-    lock.
+    The session had the first lock of the queue when `writer` was made. It leads as long as that
+    lock is there, which every write checks. Once the lock is gone every write raises
+    `NotLeaderError`. A process that leads again makes another one of these with its new lock.
 
     Parameters
     ----------
@@ -80,9 +79,10 @@ class LeaderClusterState(
 
 
 def leading(storm: StormClusterState, fence: Fence) -> LeaderClusterState:
-    """Return what the leader, who has `fence`, may write in the session of `storm`.
+    """Return the leader's calls, for the session of `storm`, which leads by `fence`.
 
-    Its callbacks are its own: `disconnect` it when the reign is over. It ends with `storm`, too.
+    Its callbacks are its own: `disconnect` it when the reign is over. `storm.disconnect` ends it
+    too.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Records read from a store and written to it: what every family of operations is made of.
+"""How records are read from a store and written to it: the ground of all families of operations.
 
-Who may write what is said by the types. Whoever has a session of its own writes what is its own:
-what it registers, beats and reports. What decides about topologies is written by a leader only, by
-a writer that checks with every write that it leads still.
+The types say who may write what. A `SessionWriter` writes what a process registers, beats and
+reports. A `LeaderWriter` writes what decides about topologies; its store checks with every write
+that it still leads. A `RecordWriter` writes what either of them may.
 """
 
 from __future__ import annotations

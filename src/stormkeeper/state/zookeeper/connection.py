@@ -1,18 +1,17 @@
 """A session with a ZooKeeper ensemble: calls with deadlines, and no exception of kazoo's.
 
-kazoo keeps the connection. What it leaves to its user is done here, in what it lets its user bring
-(`stormkeeper.state.zookeeper.handler`), and in the few methods of its own that are overridden
-(`stormkeeper.state.zookeeper.overrides`):
+kazoo keeps the connection. Where it does otherwise than we promise, this module makes up for it,
+with what kazoo lets its user bring (`stormkeeper.state.zookeeper.handler`) and with a few methods
+that are overridden (`stormkeeper.state.zookeeper.overrides`):
 
-- Its calls wait for ever while there is no connection, and are sent once there is one, however
-  late. Ours wait for the connection first, until their deadline, and are only then handed to it;
-  what it had no time to send when the deadline comes, or when it breaks, is withdrawn.
-- It waits a whole session timeout for one server to accept a connection, so that the session dies
-  before a second server is tried. Ours is divided by the number of servers, as in the Java client.
-- Its reconnection attempts come hours apart in the end; ours a second.
-- Its thread ends for good when a server refuses the user. It is started again, as a new session.
-- It runs watches on a thread of its own, behind the answers that came after them. Ours run where
-  they are read, in the order of the wire, and only queue what happened.
+- kazoo sends a call whenever it can, however late. Ours wait for a connection until their deadline,
+  and only then go to kazoo. What kazoo has not sent by the deadline is withdrawn.
+- kazoo waits a whole session timeout for one server to accept a connection, so the session dies
+  before a second server is tried. We divide the time by the number of servers, as the Java client.
+- kazoo's reconnection attempts come hours apart in the end; ours a second.
+- kazoo's thread ends for good when a server refuses the user. We start it again, as a new session.
+- kazoo runs watches on another thread, behind answers that came after them. Ours run where they are
+  read, in the order of the wire, and only queue what happened.
 """
 
 import logging
