@@ -1,6 +1,7 @@
 """The unit files in deploy/, as systemd reads them and as the daemon and its guide need them."""
 
 import configparser
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.conf import load
+from stormkeeper.pipeline import process
 from support.command import STORM
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 SERVICE, SOCKET = "stormkeeper-pacemaker.service", "stormkeeper-pacemaker.socket"
+PIPELINE = "stormkeeper-pipeline.service"
 
 
 def unit(name):
@@ -25,7 +28,7 @@ def unit(name):
 @pytest.fixture
 def units(tmp_path):
     """The units with the command of this checkout, so that it exists."""
-    for source in (DEPLOY / SERVICE, DEPLOY / SOCKET):
+    for source in (DEPLOY / SERVICE, DEPLOY / SOCKET, DEPLOY / PIPELINE):
         text = source.read_text().replace("/opt/stormkeeper/bin/storm", str(STORM))
         (tmp_path / source.name).write_text(text)
     return [str(path) for path in sorted(tmp_path.iterdir())]
@@ -46,7 +49,7 @@ def test_systemd_finds_nothing_wrong(units):
 
 
 def test_the_service_is_hardened(units):
-    [service] = [name for name in units if name.endswith(".service")]
+    [service] = [name for name in units if name.endswith(SERVICE)]
     judged = systemd_analyze("security", "--offline=yes", "--threshold=20", service)
     assert judged.returncode == 0, judged.stdout[-2000:]
 
@@ -67,3 +70,21 @@ def test_the_socket_fits_the_daemon():
     assert int(socket["ListenStream"]) == load(files=())["pacemaker.port"]
     assert socket["Accept"] == "no"
     assert Path(SOCKET).stem == Path(SERVICE).stem  # so systemd knows whom it is for
+
+
+def test_the_service_of_the_pipeline_fits_it():
+    service = unit(PIPELINE)["Service"]
+    command, *arguments = service["ExecStart"].split()
+    assert command == unit(SERVICE)["Service"]["ExecStart"].split()[0]
+    assert arguments[:2] == ["pipeline", "--log-json"]
+    state = f"/var/lib/{service['StateDirectory']}"
+    assert service["WorkingDirectory"] == state
+    assert arguments[2:] == ["-c", f"pipeline.tables.dir={state}/tables"]
+    assert f"`{state}/tables`" in (ROOT / "docs" / "heartbeat-pipeline.md").read_text()
+    # Bad configuration, or no Spark: for somebody to mend.
+    assert service["RestartPreventExitStatus"].split() == ["2", str(os.EX_UNAVAILABLE)]
+    # A signal to Spark's processes, too, would cut off the batch that is to be finished.
+    assert service["KillMode"] == "mixed"
+    most = process._STOP_SECS + process._END_SECS
+    most += float(process._SPARK_DEFAULTS["spark.sql.streaming.stopTimeout"].removesuffix("s"))
+    assert int(service["TimeoutStopSec"]) > most
