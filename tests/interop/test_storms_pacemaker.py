@@ -50,7 +50,7 @@ def test_our_pool_writes_reads_and_deletes(storm_peer, server, say):
     with connect(server) as pool:
         assert pool.children("/workerbeats") == [TOPOLOGY]
         assert sorted(pool.children(f"/workerbeats/{TOPOLOGY}")) == names
-        readings = pool.readings(f"/workerbeats/{TOPOLOGY}")
+        readings = pool.read(f"/workerbeats/{TOPOLOGY}").by_path
         assert {path: reading.details for path, reading in readings.items()} == values
         assert {reading.age_secs for reading in readings.values()} == {None}
         assert pool.get_pulse(PATH) == values[PATH]

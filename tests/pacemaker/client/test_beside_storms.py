@@ -155,7 +155,7 @@ def test_a_path_that_is_no_regular_expression_is_listed_nowhere_but_at_ours(stor
             assert pool.children(path) == (["node-6700"] if path == odd else [])
             assert pool.silent == {Address("localhost", storm.port)}
         assert pool.get_pulse(f"{odd}/node-6700") == b"1"
-        assert set(pool.readings("/")) == {PULSE, f"{odd}/node-6700"}
+        assert set(pool.read("/").by_path) == {PULSE, f"{odd}/node-6700"}
         assert storm.ended_by is None
 
 
@@ -226,7 +226,7 @@ def test_a_pool_of_one_of_each_kind_does_all_that_it_does(storms, values, method
         both = sorted(f"at-{server.port}" for server in (storm, daemon))
         paths = [f"/workerbeats/{name}/node-6700" for name in both]
         assert reader.children("/workerbeats") == both
-        assert sorted(reader.readings("/")) == paths
+        assert sorted(reader.read("/").by_path) == paths
         for path in paths:
             assert reader.get_pulse(path) == b"1"
             assert reader.reading(path).details == b"1"
@@ -234,7 +234,7 @@ def test_a_pool_of_one_of_each_kind_does_all_that_it_does(storms, values, method
         assert [info is None for info in infos.values()] == [True, False]
         for path in paths:
             reader.delete_path(path)
-        assert reader.readings("/") == {}
+        assert reader.read("/").by_path == {}
         assert not reader.silent
         assert storm.ended_by is None
 

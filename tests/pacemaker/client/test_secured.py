@@ -68,16 +68,16 @@ def test_who_has_the_password_reads_and_who_only_beats_needs_none(passworded):
         beating.send_pulse(PULSE, b"1")
         assert reading.get_pulse(PULSE) == b"1"
         assert reading.children("/workerbeats") == ["wc-1-1"]
-        assert list(reading.readings("/")) == [PULSE]
+        assert list(reading.read("/").by_path) == [PULSE]
         assert [info.keys for info in reading.server_infos().values()] == [1]
         reading.delete_path("/")
-        assert reading.readings("/") == {}
+        assert reading.read("/").by_path == {}
     assert "one that nobody guesses" not in daemon.log
 
 
 def test_who_has_none_is_told_how_to_say_it(passworded):
     daemon, _ = passworded
-    for verb in ("children", "get_pulse", "reading", "readings"):
+    for verb in ("children", "get_pulse", "reading", "read"):
         text = refused(daemon, {}, lambda client, verb=verb: getattr(client, verb)("/"))
         assert "set pacemaker.auth.method to the server's own (DIGEST, KERBEROS" in text
         assert "java.security.auth.login.config" in text
@@ -202,7 +202,7 @@ def test_with_kerberos(kerberos_realm, tmp_path):
             worker.send_pulse(PULSE, b"1")
         with pool(daemon, values) as nimbus:
             assert nimbus.get_pulse(PULSE) == b"1"
-            assert list(nimbus.readings("/")) == [PULSE]
+            assert list(nimbus.read("/").by_path) == [PULSE]
         text = refused(daemon, other)
         assert "nimbus.daemon.user" in text
         assert "PacemakerClient" in text

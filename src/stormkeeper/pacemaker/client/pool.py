@@ -37,7 +37,6 @@ from stormkeeper.pacemaker.client.questions import (
     Copy,
     Question,
     contents_below,
-    copies_below,
     copy_of,
     names_below,
     one_request,
@@ -224,7 +223,7 @@ class PacemakerPool:
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path` on any server, sorted, each once.
 
-        `readings` has pulses at or below exactly these names. A listing costs two small requests to
+        `read` has pulses at or below exactly these names. A listing costs two small requests to
         each server, and two more for each name that one server lists and below which another
         server has deletions. Pulses are read only if that does not settle it.
         """
@@ -248,16 +247,10 @@ class PacemakerPool:
         self._missing.note(missed)
         return sorted(found)
 
-    def readings(self, path: str) -> dict[str, Reading]:
-        """Return the newest pulse of every path at and below `path`, by path.
+    def read(self, path: str, *, values: bool = True) -> Readings:
+        """Return the newest pulse of every path at and below `path`, and which servers answered.
 
         This is how to read many: our servers give them by the thousand.
-        """
-        copies = self._ask_all(lambda client: copies_below(path, client.address, time.monotonic))
-        return newest_of_each(copies, time.monotonic())
-
-    def read(self, path: str, *, values: bool = True) -> Readings:
-        """Return what `readings` does, and which servers it came from.
 
         Parameters
         ----------

@@ -74,7 +74,7 @@ def test_a_closed_pool_says_so_and_wakes_who_waits(own_daemons, pool_of):
             with pytest.raises(PacemakerClosedError, match="closed"):
                 call.result(DEADLINE_SECS)
     pool.close()
-    for verb in (pool.children, pool.delete_path, pool.readings):
+    for verb in (pool.children, pool.delete_path, pool.read):
         with pytest.raises(PacemakerClosedError, match="closed"):
             verb("/w")
     with pytest.raises(PacemakerClosedError, match="closed"):

@@ -55,7 +55,7 @@ def test_of_two_copies_the_one_received_last_counts_whatever_the_workers_clock_s
         time.sleep(APART_SECS)
         second.send_pulse("/w/x", newer)
         assert pool.get_pulse("/w/x") == newer
-        reading = pool.readings("/w")["/w/x"]
+        reading = pool.read("/w").by_path["/w/x"]
         assert (reading.details, reading.server) == (newer, second.address)
         assert 0.0 <= reading.age_secs < 10.0
 
@@ -70,7 +70,7 @@ def test_a_copy_that_is_older_than_its_deletion_elsewhere_does_not_count(daemons
         other.delete_pulse(path)
     time.sleep(APART_SECS)
     one.send_pulse("/w/alive", b"newest")
-    readings = pool_of(*daemons).readings("/w")
+    readings = pool_of(*daemons).read("/w").by_path
     assert {path: reading.details for path, reading in readings.items()} == {"/w/alive": b"newest"}
 
 
@@ -166,7 +166,7 @@ def test_what_was_deleted_where_it_was_newer_comes_back_by_no_way_of_reading(
     one.send_pulse("/w/wakes/a", b"newest")
 
     pool = pool_of(*daemons, peer)
-    readings = pool.readings("/")
+    readings = pool.read("/").by_path
     assert sorted(readings) == [
         *("/w/beside/a", "/w/java/a", "/w/kept/a", "/w/some/b", "/w/wakes/a"),
     ]
@@ -243,7 +243,7 @@ def test_java_pacemakers_are_ranked_by_the_time_in_the_pulse(stack, pool_of):
     pool = pool_of(*peers)
     assert pool.get_pulse("/w/x") == heartbeat(6)
     assert pool.get_pulse("/w/y") == heartbeat(8)
-    readings = pool.readings("/w")
+    readings = pool.read("/w").by_path
     assert readings["/w/x"].details == heartbeat(6)
     assert readings["/w/x"].age_secs is None
     assert pool.children("/w") == ["x", "y"]
@@ -261,7 +261,7 @@ def test_ours_and_a_java_pacemaker_are_ranked_by_the_time_in_the_pulse(
     pool = pool_of(peer, daemons[0])
     assert pool.get_pulse("/w/a") == heartbeat(6)
     assert pool.get_pulse("/w/b") == heartbeat(6)
-    servers = {path: reading.server for path, reading in pool.readings("/w").items()}
+    servers = {path: reading.server for path, reading in pool.read("/w").by_path.items()}
     assert servers == {
         "/w/a": address(peer),
         "/w/b": client.address,
@@ -280,8 +280,8 @@ def test_readings_are_all_pulses_at_and_below_a_path(daemons, pool_of, direct):
     other.send_pulse("/wide", b"not below /w")
     pool = pool_of(*daemons)
     expected["/w"] = b"top"
-    assert {path: reading.details for path, reading in pool.readings("/w").items()} == expected
-    assert pool.readings("/nowhere") == {}
+    assert {path: reading.details for path, reading in pool.read("/w").by_path.items()} == expected
+    assert pool.read("/nowhere").by_path == {}
 
 
 def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, pool_of, caplog):
@@ -293,7 +293,7 @@ def test_a_dead_server_is_missing_in_what_is_read_and_that_is_said(own_daemons, 
     for _ in range(5):
         assert pool.children("/w") == ["a"]
         assert pool.get_pulse("/w/a") == b"1"
-        assert list(pool.readings("/w")) == ["/w/a"]
+        assert list(pool.read("/w").by_path) == ["/w/a"]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1, "once, and not at every read"
     assert "1 of 2 Pacemakers is missing" in warnings[0].getMessage()
@@ -320,7 +320,7 @@ def test_a_frozen_server_costs_readers_one_try_and_then_next_to_nothing(own_daem
 
 def test_nobody_to_read_from_is_an_error(pool_of):
     pool = pool_of(nobody(), nobody(), retries=1)
-    for read in (pool.children, pool.get_pulse, pool.readings):
+    for read in (pool.children, pool.get_pulse, pool.read):
         with pytest.raises(PacemakerUnavailableError, match="no Pacemaker answered"):
             read("/w")
 
@@ -331,7 +331,7 @@ def cut(connection):
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-@pytest.mark.parametrize("read", ["children", "readings"])
+@pytest.mark.parametrize("read", ["children", "read"])
 def test_every_try_of_a_server_is_counted(stack, pool_of, read, retries):
     peer = stack.enter_context(ScriptedPacemaker(cut))
     pool = pool_of(peer, retries=retries)
@@ -358,7 +358,7 @@ def test_readers_try_again_while_nobody_answers(own_daemons, pool_of):
 def test_a_refusal_counts_only_where_nobody_answers(stack, daemons, pool_of):
     refuses = stack.enter_context(ScriptedPacemaker(refusing))
     for pool in (pool_of(refuses), pool_of(refuses, nobody())):
-        for read in (pool.children, pool.get_pulse, pool.readings):
+        for read in (pool.children, pool.get_pulse, pool.read):
             with pytest.raises(NotAuthorizedError, match="refused"):
                 read("/w")
     pool = pool_of(refuses, daemons[0], write_to=address(daemons[0]))
@@ -370,7 +370,7 @@ def test_every_server_that_refuses_or_does_not_answer_is_named(stack, pool_of):
     peers = [stack.enter_context(ScriptedPacemaker(refusing)) for _ in range(2)]
     absent = nobody()
     pool = pool_of(absent, *peers)
-    for ask in (pool.children, pool.get_pulse, pool.readings):
+    for ask in (pool.children, pool.get_pulse, pool.read):
         with pytest.raises(NotAuthorizedError) as refusal:
             ask("/w")
         told = str(refusal.value)
