@@ -31,10 +31,11 @@ $(ARCHIVE): $(INSTALLED)
 run: $(ARCHIVE) ## a whole cluster on this machine, counting words (Ctrl-C ends it)
 	@$(BIN)/storm local examples/word_count.py $(ARGS)
 
-# The wheel is built from the sdist, with what `make setup` has installed: nothing is fetched.
-dist: $(INSTALLED) ## wheel and sdist, in dist/
+# The wheel is built from the sdist. Nothing of what it needs to run is installed for that.
+dist: ## wheel and sdist, in dist/
+	@scripts/setup build/venv dist
 	@rm -rf dist
-	@$(BIN)/python -m build --quiet --no-isolation --outdir dist
+	@build/venv/bin/python -m build --quiet --no-isolation --outdir dist
 	@ls dist
 
 # Once, and tried again where it did not work; tests of Kerberos are skipped then.

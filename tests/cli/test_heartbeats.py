@@ -369,6 +369,16 @@ def test_no_pacemaker_answers(storm, closed_port, path):
     assert len(told.stderr.splitlines()) == 1
 
 
+def test_a_script_reads_of_each_pacemaker_why_it_did_not_answer(storm, closed_port):
+    servers = f"pacemaker.servers=[127.0.0.1:{closed_port}, no-such-host.invalid]"
+    told = storm("heartbeats", "get", "/.stormkeeper", "--json", "-c", servers)
+    assert told.returncode == 3
+    shown = json.loads(told.stdout)
+    assert shown.keys() == {f"127.0.0.1:{closed_port}", "no-such-host.invalid:6699"}
+    assert all(one.keys() == {"error"} for one in shown.values())
+    assert "start one with `storm pacemaker`" in told.stderr
+
+
 def test_the_remedy_fits_the_failure(storm, closed_port):
     start = "start one with `storm pacemaker`"
     hangs, name = "it hangs, or what is between does", "how the host is written"

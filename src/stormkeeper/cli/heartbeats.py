@@ -6,9 +6,9 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -310,15 +310,13 @@ def _print_servers(*, as_json: bool) -> None:
     with _asking() as pool:
         answers = pool.server_infos()
     failures = [answer for answer in answers.values() if isinstance(answer, StormkeeperError)]
-    if len(failures) == len(answers):
-        from stormkeeper.pacemaker.client.pool import together
-
-        with _asked():
-            raise together(failures)
+    if len(failures) == len(answers) and not as_json:
+        _fail_together(failures)
     from stormkeeper.thrift import readable
 
-    for failure in failures:
-        click.echo(f"storm: warning: {failure}", err=True)
+    if len(failures) < len(answers):
+        for failure in failures:
+            click.echo(f"storm: warning: {failure}", err=True)
     told: dict[str, dict[str, Any] | None] = {}
     for server, answer in answers.items():
         if isinstance(answer, StormkeeperError):
@@ -328,12 +326,22 @@ def _print_servers(*, as_json: bool) -> None:
             told[str(server)] = None if answer is None else readable.to_builtins(answer)
     if as_json:
         click.echo(json.dumps(told))
+        if len(failures) == len(answers):
+            _fail_together(failures)
         exit_with(UnansweredFault.exit_code if failures else 0)
     for address, info in told.items():
         click.echo(f"{address}:" if info else f"{address}: a Pacemaker without extensions")
         for name, value in (info or {}).items():
             click.echo(f"  {name}: {json.dumps(value) if isinstance(value, list) else value}")
     exit_with(UnansweredFault.exit_code if failures else 0)
+
+
+def _fail_together(failures: "Sequence[StormkeeperError]") -> NoReturn:
+    """End the command, as no Pacemaker has told what it is."""
+    from stormkeeper.pacemaker.client.pool import together
+
+    with _asked():
+        raise together(failures)
 
 
 def _shown(reading: "Reading", *, as_json: bool) -> str:
