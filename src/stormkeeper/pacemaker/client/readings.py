@@ -105,13 +105,19 @@ def newest(copies: Iterable[Copy]) -> Copy | None:
         All copies and tombstones of one path; of equals the first one wins.
     """
     ours: Copy | None = None
+    ours_received = (float("-inf"), False)
     theirs: list[Copy] = []
     for copy in copies:
-        if copy.received is None:
-            if copy.change.size is not None:
+        _, change, read_at = copy
+        if read_at is None:
+            if change.size is not None:
                 theirs.append(copy)
-        elif ours is None or _receipt(copy) > _receipt(ours):
-            ours = copy
+            continue
+        # Received and deleted in the same instant: a pulse too many does less harm than one too
+        # few.
+        received = (read_at - change.age_ms / 1000, change.size is not None)
+        if received > ours_received:
+            ours, ours_received = copy, received
     if ours is not None and ours.change.size is None:
         ours = None
     rivals = theirs if ours is None else [ours, *theirs]
@@ -169,11 +175,6 @@ def newest_of_each(servers: Iterable[Mapping[str, Copy]], now: float) -> dict[st
         for path, (server, (_, details, revision, age_ms, size), read_at) in merged.items()
         if size is not None
     }
-
-
-def _receipt(copy: Copy) -> tuple[float, bool]:
-    # Received and deleted in the same instant: a pulse too many does less harm than one too few.
-    return (float("-inf") if copy.received is None else copy.received, copy.change.size is not None)
 
 
 def _payload_time(copy: Copy) -> float:
