@@ -176,8 +176,8 @@ class SnapshotTables:
         elif self._identity != _identity(self._directory):
             raise TableError(
                 f"the folder {self._directory} was moved or removed while the pipeline wrote its "
-                "tables there: move it back, in the place of what is there now, and start the "
-                "pipeline again; without it new tables are begun"
+                "tables there: remove or rename what is there now, move the folder back to that "
+                "path, and start the pipeline again; without it new tables are begun"
             )
 
     def _remove_old(self, batches: list[Path]) -> None:
