@@ -220,7 +220,9 @@ def test_a_folder_that_was_moved_is_not_begun_anew(tmp_path, another):
     directory.rename(moved)
     if another:
         directory.mkdir()
-    with pytest.raises(TableError, match="remove or rename what is there now, move the folder back"):
+    with pytest.raises(
+        TableError, match="remove or rename what is there now, move the folder back"
+    ):
         snapshots.publish(both(2), origin(1))
     assert newest_batch(directory) is None
     assert present(moved) == [1]
