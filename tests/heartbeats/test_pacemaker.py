@@ -1,5 +1,7 @@
 """Reading heartbeats over several Pacemakers, of which not all need to be there."""
 
+import gc
+
 import pytest
 
 from stormkeeper.conf import Address
@@ -84,6 +86,23 @@ def test_the_newest_copy_counts_and_values_come_where_they_are_asked_for(three, 
     some = heartbeats.read_each([path("a"), path("a", port=9)])
     assert {where: one.value for where, one in some.items()} == {path("a"): b"newer"}
     assert heartbeats.read_each([]) == {}
+
+
+def test_a_read_leaves_the_collection_of_garbage_as_it_was(three, heartbeats):
+    assert gc.isenabled()
+    heartbeats.read_all()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        heartbeats.read_all()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    for server in three:
+        server.kill()
+    with pytest.raises(PacemakerUnavailableError):
+        heartbeats.read_all()
+    assert gc.isenabled()
 
 
 def test_a_removal_reaches_every_server(three, heartbeats):
