@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper soak faults fuzz simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats soak faults fuzz simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -74,6 +74,9 @@ bench-state: $(INSTALLED) ## the cluster state on ZooKeeper, beside kazoo's own 
 
 bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and through a Pacemaker
 	@$(BIN)/python bench/zookeeper_bench.py $(ARGS)
+
+bench-heartbeats: $(INSTALLED) ## who is alive, read from one Pacemaker and from three
+	@$(BIN)/python bench/heartbeats_bench.py $(ARGS)
 
 SECONDS := 3600
 faults: $(KERBEROS) ## every bad input in every mode, ensembles that fail for longer (some minutes)
