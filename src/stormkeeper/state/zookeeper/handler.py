@@ -66,7 +66,11 @@ class WakeUps:
     """Both ends of the pipe by which callers wake kazoo's thread: one byte for each request.
 
     kazoo's own is a pair of sockets, and holds up whoever writes to it while it is full, past any
-    deadline. This one counts; there is a byte in a real pipe while the count is not 0.
+    deadline. This one counts; there is a byte in a real pipe while the count is above 0.
+
+    A caller puts its request into kazoo's queue, and then wakes the thread. The thread may be awake
+    already, and take the byte for the request before it is sent. So the count may be below 0 for a
+    moment; to wait for the byte, as kazoo does, would hold up all requests.
     """
 
     def __init__(self) -> None:
@@ -86,22 +90,15 @@ class WakeUps:
         with self._lock:
             if self._is_closed:
                 raise OSError("the connection to ZooKeeper was closed")
-            if self._count == 0:
-                self._writing.send(b"\0")
+            was_empty = self._count <= 0
             self._count += len(data)
+            if was_empty and self._count > 0:
+                self._writing.send(b"\0")
         return len(data)
 
     def recv(self, _size: int) -> bytes:
-        """Take one byte; does not wait.
-
-        Raises
-        ------
-        BlockingIOError
-            There is none.
-        """
+        """Take one byte, sent or not; does not wait."""
         with self._lock:
-            if self._count == 0:
-                raise BlockingIOError("there is nothing to read")
             self._count -= 1
             if self._count == 0:
                 self._reading.recv(1)

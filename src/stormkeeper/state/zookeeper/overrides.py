@@ -124,8 +124,8 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
         except self._ends:
             raise
         except Exception as error:
-            if call is None:
-                raise
+            if not queue or queue[0][1] is not call:
+                raise ConnectionDropped("a request could not be sent") from error
             # It cannot be put into bytes, so nothing of it was sent.
             queue.popleft()
             self._read_sock.recv(1)
