@@ -3,10 +3,15 @@
 All of it is kazoo's public interface (`kazoo.interfaces.IHandler`).
 """
 
+import contextlib
+import fcntl
+import io
 import math
+import os
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +20,9 @@ from typing import Any
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 from stormkeeper.state.zookeeper.settings import Settings
+
+#: Requests that may wait in kazoo's queue: what a pipe may hold, in bytes.
+_MOST_WAKE_UPS = 1_048_576
 
 
 class Call(AsyncResult):  # type: ignore[misc]
@@ -48,7 +56,15 @@ class Call(AsyncResult):  # type: ignore[misc]
         super().set(value)
 
     def set_exception(self, exception: Exception) -> None:
-        """Take what kazoo raises."""
+        """Take what kazoo raises.
+
+        Ctrl-C goes on: kazoo takes it for the end of the connection, if it comes while a request
+        is queued.
+        """
+        cause = sys.exception()
+        if cause is not None and not isinstance(cause, Exception):
+            self.withdraw()
+            raise cause
         self._own_handler.answers += 1
         super().set_exception(exception)
 
@@ -66,54 +82,36 @@ class WakeUps:
     """Both ends of the pipe by which callers wake kazoo's thread: one byte for each request.
 
     kazoo's own is a pair of sockets, and holds up whoever writes to it while it is full, past any
-    deadline. This one counts; there is a byte in a real pipe while the count is above 0.
+    deadline. This one has room for a million requests, and neither end ever waits.
 
     A caller puts its request into kazoo's queue, and then wakes the thread. The thread may be awake
-    already, and take the byte for the request before it is sent. So the count may be below 0 for a
-    moment; to wait for the byte, as kazoo does, would hold up all requests.
+    already, and take the request before its byte is there. The byte then wakes it once in vain.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._count = 0
-        self._is_closed = False
-        self._reading, self._writing = socket.socketpair()
+        reading, writing = os.pipe()
+        self._reading, self._writing = io.FileIO(reading), io.FileIO(writing, "w")
+        for end in (reading, writing):
+            os.set_blocking(end, False)
+        # Where the system does not allow it, there is room for 65,536.
+        with contextlib.suppress(AttributeError, OSError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _MOST_WAKE_UPS)
+        #: Adds bytes. Nothing of it is Python's: there Ctrl-C would be raised within kazoo, which
+        #: takes any error of this for the end of the connection.
+        self.send = self._writing.write
 
-    def send(self, data: bytes) -> int:
-        """Add bytes; does not wait.
-
-        Raises
-        ------
-        OSError
-            It was closed: nobody reads them any more.
-        """
-        with self._lock:
-            if self._is_closed:
-                raise OSError("the connection to ZooKeeper was closed")
-            was_empty = self._count <= 0
-            self._count += len(data)
-            if was_empty and self._count > 0:
-                self._writing.send(b"\0")
-        return len(data)
-
-    def recv(self, _size: int) -> bytes:
-        """Take one byte, sent or not; does not wait."""
-        with self._lock:
-            self._count -= 1
-            if self._count == 0:
-                self._reading.recv(1)
-        return b"\0"
+    def recv(self, size: int) -> bytes:
+        """Take a byte if there is one."""
+        return self._reading.read(size) or b""
 
     def fileno(self) -> int:
         """Return what is readable while there are bytes."""
         return self._reading.fileno()
 
     def close(self) -> None:
-        """Close it; a second time does nothing."""
-        with self._lock:
-            self._is_closed = True
-            self._reading.close()
-            self._writing.close()
+        """Close it; a second time does nothing. Adding bytes is a `ValueError` then."""
+        self._writing.close()
+        self._reading.close()
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
