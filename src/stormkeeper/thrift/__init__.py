@@ -7,6 +7,6 @@
 ``readable``       a record as JSON values and as text
 =================  ===============================================================================
 
-``idl``, ``reader`` and ``writer`` serve these four; ``idl`` also loads exceptions and services.
-Nothing is imported here: each costs only whom it serves.
+``idl``, ``reader``, ``scalars``, ``writer`` and ``compression`` serve these four; ``idl`` also
+loads exceptions and services. Nothing is imported here: each costs only whom it serves.
 """

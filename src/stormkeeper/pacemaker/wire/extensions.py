@@ -3,7 +3,16 @@
 A message type that it does not know ends a Java Pacemaker (the whole daemon), so such a request
 is sent only on a connection whose server has told that it has the extension: it answers
 GET_PULSE of `RESERVED_PATH` with a ``ServerInfo``, of which field 4 lists the names. A Java
-Pacemaker stores nothing there, and answers without details.
+Pacemaker stores nothing there, and answers without details. The names:
+
+- ``changes``: what changed at and below a path since a revision, with a tombstone for each path
+  that was deleted or expired; since revision 0, all that is held. A reader whose revision is older
+  than the oldest tombstone, or another instance's, is told to begin anew.
+- ``sizes``: the same without the values. Who is alive is told by ages.
+- ``held``: the pulse or the tombstone of exactly one path, with its age. By it a reader of several
+  servers sees that a copy was deleted elsewhere.
+- ``deleted``: the names directly below a path at or below which there are tombstones. Only such a
+  name is in doubt if another server lists it.
 """
 
 from typing import Final
