@@ -114,3 +114,10 @@ def test_no_module_imports_itself_by_way_of_others():
         imports[name] &= modules.keys() - {name}
     assert sum(map(len, imports.values())) > len(modules), "hardly any was found"
     graphlib.TopologicalSorter(imports).prepare()  # raises CycleError with the circle
+
+
+def test_whoever_logs_has_the_name_of_a_module():
+    modules = {name_of(module) for module in PACKAGE.rglob("*.py")}
+    for module in PACKAGE.rglob("*.py"):
+        named = re.findall(r'getLogger\("(stormkeeper\.[\w.]+)"\)', module.read_text())
+        assert set(named) <= modules, module

@@ -12,8 +12,7 @@ from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ListenError
 from stormkeeper.pacemaker.server.snapshot import ServerSnapshot
 
-#: In the log it keeps the name that it has always had.
-_log = logging.getLogger("stormkeeper.pacemaker.server.observation")
+_log = logging.getLogger(__name__)
 
 #: The name under which systemd passes the socket of the metrics.
 METRICS_SOCKET: Final = "metrics"

@@ -41,8 +41,7 @@ from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.sasl import methods
 from stormkeeper.tls_files import Certificate
 
-#: In the log it speaks as the daemon that it is the heart of.
-_log = logging.getLogger("stormkeeper.pacemaker.server.daemon")
+_log = logging.getLogger(__name__)
 
 #: Seconds between two looks at what is due.
 _TICK: Final = 1.0

@@ -15,8 +15,7 @@ from typing import Final
 
 from stormkeeper.daemon.logs import counted
 
-#: In the log it keeps the name that it has always had.
-_log = logging.getLogger("stormkeeper.pacemaker.server.accepting")
+_log = logging.getLogger(__name__)
 
 #: Connections that may wait to be accepted: a cluster's workers all come back at once.
 BACKLOG: Final = 1_024

@@ -41,8 +41,7 @@ from typing import Any, Final, Protocol
 
 from stormkeeper.pacemaker.wire import AUTHENTICATING, VERBS
 
-#: In the log it keeps the name that it has always had.
-_log = logging.getLogger("stormkeeper.pacemaker.server.channels")
+_log = logging.getLogger(__name__)
 
 #: struct linger: do not wait, and send a reset.
 _AT_ONCE: Final = struct.pack("ii", 1, 0)

@@ -24,8 +24,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError
 from stormkeeper.tls_files import Certificate, load_named_pair, read_certificate
 
-#: In the log it keeps the name that it has always had.
-_log = logging.getLogger("stormkeeper.pacemaker.server.tls")
+_log = logging.getLogger(__name__)
 
 _ENABLE: Final = "pacemaker.tls.enable"
 _CERTIFICATE: Final = "pacemaker.tls.certificate.file"
