@@ -319,7 +319,7 @@ class PacemakerClient:
         Parameters
         ----------
         path
-            Root of the scan.
+            Root of what is read.
         after
             Revision after which to begin: 0, or `Changes.next` of the page before.
         limit

@@ -37,7 +37,7 @@ class AnyCourse(RuleBasedStateMachine):
         self.calls.append(self.world.delete(path, deadline=self.DEADLINE))
 
     @rule()
-    def scan(self):
+    def read_changes(self):
         self.calls.append(self.world.changes(deadline=self.DEADLINE))
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 0.99, 3.0]))
