@@ -2,12 +2,14 @@
 
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import click
 import pytest
 
 import stormkeeper
+from faults.bad_input import abuses
 from stormkeeper.cli.commands import storm
 
 ROOT = Path(__file__).parents[1]
@@ -97,3 +99,11 @@ def test_every_command_and_its_options_are_there(page):
         known = {text for option in options for text in option.opts}
         given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert given <= known, piece
+
+
+def test_the_ways_to_misbehave_are_as_many_as_is_said():
+    page = (ROOT / "docs/robustness.md").read_text()
+    assert f"has {len([*abuses()])} ways to misbehave" in page
+    modes = Counter(mode for abuse in abuses() for mode in abuse.modes)
+    said = re.findall(r"(?:`([A-Z]+)`|with (TLS)) (\d+)", page)
+    assert {plain or tls: int(count) for plain, tls, count in said} == modes
