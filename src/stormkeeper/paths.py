@@ -189,27 +189,27 @@ def parse_slot(name: str) -> Slot | None:
     return None if port is None else Slot(node, port)
 
 
-class Workerbeat(NamedTuple):
-    """Whose heartbeat a path holds."""
+class WorkerId(NamedTuple):
+    """A worker: its topology's id, and the slot that it has."""
 
     storm_id: str
     node: str
     port: int
 
 
-def parse_workerbeat(path: str) -> Workerbeat | None:
+def parse_workerbeat(path: str) -> WorkerId | None:
     """Return whose heartbeat `path` holds, None when it is no path of a heartbeat.
 
     Examples
     --------
     >>> parse_workerbeat("/workerbeats/wc-1-1700000000/sup-aaaa-10.0.0.1-6700")
-    Workerbeat(storm_id='wc-1-1700000000', node='sup-aaaa-10.0.0.1', port=6700)
+    WorkerId(storm_id='wc-1-1700000000', node='sup-aaaa-10.0.0.1', port=6700)
     """
     names = _names_below(WORKERBEATS, path, 2)
     if names is None:
         return None
     slot = parse_slot(names[1])
-    return Workerbeat(names[0], *slot) if slot else None
+    return WorkerId(names[0], *slot) if slot else None
 
 
 def component_errors(storm_id: str, component: str) -> str:

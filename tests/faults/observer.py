@@ -35,7 +35,7 @@ class Observer:
         #: Longest time between two receipts, by path, in seconds.
         self.silences: dict[str, float] = {}
         self.received = 0
-        self.dead: set[liveness.Worker] = set()
+        self.dead: set[paths.WorkerId] = set()
 
     def __enter__(self) -> Self:
         self._threads = [
@@ -98,7 +98,7 @@ class Observer:
                         assert where is not None
                         beats.append(
                             liveness.Beat(
-                                liveness.Worker(where.storm_id, where.node, where.port),
+                                where,
                                 server,
                                 instance,
                                 change.revision,

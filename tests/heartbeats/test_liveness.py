@@ -10,14 +10,14 @@ from stormkeeper.heartbeats.liveness import (
     Server,
     Status,
     Tombstone,
-    Worker,
     status,
     step,
     unseen,
 )
+from stormkeeper.paths import WorkerId
 
 LIMITS = Limits(late_secs=9, timeout_secs=30, forget_secs=3600)
-W, V = Worker("wc-1-17", "node", 6700), Worker("wc-1-17", "node", 6701)
+W, V = WorkerId("wc-1-17", "node", 6700), WorkerId("wc-1-17", "node", 6701)
 A, B = "a:6699", "b:6699"
 LONG = Server(reachable=True, horizon_secs=1e6)
 DOWN = Server(reachable=False, horizon_secs=None)
@@ -347,7 +347,7 @@ class World:
     def __init__(self, seed, worker_count):
         self.random = random.Random(seed)
         self.now = 10_000.0
-        self.workers = [Worker("t-1-1", "n", port) for port in range(worker_count)]
+        self.workers = [WorkerId("t-1-1", "n", port) for port in range(worker_count)]
         self.alive = set(self.workers)
         self.phase = {worker: 3 * self.random.random() for worker in self.workers}
         self.home = {worker: self.random.choice([A, B]) for worker in self.workers}

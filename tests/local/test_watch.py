@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 from stormkeeper.conf import Address
 from stormkeeper.heartbeats.following import Look
 from stormkeeper.local.ledger import Counts
-from stormkeeper.local.watch import Watch, component_counts, pulses
+from stormkeeper.local.watch import ClusterWatcher, component_counts, pulses
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo
@@ -55,7 +55,7 @@ def test_executors_of_a_component_are_its_queries_and_a_part_of_one_is_a_part_of
 def test_pulses_faster_than_the_looks_are_all_counted(start_pacemaker):
     server = start_pacemaker()
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
-    watch = Watch([Address(server.host, server.port)], period_secs=0.2)
+    watch = ClusterWatcher([Address(server.host, server.port)], period_secs=0.2)
     with PacemakerClient(server.address) as client:
         client.send_pulse(path("wc-1-17"), beat)
         until(lambda: watch.snapshot().workers)
@@ -70,7 +70,7 @@ def test_the_last_look_is_tried_again_where_it_was_not_answered_in_time(start_pa
     server = start_pacemaker()
     beat = heartbeat("wc-1-17", {(1, 1): spout(12)})
     # No look lies between the first and the last.
-    watch = Watch([Address(server.host, server.port)], period_secs=3600.0)
+    watch = ClusterWatcher([Address(server.host, server.port)], period_secs=3600.0)
     with PacemakerClient(server.address) as client:
         client.send_pulse(path("wc-1-17"), beat)
         until(lambda: watch.snapshot().pacemakers[0].reachable)
@@ -95,7 +95,7 @@ def test_a_defect_does_not_end_the_look(start_pacemaker, monkeypatch, caplog):
     failed = []
     monkeypatch.setattr("stormkeeper.local.watch.pulses", fail)
     server = start_pacemaker()
-    watch = Watch([Address(server.host, server.port)], period_secs=0.05)
+    watch = ClusterWatcher([Address(server.host, server.port)], period_secs=0.05)
     with PacemakerClient(server.address) as client:
         client.send_pulse(path("wc-1-17"), heartbeat("wc-1-17", {(1, 1): spout(12)}))
         until(lambda: watch.snapshot().workers)

@@ -37,6 +37,8 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
 
+from stormkeeper.paths import WorkerId
+
 #: How long a worker is shown that is dead or completed, or of which no more will be known, in
 #: seconds.
 FORGET_SECS: Final = 3600.0
@@ -74,14 +76,6 @@ class Limits:
     forget_secs: float = FORGET_SECS
 
 
-class Worker(NamedTuple):
-    """A worker, by the path of its pulses."""
-
-    storm_id: str
-    node: str
-    port: int
-
-
 class Beat(NamedTuple):
     """A worker's newest pulse on one server, as read there.
 
@@ -90,7 +84,7 @@ class Beat(NamedTuple):
     (`error` says why). Times are seconds since the epoch, on the clock of the server's reader.
     """
 
-    worker: Worker
+    worker: WorkerId
     server: str
     instance: str | None
     revision: int | None
@@ -104,7 +98,7 @@ class Beat(NamedTuple):
 class Tombstone(NamedTuple):
     """The deletion of a worker's pulse on one server."""
 
-    worker: Worker
+    worker: WorkerId
     server: str
     instance: str | None
     revision: int | None
@@ -129,7 +123,7 @@ class Row(NamedTuple):
     seconds since the epoch.
     """
 
-    worker: Worker
+    worker: WorkerId
     server: str
     instance: str | None
     revision: int | None
@@ -185,8 +179,8 @@ def step(
         When the batch was read: seconds since the epoch, on the clock of the rows' times.
     """
     known = {row.worker: row for row in previous}
-    taken: dict[Worker, int] = {}
-    held: set[tuple[Worker, str]] = set()
+    taken: dict[WorkerId, int] = {}
+    held: set[tuple[WorkerId, str]] = set()
     for place, beat in enumerate(beats):
         held.add((beat.worker, beat.server))
         row = known.get(beat.worker)
@@ -214,12 +208,12 @@ def step(
 
 
 def unseen(
-    expected: Mapping[Worker, float],
+    expected: Mapping[WorkerId, float],
     servers: Mapping[str, Server],
     *,
     now: float,
     limits: Limits,
-) -> dict[Worker, Status]:
+) -> dict[WorkerId, Status]:
     """Return the status of workers that are to beat and of which no server has a pulse.
 
     Nobody knows to which server such a worker writes. So it is dead only if each can vouch for the
@@ -258,7 +252,7 @@ class _Watch:
         self,
         rows: Iterable[Row],
         servers: Mapping[str, Server],
-        held: set[tuple[Worker, str]],
+        held: set[tuple[WorkerId, str]],
     ) -> None:
         self._servers = servers
         self._held = held

@@ -41,7 +41,7 @@ from stormkeeper.local.roster import (
 from stormkeeper.local.submission import submit
 from stormkeeper.local.view import COMPLETED, Picture, ProcessSeen, Rates, View, view_on
 from stormkeeper.local.waiting import is_pipeline_due, waits_for
-from stormkeeper.local.watch import Watch
+from stormkeeper.local.watch import ClusterWatcher
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings
 
@@ -126,7 +126,7 @@ class Cluster:
         self._ready_noted: set[str] = set()
         self._rates = Rates()
         self._memory: dict[str, float] = {}
-        self._watch: Watch | None = None
+        self._watch: ClusterWatcher | None = None
         self._began = time.monotonic()
         self._worker_log = WorkerLog()
 
@@ -161,7 +161,7 @@ class Cluster:
         self._start_stage(Stage.SERVERS)
         self._wait_ready(Stage.SERVERS)
         submit(conf, self._storm_id, node=NODE, port=PORT, script=self._request.topology)
-        self._watch = Watch(
+        self._watch = ClusterWatcher(
             pacemakers,
             period_secs=min(0.5, self._conf["task.heartbeat.frequency.secs"] / 4),
             settings=ClientSettings.of(conf),

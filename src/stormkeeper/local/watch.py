@@ -28,7 +28,7 @@ ANSWER_SECS = 0.5
 LAST_LOOKS = 3
 
 
-class Watch:
+class ClusterWatcher:
     """Follows the changes on every Pacemaker and keeps them in a ledger.
 
     Parameters

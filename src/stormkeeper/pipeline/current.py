@@ -28,9 +28,9 @@ from stormkeeper.heartbeats.liveness import (
     Status,
     Step,
     Tombstone,
-    Worker,
     step,
 )
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import typed
 
@@ -169,26 +169,26 @@ def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server
 def _beats(pulses: pa.Table) -> list[Beat]:
     names = Beat._fields[1:]
     return [
-        Beat(Worker(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in _columns(pulses, *Worker._fields, *names)
+        Beat(WorkerId(storm_id, node, port), *rest)
+        for storm_id, node, port, *rest in _columns(pulses, *WorkerId._fields, *names)
     ]
 
 
 def _tombstones(tombstones: pa.Table) -> Iterator[Tombstone]:
     names = Tombstone._fields[1:]
-    for storm_id, node, port, *rest in _columns(tombstones, *Worker._fields, *names):
-        yield Tombstone(Worker(storm_id, node, port), *rest)
+    for storm_id, node, port, *rest in _columns(tombstones, *WorkerId._fields, *names):
+        yield Tombstone(WorkerId(storm_id, node, port), *rest)
 
 
 def _rows(table: pa.Table) -> Iterator[Row]:
-    names = ("stale", *Worker._fields, *Row._fields[1:])
+    names = ("stale", *WorkerId._fields, *Row._fields[1:])
     for stale, storm_id, node, port, *rest in _columns(table, *names):
-        row = Row(Worker(storm_id, node, port), *rest)
+        row = Row(WorkerId(storm_id, node, port), *rest)
         yield row._replace(status=Status.UNPROVEN if stale else Status(row.status))
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
         known: dict[str, Any] = dict.fromkeys(Row._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
-        known |= {"worker": Worker(*worker), "status": Status(known["status"])}
+        known |= {"worker": WorkerId(*worker), "status": Status(known["status"])}
         yield Row(**known)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stormkeeper.cli.state.following import Change, Denied, Started, follow
+from stormkeeper.cli.state.following import Denied, NodeChange, Started, follow
 from stormkeeper.errors import AccessDeniedError, StateUnavailableError
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storage import ConnectionState, EventType
@@ -47,50 +47,50 @@ def following(state):
 def test_the_life_of_a_node(following, other):
     told = following("/storms/wc-1", 0)
     other.set_data("/storms/wc-1", b"1")
-    assert next(told) == Change("created", "/storms/wc-1", 0)
+    assert next(told) == NodeChange("created", "/storms/wc-1", 0)
     other.set_data("/storms/wc-1", b"2")
-    assert next(told) == Change("changed", "/storms/wc-1", 1)
+    assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
     other.set_data("/storms/wc-1/b", b"")
-    assert next(told) == Change("children", "/storms/wc-1", 1, added=("b",))
+    assert next(told) == NodeChange("children", "/storms/wc-1", 1, added=("b",))
     other.delete_node("/storms/wc-1/b")
-    assert next(told) == Change("children", "/storms/wc-1", 1, removed=("b",))
+    assert next(told) == NodeChange("children", "/storms/wc-1", 1, removed=("b",))
     other.delete_node("/storms/wc-1")
-    assert next(told) == Change("deleted", "/storms/wc-1")
+    assert next(told) == NodeChange("deleted", "/storms/wc-1")
     other.set_data("/storms/wc-1", b"3")
-    assert next(told) == Change("created", "/storms/wc-1", 0)
+    assert next(told) == NodeChange("created", "/storms/wc-1", 0)
 
 
 def test_what_lies_below_is_watched_where_that_is_asked_for(following, other):
     other.set_data("/storms/wc-1", b"1")
     told = following("/storms", 2, recursive=True)
     other.set_data("/storms/wc-1", b"2")
-    assert next(told) == Change("changed", "/storms/wc-1", 1)
+    assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
     other.set_data("/storms/wc-2", b"1")
-    assert next(told) == Change("children", "/storms", 0, added=("wc-2",))
-    assert next(told) == Change("created", "/storms/wc-2", 0)
+    assert next(told) == NodeChange("children", "/storms", 0, added=("wc-2",))
+    assert next(told) == NodeChange("created", "/storms/wc-2", 0)
     other.set_data("/storms/wc-2", b"2")
-    assert next(told) == Change("changed", "/storms/wc-2", 1)
+    assert next(told) == NodeChange("changed", "/storms/wc-2", 1)
     other.delete_node("/storms/wc-2")
     assert {next(told), next(told)} == {
-        Change("deleted", "/storms/wc-2"),
-        Change("children", "/storms", 0, removed=("wc-2",)),
+        NodeChange("deleted", "/storms/wc-2"),
+        NodeChange("children", "/storms", 0, removed=("wc-2",)),
     }
 
 
 def test_what_is_there_where_nothing_was_before_is_told_as_created(following, other):
     other.set_data("/storms/wc-1", b"1")
     told = following("/storms", 0, recursive=True, was_absent=True)
-    assert next(told) == Change("created", "/storms", 0)
-    assert next(told) == Change("created", "/storms/wc-1", 0)
+    assert next(told) == NodeChange("created", "/storms", 0)
+    assert next(told) == NodeChange("created", "/storms/wc-1", 0)
     other.set_data("/storms/wc-1", b"2")
-    assert next(told) == Change("changed", "/storms/wc-1", 1)
+    assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
 
 
 def test_everything_from_the_root(following, other):
     other.set_data("/storms/wc-1", b"1")
     told = following("/", 3, recursive=True)
     other.set_data("/storms/wc-1", b"2")
-    assert next(told) == Change("changed", "/storms/wc-1", 1)
+    assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
 
 
 def test_what_lies_below_is_not_watched_otherwise(following, other):
@@ -98,7 +98,7 @@ def test_what_lies_below_is_not_watched_otherwise(following, other):
     told = following("/storms", 1)
     other.set_data("/storms/wc-1", b"2")
     other.delete_node("/storms/wc-1")
-    assert next(told) == Change("children", "/storms", 0, removed=("wc-1",))
+    assert next(told) == NodeChange("children", "/storms", 0, removed=("wc-1",))
 
 
 def test_a_node_made_anew_while_nobody_looked_is_told_as_both(following, ensemble, state, other):
@@ -111,8 +111,8 @@ def test_a_node_made_anew_while_nobody_looked_is_told_as_both(following, ensembl
     assert [next(told) for _ in range(4)] == [
         ConnectionState.SUSPENDED,
         ConnectionState.CONNECTED,
-        Change("deleted", "/storms/wc-1"),
-        Change("created", "/storms/wc-1", 0),
+        NodeChange("deleted", "/storms/wc-1"),
+        NodeChange("created", "/storms/wc-1", 0),
     ]
 
 
@@ -126,10 +126,10 @@ def test_a_lost_session_is_told_and_misses_nothing(following, ensemble, state, o
         ConnectionState.LOST,
         ConnectionState.CONNECTED,
         EventType.EVENTS_MISSED,
-        Change("changed", "/storms/wc-1", 1),
+        NodeChange("changed", "/storms/wc-1", 1),
     ]
     other.set_data("/storms/wc-1", b"3")
-    assert next(told) == Change("changed", "/storms/wc-1", 2)
+    assert next(told) == NodeChange("changed", "/storms/wc-1", 2)
 
 
 class Meddling:
@@ -168,7 +168,7 @@ def test_a_look_that_fails_is_repeated(following, state, other, call, monkeypatc
     told = following("/storms", 1, watched=meddling)
     meddling.fail(call, "/storms", StateUnavailableError("away"))
     other.set_data("/storms", b"2")
-    assert next(told) == Change("changed", "/storms", 1)
+    assert next(told) == NodeChange("changed", "/storms", 1)
     assert not meddling.before
 
 
@@ -188,7 +188,7 @@ def test_a_node_that_goes_while_it_is_looked_at_was_never_there(following, state
     meddling.before["get_stat", "/storms"] = lambda: meddling.before.update(
         {("get_stat", "/storms"): lambda: other.set_data("/storms", b"2")}
     )
-    assert next(told) == Change("created", "/storms", 0)
+    assert next(told) == NodeChange("created", "/storms", 0)
     assert not meddling.before
 
 
@@ -198,7 +198,7 @@ def test_a_known_node_that_goes_while_it_is_looked_at_is_told_as_gone(following,
     told = following("/storms", 1, watched=meddling)
     meddling.before["get_children", "/storms"] = lambda: other.delete_node("/storms")
     other.set_data("/storms", b"2")
-    assert next(told) == Change("deleted", "/storms")
+    assert next(told) == NodeChange("deleted", "/storms")
 
 
 def test_a_node_below_that_is_denied_is_told_and_others_go_on(following, state, other):
@@ -207,10 +207,10 @@ def test_a_node_below_that_is_denied_is_told_and_others_go_on(following, state, 
     told = following("/storms", 2, watched=meddling, recursive=True)
     meddling.fail("get_stat", "/storms/wc-2", AccessDeniedError("not you"))
     other.set_data("/storms/wc-2", b"1")
-    assert next(told) == Change("children", "/storms", 0, added=("wc-2",))
+    assert next(told) == NodeChange("children", "/storms", 0, added=("wc-2",))
     assert next(told) == Denied("/storms/wc-2", "not you")
     other.set_data("/storms/wc-1", b"2")
-    assert next(told) == Change("changed", "/storms/wc-1", 1)
+    assert next(told) == NodeChange("changed", "/storms/wc-1", 1)
 
 
 def test_a_node_below_that_is_denied_from_the_beginning_is_told(following, state, other):
@@ -220,7 +220,7 @@ def test_a_node_below_that_is_denied_from_the_beginning_is_told(following, state
     told = following("/storms", 1, watched=meddling, recursive=True)
     assert next(told) == Denied("/storms/wc-1", "not you")
     other.set_data("/storms", b"2")
-    assert next(told) == Change("changed", "/storms", 1)
+    assert next(told) == NodeChange("changed", "/storms", 1)
 
 
 def test_nothing_is_left_registered_at_the_end(state):

@@ -27,7 +27,7 @@ def test_the_fields_of_objects():
     node = NodeData(b"", NodeStat(0, 1, 1, 1, 0, 0))
     assert fields("tree") == list(showing.summary("/storms", node))
     assert fields("get") == list(showing.detail("/storms", node, decode("/storms", b"")))
-    change = json.loads(following._object(following.Change("deleted", "/storms")))
+    change = json.loads(following._object(following.NodeChange("deleted", "/storms")))
     assert fields("watch") == list(change)
 
 

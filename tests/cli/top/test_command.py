@@ -99,19 +99,19 @@ def test_rates_and_sizes_as_json(servers, environ):
             shown = json.loads(process.stdout.readline())
             return all(row["bytes_per_s"] for row in shown["topologies"]) and shown
 
-        picture = until(picture_of_both)
-        times.append(datetime.fromisoformat(picture["time"]))
+        summary = until(picture_of_both)
+        times.append(datetime.fromisoformat(summary["time"]))
         assert times[0] < times[1]
         assert times[1].utcoffset() == timedelta(0)
-        noisy, quiet = picture["topologies"]
+        noisy, quiet = summary["topologies"]
         assert (noisy["topology"], noisy["workers"], noisy["mean_bytes"]) == (
             "word-count-1-1760000000",
             5,
             3000,
         )
         assert noisy["bytes_per_s"] > quiet["bytes_per_s"] > 0
-        assert picture["servers"][0]["state"] in ("serving", "filling")
-        assert picture["servers"][0]["pulses_per_s"] > 0
+        assert summary["servers"][0]["state"] in ("serving", "filling")
+        assert summary["servers"][0]["pulses_per_s"] > 0
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_SECS) == 0
     finally:

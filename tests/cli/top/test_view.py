@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from stormkeeper.cli.top.ledger import Picture, ServerRow, State, TopologyRow, WorkerRow
+from stormkeeper.cli.top.statistics import ServerRow, State, Summary, TopologyRow, WorkerRow
 from stormkeeper.cli.top.view import render
 
 TOPOLOGIES = [
@@ -12,7 +12,7 @@ TOPOLOGIES = [
     )
     for n in range(30)
 ]
-PICTURE = Picture(
+PICTURE = Summary(
     servers=[
         ServerRow(
             "10.0.0.1:6699", State.SERVING, "", "0.1.0", 90_000.0, 7000.0, 12_345, 6648, 2216.4
@@ -33,9 +33,9 @@ PICTURE = Picture(
 )
 
 
-def lines(picture=PICTURE, width=120, height=None):
+def lines(summary=PICTURE, width=120, height=None):
     console = Console(file=io.StringIO(), width=width, height=50)
-    console.print(render(picture, width=width, height=height, timeout_secs=30, title="12:00:00"))
+    console.print(render(summary, width=width, height=height, timeout_secs=30, title="12:00:00"))
     return console.file.getvalue().splitlines()
 
 
@@ -82,7 +82,7 @@ def test_it_fits_the_terminal_and_figures_stay_whole(width, height):
 
 
 def test_nothing_is_held():
-    empty = Picture(PICTURE.servers[1:2], [], [], 0, 0, None, None)
+    empty = Summary(PICTURE.servers[1:2], [], [], 0, 0, None, None)
     text = lines(empty)
     assert text[0].startswith("0 workers of 0 topologies · 1 of 1 Pacemaker · - pulses/s · -")
     assert text[-1] == "no pulses are held"
@@ -92,7 +92,7 @@ def test_names_cannot_act_upon_the_terminal():
     evil = "a\x1b[2J\nb\u202e"
     row = TopologyRow(evil, 1, 0, None, None, 1.0, 1.0)
     worker = WorkerRow(evil, evil, 1.0, 1, "s")
-    text = "\n".join(lines(Picture([], [row], [worker], 1, 0, None, None)))
+    text = "\n".join(lines(Summary([], [row], [worker], 1, 0, None, None)))
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert r"a\x1b[2J\nb\u202e" in text

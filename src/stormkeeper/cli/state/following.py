@@ -30,7 +30,7 @@ _CONNECTIONS: Final = {
 }
 
 
-class Change(NamedTuple):
+class NodeChange(NamedTuple):
     """What happened to a node since it was last read."""
 
     #: ``created``, ``deleted``, ``changed`` (its value) or ``children``.
@@ -58,7 +58,7 @@ class Denied(NamedTuple):
 
 
 #: What `follow` tells of: ``EVENTS_MISSED`` after a session was lost.
-Told = Started | Change | Denied | ConnectionState | EventType
+Told = Started | NodeChange | Denied | ConnectionState | EventType
 
 
 class _Known(NamedTuple):
@@ -85,7 +85,7 @@ def run(
         It could not be looked at in the beginning, or the session was closed.
     """
     for told in follow(state, top, recursive=recursive, was_absent=was_absent):
-        if isinstance(told, Change):
+        if isinstance(told, NodeChange):
             sys.stdout.write((_object(told) if as_json else _line(told)) + "\n")
             sys.stdout.flush()
         else:
@@ -103,8 +103,8 @@ def run_list(state: ClusterState, top: str, *, as_json: bool) -> None:
     listing = Listing(as_json=as_json, shown=printable)
     is_due = False
     for told in follow(state, top):
-        is_due |= isinstance(told, Started | Change)
-        if not isinstance(told, Change):
+        is_due |= isinstance(told, Started | NodeChange)
+        if not isinstance(told, NodeChange):
             remark(_said_of(told, top))
         if is_due:
             # Where the connection is away, this is tried again when it is told to be back.
@@ -182,7 +182,7 @@ class _Following:
         """Read every node again."""
         self.pending |= dict.fromkeys((self._top, *self.known))
 
-    def look(self) -> Iterator[Change | Denied]:
+    def look(self) -> Iterator[NodeChange | Denied]:
         """Look at what is pending, leave watches, and yield what changed.
 
         Raises
@@ -201,13 +201,13 @@ class _Following:
             del self.pending[path]
             yield from changes
 
-    def _changes(self, path: str) -> list[Change | Denied]:
+    def _changes(self, path: str) -> list[NodeChange | Denied]:
         stat = self._state.get_stat(path, watch=True)
         was = self.known.get(path)
-        changes: list[Change | Denied] = []
+        changes: list[NodeChange | Denied] = []
         if was is not None and (stat is None or stat.created != was.created):
             del self.known[path]
-            changes.append(Change("deleted", path))
+            changes.append(NodeChange("deleted", path))
             was = None
         if stat is None:
             return changes
@@ -220,13 +220,15 @@ class _Following:
                 return changes
         self.known[path] = _Known(stat.created, stat.version, children)
         if was is None:
-            changes.append(Change("created", path, stat.version))
+            changes.append(NodeChange("created", path, stat.version))
         else:
             if stat.version != was.version:
-                changes.append(Change("changed", path, stat.version))
+                changes.append(NodeChange("changed", path, stat.version))
             if children != was.children:
                 added, removed = sorted(children - was.children), sorted(was.children - children)
-                changes.append(Change("children", path, stat.version, tuple(added), tuple(removed)))
+                changes.append(
+                    NodeChange("children", path, stat.version, tuple(added), tuple(removed))
+                )
         if self._recursive:
             new = children if was is None else children - was.children
             self.pending |= dict.fromkeys(f"{path.removesuffix('/')}/{n}" for n in sorted(new))
@@ -242,13 +244,13 @@ def _next(
         return None
 
 
-def _line(change: Change) -> str:
+def _line(change: NodeChange) -> str:
     names = [f"+{name}" for name in change.added] + [f"-{name}" for name in change.removed]
     said = " ".join([time.strftime("%H:%M:%S"), change.event, *names, change.path])
     return printable(said)
 
 
-def _object(change: Change) -> str:
+def _object(change: NodeChange) -> str:
     return json.dumps({"time": datetime.now(UTC).isoformat()} | change._asdict())
 
 

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from stormkeeper.cli.top.ledger import Ledger, Look, State
 from stormkeeper.cli.top.reading import Watcher
+from stormkeeper.cli.top.statistics import ServerLook, State, Statistics
 from stormkeeper.errors import PacemakerUnavailableError, StormkeeperError
 from stormkeeper.pacemaker.client.settings import ClientSettings
 
@@ -55,7 +55,9 @@ def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
     """
     settings = ClientSettings.of(conf)
     servers = list(dict.fromkeys(conf.pacemaker_servers()))
-    ledger = Ledger(map(str, servers), period_secs=conf[_PERIOD], timeout_secs=conf[_TIMEOUT])
+    statistics = Statistics(
+        map(str, servers), period_secs=conf[_PERIOD], timeout_secs=conf[_TIMEOUT]
+    )
     clients = [
         settings.client(
             server,
@@ -70,20 +72,20 @@ def run(conf: "Conf", *, interval: float, once: bool, as_json: bool) -> None:
         watcher = stack.enter_context(Watcher(clients))
         looks = watcher.look()
         _check(looks)
-        ledger.take(looks, time.monotonic())
+        statistics.take(looks, time.monotonic())
         show = _JsonScreen() if as_json else _Screen(conf[_TIMEOUT], once=once)
         stack.enter_context(show)
         if not once:
-            show(ledger)
+            show(statistics)
         while True:
             time.sleep(interval)
-            ledger.take(watcher.look(), time.monotonic())
-            show(ledger)
+            statistics.take(watcher.look(), time.monotonic())
+            show(statistics)
             if once:
                 return
 
 
-def _check(looks: Sequence[Look]) -> None:
+def _check(looks: Sequence[ServerLook]) -> None:
     """Raise unless a server could be read: a mistyped name does not become right later."""
     if any(look.told is not None for look in looks):
         return
@@ -99,9 +101,9 @@ def _check(looks: Sequence[Look]) -> None:
 class _JsonScreen(ExitStack):
     """One object a line."""
 
-    def __call__(self, ledger: Ledger) -> None:
-        picture = ledger.picture(time.monotonic(), _OLDEST_TOLD)
-        shown = {"time": datetime.now(UTC).isoformat()} | _rounded(dataclasses.asdict(picture))
+    def __call__(self, statistics: Statistics) -> None:
+        summary = statistics.summary(time.monotonic(), _OLDEST_TOLD)
+        shown = {"time": datetime.now(UTC).isoformat()} | _rounded(dataclasses.asdict(summary))
         sys.stdout.write(f"{json.dumps(shown)}\n")
         sys.stdout.flush()
 
@@ -125,11 +127,11 @@ class _Screen(ExitStack):
             self._live = Live(console=self._console, auto_refresh=False, screen=True)
             self.enter_context(self._live)
 
-    def __call__(self, ledger: Ledger) -> None:
+    def __call__(self, statistics: Statistics) -> None:
         from stormkeeper.cli.top.view import render
 
         drawn = render(
-            ledger.picture(time.monotonic(), _OLDEST),
+            statistics.summary(time.monotonic(), _OLDEST),
             width=self._console.width,
             height=None if self._live is None else self._console.height,
             timeout_secs=self._timeout,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from stormkeeper.cli.top.ledger import Change, Look, State, Told
+from stormkeeper.cli.top.statistics import PulseChange, ServerLook, State, Told
 from stormkeeper.errors import (
     NotAuthorizedError,
     StormkeeperError,
@@ -49,11 +49,11 @@ class Watcher:
             client.close()  # whoever waits for an answer ends at once
         self._threads.shutdown()
 
-    def look(self) -> list[Look]:
-        """Look at all servers; costs the slowest, or the clients' deadline."""
+    def look(self) -> list[ServerLook]:
+        """ServerLook at all servers; costs the slowest, or the clients' deadline."""
         return list(self._threads.map(self._look, self._positions))
 
-    def _look(self, client: PacemakerClient) -> Look:
+    def _look(self, client: PacemakerClient) -> ServerLook:
         server = str(client.address)
         try:
             # Ages and sizes are all that is shown.
@@ -62,11 +62,11 @@ class Watcher:
             )
         except UnsupportedExtensionError:
             problem = "it is not one of ours and tells no changes; its pulses are not shown"
-            return Look(server, self._clock(), State.PLAIN, problem)
+            return ServerLook(server, self._clock(), State.PLAIN, problem)
         except NotAuthorizedError as error:
-            return Look(server, self._clock(), State.REFUSED, str(error))
+            return ServerLook(server, self._clock(), State.REFUSED, str(error))
         except StormkeeperError as error:
-            return Look(server, self._clock(), State.DOWN, str(error))
+            return ServerLook(server, self._clock(), State.DOWN, str(error))
         self._positions[client] = look.position
         info = look.info
         told = Told(
@@ -79,8 +79,8 @@ class Watcher:
             info.connections,
         )
         changes = [
-            Change(change.path, change.size, page.read_at - (change.age_secs or 0.0))
+            PulseChange(change.path, change.size, page.read_at - (change.age_secs or 0.0))
             for page in look.pages
             for change in page.changes
         ]
-        return Look(server, self._clock(), told=told, changes=changes, is_anew=look.is_anew)
+        return ServerLook(server, self._clock(), told=told, changes=changes, is_anew=look.is_anew)

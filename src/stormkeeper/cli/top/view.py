@@ -1,4 +1,4 @@
-"""How a picture looks in a terminal of any width, and in a pipe."""
+"""How a summary looks in a terminal of any width, and in a pipe."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.cli.top.ledger import OTHER, Picture, ServerRow, State, TopologyRow, WorkerRow
+from stormkeeper.cli.top.statistics import OTHER, ServerRow, State, Summary, TopologyRow, WorkerRow
 
 #: Columns of a terminal below which what matters less is left out.
 WIDE: Final = 100
@@ -32,9 +32,9 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def render(
-    picture: Picture, *, width: int, height: int | None, timeout_secs: float, title: str
+    summary: Summary, *, width: int, height: int | None, timeout_secs: float, title: str
 ) -> RenderableType:
-    """Draw a picture.
+    """Draw a summary.
 
     Parameters
     ----------
@@ -48,43 +48,43 @@ def render(
         The end of the first line, such as the time.
     """
     parts: list[RenderableType] = [
-        _title(picture, title),
+        _title(summary, title),
         Text(),
-        _servers(picture.servers, width),
+        _servers(summary.servers, width),
     ]
-    parts += [_problem(row) for row in picture.servers if row.problem]
-    rows, oldest = _rows(picture, height)
-    if not picture.topologies:
+    parts += [_problem(row) for row in summary.servers if row.problem]
+    rows, oldest = _rows(summary, height)
+    if not summary.topologies:
         parts += [Text(), Text("no pulses are held", style="dim")]
         return Group(*parts)
-    parts += [Text(), _topologies(picture.topologies[:rows], width)]
-    hidden = len(picture.topologies) - rows
+    parts += [Text(), _topologies(summary.topologies[:rows], width)]
+    hidden = len(summary.topologies) - rows
     if hidden > 0:
         parts.append(Text(f"  and {hidden} more topologies", style="dim"))
-    parts += [Text(), _oldest(picture.oldest[:oldest], width, timeout_secs)]
+    parts += [Text(), _oldest(summary.oldest[:oldest], width, timeout_secs)]
     return Group(*parts)
 
 
-def _rows(picture: Picture, height: int | None) -> tuple[int, int]:
+def _rows(summary: Summary, height: int | None) -> tuple[int, int]:
     """Return how many topologies and how many of the oldest pulses are shown."""
     if height is None:
         return TOPOLOGIES, OLDEST
-    problems = sum(bool(row.problem) for row in picture.servers)
-    room = max(2, height - _FRAME_LINES - len(picture.servers) - 2 * problems)
+    problems = sum(bool(row.problem) for row in summary.servers)
+    room = max(2, height - _FRAME_LINES - len(summary.servers) - 2 * problems)
     # Topologies leave a third of the room, and what they do not need, to the pulses.
-    topologies = max(1, min(len(picture.topologies), room - room // 3))
+    topologies = max(1, min(len(summary.topologies), room - room // 3))
     return topologies, max(1, room - topologies)
 
 
-def _title(picture: Picture, title: str) -> Text:
-    serving = sum(row.state in (State.SERVING, State.FILLING) for row in picture.servers)
+def _title(summary: Summary, title: str) -> Text:
+    serving = sum(row.state in (State.SERVING, State.FILLING) for row in summary.servers)
     text = Text(overflow="fold")
-    text.append(_count(picture.workers, "worker", "workers"), style="bold")
-    text.append(f" of {_count(len(picture.topologies), 'topology', 'topologies')}")
-    text.append(f" · {serving} of {_count(len(picture.servers), 'Pacemaker', 'Pacemakers')}")
-    text.append(f" · {_rate(picture.pulses_per_s)} pulses/s · {_flow(picture.bytes_per_s)}")
-    if picture.silent:
-        text.append(f" · {picture.silent:,} silent", style="bold red")
+    text.append(_count(summary.workers, "worker", "workers"), style="bold")
+    text.append(f" of {_count(len(summary.topologies), 'topology', 'topologies')}")
+    text.append(f" · {serving} of {_count(len(summary.servers), 'Pacemaker', 'Pacemakers')}")
+    text.append(f" · {_rate(summary.pulses_per_s)} pulses/s · {_flow(summary.bytes_per_s)}")
+    if summary.silent:
+        text.append(f" · {summary.silent:,} silent", style="bold red")
     text.append(f"   {title}", style="dim")
     return text
 

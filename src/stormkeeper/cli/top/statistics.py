@@ -37,7 +37,7 @@ class State(StrEnum):
     DOWN = "down"
 
 
-class Change(NamedTuple):
+class PulseChange(NamedTuple):
     """A pulse of `size` bytes that a server `received` then; a `size` of None: it was deleted."""
 
     path: str
@@ -58,7 +58,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Look:
+class ServerLook:
     """One look at one server.
 
     Parameters
@@ -80,7 +80,7 @@ class Look:
     state: State = State.SERVING
     problem: str = ""
     told: Told | None = None
-    changes: Sequence[Change] = ()
+    changes: Sequence[PulseChange] = ()
     is_anew: bool = False
 
 
@@ -124,7 +124,7 @@ class WorkerRow:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Summary:
     """Everything at one moment: topologies with the most bytes first, workers the oldest first.
 
     `pulses_per_s` is what the servers received, `bytes_per_s` what was seen of topologies.
@@ -154,13 +154,13 @@ class _Held(NamedTuple):
 
 @dataclass
 class _Server:
-    look: Look | None = None
+    look: ServerLook | None = None
     held: dict[str, _Held] = field(default_factory=dict)
     #: When, and how many pulses it had received: of one instance.
     counts: deque[tuple[float, int]] = field(default_factory=deque)
 
 
-class Ledger:
+class Statistics:
     """Gathers looks, and makes pictures of them.
 
     Parameters
@@ -179,7 +179,7 @@ class Ledger:
         self._timeout = timeout_secs
         self._samples: deque[_Sample] = deque()
 
-    def take(self, looks: Iterable[Look], now: float) -> None:
+    def take(self, looks: Iterable[ServerLook], now: float) -> None:
         """Take in a look at every server."""
         pulses: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
@@ -192,8 +192,8 @@ class Ledger:
         while len(self._samples) > 2 and now - self._samples[1].at >= WINDOW_SECS:
             self._samples.popleft()
 
-    def picture(self, now: float, oldest: int) -> Picture:
-        """Return the picture at `now`, with that many of the oldest workers."""
+    def summary(self, now: float, oldest: int) -> Summary:
+        """Sum up what is known at `now`, with that many of the oldest workers."""
         newest = self._newest()
         by_topology: defaultdict[str, list[tuple[str, _Held]]] = defaultdict(list)
         for path, (held, _) in newest.items():
@@ -221,7 +221,7 @@ class Ledger:
         )
         servers = [self._server_row(name, server) for name, server in self._servers.items()]
         received = [row.pulses_per_s for row in servers if row.pulses_per_s is not None]
-        return Picture(
+        return Summary(
             servers=servers,
             topologies=topologies,
             oldest=[
@@ -241,7 +241,7 @@ class Ledger:
             bytes_per_s=_rate(sum(sizes.values()), elapsed),
         )
 
-    def _take(self, server: _Server, look: Look) -> list[tuple[str, int]]:
+    def _take(self, server: _Server, look: ServerLook) -> list[tuple[str, int]]:
         """Take in one look, and return the paths and sizes of the pulses that it brought."""
         server.look = look
         if look.told is None:
