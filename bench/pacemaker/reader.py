@@ -22,7 +22,7 @@ def pages(client, values):
     after, instance, more = 0, None, True
     while more:
         page = client.changes(ROOT, after, 0, instance, values=values)
-        yield page.changes
+        yield page.columns
         after, instance, more = page.next, page.instance, page.more
 
 
@@ -37,10 +37,9 @@ def main():
         while True:
             began = time.monotonic()
             pulses = size = 0
-            for page in pages(client, values):
-                pulses += len(page)
-                if values:
-                    size += sum(len(change.details or b"") for change in page)
+            for columns in pages(client, values):
+                pulses += len(columns.paths)
+                size += sum(len(value or b"") for value in columns.details or ())
             secs = time.monotonic() - began
             print(json.dumps({"secs": secs, "pulses": pulses, "bytes": size}), flush=True)
 

@@ -10,6 +10,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats import liveness
 from stormkeeper.pacemaker.client import PacemakerClient
+from support.messages import rows_of
 from support.waiting import DEADLINE_SECS
 
 _LOOK_SECS: Final = 0.5
@@ -74,7 +75,7 @@ class Observer:
                     while more:
                         page = client.changes(paths.WORKERBEATS, after, 0, instance)
                         now, wall = time.monotonic(), time.time()
-                        changes += [(change, now, wall) for change in page.changes]
+                        changes += [(change, now, wall) for change in rows_of(page.columns)]
                         instance, after, more = page.instance, page.next, page.more
                 except StormkeeperError:
                     with self._lock:

@@ -8,6 +8,7 @@ from stormkeeper.thrift.compression import Compression
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import serialize
 from support.heartbeats import path
+from support.messages import columns_of
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, answered
 
 
@@ -129,7 +130,7 @@ def test_a_server_whose_pages_go_round_in_a_circle_breaks_the_protocol():
                 kind, answer = MessageType.GET_PULSE_RESPONSE, {"pulse": told}
             connection.answer(Message(kind, request.message_id, **answer))
 
-    page = Changes("x", 9, [], more=True, reset=False, next=0)
+    page = Changes("x", 9, columns_of([]), more=True, reset=False, next=0)
     info = ServerInfo("x", 0, 0, ["changes"], "1", 9, 0, 0, 0)
     told = Pulse(RESERVED_PATH, serialize(info, Compression.PLAIN))
     with (

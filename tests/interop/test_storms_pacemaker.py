@@ -51,7 +51,7 @@ def test_our_pool_writes_reads_and_deletes(storm_peer, server, say):
         assert pool.children("/workerbeats") == [TOPOLOGY]
         assert sorted(pool.children(f"/workerbeats/{TOPOLOGY}")) == names
         readings = pool.read(f"/workerbeats/{TOPOLOGY}").by_path
-        assert {path: reading.details for path, reading in readings.items()} == values
+        assert {path: reading.value for path, reading in readings.items()} == values
         assert {reading.age_secs for reading in readings.values()} == {None}
         assert pool.get_pulse(PATH) == values[PATH]
         assert list(pool.server_infos().values()) == [None]

@@ -1,14 +1,16 @@
 """Pacemaker messages for tests: Storm's golden frames, any message, and raw Thrift fields."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
 from stormkeeper.pacemaker.wire import (
-    Change,
+    TOMBSTONE,
     Changes,
     ChangesRequest,
+    Columns,
     Message,
     Pulse,
 )
@@ -62,22 +64,54 @@ i64s = st.integers(-(2**63), 2**63 - 1)
 pulses = st.builds(Pulse, texts, st.none() | values)
 
 
+class Change(NamedTuple):
+    """A row of `Columns`."""
+
+    path: str
+    revision: int
+    age_ms: int
+    size: int
+    details: bytes | None = None
+
+
 def change(path: str, details: bytes | None, revision: int, age_ms: int) -> Change:
     """Return a change as it comes with its value."""
-    return Change(path, details, revision, age_ms, None if details is None else len(details))
+    return Change(path, revision, age_ms, TOMBSTONE if details is None else len(details), details)
+
+
+def columns_of(rows: Sequence[Change], *, values: bool = True) -> Columns[str]:
+    paths, revisions, ages_ms, sizes, details = map(
+        list, zip(*rows, strict=True) if rows else ([] for _ in Change._fields)
+    )
+    if values:
+        return Columns(paths, revisions, ages_ms, sizes, details)
+    return Columns(paths, tuple(revisions), tuple(ages_ms), tuple(sizes))
+
+
+def rows_of(columns: Columns[str]) -> list[Change]:
+    *others, details = columns
+    return [Change(*row) for row in zip(*others, details or repeat(None), strict=False)]
 
 
 change_lists = st.lists(st.builds(change, texts, st.none() | values, i64s, i64s), max_size=4)
-#: Pulses without their values, and tombstones; one pulse at least.
-size_lists = st.lists(
-    st.builds(Change, texts, st.none(), i64s, i64s, st.none() | st.integers(0, 2**31 - 1)),
+_with_values = change_lists.map(columns_of)
+#: Pulses without their values, and tombstones.
+_without_values = st.lists(
+    st.builds(
+        Change,
+        texts.map(lambda text: text.replace("\0", "")),
+        i64s,
+        i64s,
+        st.integers(-1, 2**31 - 1),
+    ),
     max_size=4,
-).map(lambda rows: [*rows, Change("/last", None, 1, 2, 3)])
+).map(lambda rows: columns_of(rows, values=False))
+columns = _with_values | _without_values
 changes = st.builds(
     Changes,
     texts,
     i64s,
-    change_lists | size_lists,
+    columns,
     st.booleans(),
     st.booleans(),
     i64s,

@@ -5,6 +5,7 @@ from stormkeeper.pacemaker.client.protocol import ClientProtocol, Link
 from stormkeeper.pacemaker.wire import (
     Changes,
     ChangesRequest,
+    Columns,
     FrameSplitter,
     Message,
     MessageType,
@@ -130,7 +131,11 @@ class World:
             pulse = Pulse(request.path, self.store.get(request.path))
             return Message(kind + 1, message_id, pulse=pulse)
         if kind == MessageType.CHANGES:
-            return Message(kind + 1, message_id, changes=Changes("i", 0, [], False, False, 0))
+            return Message(
+                kind + 1,
+                message_id,
+                changes=Changes("i", 0, Columns([], [], [], [], []), False, False, 0),
+            )
         for path in [path for path in self.store if at_or_below(path, request.path)]:
             if kind == MessageType.DELETE_PATH or path == request.path:
                 del self.store[path]

@@ -34,8 +34,8 @@ from stormkeeper.errors import (
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Address, Conf
+    from stormkeeper.heartbeats.protocols import Heartbeat
     from stormkeeper.pacemaker.client.pool import PacemakerPool
-    from stormkeeper.pacemaker.client.readings import Reading
 
 #: Tries after the first: a person waits, and can ask again.
 _RETRIES = 2
@@ -344,21 +344,21 @@ def _fail_together(failures: "Sequence[StormkeeperError]") -> NoReturn:
         raise together(failures)
 
 
-def _shown(reading: "Reading", *, as_json: bool) -> str:
+def _shown(heartbeat: "Heartbeat", *, as_json: bool) -> str:
     from stormkeeper.thrift import readable
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat
     from stormkeeper.thrift.serialization import deserialize
 
-    data, age = reading.details, reading.age_secs
+    data, age = heartbeat.value, heartbeat.age_secs
     assert data is not None  # values were asked for
     where: dict[str, Any] = {} if age is None else {"age_secs": round(age, 3)}
-    where["server"] = str(reading.server)
+    where["server"] = heartbeat.server
     try:
         record = deserialize(ClusterWorkerHeartbeat, data)
     except SerializationError as error:
         old = "" if age is None else f"{age:.1f} s old, "
         click.echo(
-            f"storm: not a heartbeat ({error}), {old}on {reading.server}; shown in hexadecimal",
+            f"storm: not a heartbeat ({error}), {old}on {heartbeat.server}; shown in hexadecimal",
             err=True,
         )
         if as_json:
@@ -368,4 +368,4 @@ def _shown(reading: "Reading", *, as_json: bool) -> str:
     if as_json:
         return json.dumps({**readable.to_builtins(record), **where})
     also = [] if age is None else [("age-secs", f"{age:.1f}")]
-    return readable.render(record, [*also, ("server", str(reading.server))])
+    return readable.render(record, [*also, ("server", heartbeat.server)])

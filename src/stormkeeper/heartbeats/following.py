@@ -18,10 +18,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.wire import TOMBSTONE, Columns
 from stormkeeper.paths import WORKERBEATS
 
 if TYPE_CHECKING:
@@ -119,15 +121,28 @@ def pages(
                 f" {after}, and they go on at {answer.next}"
             )
         yield ChangePage(
-            [
-                PathChange(path, size, details if values else None, revision, age_ms / 1000)
-                for path, details, revision, age_ms, size in answer.changes
-            ],
+            _changes(answer.columns, values=values),
             clock(),
             Position(answer.instance, answer.next),
             is_anew=(answer.reset and after > 0) or is_other,
         )
         instance, after, more = answer.instance, answer.next, answer.more
+
+
+def _changes(columns: Columns[str], *, values: bool) -> list[PathChange]:
+    """Return the rows of a page; an older server sends values though none were asked for."""
+    paths, revisions, ages_ms, sizes, details = columns
+    return [
+        PathChange(path, None if size == TOMBSTONE else size, value, revision, age_ms / 1000)
+        for path, revision, age_ms, size, value in zip(
+            paths,
+            revisions,
+            ages_ms,
+            sizes,
+            details if values and details is not None else repeat(None),
+            strict=False,
+        )
+    ]
 
 
 def _everything(

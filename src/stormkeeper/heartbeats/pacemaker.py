@@ -40,12 +40,7 @@ class PacemakerHeartbeats:
 
     def read(self, path: str) -> Heartbeat | None:
         """See `HeartbeatReader.read`."""
-        found = self._pool.reading(paths.check(path))
-        if found is None:
-            return None
-        return Heartbeat(
-            str(found.server), found.age_secs, found.size, found.revision, found.details
-        )
+        return self._pool.reading(paths.check(path))
 
     def read_all(self, path: str = WORKERBEATS, *, values: bool = False) -> Heartbeats:
         """See `HeartbeatReader.read_all`."""
@@ -56,18 +51,11 @@ class PacemakerHeartbeats:
         began = time.monotonic()
         found = self._pool.read(path, values=values)
         took = time.monotonic() - began
-        names = {server: str(server) for server in found.servers}
         coverage = {
-            names[server]: Coverage.of(answer, seconds_ago=took)
+            str(server): Coverage.of(answer, seconds_ago=took)
             for server, answer in found.servers.items()
         }
-        # What Heartbeat(…) does, without a call of Python code for each of them.
-        new = tuple.__new__
-        by_path: dict[str, Heartbeat] = {
-            path: new(Heartbeat, (names[server], age, size, revision, details if values else None))
-            for path, (details, age, server, size, revision) in found.by_path.items()
-        }
-        return Heartbeats(by_path, coverage)
+        return Heartbeats(found.by_path, coverage)
 
     def read_each(self, paths: Collection[str]) -> dict[str, Heartbeat]:
         """See `HeartbeatReader.read_each`; one request for the topology, not one for each."""

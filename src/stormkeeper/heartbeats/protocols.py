@@ -9,35 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.pacemaker.client.questions import Heartbeat
 from stormkeeper.paths import WORKERBEATS
 
-
-class Heartbeat(NamedTuple):
-    """A worker's newest heartbeat, by the server that has it.
-
-    Parameters
-    ----------
-    server
-        Which server, as in `Heartbeats.coverage`, where its instance is too.
-    age_secs
-        Seconds since the server received it, at the moment of reading; None from a Java Pacemaker,
-        which does not tell.
-    size
-        Length of the value, in bytes.
-    revision
-        The server's, one more with each pulse; None from a Java Pacemaker.
-    value
-        What the worker said; None where values were not asked for.
-    """
-
-    server: str
-    age_secs: float | None
-    size: int
-    revision: int | None
-    value: bytes | None = None
+__all__ = ["Heartbeat", "HeartbeatReader", "HeartbeatSender", "HeartbeatStore", "Heartbeats"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Changes(TPayload):
     more: bool
     reset: bool
     next_after: int
-    paths: list[str] | None
+    paths: str | None
     revisions: list[int] | None
     ages_ms: list[int] | None
     sizes: list[int] | None
@@ -99,7 +99,7 @@ class Changes(TPayload):
         more: bool,
         reset: bool,
         next_after: int,
-        paths: list[str] | None = None,
+        paths: str | None = None,
         revisions: list[int] | None = None,
         ages_ms: list[int] | None = None,
         sizes: list[int] | None = None,

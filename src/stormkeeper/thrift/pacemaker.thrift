@@ -67,9 +67,9 @@ struct Change {
   4: required i64 age_ms
 }
 
-// The answer, in revision order. Where `values` is false, `changes` is empty and four lists of one
-// length say the same without the values: what is read by the ten thousand is read at once. A size
-// of -1 is a tombstone's. `revision` is the server's newest; `more`: it was cut, and goes
+// The answer, in revision order. Where `values` is false, `changes` is empty and the fields from 7
+// say the same without the values: the paths with a NUL between two, and a list of each number. What
+// is read by the ten thousand is read at once. A size of -1 is a tombstone's. `revision` is the server's newest; `more`: it was cut, and goes
 // on after `next_after`; `reset`: `after` meant nothing to this server, it answered from the beginning.
 struct Changes {
   1: required string instance
@@ -78,7 +78,7 @@ struct Changes {
   4: required bool more
   5: required bool reset
   6: required i64 next_after
-  7: optional list<string> paths
+  7: optional string paths
   8: optional list<i64> revisions
   9: optional list<i64> ages_ms
   10: optional list<i32> sizes

@@ -12,6 +12,7 @@ from stormkeeper.pacemaker.wire import (
     Pulse,
     decode,
 )
+from support.messages import columns_of
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "pacemaker.jsonl"
 
@@ -67,7 +68,10 @@ def test_a_wrong_answer_is_named(kind, answer, words):
         (MessageType.GET_ALL_NODES_FOR_PATH, Message(9, nodes=[])),
         (MessageType.EXISTS, Message(3, boolval=False)),
         (MessageType.EXISTS, Message(18)),
-        (MessageType.CHANGES, Message(101, changes=Changes("i", 1, [], False, False, 1))),
+        (
+            MessageType.CHANGES,
+            Message(101, changes=Changes("i", 1, columns_of([]), False, False, 1)),
+        ),
     ],
 )
 def test_a_right_answer_is_none(kind, answer):

@@ -229,7 +229,7 @@ def test_a_pool_of_one_of_each_kind_does_all_that_it_does(storms, values, method
         assert sorted(reader.read("/").by_path) == paths
         for path in paths:
             assert reader.get_pulse(path) == b"1"
-            assert reader.reading(path).details == b"1"
+            assert reader.reading(path).value == b"1"
         infos = reader.server_infos()
         assert [info is None for info in infos.values()] == [True, False]
         for path in paths:

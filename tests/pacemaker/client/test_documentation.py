@@ -6,6 +6,7 @@ from pathlib import Path
 from stormkeeper.pacemaker.client import backoff, fanout, missed_deletes, pulse_writer, single
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
+from support.messages import rows_of
 from support.pacemaker import PacemakerProcess
 
 PAGE = (Path(__file__).parents[3] / "docs" / "several-pacemakers.md").read_text()
@@ -33,7 +34,7 @@ def test_the_example_of_a_program_that_beats_runs():
         found = []
         for server in (one, other):
             with single.PacemakerClient(server.address) as reader:
-                found += reader.changes("/workerbeats").changes
+                found += rows_of(reader.changes("/workerbeats").columns)
     (pulse,) = found
     assert f"storm heartbeats get {pulse.path}`" in PAGE
     heartbeat = deserialize(ClusterWorkerHeartbeat, pulse.details)

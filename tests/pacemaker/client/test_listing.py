@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.pacemaker.client.fanout import Outcomes
-from stormkeeper.pacemaker.client.questions import copies_below, names_below
+from stormkeeper.pacemaker.client.questions import contents_below, names_below
 from stormkeeper.pacemaker.client.readings import names_that_count, newest_of_each
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
@@ -79,12 +79,12 @@ class Cluster:
     def read(self, path, *, without=None):
         """The names below a path that the bulk read has something of."""
         copies = [
-            ask(copies_below(path, server, self.clock), reply)[0]
+            ask(contents_below(path, server, self.clock.elapsed), reply)[0].copies
             for server, reply in self.servers.items()
             if server != without
         ]
         top = path.rstrip("/") + "/"
-        found = newest_of_each(copies, self.clock())
+        found = newest_of_each(copies)
         return {there[len(top) :].partition("/")[0] for there in found if there.startswith(top)}
 
 

@@ -5,21 +5,22 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.client.questions import (
-    Copy,
+    Heartbeat,
     JavaReader,
-    copies_below,
+    contents_below,
     copy_of,
     one_request,
 )
 from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
-    Change,
+    TOMBSTONE,
     Changes,
     Message,
     MessageType,
     Pulse,
 )
+from support.messages import columns_of
 from support.questions import Clock, Java, Ours, ask
 from support.scripted_pacemaker import answered
 
@@ -45,12 +46,13 @@ def test_all_pages_of_changes_are_read_with_ages_and_tombstones(clock, limit):
         clock.now += 1.0
     server.store.put(b"/b", b"")
     server.store.delete(b"/a/3")
-    found, _ = ask(copies_below("/a", SERVER, clock), server)
+    found = ask(contents_below("/a", SERVER, clock.elapsed), server)[0].copies
     assert sorted(found) == [f"/a/{number}" for number in range(10)]
-    assert found["/a/3"].change.details is None
-    assert found["/a/0"].change.details == b"0"
-    assert found["/a/0"].received == pytest.approx(1000.0)
-    assert found["/a/9"].received == pytest.approx(1009.0)
+    assert (found["/a/3"].value, found["/a/3"].size) == (None, TOMBSTONE)
+    assert found["/a/0"].value == b"0"
+    # Before the read began, which is when the clock did.
+    assert found["/a/0"].age_secs == pytest.approx(0.0)
+    assert found["/a/9"].age_secs == pytest.approx(-9.0)
 
 
 def test_without_values_there_are_ages_sizes_and_tombstones(clock):
@@ -59,10 +61,10 @@ def test_without_values_there_are_ages_sizes_and_tombstones(clock):
     server.store.put(b"/b", b"")
     server.store.delete(b"/b")
     clock.now += 2.0
-    found, _ = ask(copies_below("/", SERVER, clock, values=False), server)
+    found = ask(contents_below("/", SERVER, clock.elapsed, values=False), server)[0].copies
     assert found == {
-        "/a": Copy(SERVER, Change("/a", None, 1, 2000, 5), 1002.0),
-        "/b": Copy(SERVER, Change("/b", None, 3, 2000, None), 1002.0),
+        "/a": Heartbeat(str(SERVER), 0.0, 5, 1),
+        "/b": Heartbeat(str(SERVER), 0.0, TOMBSTONE, 3),
     }
 
 
@@ -78,9 +80,9 @@ def test_a_path_that_changes_while_it_is_read_is_not_missed(clock):
             server.store.put(b"/%d" % number, b"new")
 
     server.before_answer = beat
-    found, _ = ask(copies_below("/", SERVER, clock), server)
+    found = ask(contents_below("/", SERVER, clock.elapsed), server)[0].copies
     assert len(found) == 8
-    assert found["/7"].change.details == b"new"
+    assert found["/7"].value == b"new"
 
 
 def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clock):
@@ -97,25 +99,37 @@ def test_a_server_that_starts_again_in_the_middle_is_read_from_the_beginning(clo
                 server.store.put(b"/new/%d" % number, b"new")
 
     server.before_answer = restart
-    found, _ = ask(copies_below("/", SERVER, clock), server)
+    found = ask(contents_below("/", SERVER, clock.elapsed), server)[0].copies
     assert sorted(found) == [f"/new/{number}" for number in range(5)]
 
 
+@pytest.mark.parametrize(("limit", "rounds"), [(0, 1), (3, 5)])
+def test_who_the_server_is_comes_with_the_only_page_or_after_the_last(clock, limit, rounds):
+    server = Ours(clock, limit)
+    for number in range(10):
+        server.store.put(b"/%d" % number, b"")
+        server.before_answer = lambda: server.store.put(b"/9", b"again")
+    contents, asked = ask(contents_below("/", SERVER, clock.elapsed, values=False), server)
+    assert asked == rounds
+    assert contents.info.revision == server.store.revision
+    assert ask(contents_below("/", SERVER, clock.elapsed), Java(JAVA))[0].info is None
+
+
 def test_a_server_whose_pages_do_not_go_on_is_at_fault(clock):
-    page = Changes("i", 9, [], True, False, 0)
+    page = Changes("i", 9, columns_of([]), True, False, 0)
     with pytest.raises(RemoteProtocolError, match="more changes after revision 0"):
-        ask(copies_below("/", SERVER, clock), lambda _: Message(101, 0, changes=page))
+        ask(contents_below("/", SERVER, clock.elapsed), lambda _: Message(101, 0, changes=page))
 
 
 JAVA = {"/a/b/c": b"1", "/a/b/d": b"2", "/a/e": b"3", "/ab": b"4", "/a": b"5"}
 
 
 def test_a_java_pacemaker_is_walked(clock):
-    found, _ = ask(copies_below("/a", SERVER, clock), Java(JAVA))
-    assert {path: copy.change.details for path, copy in found.items()} == {
+    found = ask(contents_below("/a", SERVER, clock.elapsed), Java(JAVA))[0].copies
+    assert {path: copy.value for path, copy in found.items()} == {
         path: details for path, details in JAVA.items() if path != "/ab"
     }
-    assert all(copy.received is None for copy in found.values())
+    assert all(copy.age_secs is None for copy in found.values())
 
 
 def test_the_copy_of_a_path_takes_one_request_whatever_is_below_it(clock):
@@ -125,24 +139,24 @@ def test_the_copy_of_a_path_takes_one_request_whatever_is_below_it(clock):
     clock.now += 5.0
     server.store.put(b"/a", b"it")
     clock.now += 2.5
-    copy, rounds = ask(copy_of("/a", SERVER, clock), server)
-    assert copy.change.details == b"it"
-    assert copy.received == pytest.approx(1005.0)
+    copy, rounds = ask(copy_of("/a", SERVER, clock.elapsed), server)
+    assert copy.value == b"it"
+    assert copy.age_secs == pytest.approx(-5.0)
     assert rounds == 1
     server.store.delete(b"/a")
-    copy, _ = ask(copy_of("/a", SERVER, clock), server)
-    assert (copy.change.details, copy.received) == (None, pytest.approx(1007.5))
+    copy, _ = ask(copy_of("/a", SERVER, clock.elapsed), server)
+    assert (copy.size, copy.age_secs) == (TOMBSTONE, pytest.approx(-7.5))
     server.store.delete(b"/a")
-    copy, _ = ask(copy_of("/a", SERVER, clock), server)
-    assert copy.change.details is None
-    assert ask(copy_of("/nowhere", SERVER, clock), server)[0] is None
+    copy, _ = ask(copy_of("/a", SERVER, clock.elapsed), server)
+    assert copy.size == TOMBSTONE
+    assert ask(copy_of("/nowhere", SERVER, clock.elapsed), server)[0] is None
 
 
 def test_the_copy_of_a_java_pacemaker_has_no_age(clock):
-    copy, rounds = ask(copy_of("/a/e", SERVER, clock), Java(JAVA))
-    assert (copy.change.details, copy.received) == (b"3", None)
+    copy, rounds = ask(copy_of("/a/e", SERVER, clock.elapsed), Java(JAVA))
+    assert (copy.value, copy.age_secs) == (b"3", None)
     assert rounds == 2
-    assert ask(copy_of("/nowhere", SERVER, clock), Java(JAVA))[0] is None
+    assert ask(copy_of("/nowhere", SERVER, clock.elapsed), Java(JAVA))[0] is None
 
 
 # --- a Java Pacemaker, request by request ---------------------------------------------------------

@@ -3,14 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.conf import Address
-from stormkeeper.pacemaker.client.questions import Copy, Names
+from stormkeeper.pacemaker.client.questions import Heartbeat, Names
 from stormkeeper.pacemaker.client.readings import (
-    Reading,
     in_doubt,
     newest,
     newest_of_each,
+    without_values,
 )
-from stormkeeper.pacemaker.wire import Change
+from stormkeeper.pacemaker.wire import TOMBSTONE
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import serialize
 
@@ -23,12 +23,18 @@ def heartbeat(time_secs):
     )
 
 
-def copy(server, details, received):
-    """A copy of a pulse; without details, a tombstone. Digits are a heartbeat of that time."""
-    if details is not None and details.isdigit():
-        details = heartbeat(int(details))
-    size = None if details is None else len(details)
-    return Copy(server, Change("/x", details, 7, 0, size), received)
+#: When the reads of these tests began.
+NOW = 10.0
+
+
+def copy(server, value, received):
+    """A copy of a pulse; without a value, a tombstone. Digits are a heartbeat of that time."""
+    if value is not None and value.isdigit():
+        value = heartbeat(int(value))
+    size = TOMBSTONE if value is None else len(value)
+    if received is None:
+        return Heartbeat(str(server), None, size, None, value)
+    return Heartbeat(str(server), NOW - received, size, 7, value)
 
 
 def test_nothing_is_nothing():
@@ -38,7 +44,7 @@ def test_nothing_is_nothing():
 @pytest.mark.parametrize(
     ("copies", "expected"),
     [
-        # (server, details, received), and the index of the copy that counts.
+        # (server, value, received), and the index of the copy that counts.
         ([(A, b"1", 10.0)], 0),
         ([(A, b"9", 10.0), (B, b"1", 11.0)], 1),
         ([(A, b"1", 10.0), (B, None, 11.0)], None),
@@ -65,24 +71,25 @@ def test_the_newest_counts(copies, expected):
 
 
 def test_ages_are_enough_where_all_servers_tell_them():
-    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)]).change.details == b"y"
-    assert newest([copy(A, b"x", None), copy(B, None, 2.0)]).change.details == b"x"
+    assert newest([copy(A, b"x", 1.0), copy(B, b"y", 2.0)]).value == b"y"
+    assert newest([copy(A, b"x", None), copy(B, None, 2.0)]).value == b"x"
 
 
-details = st.none() | st.binary(max_size=2)
-copies = st.builds(copy, st.sampled_from([A, B, C]), details, st.none() | st.floats(0, 9))
+values = st.binary(max_size=2)
+servers = st.sampled_from([A, B, C])
+copies = st.builds(copy, servers, st.none() | values, st.floats(0, 12)) | st.builds(
+    copy, servers, values, st.none()
+)
 
 
 @given(st.lists(copies, max_size=6))
 def test_what_counts_is_one_of_the_copies_and_no_tombstone(copies):
     best = newest(copies)
     if best is None:
-        assert not [
-            one for one in copies if one.change.details is not None and one.received is None
-        ]
+        assert all(one.age_secs is not None for one in copies)
     else:
         assert best in copies
-        assert best.change.details is not None
+        assert best.size != TOMBSTONE
 
 
 def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
@@ -101,14 +108,16 @@ def test_of_each_path_the_newest_is_told_with_its_age_and_its_server():
 
     def reading(time, age, server, revision):
         value = heartbeat(int(time))
-        return Reading(value, age, server, len(value), revision)
+        return Heartbeat(str(server), age, len(value), revision, value)
 
-    assert newest_of_each([here, there, java], 10.0) == {
+    found = newest_of_each([here, there, java])
+    assert found == {
         "/one": reading("1", 3.0, A, 7),
         "/both": reading("22", 2.0, B, 7),
         "/from the future": reading("4", 0.0, B, 7),
         "/other": reading("5", None, C, None),
     }
+    assert without_values(found) == {path: one._replace(value=None) for path, one in found.items()}
 
 
 def names(listed, deleted=""):
@@ -135,4 +144,4 @@ def test_a_name_is_in_doubt_if_tombstones_beside_may_hide_it_everywhere(servers,
 def test_between_equals_the_first_server_decides():
     one, other = {"/x": copy(A, b"1", 1.0)}, {"/x": copy(B, b"1", 1.0)}
     for servers, first in (([one, other], A), ([other, one], B)):
-        assert newest_of_each(servers, 1.0)["/x"].server == first
+        assert newest_of_each(servers)["/x"].server == str(first)

@@ -9,6 +9,7 @@ from stormkeeper.pacemaker.server.store.pulse_index import PulseIndex
 from stormkeeper.pacemaker.server.store.pulse_store import PulseStore
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
+    TOMBSTONE,
     ChangesRequest,
     Message,
     MessageType,
@@ -19,7 +20,7 @@ from stormkeeper.pacemaker.wire import (
 from stormkeeper.pacemaker.wire.binary import STRING, STRUCT
 from stormkeeper.thrift.pacemaker import ServerInfo
 from stormkeeper.thrift.serialization import deserialize
-from support.messages import field, golden_frames, string
+from support.messages import field, golden_frames, rows_of, string
 
 STATUS = ServerStatus("instance", 1, 2, "0.1.0", 3, 4, 5, 6)
 
@@ -144,7 +145,7 @@ def test_what_is_held_for_a_path_is_its_pulse_or_its_tombstone_or_nothing(desk):
     def held(path):
         answer = desk.ask(MessageType.HELD, path=path)
         assert answer.type == MessageType.HELD_RESPONSE
-        return [(c.path, c.details, c.revision) for c in answer.changes.changes]
+        return [(c.path, c.details, c.revision) for c in rows_of(answer.changes.columns)]
 
     desk.send("/w/a", b"1")
     desk.send("/w/a/below", b"2")
@@ -219,18 +220,18 @@ def test_changes_are_paged_within_a_frame():
     while True:
         request = ChangesRequest("/", after, 0, instance)
         page = desk.ask(MessageType.CHANGES, changes_request=request).changes
-        seen += page.changes
+        seen += rows_of(page.columns)
         after, instance = page.next, page.instance
         if not page.more:
             break
-        assert 1 <= len(page.changes) <= 7
+        assert 1 <= len(page.columns.paths) <= 7
     assert [(change.path, change.revision, change.age_ms) for change in seen] == [
         (f"/{n:02}", n + 1, (30 - n) * 1000) for n in range(20)
     ]
     desk.ask(MessageType.DELETE_PULSE_ID, path="/07")
     request = ChangesRequest("/", after, 5, instance)
     page = desk.ask(MessageType.CHANGES, changes_request=request).changes
-    assert [(change.path, change.details) for change in page.changes] == [("/07", None)]
+    assert (page.columns.paths, page.columns.details) == (["/07"], [None])
 
 
 REQUESTS = [kind for kind in MessageType if kind.value in (*range(0, 15, 2), 100, 104, 106)]
@@ -323,8 +324,7 @@ def test_changes_without_values_tell_their_sizes(desk):
     desk.now += 5
     request = ChangesRequest("/", 0, 0, None, values=False)
     page = desk.ask(MessageType.CHANGES, changes_request=request).changes
-    found = [(change.path, change.details, change.size, change.age_ms) for change in page.changes]
-    assert found == [("/a", None, 4, 5_000), ("/b", None, 0, 5_000), ("/c", None, None, 5_000)]
+    assert page.columns == (["/a", "/b", "/c"], (1, 2, 4), (5_000,) * 3, (4, 0, TOMBSTONE), None)
     assert (page.more, page.next) == (False, page.revision)
 
 

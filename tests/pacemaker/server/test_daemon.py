@@ -170,10 +170,10 @@ def test_changes_over_the_wire(start_pacemaker):
         client.ask(MessageType.DELETE_PATH, path="/w/3")
         request = ChangesRequest("/w", 2, 2, client.info().instance)
         page = client.ask(MessageType.CHANGES, changes_request=request).changes
-        assert [change.path for change in page.changes] == ["/w/2", "/w/4"]
+        assert page.columns.paths == ["/w/2", "/w/4"]
         assert (page.more, page.next, page.revision, page.reset) == (True, 5, 6, False)
         page = client.ask(MessageType.CHANGES, changes_request=request._replace(after=5)).changes
-        assert [(change.path, change.details) for change in page.changes] == [("/w/3", None)]
+        assert (page.columns.paths, page.columns.details) == (["/w/3"], [None])
 
 
 def test_a_frame_of_the_maximum_goes_in_and_out(server):

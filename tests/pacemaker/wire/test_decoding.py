@@ -85,7 +85,7 @@ def test_unknown_fields_within_every_struct_are_skipped():
                 + b"\0",
             ),
             "changes",
-            ("me", 0, [("/a", b"v", 5, 0, 1)], False, False, 0),
+            ("me", 0, (["/a"], [5], [0], [1], [b"v"]), False, False, 0),
         ),
     ]:
         message = decode(type_field(1) + data_field(union) + b"\0")

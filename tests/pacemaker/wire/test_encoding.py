@@ -18,9 +18,18 @@ from stormkeeper.pacemaker.wire.encoding import (
     encode_changes,
     encode_pulse_answer,
 )
-from stormkeeper.pacemaker.wire.messages import Change, Changes, Message, MessageType, Pulse
-from stormkeeper.pacemaker.wire.pages import Columns
-from support.messages import change_lists, i32s, i64s, messages, pulses, texts, values
+from stormkeeper.pacemaker.wire.messages import Changes, Message, MessageType, Pulse
+from support.messages import (
+    Change,
+    columns,
+    columns_of,
+    i32s,
+    i64s,
+    messages,
+    pulses,
+    texts,
+    values,
+)
 
 
 @given(messages)
@@ -44,7 +53,7 @@ def test_a_frame_announces_its_own_length_and_may_be_just_as_long(message):
         Message(10, path="/\ud800"),
         Message(2**31),
         Message(10, 2**31, path="/a"),
-        Message(101, changes=Changes("i", 2**63, [], more=False, reset=False, next=0)),
+        Message(101, changes=Changes("i", 2**63, columns_of([]), more=False, reset=False, next=0)),
     ],
 )
 def test_what_the_protocol_cannot_carry_is_our_fault(message):
@@ -67,33 +76,30 @@ def test_the_overheads_add_up(pulses, instance):
     records = encode(Message(7, 1, records=pulses))
     text = [len(pulse.id.encode()) + len(pulse.details) for pulse in pulses]
     assert len(records) - 4 == RECORDS_OVERHEAD + sum(text) + PULSE_OVERHEAD * len(pulses)
-    changes = [Change(pulse.id, pulse.details, 1, 1, 1) for pulse in pulses]
-    page = encode(Message(101, 1, changes=Changes(instance, 1, changes, True, True, 1)))
+    changes = [Change(pulse.id, 1, 1, 1, pulse.details) for pulse in pulses]
+    page = encode(Message(101, 1, changes=Changes(instance, 1, columns_of(changes), True, True, 1)))
     wrapping = CHANGES_OVERHEAD + len(instance.encode())
     assert len(page) - 4 == wrapping + sum(text) + CHANGE_OVERHEAD * len(changes)
-    sizes = [Change(pulse.id, None, 1, 1, 1) for pulse in (*pulses, Pulse("/last", None))]
-    page = encode(Message(101, 1, changes=Changes(instance, 1, sizes, True, True, 1)))
+    columns = columns_of([*changes, Change("/last", 1, 1, 1)], values=False)
+    page = encode(Message(101, 1, changes=Changes(instance, 1, columns, True, True, 1)))
     wrapping = SIZES_OVERHEAD + len(instance.encode())
-    paths = sum(len(change.path.encode()) for change in sizes)
-    assert len(page) - 4 == wrapping + paths + SIZE_OVERHEAD * len(sizes)
+    paths = sum(len(path.encode()) for path in columns.paths)
+    # There is no byte behind the last path.
+    assert len(page) - 4 == wrapping + paths + SIZE_OVERHEAD * len(columns.paths) - 1
 
 
-@given(i32s, texts, i64s, change_lists, st.booleans(), st.booleans(), i64s)
-def test_pages(message_id, instance, revision, rows, more, reset, next_after):
-    ends = {"more": more, "reset": reset, "next_after": next_after}
-    changes = Changes(instance, revision, rows, more, reset, next_after)
-    columns = Columns(
-        [row.path.encode() for row in rows],
-        [row.revision for row in rows],
-        [row.age_ms for row in rows],
-        details=[row.details for row in rows],
+@given(i32s, texts, i64s, columns, st.booleans(), st.booleans(), i64s)
+def test_pages(message_id, instance, revision, columns, more, reset, next_after):
+    changes = Changes(instance, revision, columns, more, reset, next_after)
+    frame = encode_changes(
+        message_id,
+        instance,
+        revision,
+        columns._replace(paths=[path.encode() for path in columns.paths]),
+        more=more,
+        reset=reset,
+        next_after=next_after,
     )
-    frame = encode_changes(message_id, instance, revision, columns, **ends)
     assert frame == encode(Message(101, message_id, changes=changes))
-    sizes = [-1 if row.details is None else len(row.details) for row in rows]
-    columns = columns._replace(details=None, sizes=sizes)
-    frame = encode_changes(message_id, instance, revision, columns, **ends)
-    without = [row._replace(details=None) for row in rows]
-    assert decode(frame[4:]).changes == changes._replace(changes=without)
-    if any(row.size is not None for row in without):
-        assert frame == encode(Message(101, message_id, changes=changes._replace(changes=without)))
+    found = decode(frame[4:]).changes
+    assert found == changes

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.pacemaker.wire import Changes, Message, decode, encode, pages
+from stormkeeper.pacemaker.wire import Changes, Columns, Message, decode, encode, pages
+from stormkeeper.thrift import pacemaker as thrift
+from support import reference_codec
 from support.messages import change as change_of
-from support.messages import change_lists
+from support.messages import change_lists, columns_of
 
 
 def read(payload):
@@ -21,7 +23,7 @@ def read(payload):
 
 @given(change_lists, st.data())
 def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
-    message = Message(101, 1, changes=Changes("i", 1, changes, False, False, 2))
+    message = Message(101, 1, changes=Changes("i", 1, columns_of(changes), False, False, 2))
     payload = bytearray(encode(message)[4:])
     for _ in range(data.draw(st.integers(0, 3))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -35,8 +37,30 @@ def test_the_exact_shape_is_read_as_the_general_way_reads_it(changes, data):
 @pytest.mark.parametrize("details", [b"v", None])
 def test_what_our_servers_write_has_the_exact_shape(details):
     change = change_of("/a\u6e2c", details, 7, 8)
-    payload = encode(Message(101, 1, changes=Changes("i", 1, [change, change], False, False, 7)))[
-        4:
-    ]
+    page = Changes("i", 1, columns_of([change, change]), False, False, 7)
+    payload = encode(Message(101, 1, changes=page))[4:]
     with patch.object(pages, "_read_change", side_effect=AssertionError):
-        assert decode(payload).changes.changes == [change, change]
+        assert decode(payload).changes == page
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("paths", "/a\0/b"),
+        ("paths", ""),
+        ("revisions", [1]),
+        ("revisions", []),
+        ("ages_ms", [1, 2, 3, 4]),
+        ("sizes", None),
+    ],
+)
+def test_columns_of_different_lengths_are_a_fault(field, value):
+    page = thrift.Changes(
+        "i", 1, [], False, False, 7, "/a\0/b\0/c", [1, 2, 3], [4, 5, 6], [7, 8, 9]
+    )
+    message = thrift.HBMessage(101, thrift.HBMessageData(changes=page), 1)
+    whole = decode(reference_codec.encode(message)).changes.columns
+    assert whole == Columns(["/a", "/b", "/c"], (1, 2, 3), (4, 5, 6), (7, 8, 9))
+    setattr(page, field, value)
+    with pytest.raises(RemoteProtocolError, match="columns have not one length"):
+        decode(reference_codec.encode(message))

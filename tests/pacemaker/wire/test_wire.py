@@ -7,9 +7,9 @@ from thriftpy2.protocol.cybin import TCyBinaryProtocolFactory
 from thriftpy2.utils import deserialize, serialize
 
 from stormkeeper.pacemaker.wire import (
-    Change,
     Changes,
     ChangesRequest,
+    Columns,
     FrameSplitter,
     Message,
     MessageType,
@@ -18,7 +18,7 @@ from stormkeeper.pacemaker.wire import (
     encode,
 )
 from stormkeeper.thrift import pacemaker as thrift
-from support.messages import change, golden_frames, messages
+from support.messages import change, columns_of, golden_frames, messages, rows_of
 
 GOLDEN = list(golden_frames())
 
@@ -100,30 +100,25 @@ def _to_thrift(message):
 
 
 def _page_to_thrift(page):
-    rows, ends = page.changes, (page.more, page.reset, page.next)
-    if any(row.details is None and row.size is not None for row in rows):
-        columns = (
-            [row.path for row in rows],
-            [row.revision for row in rows],
-            [row.age_ms for row in rows],
-            [-1 if row.size is None else row.size for row in rows],
-        )
-        return thrift.Changes(page.instance, page.revision, [], *ends, *columns)
-    changes = [thrift.Change(*row[:4]) for row in rows]
+    columns, ends = page.columns, (page.more, page.reset, page.next)
+    if columns.details is None:
+        lists = ("\0".join(columns.paths), *map(list, columns[1:4]))
+        return thrift.Changes(page.instance, page.revision, [], *ends, *lists)
+    changes = [
+        thrift.Change(row.path, row.details, row.revision, row.age_ms) for row in rows_of(columns)
+    ]
     return thrift.Changes(page.instance, page.revision, changes, *ends)
 
 
 def _page_from_thrift(page):
     if page.paths is None:
-        rows = [change(c.path, c.details, c.revision, c.age_ms) for c in page.changes]
+        columns = columns_of(
+            [change(c.path, c.details, c.revision, c.age_ms) for c in page.changes]
+        )
     else:
-        rows = [
-            Change(path, None, revision, age, None if size < 0 else size)
-            for path, revision, age, size in zip(
-                page.paths, page.revisions, page.ages_ms, page.sizes, strict=True
-            )
-        ]
-    return Changes(page.instance, page.revision, rows, page.more, page.reset, page.next_after)
+        paths = page.paths.split("\0") if page.sizes else []
+        columns = Columns(paths, *map(tuple, (page.revisions, page.ages_ms, page.sizes)))
+    return Changes(page.instance, page.revision, columns, page.more, page.reset, page.next_after)
 
 
 def _from_thrift(message):

@@ -34,7 +34,7 @@ from stormkeeper.pacemaker.client.missing_servers import MissingServers
 from stormkeeper.pacemaker.client.pulse_writer import LOOK_SECS, Placement, Writer
 from stormkeeper.pacemaker.client.questions import (
     Contents,
-    Copy,
+    Heartbeat,
     Question,
     contents_below,
     copy_of,
@@ -43,12 +43,11 @@ from stormkeeper.pacemaker.client.questions import (
     server_info_of,
 )
 from stormkeeper.pacemaker.client.readings import (
-    Reading,
     Readings,
     names_that_count,
-    newest,
     newest_of_each,
-    reading_of,
+    stopwatch,
+    without_values,
 )
 from stormkeeper.pacemaker.client.settings import ClientSettings, Role
 from stormkeeper.pacemaker.client.single import (
@@ -205,20 +204,14 @@ class PacemakerPool:
 
     def get_pulse(self, path: str) -> bytes | None:
         """Return the newest pulse of `path` on any server; None if it has none, or was deleted."""
-        if len(self._clients) > 1:
-            best = self._newest(path)
-            return None if best is None else best.change.details
-        (answer,) = self._ask_all(lambda _: one_request(Message(MessageType.GET_PULSE, path=path)))
-        return answer.pulse.details if answer.pulse else None
+        best = self.reading(path)
+        return None if best is None else best.value
 
-    def reading(self, path: str) -> Reading | None:
+    def reading(self, path: str) -> Heartbeat | None:
         """Return what `get_pulse` does, with its age and where it is; None if there is none."""
-        return reading_of(self._newest(path), time.monotonic())
-
-    def _newest(self, path: str) -> Copy | None:
-        """Return the copy that counts of exactly `path`; one request to each server."""
-        answers = self._ask_all(lambda client: copy_of(path, client.address, time.monotonic))
-        return newest(copy for copy in answers if copy is not None)
+        elapsed = stopwatch()
+        answers = self._ask_all(lambda client: copy_of(path, client.address, elapsed))
+        return newest_of_each({path: copy} for copy in answers if copy is not None).get(path)
 
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path` on any server, sorted, each once.
@@ -261,10 +254,11 @@ class PacemakerPool:
             Pacemaker and one of ours both hold pulses, the values are read in any case: the Java
             Pacemaker tells no ages, so pulses are compared by the time in their values.
         """
+        elapsed = stopwatch()
 
         def ask(*, values: bool) -> Outcomes[Contents]:
             return self._outcomes_of_all(
-                lambda client: contents_below(path, client.address, time.monotonic, values=values)
+                lambda client: contents_below(path, client.address, elapsed, values=values)
             )
 
         outcomes = ask(values=values)
@@ -275,8 +269,10 @@ class PacemakerPool:
             server: answered[server].info if server in answered else outcomes.failed[server]
             for server in self._order
         }
-        copies = [answered[server].copies for server in self._order if server in answered]
-        return Readings(newest_of_each(copies, time.monotonic()), servers)
+        found = newest_of_each(
+            answered[server].copies for server in self._order if server in answered
+        )
+        return Readings(found if values else without_values(found), servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Ask every server who it is.

@@ -17,14 +17,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import RemoteProtocolError, SerializationError, UnsupportedExtensionError
 from stormkeeper.pacemaker.wire import (
     RESERVED_PATH,
-    Change,
     Changes,
     ChangesRequest,
     Message,
@@ -48,28 +46,30 @@ _DEPTH: Final = 16
 Question = Generator[list[Message], list[Message], T]
 
 
-class Copy(NamedTuple):
-    """What one server holds for a path. A read of all makes one for each path: it is small.
+class Heartbeat(NamedTuple):
+    """A pulse as a server holds it. A read of all makes one for each path, and nothing else.
 
     Parameters
     ----------
     server
-        Which server.
-    change
-        The pulse, or the tombstone of a deletion, and its age when it was read.
-    read_at
-        When it was read, in seconds of the reader's monotonic clock; None from a Java Pacemaker,
-        which tells neither age nor revision.
+        Which server holds it, as ``host:port``.
+    age_secs
+        Seconds since the server received it, at the moment when the read began; None from a Java
+        Pacemaker, which does not tell.
+    size
+        Length of the value, in bytes; `wire.TOMBSTONE`, as long as servers are compared, for a
+        pulse that was deleted.
+    revision
+        The server's, one more with each pulse; None from a Java Pacemaker.
+    value
+        What the worker said; None where values were not asked for.
     """
 
-    server: Address
-    change: Change
-    read_at: float | None
-
-    @property
-    def received(self) -> float | None:
-        """When the server received it, on the reader's clock; None from a Java Pacemaker."""
-        return None if self.read_at is None else self.read_at - self.change.age_ms / 1000
+    server: str
+    age_secs: float | None
+    size: int
+    revision: int | None
+    value: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +106,33 @@ class Contents(NamedTuple):
         None from a Java Pacemaker.
     """
 
-    copies: dict[str, Copy]
+    copies: dict[str, Heartbeat]
     info: "ServerInfo | None"
 
 
 def contents_below(
-    path: str, server: Address, clock: Callable[[], float], *, values: bool
+    path: str, server: Address, elapsed: Callable[[], float], *, values: bool = True
 ) -> Question[Contents]:
-    """Read what `copies_below` does, and then who the server is.
+    """Read every pulse at and below `path`, and who the server is.
 
-    In this order: a server that was started again between the two then vouches for too little,
-    and not for what it does not know.
+    Parameters
+    ----------
+    path
+        Where to begin.
+    server
+        The server that is asked.
+    elapsed
+        Gives the seconds since the read began. So ages that several servers tell can be compared.
+    values
+        Whether to read the values, too. A Java Pacemaker gives no sizes without them: its values
+        are read in any case.
     """
-    copies = yield from copies_below(path, server, clock, values=values)
-    answer = yield from one_request(Message(MessageType.GET_PULSE, path=RESERVED_PATH))
-    return Contents(copies, server_info_of(server, answer.pulse))
+    try:
+        return (yield from _scan(path, server, elapsed, values=values))
+    except UnsupportedExtensionError:
+        pulses = yield from java_pulses(path)
+        copies = {found: _java_copy(server, details) for found, details in pulses.items()}
+        return Contents(copies, None)
 
 
 def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
@@ -138,31 +150,7 @@ def server_info_of(server: Address, pulse: Pulse | None) -> "ServerInfo | None":
         ) from error
 
 
-def copies_below(
-    path: str, server: Address, clock: Callable[[], float], *, values: bool = True
-) -> Question[dict[str, Copy]]:
-    """Read every pulse at and below `path`, by its path, with tombstones where the server has any.
-
-    Parameters
-    ----------
-    path
-        Where to begin.
-    server
-        The server that is asked.
-    clock
-        The reader's monotonic seconds.
-    values
-        Whether to read the values, too. A Java Pacemaker, and an older one of ours, gives no sizes
-        without them: its values are read in any case.
-    """
-    try:
-        return (yield from _scan(path, server, clock, values=values))
-    except UnsupportedExtensionError:
-        pulses = yield from java_pulses(path)
-        return {found: _java_copy(server, found, details) for found, details in pulses.items()}
-
-
-def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Question[Copy | None]:
+def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Question[Heartbeat | None]:
     """Read what a server holds for exactly `path`, pulse or tombstone, with its age.
 
     One request, at the cost of GET_PULSE. A Java Pacemaker, which tells no ages, is asked with
@@ -173,8 +161,8 @@ def copy_of(path: str, server: Address, clock: Callable[[], float]) -> Question[
     except UnsupportedExtensionError:
         answer = yield from one_request(Message(MessageType.GET_PULSE, path=path))
         details = answer.pulse.details if answer.pulse else None
-        return None if details is None else _java_copy(server, path, details)
-    return dict(_copies(_changes_of(answer), server, clock())).get(path)
+        return None if details is None else _java_copy(server, details)
+    return dict(_copies(_changes_of(answer), server, elapsed(), values=True)).get(path)
 
 
 def names_below(paths: Sequence[str]) -> Question[dict[str, Names]]:
@@ -202,28 +190,35 @@ def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozen
 
 
 def copies_below_each(
-    paths: Iterable[str], server: Address, clock: Callable[[], float]
-) -> Question[dict[str, Copy]]:
-    """Do what `copies_below` does for one path after another."""
-    found: dict[str, Copy] = {}
+    paths: Iterable[str], server: Address, elapsed: Callable[[], float]
+) -> Question[dict[str, Heartbeat]]:
+    """Read every pulse at and below one path after another; see `contents_below`."""
+    found: dict[str, Heartbeat] = {}
     for path in paths:
-        found |= yield from copies_below(path, server, clock)
+        found |= (yield from contents_below(path, server, elapsed)).copies
     return found
 
 
 def _scan(
-    path: str, server: Address, clock: Callable[[], float], *, values: bool
-) -> Question[dict[str, Copy]]:
-    """Read all pages of changes.
+    path: str, server: Address, elapsed: Callable[[], float], *, values: bool
+) -> Question[Contents]:
+    """Read all pages of changes, and then who the server is.
 
     A path that changes while we read goes to the end, so nothing but the last page is the end. A
     server reads changes out far faster than workers make them.
+
+    Who the server is must not be older than the last page: of a server that was started again
+    between the two, it then vouches for too little, and not for what it does not know. A
+    connection answers in order, so the first page and this are asked for at once: most reads have
+    no other.
     """
-    found: dict[str, Copy] = {}
+    found: dict[str, Heartbeat] = {}
+    who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
     after, instance, more = 0, None, True
     while more:
         request = ChangesRequest(path, after, 0, instance, values)
-        answer = yield from one_request(Message(MessageType.CHANGES, changes_request=request))
+        asked = Message(MessageType.CHANGES, changes_request=request)
+        answer, *rest = yield [asked] if after else [asked, who]
         page = _changes_of(answer)
         if page.more and not page.reset and page.next <= after:
             raise RemoteProtocolError(
@@ -231,9 +226,10 @@ def _scan(
             )
         if page.reset:
             found.clear()  # the server was started again; it answered from the beginning
-        found.update(_copies(page, server, clock()))
+        found.update(_copies(page, server, elapsed(), values=values))
         after, instance, more = page.next, page.instance, page.more
-    return found
+    (told,) = rest or (yield [who])
+    return Contents(found, server_info_of(server, told.pulse))
 
 
 def _changes_of(answer: Message) -> Changes:
@@ -242,15 +238,21 @@ def _changes_of(answer: Message) -> Changes:
     return answer.changes
 
 
-def _copies(page: Changes, server: Address, now: float) -> Iterable[tuple[str, Copy]]:
+def _copies(
+    page: Changes, server: Address, elapsed: float, *, values: bool
+) -> Iterable[tuple[str, Heartbeat]]:
     """Return the copies of a page by path. There may be 100,000 in all."""
-    paths = map(itemgetter(0), page.changes)
-    copies = map(Copy._make, zip(repeat(server), page.changes, repeat(now)))
-    return zip(paths, copies, strict=True)
+    paths, revisions, ages_ms, sizes, details = page.columns
+    ages = [age_ms / 1000 - elapsed for age_ms in ages_ms]
+    # An older server sends values though none were asked for.
+    given = repeat(None) if details is None or not values else details
+    rows = zip(repeat(str(server)), ages, sizes, revisions, given, strict=False)
+    # What Heartbeat(*row) does, without a call of Python code for each row.
+    return zip(paths, map(tuple.__new__, repeat(Heartbeat), rows), strict=False)
 
 
-def _java_copy(server: Address, path: str, details: bytes) -> Copy:
-    return Copy(server, Change(path, details, 0, 0, len(details)), None)
+def _java_copy(server: Address, value: bytes) -> Heartbeat:
+    return Heartbeat(str(server), None, len(value), None, value)
 
 
 def java_pulses(path: str) -> Question[dict[str, bytes]]:

@@ -22,19 +22,20 @@ A listing shows the names at or below which the bulk read finds something, witho
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import SerializationError, StormkeeperError
 from stormkeeper.pacemaker.client.fanout import Outcomes
 from stormkeeper.pacemaker.client.questions import (
-    Copy,
+    Heartbeat,
     Names,
     Question,
     copies_below_each,
     names_below,
 )
 from stormkeeper.pacemaker.client.single import PacemakerClient
+from stormkeeper.pacemaker.wire import TOMBSTONE
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
@@ -42,28 +43,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reading(NamedTuple):
-    """The newest pulse of a path over all servers.
-
-    Parameters
-    ----------
-    details
-        The bytes that the worker sent; None where values were not asked for.
-    age_secs
-        Seconds since the server received it; None from a Java Pacemaker, which does not tell.
-    server
-        Which server holds it.
-    size
-        Length of the value, in bytes.
-    revision
-        The server's revision of it; None from a Java Pacemaker, which has none.
-    """
-
-    details: bytes | None
-    age_secs: float | None
-    server: Address
-    size: int
-    revision: int | None
+def stopwatch() -> Callable[[], float]:
+    """Return what gives the seconds since now."""
+    began = time.monotonic()
+    return lambda: time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +56,18 @@ class Readings:
     Parameters
     ----------
     by_path
-        The newest pulse of each path.
+        The newest pulse of each path that has one.
     servers
         What each server told of itself after it was read: its instance, and since when it can
         vouch for a worker's silence. None from a Java Pacemaker. The error of a server that did
         not answer or refused: what it holds is missing in `by_path`.
     """
 
-    by_path: dict[str, Reading]
+    by_path: dict[str, Heartbeat]
     servers: "dict[Address, ServerInfo | StormkeeperError | None]"
 
 
-def reading_of(copy: Copy | None, now: float) -> Reading | None:
-    """Return a copy as it is read at the time `now`; None for a tombstone, and for none."""
-    if copy is None:
-        return None
-    server, (_, details, revision, _, size), _ = copy
-    if size is None:
-        return None
-    if copy.received is None:
-        return Reading(details, None, server, size, None)
-    return Reading(details, max(0.0, now - copy.received), server, size, revision)
-
-
-def newest(copies: Iterable[Copy]) -> Copy | None:
+def newest(copies: Iterable[Heartbeat]) -> Heartbeat | None:
     """Return the copy that counts; None where there is none or it was deleted.
 
     Parameters
@@ -104,21 +75,19 @@ def newest(copies: Iterable[Copy]) -> Copy | None:
     copies
         All copies and tombstones of one path; of equals the first one wins.
     """
-    ours: Copy | None = None
-    ours_received = (float("-inf"), False)
-    theirs: list[Copy] = []
+    ours: Heartbeat | None = None
+    ours_rank = (float("-inf"), False)
+    theirs: list[Heartbeat] = []
     for copy in copies:
-        _, change, read_at = copy
-        if read_at is None:
-            if change.size is not None:
-                theirs.append(copy)
+        if copy.age_secs is None:
+            theirs.append(copy)
             continue
         # Received and deleted in the same instant: a pulse too many does less harm than one too
         # few.
-        received = (read_at - change.age_ms / 1000, change.size is not None)
-        if received > ours_received:
-            ours, ours_received = copy, received
-    if ours is not None and ours.change.size is None:
+        rank = (-copy.age_secs, copy.size != TOMBSTONE)
+        if rank > ours_rank:
+            ours, ours_rank = copy, rank
+    if ours is not None and ours.size == TOMBSTONE:
         ours = None
     rivals = theirs if ours is None else [ours, *theirs]
     if len(rivals) < 2:
@@ -145,19 +114,17 @@ def in_doubt(servers: Mapping[Address, Names]) -> set[str]:
     return {name for names in servers.values() for name in names.listed} - certain
 
 
-def newest_of_each(servers: Iterable[Mapping[str, Copy]], now: float) -> dict[str, Reading]:
+def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Heartbeat]:
     """Return the newest pulse of every path that has one.
 
     Parameters
     ----------
     servers
         What each server holds, by path, in the order that decides between equals.
-    now
-        The time, in seconds of the reader's monotonic clock.
     """
-    merged: dict[str, Copy] = {}
+    merged: dict[str, Heartbeat] = {}
     # Only paths with several copies are in it: most have one, and there are many paths.
-    rivals: dict[str, list[Copy]] = {}
+    rivals: dict[str, list[Heartbeat]] = {}
     for held in servers:
         for path in merged.keys() & held.keys():
             rivals.setdefault(path, [merged[path]]).append(held[path])
@@ -168,25 +135,30 @@ def newest_of_each(servers: Iterable[Mapping[str, Copy]], now: float) -> dict[st
             del merged[path]
         else:
             merged[path] = best
-    return {
-        path: Reading(details, max(0.0, now - read_at + age_ms / 1000), server, size, revision)
-        if read_at is not None
-        else Reading(details, None, server, size, None)
-        for path, (server, (_, details, revision, age_ms, size), read_at) in merged.items()
-        if size is not None
-    }
+    for path in [path for path, one in merged.items() if one.size == TOMBSTONE]:
+        del merged[path]
+    # They came after the read had begun.
+    for path in [path for path, one in merged.items() if (one.age_secs or 0) < 0]:
+        merged[path] = merged[path]._replace(age_secs=0.0)
+    return merged
 
 
-def _payload_time(copy: Copy) -> float:
+def without_values(found: dict[str, Heartbeat]) -> dict[str, Heartbeat]:
+    """Leave out the values that came though none were asked for, as from a Java Pacemaker."""
+    if all(one.value is None for one in found.values()):
+        return found
+    return {path: one._replace(value=None) for path, one in found.items()}
+
+
+def _payload_time(copy: Heartbeat) -> float:
     """Return the time that a worker put into its heartbeat; what is no heartbeat is the oldest."""
     from stormkeeper.thrift.records import ClusterWorkerHeartbeat  # noqa: PLC0415 - seldom needed
     from stormkeeper.thrift.serialization import deserialize  # noqa: PLC0415
 
-    details = copy.change.details
-    if details is None:
+    if copy.value is None:
         return float("-inf")
     try:
-        return float(deserialize(ClusterWorkerHeartbeat, details).time_secs)
+        return float(deserialize(ClusterWorkerHeartbeat, copy.value).time_secs)
     except SerializationError:
         return float("-inf")
 
@@ -247,10 +219,10 @@ def names_that_count(
             alive.add(name)
     unclear = [there for there, name in paths.items() if name not in alive]
     if unclear:
-        copies = ask_ours(lambda client: copies_below_each(unclear, client.address, time.monotonic))
+        elapsed = stopwatch()
+        copies = ask_ours(lambda client: copies_below_each(unclear, client.address, elapsed))
         found = newest_of_each(
-            [copies[client.address] for client in ours if client.address in copies],
-            time.monotonic(),
+            copies[client.address] for client in ours if client.address in copies
         )
         alive.update(there[len(top) :].partition("/")[0] for there in found)
     return alive

@@ -270,18 +270,16 @@ cdef class PulseIndex:
         # From both ends at once: it costs the nearer one.
         cdef PyObject *front = self._oldest
         cdef PyObject *back = self._newest
-        cdef list entries = []
         while front is not NULL and (<Entry> front).revision <= revision:
             if (<Entry> back).revision <= revision:
                 front = (<Entry> back).newer
                 break
             front = (<Entry> front).newer
             back = (<Entry> back).older
-        while front is not NULL and limit > 0:
-            entries.append(<Entry> front)
-            front = (<Entry> front).newer
-            limit -= 1
-        return entries
+        return self._from(front, limit)
+
+    def newer(self, Entry entry not None, Py_ssize_t limit):
+        return self._from(entry.newer, limit)
 
     def oldest(self):
         return None if self._oldest is NULL else <Entry> self._oldest
@@ -309,6 +307,15 @@ cdef class PulseIndex:
         cdef bytes key = PyBytes_FromStringAndSize(path, size)
         cdef PyObject *found = PyDict_GetItem(self._entries, key)
         return None if found is NULL else <Entry> found
+
+    cdef list _from(self, PyObject *at, Py_ssize_t limit):
+        """Return the `limit` entries from one on."""
+        cdef list entries = []
+        while at is not NULL and limit > 0:
+            entries.append(<Entry> at)
+            at = (<Entry> at).newer
+            limit -= 1
+        return entries
 
     cdef void _to_newest(self, Entry entry) noexcept:
         cdef PyObject *at = <PyObject *> entry

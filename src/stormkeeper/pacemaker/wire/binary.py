@@ -11,7 +11,6 @@ Source: the Apache Thrift specification, "Thrift Binary protocol encoding".
 """
 
 from struct import Struct, unpack_from
-from struct import error as StructError
 from typing import Final
 
 from stormkeeper.errors import RemoteProtocolError
@@ -161,24 +160,6 @@ class BinaryReader:
         if kind != wanted and count:
             raise RemoteProtocolError(f"{what} of Thrift type {kind} where {wanted} is due")
         return count
-
-    def texts(self, what: str) -> list[str]:
-        """Read a list of strings, called `what`."""
-        count = self.elements(STRING, what)
-        data, position, end, texts = self._data, self._pos, self._end, []
-        try:
-            for _ in range(count):
-                start = position + 4
-                position = start + _I32(data, position)[0]
-                if not start <= position <= end:
-                    break
-                texts.append(data[start:position].decode())
-            else:
-                self._pos = position
-                return texts
-        except (UnicodeDecodeError, StructError) as error:
-            raise RemoteProtocolError(f"{what}: {error}") from error
-        raise RemoteProtocolError(f"truncated Thrift in a list of {count} {what}")
 
     def numbers(self, wanted: int, what: str) -> tuple[int, ...]:
         """Read a list of numbers of type `wanted`, `I32` or `I64`, called `what`."""

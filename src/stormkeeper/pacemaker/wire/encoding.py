@@ -19,12 +19,12 @@ from stormkeeper.pacemaker.wire.binary import (
 )
 from stormkeeper.pacemaker.wire.messages import (
     DEFAULT_MAX_SIZE,
-    Change,
+    Columns,
     Message,
     MessageType,
     Pulse,
 )
-from stormkeeper.pacemaker.wire.pages import Columns, write_changes, write_changes_request
+from stormkeeper.pacemaker.wire.pages import write_changes, write_changes_request
 
 # Headers of fields that follow each other in every message: (Thrift type, field id i16) each.
 TYPE_FIELD: Final = b"\x08\x00\x01"
@@ -50,9 +50,10 @@ PULSE_OVERHEAD: Final = 15
 RECORDS_OVERHEAD: Final = 31
 CHANGE_OVERHEAD: Final = 37
 CHANGES_OVERHEAD: Final = 68
-#: The same of a page without values, whose four lists begin with eight bytes each.
-SIZE_OVERHEAD: Final = 24
-SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 32
+#: The same of a page without values: its paths begin with seven bytes, its three lists with eight.
+#: The byte between two paths is counted with each.
+SIZE_OVERHEAD: Final = 21
+SIZES_OVERHEAD: Final = CHANGES_OVERHEAD + 31
 
 
 def encode(message: Message, *, max_size: int = DEFAULT_MAX_SIZE) -> bytes:
@@ -115,7 +116,7 @@ def encode_changes(
     message_id: int,
     instance: str,
     revision: int,
-    columns: Columns,
+    columns: Columns[bytes],
     *,
     more: bool,
     reset: bool,
@@ -176,9 +177,10 @@ def _encode_rare_member(message: Message) -> list[bytes]:
     elif message.changes_request is not None:
         parts = [b"\x0c\x00\x64", *write_changes_request(message.changes_request)]
     elif message.changes is not None:
-        instance, revision, rows, more, reset, after = message.changes
+        instance, revision, columns, more, reset, after = message.changes
+        raw_columns = Columns([path.encode() for path in columns.paths], *columns[1:])
         page = write_changes(
-            instance, revision, _columns(rows), more=more, reset=reset, next_after=after
+            instance, revision, raw_columns, more=more, reset=reset, next_after=after
         )
         parts = [b"\x0c\x00\x65", *page]
     parts.append(_STOP)
@@ -196,13 +198,3 @@ def _encode_pulse(pulse: Pulse) -> tuple[bytes, ...]:
         details,
         _STOP,
     )
-
-
-def _columns(rows: Sequence[Change]) -> Columns:
-    """Return changes column by column, without values if there are sizes of some without any."""
-    paths = [row.path.encode() for row in rows]
-    revisions, ages_ms = [row.revision for row in rows], [row.age_ms for row in rows]
-    if any(row.details is None and row.size is not None for row in rows):
-        sizes = [-1 if row.size is None else row.size for row in rows]
-        return Columns(paths, revisions, ages_ms, sizes)
-    return Columns(paths, revisions, ages_ms, details=[row.details for row in rows])

@@ -3,9 +3,10 @@
 Names, numbers and limits are Storm's (``storm.thrift``); from 100 up they are our own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from stormkeeper.errors import RemoteProtocolError
 
@@ -53,19 +54,37 @@ class Pulse(NamedTuple):
     details: bytes | None
 
 
-class Change(NamedTuple):
-    """The newest pulse of a path, or, without a `size`, the tombstone of a deleted one.
+#: Stands for the size of a pulse that was deleted.
+TOMBSTONE: Final = -1
 
-    `revision` is the server's, `age_ms` the milliseconds since the server received the pulse (or
-    the deletion), on the server's monotonic clock. `size` is the length of the value in bytes;
-    `details` is the value, if values were asked for.
+#: A path: the bytes of the wire where it is written, a text where it is read.
+P = TypeVar("P", str, bytes)
+
+
+class Columns(NamedTuple, Generic[P]):
+    """The newest pulse of each path, or the tombstone of a deleted one, column by column.
+
+    A page has hundreds of them with their values, or thousands without.
+
+    Parameters
+    ----------
+    paths
+        Each once.
+    revisions
+        The server's, in ascending order.
+    ages_ms
+        Milliseconds since the server received the pulse, or the deletion, on its monotonic clock.
+    sizes
+        Lengths of the values in bytes; `TOMBSTONE` for a deleted one.
+    details
+        The values, None for a deleted one; None in place of all where values were not asked for.
     """
 
-    path: str
-    details: bytes | None
-    revision: int
-    age_ms: int
-    size: int | None
+    paths: Sequence[P]
+    revisions: Sequence[int]
+    ages_ms: Sequence[int]
+    sizes: Sequence[int]
+    details: Sequence[bytes | None] | None = None
 
 
 class ChangesRequest(NamedTuple):
@@ -83,7 +102,7 @@ class ChangesRequest(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """One page of changes, in the order of their revisions.
+    """One page of changes.
 
     `revision` is the server's newest; `next` is the `after` to ask with the next time, at once if
     there is `more`. With `reset` the answer starts from nothing: forget what is known of the paths.
@@ -91,7 +110,7 @@ class Changes(NamedTuple):
 
     instance: str
     revision: int
-    changes: list[Change]
+    columns: Columns[str]
     more: bool
     reset: bool
     next: int

@@ -1,15 +1,14 @@
 """Writes and reads requests for changes, and the pages that answer them.
 
-A page holds hundreds of pulses with their values, or thousands without. Our servers write each
-pulse in one exact shape, which is read without walking the fields; any other order of fields takes
-the general way. Without values a page has four lists instead, one for each number or text of a
-change.
+A page with values is a list of changes. Our servers write each in one exact shape, which is read
+without walking the fields; any other order of fields takes the general way. A page without values
+has its columns instead: the paths as one text, and a list of each number. What is read by the ten
+thousand is cut and counted at once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from struct import Struct, pack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from stormkeeper.errors import RemoteProtocolError
 from stormkeeper.pacemaker.wire.binary import (
@@ -21,13 +20,14 @@ from stormkeeper.pacemaker.wire.binary import (
     STRING,
     STRUCT,
     BinaryReader,
+    binary_field,
     boolean_field,
     i32_field,
     i64_field,
     list_header,
     text_field,
 )
-from stormkeeper.pacemaker.wire.messages import Change, Changes, ChangesRequest
+from stormkeeper.pacemaker.wire.messages import TOMBSTONE, Changes, ChangesRequest, Columns
 
 # Headers of the fields of a change.
 _PATH_FIELD: Final = b"\x0b\x00\x01"
@@ -39,29 +39,19 @@ _HEADER: Final = 7
 _TAIL: Final = 23
 _header: Final = Struct(">3si")
 _tail: Final = Struct(">3sq3sqB")
-_pack_length: Final = Struct(">i").pack
 
-#: What reads each of the lists of a page without values, in the order of `Columns`.
-_LISTS: Final[dict[int, Callable[[BinaryReader], Sequence[Any]]]] = {
-    7: lambda reader: reader.texts("paths of changes"),
-    8: lambda reader: reader.numbers(I64, "revisions of changes"),
-    9: lambda reader: reader.numbers(I64, "ages of changes"),
-    10: lambda reader: reader.numbers(I32, "sizes of changes"),
+#: Path, value, revision and age of a change.
+_Row = tuple[str, bytes | None, int, int]
+
+#: The fields of a page without values, in the order of `Columns`: type, id, and what reads each.
+_COLUMNS: Final[dict[tuple[int, int], Callable[[BinaryReader], Any]]] = {
+    (STRING, 7): lambda reader: reader.text("paths of changes"),
+    (LIST, 8): lambda reader: reader.numbers(I64, "revisions of changes"),
+    (LIST, 9): lambda reader: reader.numbers(I64, "ages of changes"),
+    (LIST, 10): lambda reader: reader.numbers(I32, "sizes of changes"),
 }
-
-
-class Columns(NamedTuple):
-    """The changes of a page to be written, column by column.
-
-    A page has either the values (`details`; None for a tombstone) or their `sizes` (-1 for one).
-    """
-
-    #: As bytes, as a server keeps them.
-    paths: Sequence[bytes]
-    revisions: Sequence[int]
-    ages_ms: Sequence[int]
-    sizes: Sequence[int] = ()
-    details: Sequence[bytes | None] | None = None
+#: What stands between the paths of such a page. A server takes no path with a control character.
+_BETWEEN_PATHS: Final = "\0"
 
 
 def write_changes_request(request: ChangesRequest) -> list[bytes]:
@@ -79,7 +69,13 @@ def write_changes_request(request: ChangesRequest) -> list[bytes]:
 
 
 def write_changes(
-    instance: str, revision: int, columns: Columns, *, more: bool, reset: bool, next_after: int
+    instance: str,
+    revision: int,
+    columns: Columns[bytes],
+    *,
+    more: bool,
+    reset: bool,
+    next_after: int,
 ) -> list[bytes]:
     """Write the fields of a ``Changes``; `struct.error` for a number that does not fit."""
     details = columns.details
@@ -92,11 +88,13 @@ def write_changes(
         _append_changes(parts, columns, details)
     parts += [boolean_field(4, more), boolean_field(5, reset), i64_field(6, next_after)]
     if details is None:
-        _append_lists(parts, columns)
+        _append_columns(parts, columns)
     return parts
 
 
-def _append_changes(parts: list[bytes], columns: Columns, values: Iterable[bytes | None]) -> None:
+def _append_changes(
+    parts: list[bytes], columns: Columns[bytes], values: Iterable[bytes | None]
+) -> None:
     paths, revisions, ages_ms = columns.paths, columns.revisions, columns.ages_ms
     for path, details, revision, age_ms in zip(paths, values, revisions, ages_ms, strict=True):
         parts.append(_header.pack(_PATH_FIELD, len(path)))
@@ -107,13 +105,10 @@ def _append_changes(parts: list[bytes], columns: Columns, values: Iterable[bytes
         parts.append(_tail.pack(_REVISION_FIELD, revision, _AGE_FIELD, age_ms, STOP))
 
 
-def _append_lists(parts: list[bytes], columns: Columns) -> None:
+def _append_columns(parts: list[bytes], columns: Columns[bytes]) -> None:
     count = len(columns.paths)
-    parts.append(list_header(7, STRING, count))
-    for path in columns.paths:
-        parts.append(_pack_length(len(path)))
-        parts.append(path)
     parts += [
+        binary_field(7, _BETWEEN_PATHS.encode().join(columns.paths)),
         list_header(8, I64, count),
         pack(f">{count}q", *columns.revisions),
         list_header(9, I64, count),
@@ -153,8 +148,8 @@ def read_changes_request(reader: BinaryReader) -> ChangesRequest:
 def read_changes(reader: BinaryReader) -> Changes:
     """Read a ``Changes``; `RemoteProtocolError` if it, or one of its changes, is not whole."""
     instance: str | None = None
-    changes: list[Change] = []
-    lists: dict[int, Sequence[Any]] = {}
+    columns = Columns[str]([], [], [], [], [])
+    fields: dict[tuple[int, int], Any] = {}
     revision = after = 0
     more = reset = False
     while True:
@@ -166,51 +161,55 @@ def read_changes(reader: BinaryReader) -> Changes:
         elif field_id == 2 and kind == I64:
             revision = reader.i64()
         elif field_id == 3 and kind == LIST:
-            changes = _read_list(reader, "changes")
+            columns = _read_list(reader)
         elif field_id == 4 and kind == BOOL:
             more = reader.boolean()
         elif field_id == 5 and kind == BOOL:
             reset = reader.boolean()
         elif field_id == 6 and kind == I64:
             after = reader.i64()
-        elif field_id in _LISTS and kind == LIST:
-            lists[field_id] = _LISTS[field_id](reader)
+        elif (kind, field_id) in _COLUMNS:
+            fields[kind, field_id] = _COLUMNS[kind, field_id](reader)
         else:
             reader.skip(kind)
     if instance is None:
         raise RemoteProtocolError("changes without the server's instance")
-    if lists:
-        changes = _rows(*(lists.get(field_id, ()) for field_id in _LISTS))
-    return Changes(instance, revision, changes, more, reset, after)
+    if fields:
+        columns = _read_columns(*(fields.get(field, "") for field in _COLUMNS))
+    return Changes(instance, revision, columns, more, reset, after)
 
 
-def _rows(
-    paths: Sequence[str], revisions: Sequence[int], ages: Sequence[int], sizes: Sequence[int]
-) -> list[Change]:
-    """Make changes without values of the lists of a page."""
-    if not len(paths) == len(revisions) == len(ages) == len(sizes):
-        raise RemoteProtocolError("changes whose lists have not one length")
-    known = [None if size < 0 else size for size in sizes]
-    rows = zip(paths, repeat(None), revisions, ages, known, strict=False)
-    # What Change(*row) does, without a call of Python code for each row.
-    return list(map(tuple.__new__, repeat(Change), rows))
+def _read_columns(
+    paths: str, revisions: Sequence[int], ages_ms: Sequence[int], sizes: Sequence[int]
+) -> Columns[str]:
+    texts = paths.split(_BETWEEN_PATHS) if revisions else []
+    if not len(texts) == len(revisions) == len(ages_ms) == len(sizes):
+        raise RemoteProtocolError("changes whose columns have not one length")
+    return Columns(texts, revisions, ages_ms, sizes)
 
 
-def _read_list(reader: BinaryReader, what: str) -> list[Change]:
-    changes: list[Change] = []
-    for _ in range(reader.elements(STRUCT, what)):
+def _read_list(reader: BinaryReader) -> Columns[str]:
+    rows: list[_Row] = []
+    for _ in range(reader.elements(STRUCT, "changes")):
         data, position = reader.rest()
         exact = _match_change(data, position)
         if exact is None:
-            changes.append(_read_change(reader))
+            rows.append(_read_change(reader))
         else:
-            change, position = exact
-            changes.append(change)
+            row, position = exact
+            rows.append(row)
             reader.seek(position)
-    return changes
+    details = [row[1] for row in rows]
+    return Columns(
+        [row[0] for row in rows],
+        [row[2] for row in rows],
+        [row[3] for row in rows],
+        [TOMBSTONE if value is None else len(value) for value in details],
+        details,
+    )
 
 
-def _match_change(data: bytes, position: int) -> tuple[Change, int] | None:
+def _match_change(data: bytes, position: int) -> tuple[_Row, int] | None:
     """Read the change at `position` in the one shape that our servers write, and where it ends."""
     last = len(data) - _TAIL
     if position + _HEADER > last:
@@ -235,11 +234,10 @@ def _match_change(data: bytes, position: int) -> tuple[Change, int] | None:
     revision_field, revision, age_field, age_ms, stop = _tail.unpack_from(data, end)
     if revision_field != _REVISION_FIELD or age_field != _AGE_FIELD or stop != STOP:
         return None
-    size = None if details is None else len(details)
-    return Change(path, details, revision, age_ms, size), end + _TAIL
+    return (path, details, revision, age_ms), end + _TAIL
 
 
-def _read_change(reader: BinaryReader) -> Change:
+def _read_change(reader: BinaryReader) -> _Row:
     path: str | None = None
     details: bytes | None = None
     revision = age_ms = 0
@@ -259,4 +257,4 @@ def _read_change(reader: BinaryReader) -> Change:
             reader.skip(kind)
     if path is None:
         raise RemoteProtocolError("change without a path")
-    return Change(path, details, revision, age_ms, None if details is None else len(details))
+    return path, details, revision, age_ms

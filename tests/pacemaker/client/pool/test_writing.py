@@ -235,7 +235,7 @@ def test_64_threads_lose_no_pulse_when_a_server_is_killed(own_daemons, pool_of):
         first.kill()
         killed.set()
         last = {f"/w/{number}": done.result(DEADLINE_SECS) for number, done in enumerate(beats)}
-    assert {path: reading.details for path, reading in pool.read("/w").by_path.items()} == last
+    assert {path: reading.value for path, reading in pool.read("/w").by_path.items()} == last
 
 
 def test_a_refused_write_goes_to_the_next_server(stack, daemons, pool_of):

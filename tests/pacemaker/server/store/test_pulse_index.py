@@ -96,6 +96,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.forget(entry)
         del self.model[path]
         assert (entry.revision, self.index.after(entry)) == (0, None)
+        assert self.index.newer(entry, 9) == []
         with pytest.raises(ValueError, match="no tombstone"):
             self.index.forget(entry)
 
@@ -128,7 +129,10 @@ class IndexMachine(RuleBasedStateMachine):
             assert index.get(entry.path) == entry.details
             seen = (entry.details, entry.revision, entry.changed, entry.home)
             assert seen == self.model[entry.path]
+            newer = index.newer(entry, 3)
+            assert [one.path for one in newer] == list(self.model)[len(walked) :][:3]
             entry = index.after(entry)
+            assert entry is next(iter(newer), None)
         assert walked == list(self.model)
         assert index.get(b"never") is index.entry(b"never") is None
 

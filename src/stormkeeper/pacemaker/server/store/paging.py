@@ -10,7 +10,7 @@ The rules that hold here:
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -22,8 +22,9 @@ from stormkeeper.pacemaker.wire import (
     CHANGES_OVERHEAD,
     SIZE_OVERHEAD,
     SIZES_OVERHEAD,
+    TOMBSTONE,
+    Columns,
 )
-from stormkeeper.pacemaker.wire.pages import Columns
 
 #: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
@@ -36,6 +37,9 @@ MAX_LOOKED_AT: Final = 25_000
 #: Ends of pages that are remembered, so that the next page need not look for its beginning: as
 #: many as readers who are likely to read pages at one time.
 _ENDS: Final = 64
+
+#: Entries that are taken from the index at once: as many as a page with values has.
+_BATCH: Final = 400
 
 _REVISION: Final = attrgetter("revision")
 _PATH: Final = attrgetter("path")
@@ -54,16 +58,15 @@ class ChangesPage(NamedTuple):
     reset: bool
     next: int
 
-    def columns(self, *, values: bool) -> Columns:
+    def columns(self, *, values: bool) -> Columns[bytes]:
         """Return what is to be written of the entries, with their values or with their sizes."""
         entries, now = self.entries, self.now
         paths = [entry.path for entry in entries]
         revisions = [entry.revision for entry in entries]
         ages_ms = [int((now - entry.changed) * 1000) for entry in entries]
-        if values:
-            return Columns(paths, revisions, ages_ms, details=[entry.details for entry in entries])
-        sizes = [-1 if entry.details is None else len(entry.details) for entry in entries]
-        return Columns(paths, revisions, ages_ms, sizes)
+        details = [entry.details for entry in entries]
+        sizes = [TOMBSTONE if value is None else len(value) for value in details]
+        return Columns(paths, revisions, ages_ms, sizes, details if values else None)
 
 
 class Pager:
@@ -149,16 +152,18 @@ class Pager:
 
     def _in_order(self, after: int) -> Iterator[Entry]:
         """Iterate over all entries newer than revision `after`."""
+        return chain.from_iterable(self._batches(after))
+
+    def _batches(self, after: int) -> Iterator[list[Entry]]:
         index = self._index
         end = self._ends.get(after)
-        entry: Entry | None
         if end is not None and end.revision == after:
-            entry = index.after(end)
+            batch = index.newer(end, _BATCH)
         else:
-            entry = next(iter(index.since(after, 1)), None)
-        while entry is not None:
-            yield entry
-            entry = index.after(entry)
+            batch = index.since(after, _BATCH)
+        while batch:
+            yield batch
+            batch = index.newer(batch[-1], _BATCH)
 
     def _is_everything(self, top: bytes) -> bool:
         """Whether all entries are below `top`, as heartbeats are below one path."""

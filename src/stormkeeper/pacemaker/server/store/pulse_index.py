@@ -176,10 +176,17 @@ class PulseIndex:
                 break
             backward = backward._older
             forward = forward._newer
+        return self._from(forward, limit)
+
+    def newer(self, entry: Entry, limit: int) -> list[Entry]:
+        """Return the `limit` entries next newer than `entry`; none for a forgotten one."""
+        return [] if entry._newer is entry else self._from(entry._newer, limit)
+
+    def _from(self, entry: Entry, limit: int) -> list[Entry]:
         found: list[Entry] = []
-        while forward is not ends and len(found) < limit:
-            found.append(forward)
-            forward = forward._newer
+        while entry is not self._ends and len(found) < limit:
+            found.append(entry)
+            entry = entry._newer
         return found
 
     def oldest(self) -> Entry | None:
