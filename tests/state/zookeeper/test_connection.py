@@ -37,6 +37,18 @@ def nothing_will_be_sent(connection):
     return is_sent and all(call._is_withdrawn for call in others)
 
 
+def lose_after_the_look(connection, server):
+    """Have the connection lost between the next look at it and what follows."""
+
+    def look_and_lose(*arguments):
+        connection._await_connection = look
+        look(*arguments)
+        server.peers[0].hang_up()
+        until(lambda: connection.state is SUSPENDED)
+
+    look, connection._await_connection = connection._await_connection, look_and_lose
+
+
 class TestManyRequests:
     def test_a_window_is_not_exceeded_and_slides(self, connection_to):
         handed_over = []
@@ -113,16 +125,9 @@ class TestWhatWasNotSentInTime:
             go_on.wait(DEADLINE_SECS)
             peer.serve()
 
-        def look_and_lose(*arguments):
-            connection._await_connection = await_connection
-            await_connection(*arguments)
-            server.peers[0].hang_up()
-            until(lambda: connection.state is SUSPENDED)
-
         with ScriptedZooKeeper(ScriptedPeer.serve, later) as server:
             connection = connection_to(server.address)
-            await_connection = connection._await_connection
-            connection._await_connection = look_and_lose
+            lose_after_the_look(connection, server)
             with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
                 ask(connection, time.monotonic() + 1.5)
             assert not isinstance(failure.value, OutcomeUnknownError)
@@ -132,17 +137,31 @@ class TestWhatWasNotSentInTime:
             assert connection.call(requests.get("/a"), deadline)[0] == b"/a"
             assert [asked.path for asked in server.peers[1].asked] == ["/a"]
 
-    def test_it_is_sent_in_the_next_connection_if_that_comes_in_time(self, connection_to):
-        def look_and_lose(*arguments):
-            connection._await_connection = await_connection
-            await_connection(*arguments)
-            server.peers[0].hang_up()
-            until(lambda: connection.state is SUSPENDED)
+    def test_what_is_queued_when_ctrl_c_comes(self, connection_to):
+        go_on = threading.Event()
 
+        def later(peer):
+            go_on.wait(DEADLINE_SECS)
+            peer.serve()
+
+        def interrupt(_client):
+            raise KeyboardInterrupt
+
+        with ScriptedZooKeeper(ScriptedPeer.serve, later) as server:
+            connection = connection_to(server.address)
+            lose_after_the_look(connection, server)
+            asked = [requests.delete("/late"), requests.Request("delete", "/ctrl-c", interrupt)]
+            with pytest.raises(KeyboardInterrupt):
+                connection.gather(asked, connection.deadline())
+            assert nothing_will_be_sent(connection)
+            go_on.set()
+            assert connection.call(requests.get("/a"), connection.deadline())
+            assert [asked.path for asked in server.peers[1].asked] == ["/a"]
+
+    def test_it_is_sent_in_the_next_connection_if_that_comes_in_time(self, connection_to):
         with ScriptedZooKeeper(ScriptedPeer.serve) as server:
             connection = connection_to(server.address)
-            await_connection = connection._await_connection
-            connection._await_connection = look_and_lose
+            lose_after_the_look(connection, server)
             connection.call(requests.set_data("/a", b""), connection.deadline())
             assert [[asked.path for asked in peer.asked] for peer in server.peers] == [[], ["/a"]]
 

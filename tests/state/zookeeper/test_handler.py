@@ -155,6 +155,22 @@ def test_ctrl_c_while_a_request_is_queued_goes_on_and_the_request_is_never_sent(
     assert not call.claim()
 
 
+def test_what_is_told_while_ctrl_c_is_handled_is_taken(handler):
+    """Whoever tidies up after it may ask just when a session has ended."""
+
+    def tidy_up_after_it():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            calls.append(handler.async_result())
+            calls[0].set_exception(ConnectionError("closed"))
+
+    calls = []
+    with pytest.raises(KeyboardInterrupt):
+        tidy_up_after_it()
+    assert isinstance(calls[0].exception, ConnectionError)
+
+
 def test_a_wait_can_be_made_shorter(handler, pairs):
     handler.longest_wait_secs = 0.01
     assert handler.select(pairs[1:2], [], [], 3600.0) == ([], [], [])

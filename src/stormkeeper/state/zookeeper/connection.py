@@ -414,7 +414,9 @@ class Connection:
         """
         client = self._client
         for begin in range(0, len(requests), _STEP):
-            calls += [request.send(client) for request in requests[begin : begin + _STEP]]
+            for request in requests[begin : begin + _STEP]:
+                # One by one: Ctrl-C may come between two, and what is queued is withdrawn then.
+                calls.append(request.send(client))
             is_last = begin + _STEP >= len(requests)
             # Answers come in the order of the requests.
             awaited = calls[-1] if is_last else calls[begin - 1] if begin else None

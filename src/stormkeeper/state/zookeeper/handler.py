@@ -36,6 +36,8 @@ class Call(AsyncResult):  # type: ignore[misc]
     def __init__(self, handler: "Handler") -> None:
         super().__init__(handler)
         self._own_handler = handler
+        # What its caller was handling already is nothing that came while this was queued.
+        self._handled = id(sys.exception())
         # Who acquires it first has decided; it is never released.
         self._decision = threading.Lock()
         self._is_withdrawn = False
@@ -62,7 +64,8 @@ class Call(AsyncResult):  # type: ignore[misc]
         is queued.
         """
         cause = sys.exception()
-        if cause is not None and not isinstance(cause, Exception):
+        is_new = id(cause) != self._handled
+        if is_new and cause is not None and not isinstance(cause, Exception):
             self.withdraw()
             raise cause
         self._own_handler.answers += 1
