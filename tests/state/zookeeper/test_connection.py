@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import OutcomeUnknownError, StateUnavailableError
+from stormkeeper.errors import OutcomeUnknownError, StateClosedError, StateUnavailableError
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.transactions import Check, Create
 from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.connection import WINDOW, Connection
+from stormkeeper.state.zookeeper.errors import ConnectionLostError
 from stormkeeper.state.zookeeper.security import Security
 from support.certificates import certificates
 from support.pacemaker import nobody
@@ -218,6 +219,53 @@ class TestWhatWasNotSentInTime:
                 connection.gather(large, connection.deadline())
             assert nothing_will_be_sent(connection)
             go_on.set()
+
+
+def test_a_sync_that_is_not_answered_is_not_said_to_be_unsent(connection_to):
+    def silent(peer):
+        peer.greet()
+        while True:
+            peer.next()
+
+    with ScriptedZooKeeper(silent) as server:
+        connection = connection_to(server.address)
+        limit_calls(connection, 2.0)
+        with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
+            connection.call(requests.sync("/a"), connection.deadline())
+
+
+class TestCloseMeanwhile:
+    """Of what was sent nobody knows, and that is said."""
+
+    def test_what_is_under_way(self, connection_to):
+        def silent(peer):
+            peer.greet()
+            peer.next()
+            asked.set()
+            go_on.wait(DEADLINE_SECS)
+
+        asked, go_on = threading.Event(), threading.Event()
+        with ScriptedZooKeeper(silent) as server, ThreadPoolExecutor(2) as pool:
+            connection = connection_to(server.address)
+            write, deadline = requests.set_data("/a", b""), connection.deadline()
+            writing = pool.submit(connection.call, write, deadline)
+            assert asked.wait(DEADLINE_SECS)
+            closing = pool.submit(connection.close)
+            until(lambda: connection.closed)
+            go_on.set()
+            with pytest.raises(OutcomeUnknownError, match="was closed meanwhile; it may have"):
+                writing.result(DEADLINE_SECS)
+            closing.result(DEADLINE_SECS)
+
+    def test_what_waits_to_be_repeated(self, connection_to):
+        def write():
+            raise failures.pop(0)
+
+        failures = [ConnectionLostError("was lost"), StateClosedError("was closed")]
+        with ScriptedZooKeeper(ScriptedPeer.serve) as server:
+            connection = connection_to(server.address)
+            with pytest.raises(OutcomeUnknownError, match="closed; an earlier attempt: was lost"):
+                connection.repeated(write, connection.deadline())
 
 
 @pytest.mark.parametrize("count", [1, 2])

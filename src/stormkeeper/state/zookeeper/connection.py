@@ -276,7 +276,7 @@ class Connection:
             There was no connection before the deadline, or no time left to send the request: it is
             not made, and never will be.
         StateClosedError
-            The session was closed.
+            The session was closed before the request was sent.
         StateError
             The server refused.
         """
@@ -361,7 +361,7 @@ class Connection:
                 log.debug("%s; trying again in %s s", error, pause)
                 self._sleep(pause)
                 pause = min(2 * pause, self._settings.retry_ceiling_secs)
-            except StateUnavailableError as error:
+            except (StateUnavailableError, StateClosedError) as error:
                 if lost is None or isinstance(error, OutcomeUnknownError):
                     raise
                 raise OutcomeUnknownError(f"{error}; an earlier attempt: {lost}") from error
@@ -370,7 +370,10 @@ class Connection:
     def translated(self, error: Exception, what: str, path: str, size: int = 0) -> StateError:
         """Return our error for one of kazoo's; parameters as in `call`."""
         if self._closed and is_outcome_unknown(error):
-            return self._closed_error(what, path)
+            return OutcomeUnknownError(
+                f"cannot {what} {path}: this session with ZooKeeper was closed meanwhile; it may"
+                " have been done or not"
+            )
         return translated(error, what, path, self.ensemble, identities=self.identities, size=size)
 
     def _answered(self, requests: Sequence[Request], deadline: float) -> list[Call]:

@@ -77,10 +77,16 @@ def delete(path: str) -> Request:
 def sync(path: str) -> Request:
     """Ask the server to catch up with its leader.
 
-    kazoo gives the answer to a call of its own first, so that this one never counts as sent. A sync
-    that comes late changes nothing.
+    kazoo queues a call of its own for this one, which nobody can withdraw: so this counts as sent.
+    A sync that comes late changes nothing.
     """
-    return Request("sync", path, lambda client: client.sync_async(path))
+
+    def send(client: Any) -> Call:
+        call: Call = client.sync_async(path)
+        call.claim()
+        return call
+
+    return Request("sync", path, send)
 
 
 def transaction(operations: Sequence[Operation], acl: AccessLists) -> Request:
