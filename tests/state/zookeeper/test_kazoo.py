@@ -17,7 +17,7 @@ from stormkeeper.conf import Address
 from stormkeeper.state.transactions import Check, Create, Delete, SetData
 from stormkeeper.state.zookeeper import requests
 from stormkeeper.state.zookeeper.handler import Call, Handler
-from stormkeeper.state.zookeeper.overrides import ServerConnection
+from stormkeeper.state.zookeeper.overrides import Client, ServerConnection
 from stormkeeper.state.zookeeper.settings import Settings
 
 
@@ -90,6 +90,20 @@ class TestKazooHasTheShapeThatIsKnown:
         assert sending.index("client._queue.popleft()") < sending.rindex("_read_sock.recv(1)")
         senders = [name for name in vars(ConnectionHandler) if "_queue" in names_of(name)]
         assert senders == ["_send_request"]
+
+    def test_a_queue_is_emptied_before_it_is_replaced(self):
+        """So all that ours keeps is what came in between."""
+        ending = inspect.getsource(KazooClient._session_callback)
+        assert ending.index("self._notify_pending(state)") < ending.index("self._reset()")
+        assert "self._queue.popleft()" in inspect.getsource(KazooClient._notify_pending)
+        assert "self._queue = deque()" in inspect.getsource(KazooClient._reset)
+        assert "self._queue.append(" in inspect.getsource(KazooClient._call)
+        client = Client(handler=Handler(Settings(servers=(Address("127.0.0.1", 1),))))
+        queue = client._queue
+        client._reset()
+        assert client._queue is queue
+        own = {name for name in vars(Client) if not name.startswith("__")}
+        assert own == {"_queue"}
 
     def test_nothing_is_sent_before_it_has_authenticated(self):
         """kazoo says that it is connected, authenticates, and only then looks into its queue."""

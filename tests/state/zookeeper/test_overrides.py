@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kazoo import exceptions as kazoo_errors
+from kazoo.protocol.states import KeeperState
 
 from stormkeeper.errors import (
     NoNodeError,
@@ -71,6 +72,22 @@ class TestOddAnswers:
 
         self.unknown(negative, connection_to=connection_to)
 
+    def test_of_an_error_that_is_none(self, connection_to):
+        """Whoever asked is told at once, and not when the time is up."""
+
+        def confused(peer):
+            peer.greet()
+            peer.send(peer.answer(peer.next(), error=-4321))
+            with contextlib.suppress(ConnectionError):
+                peer.next()
+
+        with ScriptedZooKeeper(confused, ScriptedPeer.serve) as server:
+            connection = connection_to(server.address)
+            with pytest.raises(OutcomeUnknownError, match=r"cannot be read .*Invalid error code"):
+                read(connection, "/a")
+            assert read(connection, "/b") == "/b"
+            assert len(server.peers) == 2
+
     def test_where_nothing_was_asked(self, connection_to):
         def chatty(peer):
             peer.greet()
@@ -115,6 +132,29 @@ class TestOddAnswers:
             assert len(server.peers) == 4
             assert read(connection, "/b") == "/b"
             assert not connection.dead
+
+
+def test_what_is_queued_while_a_session_ends_is_sent_in_the_next(connection_to):
+    """By a caller that looked at kazoo's state before, and comes when its queue was emptied."""
+
+    def expired(peer):
+        peer.greet(session=0, timeout_ms=0)
+
+    def empty_and_add(state):
+        empty(state)
+        if state == KeeperState.EXPIRED_SESSION:
+            client._state = KeeperState.CONNECTED
+            calls.append(requests.get("/a").send(client))
+            client._state = state
+
+    calls = []
+    with ScriptedZooKeeper(ScriptedPeer.serve, expired, ScriptedPeer.serve) as server:
+        client = connection_to(server.address)._client
+        empty, client._notify_pending = client._notify_pending, empty_and_add
+        server.peers[0].hang_up()
+        until(lambda: calls and calls[0].ready())
+        assert values([calls[0].value]) == ["/a"]
+        assert [asked.path for asked in server.peers[2].asked] == ["/a"]
 
 
 @pytest.mark.parametrize("odd", [Check("/odd", 2**40), SetData("/odd", b"", -(2**31) - 1)])

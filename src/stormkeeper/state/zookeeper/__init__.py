@@ -6,7 +6,7 @@
 ``requests``       what a server is asked, through kazoo's own calls
 ``connection``     makes requests, one or many, and waits until their deadline
 ``handler``        what kazoo lets its user bring: threads, sockets, results of requests
-``overrides``      the five private methods of kazoo that we override, and why
+``overrides``      what is private to kazoo and overridden by us, and why
 ``recovery``       the thread that puts a lost session's registrations and watches back
 ``registrations``  the ephemeral nodes that are made again in each new session
 ``settings``       from the configuration: which servers

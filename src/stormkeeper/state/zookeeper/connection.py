@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, ConnectionLoss
 from kazoo.protocol.serialization import SASL, Auth
 from kazoo.protocol.states import KazooState
@@ -42,7 +41,7 @@ from stormkeeper.state.zookeeper.errors import (
     who,
 )
 from stormkeeper.state.zookeeper.handler import Call, Handler
-from stormkeeper.state.zookeeper.overrides import ServerConnection
+from stormkeeper.state.zookeeper.overrides import Client, ServerConnection
 from stormkeeper.state.zookeeper.requests import AccessLists, Request, results, transaction
 from stormkeeper.state.zookeeper.settings import Settings
 
@@ -123,7 +122,7 @@ class Connection:
         self.session_timeout_secs: float | None = None
         first, longest = _RECONNECT_SECS
         retry = KazooRetry(max_tries=-1, delay=first, max_delay=longest)
-        self._client = KazooClient(
+        self._client = Client(
             hosts=self.ensemble,
             timeout=settings.session_timeout_secs,
             handler=self._handler,

@@ -1,4 +1,4 @@
-"""kazoo's connection to a server, with what had to be overridden of it.
+"""kazoo's client, and its connection to a server, with what had to be overridden of them.
 
 Everything else of kazoo is used through its public interface. These are private to it, so its
 version is capped (pyproject.toml), and ``tests/state/zookeeper/test_kazoo.py`` fails when one of
@@ -17,9 +17,11 @@ them changes. What each is overridden for:
   another library for it, and sees in any broken connection a refusal.
 - `_expand_client_hosts`: a name that does not resolve is in the error, not only in kazoo's log; and
   one that cannot even be asked for does not end kazoo's thread.
+- `_queue`, the client's: it is one for all sessions. kazoo empties it when a session ends, and
+  takes another; nobody would look at what a caller adds in between.
 
 Nothing is ever authenticated after requests: nothing here calls kazoo's ``add_auth``, whose answer
-kazoo would take for that of the oldest request. All of this runs on kazoo's thread.
+kazoo would take for that of the oldest request. All methods run on kazoo's thread.
 """
 
 import logging
@@ -27,9 +29,11 @@ import random
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     ConnectionDropped,
@@ -54,6 +58,19 @@ _WITHOUT_TLS: Final = (
 
 #: What kazoo says of a server that ends a connection.
 _KAZOOS_HUNG_UP: Final = "socket connection broken"
+
+
+class Client(KazooClient):  # type: ignore[misc]
+    """kazoo's client, with one queue of requests for all its sessions."""
+
+    @property
+    def _queue(self) -> deque[tuple[Any, Any]]:
+        return self._requests
+
+    @_queue.setter
+    def _queue(self, queue: deque[tuple[Any, Any]]) -> None:
+        if not hasattr(self, "_requests"):
+            self._requests = queue
 
 
 class ServerConnection(ConnectionHandler):  # type: ignore[misc]
@@ -142,6 +159,8 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             raise ConnectionDropped(f"the server has answered nothing for {read_timeout:g} s")
 
     def _read_socket(self, read_timeout: float) -> Any:
+        pending = self.client._pending
+        call = pending[0][1] if pending else None
         try:
             return super()._read_socket(read_timeout)
         except self._ends:
@@ -150,6 +169,10 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             log.warning(
                 "an answer of ZooKeeper cannot be read (%r): the connection is made anew", error
             )
+            is_taken_out = not pending or pending[0][1] is not call
+            if call is not None and is_taken_out and not call.ready():
+                # kazoo has forgotten it, and tells it nothing more.
+                call.set_exception(error)
             raise ConnectionDropped("an answer cannot be read") from error
 
     def _connect(self, host: str, hostip: str, port: int) -> Any:
