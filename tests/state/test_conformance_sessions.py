@@ -315,6 +315,19 @@ class TestSessions:
         until(lambda: state.node_exists("/t"))
         assert not state.node_exists("/top/s")
 
+    def test_a_registration_below_what_is_ephemeral_by_now_waits_until_it_is_gone(
+        self, store, state
+    ):
+        other = store.open()
+        state.set_ephemeral_node("/top/s", b"mine")
+        other.delete_node("/top")
+        other.set_ephemeral_node("/top", b"other")
+        store.expire(state)
+        until(lambda: state.unregistered == ["/top/s"])
+        other.close()
+        store.expire(state)
+        until(lambda: state.get_data("/top/s") == b"mine")
+
     def test_a_registration_that_could_not_be_made_again_can_be_made_anew(self, store, state):
         other = store.open()
         state.set_ephemeral_node("/s", b"mine")

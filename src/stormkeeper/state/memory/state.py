@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 from stormkeeper import paths
 from stormkeeper.errors import (
     InvalidPathError,
+    NodeExistsError,
     OutcomeUnknownError,
     StateClosedError,
     StateError,
@@ -298,14 +299,17 @@ class MemoryState(ClusterState):
     def _register_again(self) -> None:
         # Without a clock, what cannot be made now waits for the next session.
         self._unregistered.clear()
+        tree = self._server.tree
         for path, data in self._registrations.items():
-            tree = self._server.tree
-            if tree.find(path) is None:
+            try:
+                if tree.find(path) is not None:
+                    raise NodeExistsError("others made it meanwhile, and have it")
                 events = tree.put_ephemeral(path, data, self._session_id)
-                self._server.commit(self, [Create(path, data, ephemeral=True)], events)
-            else:
+            except StateError as error:
                 self._unregistered.add(path)
-                log.warning("not registered yet: %s: another session has it", path)
+                log.warning("not registered yet: %s: %s", path, error)
+            else:
+                self._server.commit(self, [Create(path, data, ephemeral=True)], events)
 
     def _look_again(self) -> None:
         """Tell what the armed watches missed."""
