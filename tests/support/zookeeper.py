@@ -97,6 +97,6 @@ def _close_session(hosts: str, identity: tuple[int, bytes], deadline_secs: float
 def _is_restored(state: ZooKeeperState) -> bool:
     client = state._connection._client
     tables = {Watched.NODE: client._data_watchers, Watched.CHILDREN: client._child_watchers}
-    return state._registered_in == state.session_id and all(
+    return state._registrations.made_in == state.session_id and all(
         tables[watch.watched].get(state._node(watch.path)) for watch in state._armed.all()
     )

@@ -9,7 +9,7 @@ Nothing here does any I/O.
 
 import enum
 import threading
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stormkeeper.state.storage import EventType
 
@@ -39,8 +39,9 @@ class Watch(NamedTuple):
     path: str
 
 
-#: Which watches an event at their path uses up (ZooKeeper's DataTree and WatchManager).
-_USED_UP = {
+#: What of a node an event at its path tells of, and so which watches it uses up (ZooKeeper's
+#: DataTree and WatchManager): a node that is gone has lost its children too.
+TOLD: Final = {
     EventType.NODE_CREATED: (Watched.NODE,),
     EventType.NODE_DATA_CHANGED: (Watched.NODE,),
     EventType.NODE_DELETED: (Watched.NODE, Watched.CHILDREN),
@@ -88,7 +89,7 @@ class ArmedWatches:
         if not self._seen:
             return False
         with self._lock:
-            watches = [Watch(watched, path) for watched in _USED_UP[event]]
+            watches = [Watch(watched, path) for watched in TOLD[event]]
             used = [watch for watch in watches if watch in self._seen]
             for watch in used:
                 del self._seen[watch]

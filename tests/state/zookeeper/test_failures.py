@@ -553,5 +553,5 @@ def test_registrations_and_expiry_at_once(connect):
     stop.set()
     registering.join(DEADLINE_SECS)
     until(lambda: other.get_data("/s") == str(last[-1]).encode())
-    until(lambda: state._registered_in == state.session_id)
+    until(lambda: state._registrations.made_in == state.session_id)
     assert other.get_data("/s") == str(last[-1]).encode()

@@ -89,7 +89,7 @@ def test_registrations_may_take_longer_together_than_one_call(connect):
             state.set_ephemeral_node(path, b"mine")
         limit_calls(state, 2.0)
         server.peers[0].hang_up()
-        until(lambda: state._registered_in == 2)
+        until(lambda: state._registrations.made_in == 2)
         made = created_by(server.peers[2])
         assert made == registered
 
@@ -131,7 +131,7 @@ class TestRegistrationsThatCannotBeMade:
             for path in ("/a", "/b", "/c"):
                 state.set_ephemeral_node(path, b"mine")
             server.peers[0].hang_up()
-            until(lambda: state._registered_in == 2 and not state.unregistered)
+            until(lambda: state._registrations.made_in == 2 and not state.unregistered)
             assert self.made(server) == ["/a", "/b", "/c", "/b", "/b", "/b"]
             until(lambda: told == [EventType.EVENTS_MISSED])
             assert state.recovery_defects == 0
@@ -142,7 +142,7 @@ class TestRegistrationsThatCannotBeMade:
             state = connect(server)
             state.set_ephemeral_node("/b", b"mine")
             server.peers[0].hang_up()
-            until(lambda: state._registered_in == 2)
+            until(lambda: state._registrations.made_in == 2)
             assert state.unregistered == ["/b"]
             until(lambda: not state.unregistered)
             assert self.made(server) == ["/b"] * 41
@@ -178,7 +178,7 @@ class TestRegistrationsThatCannotBeMade:
             state = connect(server)
             state.set_ephemeral_node("/b", b"mine")
             server.peers[0].hang_up()
-            until(lambda: state._registered_in == 2)
+            until(lambda: state._registrations.made_in == 2)
             state.delete_node("/b")
             assert state.unregistered == []
             assert state._recovery._idle_secs() is None
@@ -210,7 +210,7 @@ class TestRegistrationsThatCannotBeMade:
             for path in ("/a", "/b", "/c"):
                 state.set_ephemeral_node(path, b"mine")
             server.peers[0].hang_up()
-            until(lambda: state._registered_in == 2 and not state.unregistered)
+            until(lambda: state._registrations.made_in == 2 and not state.unregistered)
             assert self.made(server) == ["/a", "/c", "/b"]
             assert "on purpose" in [str(r.exc_info[1]) for r in caplog.records if r.exc_info]
 
@@ -233,7 +233,7 @@ class TestRegistrationsThatCannotBeMade:
             state._tree.recreate_ephemeral = refuse
             state.set_ephemeral_node("/b", b"mine")
             server.peers[0].hang_up()
-            until(lambda: state._registered_in == 2)
+            until(lambda: state._registrations.made_in == 2)
             assert created_by(server.peers[3]) == ["/b"]
             assert state.unregistered == []
 
@@ -274,7 +274,7 @@ class TestADefect:
             until(lambda: state.recovery_defects == 10)
             until(lambda: not state._recovery._failures._in_a_row)
             server.peers[2].hang_up()
-            until(lambda: state._registered_in == 3)
+            until(lambda: state._registrations.made_in == 3)
             until(lambda: told == [(EventType.EVENTS_MISSED, "/")] * 2)
             made = created_by(server.peers[4])
             assert made == ["/a"]

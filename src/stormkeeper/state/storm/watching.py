@@ -17,21 +17,12 @@ from typing import Final, Generic, Self, TypeVar
 from stormkeeper import paths
 from stormkeeper.errors import StateClosedError
 from stormkeeper.state.storage import EventType, StateReader
-from stormkeeper.state.watches import Watch, Watched
+from stormkeeper.state.watches import TOLD, Watch, Watched
 
 log = logging.getLogger(__name__)
 
 #: Told that what was read may have changed: look again.
 Callback = Callable[[], None]
-
-#: What an event at a path tells of: a node that is gone has lost its children too.
-_TOLD = {
-    EventType.NODE_CREATED: (Watched.NODE,),
-    EventType.NODE_DATA_CHANGED: (Watched.NODE,),
-    EventType.NODE_DELETED: (Watched.NODE, Watched.CHILDREN),
-    EventType.NODE_CHILDREN_CHANGED: (Watched.CHILDREN,),
-}
-
 
 #: Stands for all reads that have left a watch.
 _DONE: Final = object()
@@ -152,7 +143,7 @@ class WaitingCallbacks:
             log.warning("%s %s: no part of Storm's layout, ignored", path, event.value)
             return
         else:
-            watches = [Watch(watched, path) for watched in _TOLD[event]]
+            watches = [Watch(watched, path) for watched in TOLD[event]]
         ending: BaseException | None = None
         for callback in self._taken(watches):
             try:

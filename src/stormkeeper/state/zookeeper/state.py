@@ -275,11 +275,6 @@ class ZooKeeperState(ClusterState):
         self._callbacks.close()
         self._recovery.join()
 
-    @property
-    def _registered_in(self) -> int | None:
-        """The session that registrations were last made in."""
-        return self._registrations.made_in
-
     def _find_root(self, may_make: bool) -> None:
         root, deadline = self._root or "/", self._connection.deadline()
         if may_make:
