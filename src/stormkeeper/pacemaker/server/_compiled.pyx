@@ -524,10 +524,6 @@ cdef class EpollChannels:
     def __len__(self):
         return self._open
 
-    def fileno(self):
-        """Return the descriptor that is readable when `run` has something to do."""
-        return self._poller
-
     def attach(self, loop):
         """Let an event loop call `run`."""
         loop.add_reader(self._poller, self.run)
