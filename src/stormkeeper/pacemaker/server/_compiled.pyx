@@ -437,7 +437,7 @@ cdef class EpollChannels:
     cdef public double frame_timeout
     cdef public double output_timeout
     cdef public int64_t max_buffered
-    # What all channels hold of unfinished requests and unread answers, in bytes.
+    # What all channels hold of unanswered requests and unread answers, in bytes.
     cdef int64_t _buffered
     cdef int _poller
     cdef epoll_event[EVENTS] _events
@@ -805,7 +805,8 @@ cdef class EpollChannels:
         return 0
 
     cdef int _count_held(self, _Channel channel) except -1:
-        cdef Py_ssize_t held = channel.kept_capacity + channel.unsent_size
+        # What the client has taken of the answers is not given back before the rest is taken too.
+        cdef Py_ssize_t held = channel.kept_capacity + channel.unsent_begin + channel.unsent_size
         self._buffered += held - channel.counted
         channel.counted = held
         return 0

@@ -49,7 +49,7 @@ _TICK: Final = 1.0
 _EXPIRY_REST: Final = 0.01
 #: Seconds that clients have to read their answers when the daemon stops.
 DRAIN: Final = 2.0
-#: The part of the memory that this process may have that unfinished requests and unread answers of
+#: The part of the memory that this process may have that unanswered requests and unread answers of
 #: all connections may take: an eighth.
 _BUFFERED_SHARE: Final = 8
 #: Descriptors that are kept from clients: our own, and a file that is read at a reload.

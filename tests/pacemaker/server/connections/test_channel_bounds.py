@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from stormkeeper.pacemaker.server.connections.channels import ANSWER_BYTES
+from stormkeeper.pacemaker.wire import Message, MessageType, encode
 from support.engines import ENGINES, OpenSession, Rig, on_each
 from support.pulse_frames import ANSWERS, STREAM, get, ids, send
 
@@ -238,6 +239,54 @@ async def test_unread_answers_are_bounded_over_all(engine):
             await client.send(get("/a"))
         await rig.until(lambda: len(rig.ended) >= 3)
         assert {cause for cause, _ in rig.told()} == {"memory"}
+
+
+@on_each
+async def test_requests_that_wait_for_their_turns_are_bounded_over_all(engine):
+    class Session(OpenSession):
+        turns = 0
+
+        def answer(self, payload):
+            if len(payload) < 1_000:
+                return super().answer(payload)
+            self.turns += 1
+            return None  # it is never done
+
+    message = Message(MessageType.GET_ALL_NODES_FOR_PATH, 1, path="/" + 1_000_000 * "x")
+    long_request = encode(message)
+    rig = Rig(engine)
+    rig._make_session = lambda: Session(rig.index)
+    async with rig:
+        rig.channels.max_buffered = 3_000_000
+        patient = rig.connect()
+        await patient.send(send("/patient")[:-1])
+        clients = [rig.connect() for _ in range(4)]
+        for client in clients:
+            with suppress(OSError):  # some are ended while they send
+                await client.send(long_request)
+        await rig.until(lambda: rig.ended)
+        assert {cause for cause, _ in rig.told()} == {"memory"}
+        assert any(client.session.turns for client in clients)
+        await patient.send(send("/patient")[-1:])
+        assert (await patient.answer()).type == 5
+
+
+@pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
+def test_an_answer_counts_until_its_last_byte_is_taken():
+    # (asyncio gives back what it has sent, a part at a time.)
+    async def run():
+        async with Rig("compiled") as rig:
+            rig.index.add(b"/a", bytes(8_000_000), 0.0, None)
+            rig.channels.max_buffered = 12_000_000
+            first, second = rig.connect(), rig.connect()
+            await first.send(get("/a"))
+            await first.receive(7_000_000)
+            await second.send(get("/a"))
+            await rig.until(lambda: rig.ended)
+            assert [(told[0], told[1]) for told in rig.ended] == [(second.session, "memory")]
+            assert len(await first.receive(1_000_000)) == 1_000_000
+
+    asyncio.run(run())
 
 
 @on_each

@@ -82,6 +82,21 @@ def test_a_partial_frame_is_told_from_none():
     assert not stream.has_partial
 
 
+def test_what_is_held_is_what_is_not_answered():
+    stream = new_exchange()
+    first, second = send("/a"), send("/b", 2, bytes(1_000))
+    stream.receive(first + second + first[:9])
+    assert stream.held_bytes == len(first) - 4 + len(second) - 4 + 9
+    stream.next_answers(1)
+    assert stream.held_bytes == len(second) - 4 + 9
+    assert stream.take_last_writes()
+    assert stream.held_bytes == 9
+    stream.receive(first[9:] + b"\xff\xff\xff\xff")
+    stream.next_answers()
+    assert stream.ending
+    assert stream.held_bytes == 0
+
+
 def test_when_nobody_is_there_any_more_what_writes_is_done_and_what_reads_is_not():
     class Session(OpenSession):
         def answer(self, payload):

@@ -65,7 +65,7 @@ class AsyncioChannels:
         self.frame_timeout = frame_timeout
         self.output_timeout = output_timeout
         self.max_buffered = 0
-        #: What the channels hold of unfinished requests and unread answers.
+        #: What the channels hold of unanswered requests and unread answers.
         self.buffered = 0
         self.clock = clock
         self.on_closed = on_closed
@@ -374,7 +374,7 @@ class _Channel(asyncio.BufferedProtocol):
                 self._waits_since = None
             elif self._waits_since is None:
                 self._waits_since = began
-            held = self._unsent_bytes() + requests.partial_bytes
+            held = self._unsent_bytes() + requests.held_bytes
             self._hold(held)
             if held > READ_BYTES and 0 < self._channels.max_buffered < self._channels.buffered:
                 self.abort(MEMORY, too_much_held(held))

@@ -11,9 +11,9 @@ The rules that hold for both, to the byte:
 - A client that does not read is not read from: at most `ANSWER_BYTES` of answers, and one answer
   more, wait for it.
 - Memory is taken for bytes that came, never for those that a length announces. What all channels
-  together hold, of requests that are not whole and answers that are not read, is bounded by
-  `Channels.max_buffered`: beyond it, a channel that holds more than `READ_BYTES` of that ends at
-  its next turn.
+  together hold, of requests that are not answered, whole or not, and of answers that are not read,
+  is bounded by `Channels.max_buffered`: beyond it, a channel that holds more than `READ_BYTES` of
+  that ends at its next turn.
 - A turn ends after `TURN_SECONDS` of work or `TURN_ROUNDS` times `ANSWER_BYTES` of answers, so that
   a client with much to ask costs the others little.
 - A request that is not known to be short (`SHORT`) may be long: a list, a page, the deletion of a
@@ -134,7 +134,7 @@ class Channels(Protocol):
     max_size: int
     frame_timeout: float
     output_timeout: float
-    #: Bytes of unfinished requests and unread answers; 0 for no limit.
+    #: Bytes of unanswered requests and unread answers; 0 for no limit.
     max_buffered: int
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -214,7 +214,7 @@ def log_error_of_ours(session: Session) -> None:
 def too_much_held(size: int) -> str:
     """Say why a channel ends that holds much while all hold too much."""
     return (
-        f"it held {size} bytes of an unfinished message or of unread answers, and all connections"
+        f"it held {size} bytes of unanswered requests or unread answers, and all connections"
         " together hold as much as they may"
     )
 

@@ -50,6 +50,7 @@ class RequestStream:
         "_payloads",
         "_session",
         "_splitter",
+        "_whole_bytes",
         "ending",
         "gets",
         "has_long",
@@ -67,6 +68,8 @@ class RequestStream:
         self._session = session
         self._splitter = FrameSplitter(max_size)
         self._payloads: deque[bytes] = deque()
+        #: The sum of their sizes.
+        self._whole_bytes = 0
 
     @property
     def has_unanswered(self) -> bool:
@@ -79,9 +82,9 @@ class RequestStream:
         return self._splitter.has_partial
 
     @property
-    def partial_bytes(self) -> int:
-        """How much has come of a request that is not whole."""
-        return self._splitter.partial_bytes
+    def held_bytes(self) -> int:
+        """How much is held of requests that are not answered, whole or not."""
+        return self._whole_bytes + self._splitter.partial_bytes
 
     def receive(self, data: bytes) -> bool:
         """Take bytes that the client sent; after a bad frame they are ignored.
@@ -91,12 +94,14 @@ class RequestStream:
         bool
             Whether they completed a request, so that a partial one is new.
         """
-        before = len(self._payloads)
+        whole: list[bytes] = []
         if self._splitter.fault is None and self.ending is None:
             # The splitter keeps the fault until the frames before it are answered.
             with suppress(RemoteProtocolError):
-                self._payloads.extend(self._splitter.feed(data))
-        return len(self._payloads) > before
+                whole = self._splitter.feed(data)
+        self._payloads.extend(whole)
+        self._whole_bytes += sum(map(len, whole))
+        return bool(whole)
 
     def next_answers(
         self,
@@ -143,6 +148,7 @@ class RequestStream:
                 break
             self._count(payload)
             del payloads[0]
+            self._whole_bytes -= len(payload)
             size += len(answer)
             answers.append(answer)
             if session.fault is not None:
@@ -170,11 +176,16 @@ class RequestStream:
                     if session.answer(payload) is None:
                         return False
                 except RemoteProtocolError:
-                    payloads.clear()
+                    self._drop_all()
                     break
                 self._count(payload)
             del payloads[0]
+            self._whole_bytes -= len(payload)
         return True
+
+    def _drop_all(self) -> None:
+        self._payloads.clear()
+        self._whole_bytes = 0
 
     def _count(self, payload: bytes) -> None:
         if payload.startswith(_SEND_PULSE):
@@ -186,4 +197,4 @@ class RequestStream:
 
     def _end(self, cause: str, reason: str) -> None:
         self.ending = cause, reason
-        self._payloads.clear()
+        self._drop_all()
