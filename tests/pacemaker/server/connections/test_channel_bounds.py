@@ -271,6 +271,24 @@ async def test_requests_that_wait_for_their_turns_are_bounded_over_all(engine):
         assert (await patient.answer()).type == 5
 
 
+@on_each
+async def test_who_does_not_read_is_not_read_from(engine):
+    async with Rig(engine) as rig:
+        rig.index.add(b"/a", bytes(4_000_000), 0.0, None)
+        client, other = rig.connect(), rig.connect()
+        await client.send(get("/a"))
+        await rig.until(lambda: rig.channels.counters()["gets"])
+        feeding = asyncio.create_task(client.send(send("/x", 2, bytes(4_000_000))))
+        for n in range(200):  # rounds in which all of it could be read
+            await other.send(get("/b", n))
+            assert (await other.answer()).message_id == n
+        assert rig.channels.counters()["bytes_in"] < 1_000_000
+        assert len((await client.answer()).pulse.details) == 4_000_000
+        await feeding
+        assert (await client.answer()).message_id == 2
+        assert not rig.ended
+
+
 @pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
 def test_an_answer_counts_until_its_last_byte_is_taken():
     # (asyncio gives back what it has sent, a part at a time.)

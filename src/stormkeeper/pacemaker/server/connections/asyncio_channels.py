@@ -389,7 +389,7 @@ class _Channel(asyncio.BufferedProtocol):
         if requests.ending is not None:
             self._end(*requests.ending)
             self._half_close(transport)
-        elif requests.has_unanswered:
+        elif requests.has_unanswered or self._is_full:
             transport.pause_reading()
             if self._is_full or self._is_due or self._is_due_long:
                 pass
@@ -401,9 +401,8 @@ class _Channel(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self._take_turn)
         elif self._channels.is_draining:
             transport.pause_reading()
-            if not self._is_full:
-                self._end(DRAIN, STOPPING)
-                self._half_close(transport)
+            self._end(DRAIN, STOPPING)
+            self._half_close(transport)
         else:
             transport.resume_reading()
         if not requests.has_partial or not transport.is_reading():
