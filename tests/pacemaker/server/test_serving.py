@@ -6,6 +6,19 @@ import socket
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server import serving
 from stormkeeper.pacemaker.server.serving import PacemakerServer
+from stormkeeper.pacemaker.server.store.horizon import clock
+
+
+def test_it_vouches_from_when_it_can_be_heard():
+    async def serve():
+        server = PacemakerServer(defaults())
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            began = clock()
+            server.start(listener)
+            assert server.vouched() <= clock() - began
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(serve(), 20))
 
 
 def test_an_expiry_that_fails_half_way_is_begun_anew(monkeypatch):

@@ -111,6 +111,7 @@ class PacemakerServer:
         self._acceptor = Acceptor(listener, self._welcome, self._on_shortage, at_once)
         self.channels.attach(self._loop)
         self._acceptor.start()
+        self.horizon.restart()  # until now nobody was heard
         self.is_serving = True
         self._tick()
 

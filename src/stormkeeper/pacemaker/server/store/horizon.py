@@ -50,7 +50,7 @@ class Horizon:
         return silence
 
     def restart(self) -> None:
-        """Begin anew, because pulses could not be received."""
+        """Begin anew, because pulses could not be received until now."""
         self._began = self._observed = self._clock()
 
     def refused(self) -> None:
