@@ -91,13 +91,14 @@ def test_what_is_counted_is_known(known, counted):
         lambda events: events.turned_away.update(["connections"]),
         lambda events: events.turned_away.update(["descriptors"]),
         lambda events: events.closed.update(["memory"]),
+        lambda events: events.closed.update(["error"]),
         lambda events: events.refusals.update([("store-full", WRITE)]),
     ],
 )
-def test_whom_there_was_no_room_for(count):
+def test_what_may_have_lost_a_pulse(count):
     events = EventCounts()
     events.refusals["path", WRITE] += 1
     events.closed["protocol"] += 1
-    assert events.no_room() == 0
+    assert events.lost_pulses() == 0
     count(events)
-    assert events.no_room() == 1
+    assert events.lost_pulses() == 1

@@ -101,7 +101,7 @@ class PacemakerServer:
         self.started = self.swept = clock()
         self.is_serving = False
         self._is_expiring = False
-        self._no_room = 0
+        self._lost_pulses = 0
         self._turned_away = LineBudget(1, _TURNED_AWAY_SECONDS)
 
     def start(self, listener: socket.socket) -> None:
@@ -316,14 +316,14 @@ class PacemakerServer:
             _log.info("%s expired, %d held", counted(expired, "pulse"), self.store.keys)
 
     def observe(self) -> None:
-        """Note that the process runs and what it refused; before `horizon` is read."""
+        """Note that the process runs and what it lost; before `horizon` is read."""
         silence = self.horizon.observe()
         if silence is not None:
             _log.warning("was stopped for %.1f s: pulses sent meanwhile may be lost", silence)
-        no_room = self.events.no_room()
-        if no_room != self._no_room:
-            self._no_room = no_room
-            self.horizon.refused()
+        lost_pulses = self.events.lost_pulses()
+        if lost_pulses != self._lost_pulses:
+            self._lost_pulses = lost_pulses
+            self.horizon.lost()
 
     def vouched(self) -> float:
         """Return for how many seconds a path without a pulse has been silent at least."""

@@ -68,11 +68,12 @@ class EventCounts:
         #: Attempts to authenticate, by method and outcome.
         self.authentications: Counter[tuple[str, str]] = Counter()
 
-    def no_room(self) -> int:
-        """Return how often a client that may beat was refused, or ended, for want of room."""
+    def lost_pulses(self) -> int:
+        """Return how often a pulse may have been lost for want of room, or by an error of ours."""
         return (
             sum(self.turned_away.values())
             + self.closed["memory"]
+            + self.closed["error"]
             + self.refusals["store-full", WRITE]
         )
 

@@ -55,11 +55,11 @@ def test_it_vouches_no_further_back_than_pulses_are_kept():
     assert horizon.vouched(0) == 100
 
 
-def test_a_refused_pulse_ends_what_it_vouches_for_and_puts_off_no_expiry():
+def test_a_lost_pulse_ends_what_it_vouches_for_and_puts_off_no_expiry():
     time = Clock()
     horizon = Horizon(time)
     time.now += 100
-    horizon.refused()
+    horizon.lost()
     time.now += 5
     assert horizon.vouched(600) == 5
     assert horizon.seconds() == 105

@@ -1,8 +1,8 @@
 """For how long a missing pulse is proof of silence: how far back this server can vouch.
 
-Three things end it: the process did not run, it had to refuse a pulse for want of room, and it
-drops pulses that are too old. The first also puts off that dropping; a refusal does not, as room
-comes from nothing else.
+Three things end it: the process did not run, it may have lost a pulse for want of room or by an
+error of its own, and it drops pulses that are too old. The first also puts off that dropping; the
+second does not, as room comes from nothing else.
 """
 
 import time
@@ -53,8 +53,8 @@ class Horizon:
         """Begin anew, because pulses could not be received until now."""
         self._began = self._observed = self._clock()
 
-    def refused(self) -> None:
-        """Note that a pulse was refused: what is missing now may have been that one."""
+    def lost(self) -> None:
+        """Note that a pulse may have been lost: what is missing now may have been that one."""
         self._took_all = self._clock()
 
     def dropped(self, kept: float) -> None:
