@@ -1,6 +1,7 @@
 """How channels end, with both engines: by the client, by us, for a fault, and after all."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -130,6 +131,19 @@ async def test_an_end_within_a_message_is_told(engine):
         assert rig.told() == [("", "closed by the client within a message")]
 
 
+@contextlib.contextmanager
+def logged():
+    """Gather what is logged meanwhile."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger("stormkeeper").addHandler(handler)
+    try:
+        yield records
+    finally:
+        logging.getLogger("stormkeeper").removeHandler(handler)
+
+
 @on_each
 async def test_an_error_of_ours_ends_one_channel_with_a_traceback(engine):
     class Session(OpenSession):
@@ -139,11 +153,7 @@ async def test_an_error_of_ours_ends_one_channel_with_a_traceback(engine):
             return super().answer(payload)
 
     rig = Rig(engine, lambda: Session(rig.index))
-    records = []
-    handler = logging.Handler()
-    handler.emit = records.append
-    logging.getLogger("stormkeeper").addHandler(handler)
-    try:
+    with logged() as records:
         async with rig:
             client, other = rig.connect(), rig.connect()
             await other.send(get("/x", 7))
@@ -157,10 +167,25 @@ async def test_an_error_of_ours_ends_one_channel_with_a_traceback(engine):
                 other_client.session.payloads.clear()
                 await other_client.send(get("/x", 8))
                 assert (await other_client.answer()).message_id == 8
-    finally:
-        logging.getLogger("stormkeeper").removeHandler(handler)
     [record] = records
     assert record.exc_info[0] is ZeroDivisionError
+    assert "somebody" in record.getMessage()
+
+
+def test_an_error_of_ours_before_tls_begins_has_a_traceback_too():
+    async def run():
+        ours, theirs = socket.socketpair()
+        with ours:
+            async with Rig("interpreted") as rig:
+                session = OpenSession(rig.index)
+                rig.channels.adopt(theirs, session, rig.now, tls="no context")
+                await rig.until(lambda: len(rig.channels) == 0)
+                assert rig.told() == [("error", "an error of this server")]
+
+    with logged() as records:
+        asyncio.run(run())
+    [record] = records
+    assert record.exc_info[0] is AttributeError
     assert "somebody" in record.getMessage()
 
 

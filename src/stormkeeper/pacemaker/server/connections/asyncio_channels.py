@@ -281,7 +281,10 @@ class _Channel(asyncio.BufferedProtocol):
     def connected(self, task: asyncio.Task[None], connection: socket.socket) -> None:
         """Take note of how `connect` ended: perhaps before it began."""
         self.task = None
-        if task.cancelled() or task.exception() is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log_error_of_ours(self._session, error)
+        if task.cancelled() or error is not None:
             self._close(connection)
             self._end(ERROR, AN_ERROR_OF_OURS)
             self._channels.forget(self)

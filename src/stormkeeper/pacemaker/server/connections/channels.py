@@ -206,9 +206,9 @@ def let_others_run() -> None:
     os.sched_yield()
 
 
-def log_error_of_ours(session: Session) -> None:
-    """Log the exception at hand as what ended a channel."""
-    _log.exception("closing %s: %s", session.peer, AN_ERROR_OF_OURS)
+def log_error_of_ours(session: Session, error: BaseException | None = None) -> None:
+    """Log an exception, or the one at hand, as what ended a channel."""
+    _log.error("closing %s: %s", session.peer, AN_ERROR_OF_OURS, exc_info=error or True)
 
 
 def too_much_held(size: int) -> str:
