@@ -117,6 +117,8 @@ class Rig:
         self.now = 1_000.0
         #: What the channels told: (session, cause, reason) each.
         self.ended: list[tuple[Any, str, str]] = []
+        #: The sessions whose descriptors are closed.
+        self.freed: list[Any] = []
         self.channels: Any = chosen.channels(
             self.index,
             **{
@@ -125,6 +127,7 @@ class Rig:
                 "frame_timeout": 30.0,
                 "output_timeout": 60.0,
                 "on_closed": lambda *told: self.ended.append(told),
+                "on_freed": self.freed.append,
                 **limits,
             },
         )

@@ -5,8 +5,10 @@ import socket
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.server import serving
+from stormkeeper.pacemaker.server.connections import asyncio_channels
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.pacemaker.server.store.horizon import clock
+from support.waiting import DEADLINE_SECS
 
 
 def test_it_vouches_from_when_it_can_be_heard():
@@ -19,6 +21,36 @@ def test_it_vouches_from_when_it_can_be_heard():
             await server.stop()
 
     asyncio.run(asyncio.wait_for(serve(), 20))
+
+
+def test_a_connection_counts_for_its_address_until_its_descriptor_is_closed(engine, monkeypatch):
+    monkeypatch.setattr(serving, "_TICK", 600.0)
+    monkeypatch.setattr(asyncio_channels, "LINGER", 600.0)
+
+    async def serve():
+        conf = {"pacemaker.engine": engine, "pacemaker.max.connections.per.address": 1}
+        server = PacemakerServer(defaults().with_values(conf))
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = listener.getsockname()
+            server.start(listener)
+            lingering, writer = await asyncio.open_connection(*address)
+            writer.write(b"\xff\xff\xff\xff")
+            assert await lingering.read() == b""
+            assert server.events.closed["protocol"] == 1
+            too_many, second = await asyncio.open_connection(*address)
+            assert await too_many.read() == b""
+            assert server.events.turned_away == {"address": 1}
+            second.close()
+            writer.close()
+            while len(server.channels):
+                await asyncio.sleep(0.001)
+            _, third = await asyncio.open_connection(*address)
+            while server.events.accepted < 2:
+                await asyncio.sleep(0.001)
+            third.close()
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(serve(), DEADLINE_SECS))
 
 
 def test_an_expiry_that_fails_half_way_is_begun_anew(monkeypatch):

@@ -3,7 +3,7 @@ import socket
 from collections.abc import Callable
 from typing import final
 
-from stormkeeper.pacemaker.server.connections.channels import OnClosed, Session
+from stormkeeper.pacemaker.server.connections.channels import OnClosed, OnFreed, Session
 
 @final
 class Entry:
@@ -56,6 +56,7 @@ class EpollChannels:
         frame_timeout: float,
         output_timeout: float,
         on_closed: OnClosed,
+        on_freed: OnFreed,
     ) -> None: ...
     def __len__(self) -> int: ...
     def run(self) -> None: ...

@@ -433,6 +433,7 @@ cdef class EpollChannels:
     cdef PulseIndex _index
     cdef object _clock
     cdef object _on_closed
+    cdef object _on_freed
     cdef public Py_ssize_t max_size
     cdef public double frame_timeout
     cdef public double output_timeout
@@ -496,10 +497,12 @@ cdef class EpollChannels:
         double frame_timeout,
         double output_timeout,
         on_closed,
+        on_freed,
     ):
         self._index = index
         self._clock = clock
         self._on_closed = on_closed
+        self._on_freed = on_freed
         self._queue = deque()
         self.max_size = max_size
         self.frame_timeout = frame_timeout
@@ -906,9 +909,10 @@ cdef class EpollChannels:
         # Explicitly: a descriptor that was inherited by a process in between keeps it there.
         epoll_ctl(self._poller, EPOLL_CTL_DEL, fd, NULL)
         close(fd)
-        channel.session = None
+        session, channel.session = channel.session, None
         self._table[fd] = None
         self._open -= 1
+        self._on_freed(session)
         return 0
 
     # ----------------------------------------------------------------------- bytes that come

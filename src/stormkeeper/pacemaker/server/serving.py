@@ -24,7 +24,7 @@ from stormkeeper.pacemaker.server.connections.accepting import (
     Admission,
 )
 from stormkeeper.pacemaker.server.connections.asyncio_channels import AsyncioChannels
-from stormkeeper.pacemaker.server.connections.channels import Channels
+from stormkeeper.pacemaker.server.connections.channels import RESET_BY_CLIENT, Channels
 from stormkeeper.pacemaker.server.connections.line_budget import LineBudget
 from stormkeeper.pacemaker.server.engine import Engine, load
 from stormkeeper.pacemaker.server.session import Session, Sessions
@@ -94,7 +94,8 @@ class PacemakerServer:
             clock=clock,
             frame_timeout=conf["pacemaker.frame.timeout.secs"],
             output_timeout=conf["pacemaker.output.timeout.secs"],
-            on_closed=self._left,
+            on_closed=self.sessions.ended,
+            on_freed=self._freed,
         )
         self.channels.max_buffered = memory_allowed() // _BUFFERED_SHARE
         self.horizon = Horizon(clock)
@@ -265,7 +266,8 @@ class PacemakerServer:
         try:
             self._adopt(connection, session)
         except OSError:
-            self._left(session, "", "reset by the client")
+            self.sessions.ended(session, "", RESET_BY_CLIENT)
+            self._freed(session)
             raise
         self.events.accepted += 1
 
@@ -290,9 +292,8 @@ class PacemakerServer:
             extra = {"peer": address, "cause": cause}
             _log.warning("turned away %s: %s%s", address, reason, more, extra=extra)
 
-    def _left(self, session: Session, cause: str, reason: str) -> None:
+    def _freed(self, session: Session) -> None:
         self.admission.left(session.address)
-        self.sessions.ended(session, cause, reason)
 
     def _tick(self) -> None:
         self._loop.call_later(_TICK, self._tick)

@@ -57,6 +57,7 @@ async def test_a_bad_frame_ends_the_channel_after_the_good_ones(engine, fault, i
         client.socket.shutdown(socket.SHUT_WR)
         await rig.until(lambda: len(rig.channels) == 1)
         assert len(rig.ended) == 1
+        assert rig.freed == [client.session]
 
 
 @on_each
@@ -285,6 +286,7 @@ async def test_connections_that_come_and_go_leave_nothing(engine):
             await rig.until(lambda: len(rig.channels) == 0)
             assert len(rig.ended) == at_once
             rig.ended.clear()
+            rig.freed.clear()
             gc.collect()
             descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
             sizes.append(psutil.Process().memory_info().rss)

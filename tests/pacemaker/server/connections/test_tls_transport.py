@@ -105,6 +105,7 @@ def test_a_channel_over_tls_changes_nothing_of_asyncio_for_others():
             frame_timeout=10.0,
             output_timeout=10.0,
             on_closed=lambda *how: told.append(how),
+            on_freed=lambda _: None,
         )
         with socket.create_server(("127.0.0.1", 0)) as listener:
             calling = asyncio.create_task(

@@ -31,6 +31,7 @@ from stormkeeper.pacemaker.server.connections.channels import (
     TURN_ROUNDS,
     TURN_SECONDS,
     OnClosed,
+    OnFreed,
     Session,
     let_others_run,
     log_error_of_ours,
@@ -60,6 +61,7 @@ class AsyncioChannels:
         frame_timeout: float,
         output_timeout: float,
         on_closed: OnClosed,
+        on_freed: OnFreed,
     ) -> None:
         self.max_size = max_size
         self.frame_timeout = frame_timeout
@@ -69,6 +71,7 @@ class AsyncioChannels:
         self.buffered = 0
         self.clock = clock
         self.on_closed = on_closed
+        self._on_freed = on_freed
         self.is_draining = False
         #: What comes from a socket, until it is taken from here at once: one buffer for all, where
         #: asyncio would make and cut one for every reading.
@@ -77,7 +80,7 @@ class AsyncioChannels:
         self.sends = self.gets = self.others = 0
         self._buckets = [0] * (len(LATENCY_BOUNDS) + 1)
         self._seconds = 0.0
-        self._channels: set[_Channel] = set()
+        self._channels: dict[_Channel, Session] = {}
         #: When the loop's round has had enough turns; None before its first.
         self._round_ends: float | None = None
         #: Whether a turn of the round was over before its requests were answered.
@@ -113,7 +116,7 @@ class AsyncioChannels:
         """
         prepare(connection)
         channel = _Channel(self, session)
-        self._channels.add(channel)
+        self._channels[channel] = session
         channel.task = asyncio.get_running_loop().create_task(
             channel.connect(connection, tls, handshake_timeout)
         )
@@ -200,7 +203,9 @@ class AsyncioChannels:
 
     def forget(self, channel: "_Channel") -> None:
         """Take note that a channel's descriptor is closed."""
-        self._channels.discard(channel)
+        session = self._channels.pop(channel, None)
+        if session is not None:
+            self._on_freed(session)
 
 
 class _Unread(asyncio.Protocol):

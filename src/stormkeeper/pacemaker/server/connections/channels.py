@@ -119,15 +119,18 @@ class Session(Protocol):
 
 #: Called once for every channel, when its session is over: (session, cause, reason).
 OnClosed = Callable[[Any, str, str], None]
+#: Called once for every channel, when its descriptor is closed: then, or some time later.
+OnFreed = Callable[[Any], None]
 
 
 class Channels(Protocol):
     """The open connections of a server, and how bytes come and go over them.
 
     Parameters of every kind's constructor: ``(index, *, max_size, clock, frame_timeout,
-    output_timeout, on_closed)``: the `PulseIndex` that the sessions' answers come from; the largest
-    payload of a request, in bytes; a clock (s) whose readings the other methods are given as
-    ``now``; seconds to complete a frame, and for a client to read something; and an `OnClosed`.
+    output_timeout, on_closed, on_freed)``: the `PulseIndex` that the sessions' answers come from;
+    the largest payload of a request, in bytes; a clock (s) whose readings the other methods are
+    given as ``now``; seconds to complete a frame, and for a client to read something; an `OnClosed`
+    and an `OnFreed`.
     """
 
     # Limits, which may be set at any time.
