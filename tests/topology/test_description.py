@@ -1,6 +1,7 @@
 """A topology's description: made from it, sent as JSON, believed only as far as it is right."""
 
 import datetime
+import enum
 import json
 from pathlib import Path
 
@@ -92,6 +93,20 @@ def test_a_script_is_in_one_worker_as_a_whole():
 def test_what_json_does_not_have(value, said):
     with pytest.raises(TopologyError, match=said):
         of_topology(word_count(a=value))
+
+
+class Level(enum.IntEnum):
+    LOW = 3
+
+
+class Mode(str, enum.Enum):  # noqa: UP042 - whose `str` is not its text
+    FAST = "fast"
+
+
+def test_members_of_enums_are_what_they_stand_for():
+    described = of_topology(word_count(level=Level.LOW, mode=Mode.FAST, table={Mode.FAST: 1}))
+    assert decode(encode(described)).conf == {"level": 3, "mode": "fast", "table": {"fast": 1}}
+    assert type(described.conf["mode"]) is str
 
 
 def test_a_conf_that_contains_itself():

@@ -30,8 +30,9 @@ MAX_BYTES: Final = 1024 * 1024
 #: Deepest nesting of lists and mappings in a conf.
 MAX_DEPTH: Final = 32
 
-#: The integers that a Java reader has: 64 bits.
-_INTEGERS = range(-(2**63), 2**63)
+#: The integers that a Java reader has: of 64 bits, from the least to one more than the greatest.
+_LEAST: Final = -(2**63)
+_END: Final = 2**63
 
 
 class QueryDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -226,9 +227,9 @@ def _as_json(value: Any, where: str, depth: int = 0) -> Any:
         return value
     if isinstance(value, str):
         if not any(0xD800 <= ord(character) < 0xE000 for character in value):
-            return str(value)
+            return str.__str__(value)  # the text itself: an enum's own `str` is its name
     elif isinstance(value, int):
-        if value in _INTEGERS:
+        if _LEAST <= value < _END:
             return int(value)
     elif isinstance(value, float):
         if math.isfinite(value):
