@@ -164,6 +164,21 @@ def test_a_parent_that_is_gone_already_is_noticed():
         assert child.stdout.read() == ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")
+def test_what_a_daemon_starts_is_not_taken_for_a_child_of_its_parent():
+    daemon = f"""
+import subprocess, sys
+from stormkeeper.daemon.lifecycle import announce, die_with_parent
+die_with_parent()
+child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE, text=True)
+announce(child.stdout.readline() or f"ended with {{child.wait()}}")
+child.kill()
+"""
+    with start(daemon, STORMKEEPER_DIE_WITH_PARENT=str(os.getpid())) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.wait(DEADLINE_SECS)
+
+
 def test_without_the_environments_word_it_stays():
     with start(CHILD, STORMKEEPER_DIE_WITH_PARENT="") as child:
         assert child.stdout.readline() == "ready\n"

@@ -168,10 +168,11 @@ def end_of_signals() -> None:
 def die_with_parent() -> None:
     """Arrange for a SIGTERM when the parent dies, if the environment asks for it (Linux only).
 
-    Does nothing unless `DIE_WITH_PARENT` is set. Linux sends the signal when the *thread* that
-    started this process ends: start such daemons from a thread that outlives them.
+    Does nothing unless `DIE_WITH_PARENT` is set, and takes it out of the environment: a daemon that
+    this process starts has another parent. Linux sends the signal when the *thread* that started
+    this process ends: start such daemons from a thread that outlives them.
     """
-    wanted = os.environ.get(DIE_WITH_PARENT, "")
+    wanted = os.environ.pop(DIE_WITH_PARENT, "")
     if not wanted or sys.platform != "linux":
         return
     parent = os.getppid()
