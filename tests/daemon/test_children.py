@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 import uuid
 
 import psutil
@@ -90,6 +91,23 @@ def test_child_that_logs_nothing_shows_what_it_printed(start):
     child = start("print('no such disk'); raise SystemExit(1)")
     with pytest.raises(ChildError, match=r"(?s)exit code 1.*no such disk"):
         child.wait_ready(DEADLINE_SECS)
+
+
+def test_the_end_of_a_large_log_is_shown_without_reading_all_of_it(start, tmp_path):
+    child = start("")
+    until(lambda: child.returncode is not None)
+    log = tmp_path / "thing.log"
+    os.truncate(log, 64 * 2**20)
+    with log.open("a") as file:
+        file.writelines(f"\n{number}" for number in range(100))
+    tracemalloc.start()
+    try:
+        tail = child.log_tail()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tail.splitlines() == [str(number) for number in range(75, 100)]
+    assert most < 4 * 2**20
 
 
 def test_command_that_does_not_exist_is_our_error(tmp_path):

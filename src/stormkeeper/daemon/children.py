@@ -25,8 +25,10 @@ TAIL_LINES = 200
 #: Longest line of a child's standard output; a longer one counts as several.
 LINE_BYTES = 64 * 1024
 
-#: Lines of a child's log that an error shows: enough for a Python traceback.
+#: Lines of a child's log that an error shows: enough for a Python traceback. They are looked for in
+#: so many bytes at its end, as the log of a long run is large.
 ERROR_LINES = 25
+ERROR_BYTES = 64 * 1024
 
 #: How often a wait looks again at a child, in seconds.
 POLL_SECS = 0.05
@@ -141,7 +143,10 @@ class Child:
 
     def log_tail(self) -> str:
         """Return the last lines of its log, or of its output where it has logged nothing."""
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        text = ""
+        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - ERROR_BYTES))
+            text = log.read(ERROR_BYTES).decode(errors="replace")
         lines = text.splitlines() or self.output()[0]
         return "\n".join(lines[-ERROR_LINES:])
 
