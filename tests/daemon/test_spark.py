@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from pyspark import SparkContext
 
 from stormkeeper.daemon import spark
+from stormkeeper.errors import EngineError
 
 
 def test_configured_settings_win_and_other_keys_stay_out():
@@ -43,6 +45,13 @@ def test_the_users_java_options_replace_ours(key):
     assert "SerialGC" in spark.settings({}, "x")["spark.driver.defaultJavaOptions"]
     chosen = spark.settings({key: "-XX:+UseG1GC"}, "x")
     assert not any("SerialGC" in value for value in chosen.values())
+
+
+def test_without_a_temporary_folder_it_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(EngineError, match=r"No usable temporary directory.*: set TMPDIR to"):
+        spark.session({}, "x")
 
 
 @pytest.mark.spark

@@ -2,6 +2,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -115,11 +116,36 @@ def test_an_address_of_another_machine_is_said_at_once():
         ports.reserve("192.0.2.1")
 
 
-def test_where_nothing_can_be_written(monkeypatch, tmp_path):
+@pytest.fixture
+def unwritable(monkeypatch, tmp_path):
     monkeypatch.setattr(ports, "_file", [])
-    monkeypatch.setattr(ports, "FOLDERS", (str(tmp_path / "a"), str(tmp_path / "b")))
-    with pytest.raises(LocalClusterError, match=r"reserved in .*b \(No such file .*TMPDIR"):
+    monkeypatch.setattr(ports, "FOLDER", tmp_path / "a")
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_where_nothing_can_be_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "b"))
+    with pytest.raises(LocalClusterError, match=r"reserved \(.*No such file .*/b/.*TMPDIR"):
         ports.reserve()
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_where_there_is_no_temporary_folder(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", list)
+    with pytest.raises(LocalClusterError, match=r"reserved \(.*No usable temporary .*TMPDIR"):
+        ports.reserve()
+
+
+def test_a_port_that_is_given_needs_no_temporary_folder():
+    program = (
+        "import tempfile; tempfile._candidate_tempdir_list = list\n"
+        "from stormkeeper.local import ports; ports.is_free('127.0.0.1', 0)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_no_outgoing_connection_gets_that_of_a_server_that_is_down(start_pacemaker):

@@ -135,9 +135,16 @@ def session(
     Raises
     ------
     EngineError
-        When Spark does not start: no Java, or a setting that it refuses; or it was cancelled.
+        When Spark does not start: no Java, no temporary folder, or a setting that it refuses; or it
+        was cancelled.
     """
-    chosen = settings(conf, app_name)
+    try:
+        chosen = settings(conf, app_name)
+    except OSError as error:
+        raise EngineError(
+            f"Spark has no place for what it puts aside ({error}): set TMPDIR to a folder that can"
+            " be written"
+        ) from error
     # It tells of every call, and of every error that is reported by whoever gets it; of a JVM that
     # is gone it tells the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

@@ -5,6 +5,7 @@ server is down, any connection of anybody may take its port. The ports from here
 range, and no other process of the same user gets the same one from here.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -32,7 +33,7 @@ END: Final = 65_536
 
 #: Where the file is that processes share: not where TMPDIR says, if it can be, as each run of
 #: `storm local` has its own.
-FOLDERS: Final = ("/tmp", tempfile.gettempdir())
+FOLDER: Final = Path("/tmp")
 
 _choice = random.SystemRandom()
 _lock = threading.Lock()
@@ -103,16 +104,19 @@ def _lock_byte(port: int) -> bool:
 
 
 def _open() -> int:
-    for folder in FOLDERS:
-        try:
-            path = Path(folder, f"stormkeeper-ports-{os.getuid()}")
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            reason = error
-    raise LocalClusterError(
-        f"ports cannot be reserved in {folder} ({reason.strerror}): set TMPDIR to a folder that"
-        " can be written"
-    )
+    with contextlib.suppress(OSError):
+        return _opened_in(FOLDER)
+    try:
+        return _opened_in(Path(tempfile.gettempdir()))
+    except OSError as error:
+        raise LocalClusterError(
+            f"ports cannot be reserved ({error}): set TMPDIR to a folder that can be written"
+        ) from error
+
+
+def _opened_in(folder: Path) -> int:
+    path = folder / f"stormkeeper-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def is_free(host: str, port: int) -> bool:
