@@ -75,6 +75,17 @@ def test_a_fault_of_the_script_is_its_own_words(script):
     )
 
 
+def test_one_that_closes_its_output_is_described(script):
+    described = describe(script(TOPOLOGY.format(before="import sys; sys.stdout.close()")))
+    assert described.name == "t"
+
+
+def test_a_file_that_it_is_to_import_and_that_is_not_there(script, tmp_path):
+    gone = tmp_path / "gone.py"
+    with pytest.raises(TopologyError, match=r"there is no file .*/gone\.py, which .*job\.py is to"):
+        describe(script("import gone"), py_files=[gone])
+
+
 def test_one_that_waits_is_ended(script):
     with pytest.raises(TopologyError, match=r"job.py was not over after 2 s\. .* what takes long"):
         describe(script(TOPOLOGY.format(before="import time; time.sleep(600)")), plain_secs=2.0)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 import zipfile
 from collections import Counter
@@ -444,6 +445,38 @@ def test_unknown_key_ends_it_where_that_is_asked_for(start, script):
     worker = start(script(code), "--strict", inptu=1)
     assert worker.ended() == 2
     assert "unknown key inptu; is input meant?" in worker.errors[-1]
+
+
+def test_an_id_that_is_none_ends_it_before_it_beats(start, script):
+    worker = start(script("print('ran')\n"), "--storm-id", "a/b")
+    assert worker.ended() == 2
+    assert worker.lines == []
+    assert worker.errors == ["'a/b' cannot be a name below /workerbeats: it has a / in it"]
+
+
+def test_it_leaves_a_script_though_nobody_reads_what_that_printed(script, monkeypatch):
+    worker = Worker(
+        defaults(),
+        script=script(""),
+        storm_id="t-1-1",
+        node="node",
+        port=6700,
+        arguments=(),
+        py_files=(),
+        queries=(),
+        settle=lambda _: defaults(),
+        stopping=lambda: True,
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    printed, left = os.fdopen(writer, "w"), []
+    printed.write("rows 5")
+    monkeypatch.setattr(sys, "stdout", printed)
+    monkeypatch.setattr(os, "_exit", left.append)
+    worker._leave(3)
+    assert left == [3]
+    with pytest.raises(BrokenPipeError):
+        printed.close()
 
 
 def test_script_that_is_not_there(start, tmp_path):

@@ -11,7 +11,7 @@ from typing import TextIO, cast
 from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ConfigError, MissingExtraError
+from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError
 from stormkeeper.worker.command_line import CommandLine
 
 #: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
                 topology, files=files, overrides=given.conf, strict=given.strict
             ),
         )
-    except ConfigError as error:
+    except (ConfigError, InvalidPathError) as error:  # the latter of --storm-id or --node
         sys.stderr.write(f"{error}\n")
         return 2
     except MissingExtraError as error:

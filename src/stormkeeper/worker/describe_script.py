@@ -177,7 +177,8 @@ def _ended_by(end: type[BaseException], *calls: tuple[type, str]) -> Iterator[No
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
+    with contextlib.suppress(ValueError):  # the script may have closed it
+        sys.stdout.flush()
     # Threads and processes that the script has started are none of a description's concern: who
     # started this process ends what is left.
     os._exit(code)

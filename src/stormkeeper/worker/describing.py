@@ -73,13 +73,17 @@ def describe(
     Raises
     ------
     TopologyError
-        The script has a fault, takes too long, or describes too much; the message says what to do.
+        The script has a fault, takes too long, or describes too much, or one of `py_files` is not
+        there; the message says what to do.
     MissingExtraError
         PySpark is not installed.
     ChildError
         The process cannot be started.
     """
     extras.require("spark", "a topology's script", "pyspark")
+    for file in py_files:
+        if not file.is_file():
+            raise TopologyError(f"there is no file {file}, which {script} is to be able to import")
     source.check(script, py_files)
     if not source.imports_topology(script, py_files):
         return description.of_script(script)

@@ -255,7 +255,9 @@ class Worker:
 
     def _leave(self, code: int) -> None:
         self._finish()
-        sys.stdout.flush()
+        # Whoever read what it says may be gone, or the script may have closed it.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
         os._exit(code)
 
     def _jvm_failure(self, error: BaseException) -> WorkerError | None:
