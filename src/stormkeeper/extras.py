@@ -7,7 +7,7 @@ from typing import Final
 from stormkeeper.errors import MissingExtraError
 
 #: The modules by which an extra is known to be installed.
-MODULES: Final = {"kerberos": ("gssapi",), "spark": ("pyspark", "pandas", "pyarrow")}
+MODULES: Final = {"spark": ("pyspark", "pandas", "pyarrow")}
 
 
 def require(extra: str, user: str, *modules: str) -> None:
