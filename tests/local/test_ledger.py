@@ -1,13 +1,14 @@
 """What the ledger of a local run makes of the Pacemakers' answers."""
 
-from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot
+from stormkeeper.local.ledger import Counts, Ledger, Pulse
+from stormkeeper.paths import WorkerId
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
-SLOT = Slot("wc-1-1", "node", 6700)
+WORKER = WorkerId("wc-1-1", "node", 6700)
 
 
-def pulse(received, slot=SLOT, **components):
-    return Pulse(slot, received, {name: Counts(*c) for name, c in components.items()})
+def pulse(received, by=WORKER, **components):
+    return Pulse(by, received, {name: Counts(*c) for name, c in components.items()})
 
 
 def answer(ledger, address, *pulses, instance="i1", received=None, keys=1):
@@ -87,8 +88,8 @@ def test_silent_pacemaker_keeps_what_it_said_last():
 
 def test_components_add_up_over_workers():
     ledger = Ledger()
-    other = Slot("wc-1-1", "node", 6701)
-    answer(ledger, A, pulse(1.0, words=(5, 2)), pulse(1.0, slot=other, words=(10, 3), lines=(1, 0)))
+    other = WorkerId("wc-1-1", "node", 6701)
+    answer(ledger, A, pulse(1.0, words=(5, 2)), pulse(1.0, by=other, words=(10, 3), lines=(1, 0)))
     assert ledger.snapshot().components() == {
         "words": Counts(15, 5, queries=2),
         "lines": Counts(1, 0),

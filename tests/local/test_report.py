@@ -6,14 +6,15 @@ import pytest
 
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import report
-from stormkeeper.local.ledger import Counts, PacemakerSeen, Slot, Snapshot, WorkerSeen
+from stormkeeper.local.ledger import Counts, PacemakerSeen, Snapshot, WorkerSeen
+from stormkeeper.paths import WorkerId
 
 
 def test_report_has_the_documented_shape():
     counts = {"w": Counts(4, 2), "looked_at": Counts(0, 3, partial=True)}
     snapshot = Snapshot(
         [PacemakerSeen("127.0.0.1:1", True, "i", 12, 1), PacemakerSeen("127.0.0.1:2")],
-        [WorkerSeen(Slot("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
+        [WorkerSeen(WorkerId("wc-1-1", "local", 6700), "127.0.0.1:1", 12, 99.0, 3.25, counts)],
     )
     assert report.build(snapshot, now=100.0, tables={"liveness": 1}, processes_left=0) == {
         "pacemakers": [
@@ -40,13 +41,13 @@ def test_report_has_the_documented_shape():
 
 
 def test_silence_after_the_end_is_no_gap():
-    seen = WorkerSeen(Slot("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
+    seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {}, completed=True)
     (worker,) = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)["workers"]
     assert (worker["completed"], worker["max_gap_secs"]) == (True, 3.0)
 
 
 def test_silence_at_the_end_counts_as_a_gap():
-    seen = WorkerSeen(Slot("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
+    seen = WorkerSeen(WorkerId("t", "n", 1), "a:1", 1, 10.0, 3.0, {})
     built = report.build(Snapshot([], [seen]), now=25.0, tables={}, processes_left=0)
     assert built["workers"][0]["max_gap_secs"] == 15.0
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from stormkeeper.local.ledger import Counts, PacemakerSeen, Slot, Snapshot, WorkerSeen
+from stormkeeper.local.ledger import Counts, PacemakerSeen, Snapshot, WorkerSeen
 from stormkeeper.local.view import (
     LineView,
     LiveView,
@@ -17,9 +17,10 @@ from stormkeeper.local.view import (
     render,
     view_on,
 )
+from stormkeeper.paths import WorkerId
 
 ADDRESS = "127.0.0.1:41001"
-SLOT = Slot("wc-1-1", "local", 6700)
+WORKER = WorkerId("wc-1-1", "local", 6700)
 
 
 def picture(
@@ -41,9 +42,9 @@ def picture(
         processes=[ProcessSeen("pacemaker 1", 4711, "running", ADDRESS, 31.4)],
         snapshot=Snapshot(
             [PacemakerSeen(ADDRESS, True, "i", 21, 1)],
-            [WorkerSeen(SLOT, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
+            [WorkerSeen(WORKER, ADDRESS, 21, now - 1.5, 3.1, components, completed)],
         ),
-        statuses={("wc-1-1", "local", 6700): status},
+        statuses={WORKER: status},
         rates={"words": Counts(345, 12)},
         output=output,
         output_count=len(output) if output_count is None else output_count,

@@ -3,13 +3,14 @@
 import pytest
 
 from stormkeeper.local import waiting
-from stormkeeper.local.ledger import Counts, Slot, Snapshot, WorkerSeen
+from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
 from stormkeeper.local.waiting import PIPELINE_AFTER_SECS, is_pipeline_due, waits_for
+from stormkeeper.paths import WorkerId
 
 
 def seen(components):
-    slot = Slot("wc-1-1", "local", 6700)
-    return Snapshot([], [WorkerSeen(slot, "127.0.0.1:1", 1, 0.0, 0.0, components)])
+    worker = WorkerId("wc-1-1", "local", 6700)
+    return Snapshot([], [WorkerSeen(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
 
 
 NOBODY = Snapshot([], [])

@@ -44,6 +44,7 @@ from stormkeeper.local.waiting import is_pipeline_due, waits_for
 from stormkeeper.local.watch import ClusterWatcher
 from stormkeeper.local.worker_log import WorkerLog
 from stormkeeper.pacemaker.client.settings import ClientSettings
+from stormkeeper.paths import WorkerId
 
 log = logging.getLogger(__name__)
 
@@ -224,13 +225,13 @@ class Cluster:
             return
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
         self._start_stage(Stage.ANALYSES)
-        slot = (self._storm_id, NODE, PORT)
+        worker = WorkerId(self._storm_id, NODE, PORT)
         deadline = time.monotonic() + START_SECS
         while not self._signals.wait(LOOK_SECS) and time.monotonic() < deadline:
             self._note_all_ready()
             self._show(RUNNING)
             self._check_children()
-            if outcome.statuses(self._tables).get(slot) == COMPLETED:
+            if outcome.statuses(self._tables).get(worker) == COMPLETED:
                 return
         if not self._signals.stopped:
             self._view.note(

@@ -8,6 +8,8 @@ age that the server gave. So a slow watcher makes no gap look longer.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stormkeeper.paths import WorkerId
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -32,19 +34,10 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """Where a worker runs: a topology's id, a node and a port."""
-
-    topology: str
-    node: str
-    port: int
-
-
-@dataclass(frozen=True)
 class Pulse:
     """One pulse as one Pacemaker reported it, and how many since the look before it stands for."""
 
-    slot: Slot
+    worker: WorkerId
     received: float
     components: Mapping[str, Counts]
     count: int = 1
@@ -67,7 +60,7 @@ class PacemakerSeen:
 class WorkerSeen:
     """A worker: where its last pulse arrived and when, how many there were, the longest silence."""
 
-    slot: Slot
+    worker: WorkerId
     pacemaker: str
     pulses: int
     last_received: float
@@ -104,7 +97,7 @@ class Ledger:
     """Gathers what the Pacemakers report; times are seconds of one monotonic clock."""
 
     _pacemakers: dict[str, PacemakerSeen] = field(default_factory=dict)
-    _workers: dict[Slot, WorkerSeen] = field(default_factory=dict)
+    _workers: dict[WorkerId, WorkerSeen] = field(default_factory=dict)
     #: Pulses that a restarted server no longer counts, by address.
     _earlier_pulses: dict[str, int] = field(default_factory=dict)
 
@@ -138,19 +131,17 @@ class Ledger:
         self._pacemakers[address] = replace(before, reachable=False)
 
     def snapshot(self) -> Snapshot:
-        """Return what was seen so far, by address and by slot."""
+        """Return what was seen so far, sorted by address and by worker."""
         return Snapshot(
             [self._pacemakers[address] for address in sorted(self._pacemakers)],
-            sorted(
-                self._workers.values(), key=lambda w: (w.slot.topology, w.slot.node, w.slot.port)
-            ),
+            [self._workers[worker] for worker in sorted(self._workers)],
         )
 
     def _pulse(self, address: str, pulse: Pulse) -> None:
-        before = self._workers.get(pulse.slot)
+        before = self._workers.get(pulse.worker)
         if before is None:
-            self._workers[pulse.slot] = WorkerSeen(
-                pulse.slot,
+            self._workers[pulse.worker] = WorkerSeen(
+                pulse.worker,
                 address,
                 pulse.count,
                 pulse.received,
@@ -161,10 +152,10 @@ class Ledger:
             return
         if pulse.received < before.last_received:
             # Another Pacemaker's older copy: it was sent, but says nothing new.
-            self._workers[pulse.slot] = replace(before, pulses=before.pulses + pulse.count)
+            self._workers[pulse.worker] = replace(before, pulses=before.pulses + pulse.count)
             return
-        self._workers[pulse.slot] = WorkerSeen(
-            pulse.slot,
+        self._workers[pulse.worker] = WorkerSeen(
+            pulse.worker,
             address,
             before.pulses + pulse.count,
             pulse.received,

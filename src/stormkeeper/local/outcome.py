@@ -4,17 +4,18 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline.tables import COMPONENT_STATISTICS, LIVENESS, current_path
 
 
-def statuses(directory: Path) -> dict[tuple[str, str, int], str]:
-    """Return the status in the liveness table, by topology id, node and port."""
+def statuses(directory: Path) -> dict[WorkerId, str]:
+    """Return the status of each worker in the liveness table."""
     path = current_path(directory, LIVENESS)
     if path is None:
         return {}
     columns = ["storm_id", "node", "port", "status"]
     return {
-        (row["storm_id"], row["node"], row["port"]): row["status"]
+        WorkerId(row["storm_id"], row["node"], row["port"]): row["status"]
         for row in pq.read_table(path, columns=columns).to_pylist()
     }
 

@@ -33,9 +33,9 @@ def build(
         ],
         "workers": [
             {
-                "topology": w.slot.topology,
-                "node": w.slot.node,
-                "port": w.slot.port,
+                "topology": w.worker.storm_id,
+                "node": w.worker.node,
+                "port": w.worker.port,
                 "pulses": w.pulses,
                 "max_gap_secs": round(w.gap_at(now), 3),
                 "completed": w.completed,

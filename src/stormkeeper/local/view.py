@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -13,7 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from stormkeeper.local.ledger import Counts, Slot, Snapshot, WorkerSeen
+from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
+from stormkeeper.paths import WorkerId
 
 #: Time between two plain progress lines, in seconds.
 LINE_SECS = 5.0
@@ -51,7 +52,7 @@ class Picture:
     up_secs: float
     processes: Sequence[ProcessSeen]
     snapshot: Snapshot
-    statuses: dict[tuple[str, str, int], str]
+    statuses: Mapping[WorkerId, str]
     rates: dict[str, Counts]
     #: The last lines of the topology's own output, and how many there have been.
     output: Sequence[str]
@@ -60,15 +61,12 @@ class Picture:
     is_running: bool = True
     is_last: bool = False
 
-    def status(self, worker: WorkerSeen) -> str:
+    def status(self, seen: WorkerSeen) -> str:
         """Return what is known of a worker: the liveness table's status, or that it is completed.
 
         Its last pulse says so, sooner than the table; empty where nobody says anything.
         """
-        slot = worker.slot
-        if worker.completed:
-            return COMPLETED
-        return self.statuses.get((slot.topology, slot.node, slot.port), "")
+        return COMPLETED if seen.completed else self.statuses.get(seen.worker, "")
 
 
 class View(Protocol):
@@ -112,7 +110,7 @@ class LineView:
         self._console = console
         self._next = 0.0
         self._shown = 0
-        self._statuses: dict[Slot, str] = {}
+        self._statuses: dict[WorkerId, str] = {}
         self._waits_for = ""
 
     def __enter__(self) -> Self:
@@ -142,30 +140,30 @@ class LineView:
             self._waits_for = picture.waits_for
             if picture.waits_for:
                 self._print(f"{picture.up_secs:4.0f} s  waiting: {picture.waits_for}")
-        for worker in picture.snapshot.workers:
-            slot = worker.slot
-            status = picture.status(worker)
+        for seen in picture.snapshot.workers:
+            worker = seen.worker
+            status = picture.status(seen)
             # Once the stop is asked for, the table is behind, and nobody sees it catch up.
             is_news = picture.is_running or status == COMPLETED
-            if is_news and status != self._statuses.get(slot, ""):
-                self._statuses[slot] = status
+            if is_news and status != self._statuses.get(worker, ""):
+                self._statuses[worker] = status
                 said = (
                     "is completed: its queries have ended"
                     if status == COMPLETED
                     else f"is {status or 'no more'} in the liveness table"
                 )
-                self._print(f"{picture.up_secs:4.0f} s  {slot.topology} at {slot.port} {said}")
+                self._print(f"{picture.up_secs:4.0f} s  {worker.storm_id} at {worker.port} {said}")
         if picture.now < self._next and not picture.is_last:
             return
         self._next = picture.now + LINE_SECS
-        for worker in picture.snapshot.workers:
+        for seen in picture.snapshot.workers:
             counts = " · ".join(
-                f"{named(name, c)} {flow(c)}" for name, c in sorted(worker.components.items())
+                f"{named(name, c)} {flow(c)}" for name, c in sorted(seen.components.items())
             )
             self._print(
-                f"{picture.up_secs:4.0f} s  {worker.slot.topology} at {worker.slot.port}: "
-                f"pulse {worker.pulses}, {picture.now - worker.last_received:.1f} s ago "
-                f"at {worker.pacemaker}  {counts}"
+                f"{picture.up_secs:4.0f} s  {seen.worker.storm_id} at {seen.worker.port}: "
+                f"pulse {seen.pulses}, {picture.now - seen.last_received:.1f} s ago "
+                f"at {seen.pacemaker}  {counts}"
             )
 
     def abandon(self) -> None:
@@ -247,16 +245,16 @@ def workers_table(picture: Picture) -> Table:
     """Show the workers: the age of their last pulse, and what the liveness table says of them."""
     table = _table("worker", "slot", "last pulse", "at", "pulses", "longest gap", "liveness")
     colours = {"alive": "green", "late": "yellow", "dead": "bold red", COMPLETED: "green"}
-    for worker in picture.snapshot.workers:
-        slot = worker.slot
-        status = picture.status(worker)
+    for seen in picture.snapshot.workers:
+        worker = seen.worker
+        status = picture.status(seen)
         table.add_row(
-            slot.topology,
-            f"{slot.node}:{slot.port}",
-            f"{picture.now - worker.last_received:.1f} s ago",
-            worker.pacemaker,
-            f"{worker.pulses:,}",
-            f"{worker.gap_at(picture.now):.1f} s",
+            worker.storm_id,
+            f"{worker.node}:{worker.port}",
+            f"{picture.now - seen.last_received:.1f} s ago",
+            seen.pacemaker,
+            f"{seen.pulses:,}",
+            f"{seen.gap_at(picture.now):.1f} s",
             Text(status, style=colours.get(status, "")),
         )
     return table

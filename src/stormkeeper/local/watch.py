@@ -9,7 +9,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import PacemakerError, ProtocolError, SerializationError
 from stormkeeper.heartbeats import following
 from stormkeeper.heartbeats.following import Look, Position
-from stormkeeper.local.ledger import Counts, Ledger, Pulse, Slot, Snapshot
+from stormkeeper.local.ledger import Counts, Ledger, Pulse, Snapshot
 from stormkeeper.pacemaker.client.settings import ClientSettings
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
@@ -130,8 +130,8 @@ def pulses(look: Look) -> list[Pulse]:
     overwritten = look.revisions - len(changes) if len(changes) == 1 else 0
     found = []
     for read_at, change in changes:
-        where = paths.parse_workerbeat(change.path)
-        if change.details is None or where is None:
+        worker = paths.parse_workerbeat(change.path)
+        if change.details is None or worker is None:
             continue
         try:
             beat = deserialize(ClusterWorkerHeartbeat, change.details)
@@ -140,7 +140,7 @@ def pulses(look: Look) -> list[Pulse]:
             continue
         found.append(
             Pulse(
-                Slot(where.storm_id, where.node, where.port),
+                worker,
                 read_at - (change.age_secs or 0.0),
                 component_counts(beat),
                 1 + overwritten,
