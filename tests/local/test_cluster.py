@@ -12,7 +12,14 @@ from stormkeeper.conf import Address, load
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import cluster
 from stormkeeper.local.cluster import GRACE_SECS
-from stormkeeper.local.roster import PlannedProcess, Request, Site, Stage, WhenEnded
+from stormkeeper.local.roster import (
+    PIPELINE,
+    PlannedProcess,
+    Request,
+    Site,
+    Stage,
+    WhenEnded,
+)
 from stormkeeper.pipeline import process as pipeline
 from stormkeeper.worker import process as worker
 from support.waiting import until
@@ -71,13 +78,14 @@ class TestFollowing:
     def following(self, tmp_path, monkeypatch):
         said = []
 
-        def follow(*rows):
+        def follow(*rows, overrides=()):
             monkeypatch.setattr(cluster, "roster", lambda *_: rows)
             (tmp_path / "topology.py").write_text("")
             view = SimpleNamespace(note=said.append, show=lambda _: None)
             signals = SimpleNamespace(wait=lambda _: False, stopped=False)
             request = Request(tmp_path / "topology.py")
-            return cluster.Cluster(load(files=()), request, view, signals, site_in(tmp_path)), said
+            conf = load(files=(), overrides=overrides)
+            return cluster.Cluster(conf, request, view, signals, site_in(tmp_path)), said
 
         return follow
 
@@ -128,4 +136,16 @@ class TestFollowing:
                 one._check_children()
         else:
             one._check_children()
+        one._finish()
+
+    def test_tables_that_nobody_writes_any_more_are_not_waited_for(self, following, tmp_path):
+        killed = "import os; os.kill(os.getpid(), 9)"
+        one, said = following(
+            a_process(PIPELINE, killed, stage=Stage.ANALYSES, when_ended=WhenEnded.END_RUN),
+            overrides=[f"pipeline.tables.dir={tmp_path / 'kept'}"],
+        )
+        one._have_end_written_down()
+        _, end, line = said
+        assert end.endswith("ended by SIGKILL")
+        assert line.startswith(f"storm: without the pipeline the tables in {tmp_path / 'kept'} do")
         one._finish()

@@ -226,17 +226,25 @@ class Cluster:
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
         self._start_stage(Stage.ANALYSES)
         worker = WorkerId(self._storm_id, NODE, PORT)
+        why = f"after {START_SECS:.0f} s"
         deadline = time.monotonic() + START_SECS
         while not self._signals.wait(LOOK_SECS) and time.monotonic() < deadline:
+            # First, so that what is looked at after its end is all that it has written.
+            pipeline = self._children.get(PIPELINE)
+            is_over = pipeline is not None and pipeline.returncode is not None
             self._note_all_ready()
+            self._processes.note_ends()
             self._show(RUNNING)
             self._check_children()
             if outcome.statuses(self._tables).get(worker) == COMPLETED:
                 return
+            if is_over:  # somebody has killed it
+                why = "without the pipeline"
+                break
         if not self._signals.stopped:
             self._view.note(
-                f"storm: after {START_SECS:.0f} s the tables in {self._tables} do not say that"
-                f" {self._storm_id} is completed; they stay as they are"
+                f"storm: {why} the tables in {self._tables} do not say that {self._storm_id} is"
+                " completed; they stay as they are"
             )
 
     def _start_analyses_when_due(self) -> None:
