@@ -94,6 +94,11 @@ def test_a_port_taken_while_the_server_starts(tmp_path, monkeypatch):
         with DevZooKeeper(tmp_path / "any") as server:
             assert server.port != port
 
+        monkeypatch.setattr(dev_zookeeper, "PORT_ATTEMPTS", 1)
+        monkeypatch.setattr(dev_zookeeper, "_free_port", lambda _host, _port: port)
+        with pytest.raises(LocalClusterError, match=rf"127\.0\.0\.1:{port}: another process"):
+            DevZooKeeper(tmp_path / "unlucky").start()
+
 
 def test_a_server_that_ends_while_it_starts_is_reported_with_its_log(tmp_path):
     (tmp_path / "zookeeper").mkdir()

@@ -210,12 +210,13 @@ class DevZooKeeper:
             except BaseException as error:
                 self.stop()
                 clash = "BindException" in self.log_tail()
+                taken = self.address
                 if any_port:
                     self._port = 0
                 if clash and isinstance(error, LocalClusterError):
                     if any_port and attempt < PORT_ATTEMPTS:
                         continue
-                    raise _in_use(self.address) from error
+                    raise _in_use(taken) from error
                 raise
             return
 
