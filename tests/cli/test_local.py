@@ -103,6 +103,11 @@ def test_the_tables_are_kept_where_it_is_said(asked, local, tmp_path):
     assert request.pipeline
 
 
+def test_a_url_for_the_tables_stays_one_and_so_can_be_refused(asked, local):
+    assert local("--keep", "s3://bucket/tables").exit_code == 0
+    assert asked[0][0]["pipeline.tables.dir"] == "s3:/bucket/tables"
+
+
 def test_tables_are_not_kept_in_two_folders(asked, local):
     told = local("--keep", "a", "-c", "pipeline.tables.dir=b")
     assert told.exit_code == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from stormkeeper.conf import Address, load
+from stormkeeper.errors import ConfigError
 from stormkeeper.local import settings
 from stormkeeper.pacemaker.client.settings import access_of
 
@@ -73,6 +74,13 @@ def test_what_the_user_gives_the_run_is_used(written):
     conf = written(CLUSTERS, ["pipeline.tables.dir=/kept", "pipeline.metrics.port=0"])
     assert conf["pipeline.tables.dir"] == "/kept"
     assert conf["pipeline.metrics.port"] == 0
+
+
+@pytest.mark.parametrize("url", ["s3a://bucket/tables", "s3:/bucket/tables"])
+def test_tables_are_not_kept_at_a_url(tmp_path, url):
+    conf = load(files=(), overrides=[f"pipeline.tables.dir={url}"])
+    with pytest.raises(ConfigError, match=f"not a URL as '{url}'"):
+        settings.tables_folder(conf, tmp_path)
 
 
 def test_what_only_the_topology_knows_is_not_for_the_servers(written):

@@ -107,13 +107,6 @@ def places(**given):
     return defaults().with_values({f"pipeline.{key}.dir": str(at) for key, at in given.items()})
 
 
-def test_the_checkpoint_follows_the_tables_unless_it_is_configured(tmp_path):
-    conf = places(tables=tmp_path)
-    assert process.checkpoint_directory(conf) == tmp_path / ".checkpoint"
-    conf = places(tables=tmp_path, checkpoint=tmp_path / "c")
-    assert process.checkpoint_directory(conf) == tmp_path / "c"
-
-
 def test_two_pipelines_share_neither_tables_nor_checkpoint(tmp_path):
     a, b, c = (tmp_path / name for name in "abc")
     with process._places(places(tables=a, checkpoint=c)):

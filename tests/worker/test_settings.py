@@ -104,8 +104,14 @@ def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
         ("hdfs://host/a/", "hdfs://host/a/wc-1-1/totals"),
         ("file:///a", "file:///a/wc-1-1/totals"),
         ("here", f"{Path.cwd()}/here/wc-1-1/totals"),
+        ("~/here", f"{Path.home()}/here/wc-1-1/totals"),
     ],
 )
 def test_where_a_checkpoint_is(place, expected):
     conf = {**PATHS, "topology.checkpoint.dir": place}
     assert settings.checkpoint(conf, "wc-1-1", "totals") == expected
+
+
+def test_checkpoints_are_in_the_folder_in_which_all_daemons_keep_what_they_keep():
+    conf = {**PATHS, "storm.local.dir": "~/storm"}
+    assert settings.checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"

@@ -143,4 +143,4 @@ def _keep_tables_in(folder: Path, *, no_pipeline: bool) -> None:
         raise click.UsageError("--keep is for the pipeline's tables: leave out --no-pipeline.")
     if any(override.partition("=")[0].strip() == _TABLES for override in overrides):
         raise click.UsageError(f"--keep DIR is -c {_TABLES}=DIR: give one of the two.")
-    overrides.append(f"{_TABLES}={json.dumps(str(folder.absolute()))}")
+    overrides.append(f"{_TABLES}={json.dumps(str(folder))}")

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stormkeeper.conf import Address
+from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import die_with_parent as die_with_parent_program
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
@@ -63,10 +64,12 @@ def serve(conf: Mapping[str, Any]) -> int:
     ------
     LocalClusterError
         It could not start, or ended on its own; the message ends with its log's end.
+    ConfigError
+        ``storm.local.dir`` names the home of nobody.
     """
     configure_logging()
     die_with_parent()
-    data_dir = Path(conf["storm.local.dir"]).expanduser() / "zookeeper"
+    data_dir = folder("storm.local.dir", conf["storm.local.dir"]) / "zookeeper"
     server = DevZooKeeper(data_dir, conf["storm.zookeeper.port"])
     with StopSignals() as stop:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stormkeeper.conf import Address, Conf
 from stormkeeper.pacemaker.client.settings import for_a_file
+from stormkeeper.pipeline import folders
 
 PACEMAKER_STATE = "org.apache.storm.pacemaker.pacemaker_state_factory"
 
@@ -52,8 +53,14 @@ def keeps_tables(conf: Conf) -> bool:
 
 
 def tables_folder(conf: Conf, directory: Path) -> Path:
-    """Return where the tables of a run in `directory` are."""
-    return Path(conf[_TABLES] if keeps_tables(conf) else directory / "tables").resolve()
+    """Return where the tables of a run in `directory` are.
+
+    Raises
+    ------
+    ConfigError
+        When the user names a URL.
+    """
+    return (folders.of_tables(conf) if keeps_tables(conf) else directory / "tables").resolve()
 
 
 def given(overrides: Sequence[str]) -> list[str]:

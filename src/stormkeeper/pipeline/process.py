@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -27,7 +25,7 @@ from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client.settings import access_of
-from stormkeeper.pipeline import checkpoint, current, decode, tables, totals
+from stormkeeper.pipeline import checkpoint, current, decode, folders, tables, totals
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.servers import next_servers
@@ -91,8 +89,8 @@ def serve(conf: Conf, stop: StopSignals) -> int:
             "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
             "-c 'pacemaker.servers=[host-a, host-b]'"
         )
-    tables_directory(conf)
-    checkpoint_directory(conf)
+    folders.of_tables(conf)
+    folders.of_checkpoint(conf)
     if stop.stopped:
         _log_stop(stop, "nothing was begun")
         return 0
@@ -121,7 +119,7 @@ def _places(conf: Conf) -> Iterator[SnapshotTables]:
     The tables that are yielded know their folder from here on. So if it is moved while Spark
     starts, no other one is begun in its place, which nobody would hold.
     """
-    directory, place = tables_directory(conf), checkpoint_directory(conf)
+    directory, place = folders.of_tables(conf), folders.of_checkpoint(conf)
     if not directory.exists():
         checkpoint.begin(place, directory)  # what it refuses is to leave no folder
     with contextlib.ExitStack() as held:
@@ -184,34 +182,6 @@ def _run_session(
         engine.end(session, _END_SECS)
 
 
-def tables_directory(conf: Conf) -> Path:
-    """Return where the tables are: ``pipeline.tables.dir``.
-
-    Raises
-    ------
-    ConfigError
-        When that is a URL.
-    """
-    given = _folder(conf, "pipeline.tables.dir")
-    return given or Path(conf["storm.local.dir"]) / "tables"
-
-
-def checkpoint_directory(conf: Conf) -> Path:
-    """Return where the query's checkpoint is, likewise: ``pipeline.checkpoint.dir``."""
-    return _folder(conf, "pipeline.checkpoint.dir") or checkpoint.default(tables_directory(conf))
-
-
-def _folder(conf: Conf, key: str) -> Path | None:
-    given = conf[key]
-    if given and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given):
-        raise ConfigError(
-            f"{key} is a folder on a local or mounted file system, not a URL as {given!r}: the "
-            "pipeline publishes its tables by renaming a folder, which object stores cannot do in "
-            f"one step; set {key} to a local folder and copy finished batches from there"
-        )
-    return Path(given) if given else None
-
-
 def limits(conf: Conf) -> Limits:
     """Return from which age on a worker is late, and dead."""
     late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
@@ -240,7 +210,7 @@ def start(
         decode.typed(raw)
         .writeStream.queryName(_QUERY)
         .foreachBatch(keeper)
-        .option("checkpointLocation", f"file://{checkpoint_directory(conf).absolute()}")
+        .option("checkpointLocation", f"file://{folders.of_checkpoint(conf).absolute()}")
         .trigger(processingTime=f"{round(1000 * conf['pipeline.trigger.secs'])} milliseconds")
         .start()
     )
@@ -305,7 +275,7 @@ def _run(
         while query.isActive and not stop.wait(_POLL_SECS):
             sight.alive()
             if not announced and query.lastProgress is not None:
-                announce(f"pipeline writing to {tables_directory(conf)}")
+                announce(f"pipeline writing to {folders.of_tables(conf)}")
                 announced = True
         if stop.stopped:
             _log_stop(stop, "a batch that runs is done first")

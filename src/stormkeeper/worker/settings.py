@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stormkeeper.conf import Conf, load
+from stormkeeper.conf.folders import folder
 from stormkeeper.daemon.spark import LOCAL_CHECKPOINTS
 from stormkeeper.errors import ConfigError
 from stormkeeper.state import factory
@@ -102,8 +103,10 @@ def checkpoint_root(conf: Mapping[str, Any]) -> str:
     """Return the folder, or the URL, that all topologies' checkpoints are below."""
     chosen = conf["topology.checkpoint.dir"]
     if chosen is None:
-        chosen = str(Path(conf["storm.local.dir"], "checkpoints"))
-    return str(Path(chosen).absolute()) if _is_local(chosen) and ":" not in chosen else str(chosen)
+        return str((folder("storm.local.dir", conf["storm.local.dir"]) / "checkpoints").absolute())
+    if not _is_local(chosen) or ":" in chosen:
+        return str(chosen)
+    return str(folder("topology.checkpoint.dir", chosen).absolute())
 
 
 def checkpoint(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
