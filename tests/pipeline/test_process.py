@@ -485,6 +485,24 @@ def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
         assert stopped == "stopped"
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_stop_while_sparks_python_hangs_is_heeded(tmp_path):
+    python, noted = tmp_path / "python", tmp_path / "python.pid"
+    python.write_text("#!/bin/sh\necho $$ > $0.pid\nexec sleep 600\n")
+    python.chmod(0o755)
+    with Pipeline(tmp_path, ["127.0.0.1:1"]) as pipeline:
+        pipeline.start(f"import os; os.environ['PYSPARK_PYTHON'] = {str(python)!r}")
+        hanging = int(until(lambda: noted.exists() and noted.read_text(), 2 * DEADLINE_SECS))
+        pipeline.signal(signal.SIGTERM)
+        try:
+            assert pipeline.ended() == 0
+        finally:
+            os.kill(hanging, signal.SIGKILL)
+        assert pipeline.stops() == ["stopping: no batch was begun; asked by SIGTERM", "stopped"]
+
+
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
     with Pipeline(tmp_path, []) as pipeline:
         pipeline.start()

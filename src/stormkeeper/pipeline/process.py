@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -173,13 +175,35 @@ def _run_session(
         return
     try:
         if os.environ["PYSPARK_PYTHON"] != sys.executable:
-            register(session)  # which says it when that one cannot read Pacemakers
+            _register(session, stop)
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
             _run(session, conf, servers, snapshots, stop=stop, sight=sight)
     finally:
         engine.end(session, _END_SECS)
+
+
+def _register(session: SparkSession, stop: StopSignals) -> None:
+    """Have it said that Spark's workers cannot read Pacemakers, if so; no longer than to a stop.
+
+    That takes a Spark job, which waits for an executor and its Python for as long as it takes.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            register(session)
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, name="pipeline-register", daemon=True).start()
+    while not (done.done() or stop.stopped):
+        wait([done], _POLL_SECS)
+    if done.done():
+        done.result()
 
 
 def limits(conf: Conf) -> Limits:
