@@ -79,3 +79,19 @@ def test_a_newer_look_counts():
     armed.arm(NODE, SET)
     assert armed.missed(NODE, SET) is None
     assert armed.all() == [NODE]
+
+
+def test_only_what_was_left_in_an_earlier_connection_is_left_again():
+    armed = ArmedWatches()
+    armed.arm(NODE, A, connection=1)
+    armed.arm(NAMES, A, connection=2)
+    assert armed.left_before(1) == []
+    assert armed.left_before(2) == [NODE]
+    armed.left_again(NODE, 2)
+    assert armed.left_before(2) == []
+    assert armed.left_before(3) == [NODE, NAMES]
+    armed.arm(NODE, SET, connection=3)
+    assert armed.left_before(3) == [NAMES]
+    armed.fire(CHILDREN, "/a")
+    armed.left_again(NAMES, 3)
+    assert armed.left_before(4) == [NODE]

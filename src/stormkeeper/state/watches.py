@@ -78,11 +78,26 @@ class ArmedWatches:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[Watch, Seen | None] = {}
+        #: In which of the session's connections each was left.
+        self._left_in: dict[Watch, int] = {}
 
-    def arm(self, watch: Watch, seen: Seen | None) -> None:
-        """Remember a watch that a read left, and what that read saw."""
+    def arm(self, watch: Watch, seen: Seen | None, connection: int = 0) -> None:
+        """Remember a watch that a read left, and what that read saw.
+
+        Parameters
+        ----------
+        connection
+            The number of connections that the session had had when it read.
+        """
         with self._lock:
             self._seen[watch] = seen
+            self._left_in[watch] = connection
+
+    def left_again(self, watch: Watch, connection: int) -> None:
+        """Remember that a watch, if it has not fired, was left in a later connection."""
+        with self._lock:
+            if watch in self._seen:
+                self._left_in[watch] = connection
 
     def fire(self, event: EventType, path: str) -> bool:
         """Forget the watches that an event uses up; returns whether there were any."""
@@ -92,7 +107,7 @@ class ArmedWatches:
             watches = [Watch(watched, path) for watched in TOLD[event]]
             used = [watch for watch in watches if watch in self._seen]
             for watch in used:
-                del self._seen[watch]
+                del self._seen[watch], self._left_in[watch]
             return bool(used)
 
     def missed(self, watch: Watch, now: Seen | None) -> EventType | None:
@@ -106,3 +121,8 @@ class ArmedWatches:
         """Return the watches that are armed."""
         with self._lock:
             return list(self._seen)
+
+    def left_before(self, connection: int) -> list[Watch]:
+        """Return those that were left in earlier connections, and that the server has forgotten."""
+        with self._lock:
+            return [watch for watch, left_in in self._left_in.items() if left_in < connection]

@@ -16,6 +16,7 @@ from stormkeeper.local.dev_zookeeper import DevZooKeeper
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.watches import Watch, Watched
 from stormkeeper.state.zookeeper.connection import WINDOW
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
@@ -262,6 +263,39 @@ class TestServerAway:
 
 class TestNetworkCut:
     """The client is cut off, while others go on."""
+
+    def test_a_watch_that_fires_while_others_are_put_back_fires_once(self, connect, proxy):
+        state, other = connect(proxy.address), connect()
+        heard = Hearing(state)
+        state.set_data("/old", b"0")
+        state.set_data("/new", b"0")
+        state.get_data("/old", watch=True)
+        left_before, changed = state._armed.left_before, []
+
+        def change(connection):
+            watches = left_before(connection)
+            if not changed:
+                changed.append(watches)
+                state.get_data("/new", watch=True)
+            elif len(changed) == 1:
+                # The second time they are left again.
+                changed.append(watches)
+                other.set_data("/new", b"1")
+                until(lambda: Watch(Watched.NODE, "/new") not in state._armed.all())
+            return watches
+
+        heard.forget()
+        state._armed.left_before = change
+        proxy.cut()
+        until(lambda: state.connection is SUSPENDED)
+        proxy.mend()
+        until(lambda: len(changed) == 2)
+        assert changed == [[Watch(Watched.NODE, "/old")]] * 2
+        until(lambda: heard.events() == [(CHANGED, "/new")])
+        other.set_data("/new", b"2")
+        other.set_data("/old", b"1")
+        until(lambda: (CHANGED, "/old") in heard.events())
+        assert heard.events() == [(CHANGED, "/new"), (CHANGED, "/old")]
 
     def test_what_was_missed_is_told(self, connect, proxy):
         state, other = connect(proxy.address), connect()

@@ -258,16 +258,16 @@ class TestADefect:
         def expired(peer):
             peer.greet(session=0, timeout_ms=0)
 
-        def fail():
+        def fail(connection):
             if state._connection.session_id == 2 and len(failed) < 10:
                 failed.append(None)
                 raise kind("on purpose")
-            return every()
+            return left_before(connection)
 
         failed = []
         with ScriptedZooKeeper(serves(1), expired, serves(2), expired, serves(3)) as server:
             state, told = connect(server), []
-            every, state._armed.all = state._armed.all, fail
+            left_before, state._armed.left_before = state._armed.left_before, fail
             state.register(lambda event, path: told.append((event, path)))
             state.set_ephemeral_node("/a", b"mine")
             server.peers[0].hang_up()
@@ -287,7 +287,7 @@ class TestADefect:
             peer.greet()
             serve(peer)
 
-        def fail():
+        def fail(_connection):
             raise RuntimeError("on purpose")
 
         def wait_changed(secs):
@@ -299,7 +299,7 @@ class TestADefect:
             state = connect(server)
             connection = state._connection
             wait, connection.wait_changed = connection.wait_changed, wait_changed
-            state._armed.all = fail
+            state._armed.left_before = fail
             server.peers[0].hang_up()
             until(lambda: state.recovery_defects >= 5)
             state.close()
@@ -348,21 +348,21 @@ def test_a_watch_that_is_remembered_after_the_next_connection_was_made_is_left_i
 
     looks = []
 
-    def all_watches():
-        watches = every()
+    def look(connection):
+        watches = left_before(connection)
         looks.append(len(server.peers))
         return watches
 
-    def late(watch, seen):
+    def late(watch, seen, connection):
         server.peers[0].hang_up()
         # What is put back is looked for twice.
         until(lambda: looks.count(2) >= 2)
-        arm(watch, seen)
+        arm(watch, seen, connection)
 
     with ScriptedZooKeeper(script) as server:
         state = connect(server)
-        arm, every = state._armed.arm, state._armed.all
-        state._armed.arm, state._armed.all = late, all_watches
+        arm, left_before = state._armed.arm, state._armed.left_before
+        state._armed.arm, state._armed.left_before = late, look
         read(state)
         until(lambda: any(a.path == "/a" and a.body[-1] for a in server.peers[1].asked))
 

@@ -150,10 +150,15 @@ class Recovery:
             self._tell(EventType.EVENTS_MISSED, "/")
 
     def _look_again(self) -> None:
-        """Tell what the armed watches missed, and arm those again that missed nothing."""
+        """Tell what the armed watches missed, and arm those again that missed nothing.
+
+        Not those that were left in this connection: such a watch may fire at any moment, and if it
+        did so just before it is left again, it would fire twice.
+        """
+        made = self._connection.times_made
         # First without arming: what a watch missed must not leave it armed for a second time.
         for arm in (False, True):
-            watches = self._armed.all()
+            watches = self._armed.left_before(made)
             answers = self._connection.gather(
                 [self._look(watch, arm) for watch in watches], self._connection.deadline()
             )
@@ -166,6 +171,8 @@ class Recovery:
                     event = self._armed.missed(watch, _seen(answer))
                 if event is not None:
                     self._tell(event, watch.path)
+                elif arm:
+                    self._armed.left_again(watch, made)
 
     def _look(self, watch: Watch, arm: bool) -> Request:
         node = self._node(watch.path)

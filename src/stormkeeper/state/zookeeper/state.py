@@ -312,7 +312,7 @@ class ZooKeeperState(ClusterState):
     ) -> None:
         """Remember a watch; `made`: how often a connection had been made before it was left."""
         if watch:
-            self._armed.arm(Watch(watched, path), None if stat is None else seen(stat))
+            self._armed.arm(Watch(watched, path), None if stat is None else seen(stat), made)
             if self._connection.times_made != made:
                 # It may have gone with its connection, and not have been looked for in the next.
                 self._recovery.wake()
