@@ -15,7 +15,7 @@ from stormkeeper.errors import (
     RemoteProtocolError,
     UnsupportedExtensionError,
 )
-from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client import PacemakerClient, fanout
 from stormkeeper.pacemaker.client.fanout import GRACE, ask_all
 from stormkeeper.pacemaker.client.questions import one_request
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
@@ -110,6 +110,17 @@ def test_a_server_in_its_back_off_costs_nothing(clients, dead):
         if "failed just now (connection refused" in str(outcomes.failed[dead.address]):
             costs.append(took)
     assert min(costs) < GRACE
+
+
+def test_a_suspect_that_refuses_at_once_is_not_waited_for(clients, dead, monkeypatch):
+    monkeypatch.setattr(fanout, "GRACE", 30.0)
+    well = clients(honest)
+    ask(well, dead)
+    for _ in range(3):
+        until(lambda: dead.retry_in() == 0.0)
+        outcomes, _ = ask(well, dead)
+        # And not that it did not answer within the grace.
+        assert "(1 try in" in str(outcomes.failed[dead.address])
 
 
 def test_a_server_that_comes_back_is_asked_and_heard_again(clients):
