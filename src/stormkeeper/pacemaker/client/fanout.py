@@ -3,8 +3,8 @@
 - A read takes as long as the slowest healthy server. A server that fails costs one try. From then
   on it is a suspect, until it answers again: it is still asked, but nobody waits for it longer than
   `GRACE` beyond the others.
-- A server that fails at once (its connection was cut, it is being restarted) is asked a second time
-  while the others are still answering.
+- A server that fails at once (its connection was cut, it is being restarted) is asked a second
+  time, which costs one more try at most.
 - If every server is a suspect, the read waits for all of them.
 """
 

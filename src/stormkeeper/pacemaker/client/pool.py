@@ -346,12 +346,16 @@ class PacemakerPool:
         started = time.monotonic()
         end = started + self._deadline
         tries: Counter[Address] = Counter()
-        for client in clients:
+
+        def begin(client: PacemakerClient) -> Question[T]:
+            # Each time, as what went ahead of a try has failed with it.
             self._repair.make_good(client)
+            return question_for(client)
+
         for _ in range(1 + self._retries):
             outcomes = ask_all(
                 clients,
-                question_for,
+                begin,
                 try_timeout=self._try_timeout,
                 deadline=max(0.0, end - time.monotonic()),
                 tries=tries,

@@ -6,6 +6,7 @@ import pytest
 
 from stormkeeper.errors import NotAuthorizedError, PacemakerUnavailableError
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pacemaker.client import pool as pool_module
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.pacemaker import PacemakerProcess
 from support.pools import TRY, address
@@ -66,6 +67,32 @@ def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(
     names = until(lambda: pool.children("/"))
     assert names == ["kept"]
     assert client.children("/") == ["kept"]
+
+
+def test_a_server_that_is_back_at_a_later_try_gives_nothing_either(
+    stack, daemons, pool_of, direct, monkeypatch
+):
+    way = stack.enter_context(Proxy(address(daemons[0])))
+    pool, client = pool_of(way), direct(daemons[0])
+    for path in ("/w/x", "/kept"):
+        client.send_pulse(path, b"")
+    way.cut()
+    ask_all, failed = pool_module.ask_all, []
+
+    def ask(*args, **options):
+        outcomes = ask_all(*args, **options)
+        if outcomes.failed and is_read and not failed:
+            failed.append(outcomes)
+            way.mend()
+        return outcomes
+
+    monkeypatch.setattr(pool_module, "ask_all", ask)
+    is_read = False
+    with pytest.raises(PacemakerUnavailableError):
+        pool.delete_path("/w")
+    is_read = True
+    assert pool.children("/") == ["kept"]
+    assert failed
 
 
 def test_a_delete_that_nobody_remembers_any_more_is_made_good_by_expiry(stack, direct):
