@@ -159,6 +159,7 @@ def test_list_goes_on_when_nobody_answers_any_more(environ, client, pacemaker):
         assert listing.interrupt() == 0
 
 
+@pytest.mark.slow
 def test_what_a_pacemaker_lost_as_it_started_again_is_not_gone(environ, start_pacemaker):
     one, other = start_pacemaker(), start_pacemaker()
     servers = ["-c", f"pacemaker.servers=['{one.address}', '{other.address}']"]

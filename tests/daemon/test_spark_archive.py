@@ -59,6 +59,7 @@ def test_an_archive_is_made_and_the_next_jvm_maps_it(tmp_path):
     assert [path.name for path in (tmp_path / "var" / "stormkeeper").iterdir()] == ["spark.jsa"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_an_archive_that_is_none_is_passed_over_in_silence(tmp_path):
     (tmp_path / "var" / "stormkeeper").mkdir(parents=True)

@@ -272,6 +272,7 @@ def test_without_its_pipeline_a_job_runs_for_its_time_and_is_stopped(local, text
     assert seen["tables"] == {"liveness": 0, "component_statistics": 0}
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_one_that_is_killed_while_spark_runs(local, text, tmp_path):
     folder, _, _ = text
     run = local(WORD_COUNT, "-c", f"input={folder}", "--no-pipeline")

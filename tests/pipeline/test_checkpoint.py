@@ -148,6 +148,7 @@ def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, a
         assert list(tmp_path.glob("tables/*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path):
     """What Spark really has in a checkpoint, and names its query by."""

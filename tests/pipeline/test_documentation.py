@@ -28,6 +28,7 @@ def paragraph(beginning):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)  # many small jobs of Spark
 def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch):

@@ -407,6 +407,7 @@ process._source_options = lambda *given: {**options(*given), "timeoutSecs": "30"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path):

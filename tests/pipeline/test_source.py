@@ -281,6 +281,7 @@ def test_a_new_instance_is_a_reset(streaming, pacemaker):
         stream.until(lambda rows: not servers_of(rows)[pacemaker.address].health.reset)
 
 
+@pytest.mark.slow
 def test_servers_that_hang_cost_one_wait_together_and_lose_nothing(streaming, start_pacemaker):
     hanging, b = [start_pacemaker() for _ in range(3)], start_pacemaker()
     wait_secs = 3
