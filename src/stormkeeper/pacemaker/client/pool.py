@@ -272,7 +272,9 @@ class PacemakerPool:
         found = newest_of_each(
             answered[server].copies for server in self._order if server in answered
         )
-        return Readings(found if values else without_values(found), servers)
+        if not values and any(some.info is None for some in answered.values()):
+            found = without_values(found)
+        return Readings(found, servers)
 
     def server_infos(self) -> "dict[Address, ServerInfo | StormkeeperError | None]":
         """Ask every server who it is.

@@ -22,6 +22,7 @@ A listing shows the names at or below which the bulk read finds something, witho
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stormkeeper.conf import Address
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from stormkeeper.thrift.pacemaker import ServerInfo
 
 T = TypeVar("T")
+
+_AGE = attrgetter("age_secs")
+_SIZE = attrgetter("size")
 
 
 def stopwatch() -> Callable[[], float]:
@@ -135,18 +139,18 @@ def newest_of_each(servers: Iterable[Mapping[str, Heartbeat]]) -> dict[str, Hear
             del merged[path]
         else:
             merged[path] = best
-    for path in [path for path, one in merged.items() if one.size == TOMBSTONE]:
-        del merged[path]
-    # They came after the read had begun.
-    for path in [path for path, one in merged.items() if (one.age_secs or 0) < 0]:
-        merged[path] = merged[path]._replace(age_secs=0.0)
+    # There may be 100,000, and few are either of these: first whether there are any.
+    if TOMBSTONE in map(_SIZE, merged.values()):
+        merged = {path: one for path, one in merged.items() if one.size != TOMBSTONE}
+    if min(filter(None, map(_AGE, merged.values())), default=0.0) < 0:
+        # They came after the read had begun.
+        for path in [path for path, one in merged.items() if (one.age_secs or 0) < 0]:
+            merged[path] = merged[path]._replace(age_secs=0.0)
     return merged
 
 
-def without_values(found: dict[str, Heartbeat]) -> dict[str, Heartbeat]:
-    """Leave out the values that came though none were asked for, as from a Java Pacemaker."""
-    if all(one.value is None for one in found.values()):
-        return found
+def without_values(found: Mapping[str, Heartbeat]) -> dict[str, Heartbeat]:
+    """Leave out the values, of which a Java Pacemaker gives the sizes only with them."""
     return {path: one._replace(value=None) for path, one in found.items()}
 
 

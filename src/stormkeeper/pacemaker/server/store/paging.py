@@ -30,8 +30,8 @@ from stormkeeper.pacemaker.wire import (
 PAGE_BYTES: Final = 1_048_576
 #: Changes in one page, at most.
 MAX_CHANGES: Final = 10_000
-#: Changes in one page without values, which holds more of them: a millisecond's work.
-MAX_SIZES: Final = 2_000
+#: Changes in one page without values, which holds more of them: two milliseconds' work.
+MAX_SIZES: Final = 5_000
 #: Entries that one page may look at: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
 #: Ends of pages that are remembered, so that the next page need not look for its beginning: as
