@@ -44,10 +44,10 @@ def test_a_page_without_values_has_no_room_for_them_to_take(store):
         store.put(b"/a/%d" % n, bytes(1_000_000))
     assert len(store.changes(b"/a").entries) == 1
     assert len(store.changes(b"/a", values=False).entries) == 5
-    for n in range(paging.MAX_SIZES):
+    for n in range(paging.MAX_CHANGES):
         store.put(b"/b/%d" % n, b"")
     page = store.changes(b"/", values=False)
-    assert (len(page.entries), page.more) == (paging.MAX_SIZES, True)
+    assert (len(page.entries), page.more) == (paging.MAX_CHANGES, True)
     assert len(store.changes(b"/", page.next, values=False).entries) == 5
 
 

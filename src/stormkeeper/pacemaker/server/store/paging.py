@@ -28,10 +28,8 @@ from stormkeeper.pacemaker.wire import (
 
 #: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
-#: Changes in one page, at most.
+#: Changes in one page, at most: without their values, four milliseconds' work.
 MAX_CHANGES: Final = 10_000
-#: Changes in one page without values, which holds more of them: two milliseconds' work.
-MAX_SIZES: Final = 5_000
 #: Entries that one page may look at: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
 #: Ends of pages that are remembered, so that the next page need not look for its beginning: as
@@ -107,9 +105,8 @@ class Pager:
         index = self._index
         reset = reset or (after > 0 and not self._expiry.floor <= after <= index.revision)
         after = 0 if reset else max(after, 0)
-        most = MAX_CHANGES if values else MAX_SIZES
-        if not 0 < limit <= most:
-            limit = most
+        if not 0 < limit <= MAX_CHANGES:
+            limit = MAX_CHANGES
         each = CHANGE_OVERHEAD if values else SIZE_OVERHEAD
         largest = max_bytes - (CHANGES_OVERHEAD if values else SIZES_OVERHEAD) - self._overhead
         room = min(largest, PAGE_BYTES)
