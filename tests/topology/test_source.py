@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.source import check, declared_name, imports_topology
+from stormkeeper.topology.source import check, declared_name, imports_topology, modules_beside
 
 IMPORT = "from stormkeeper.topology import Topology\n"
 
@@ -299,3 +299,17 @@ def test_reading_a_script_imports_no_pyspark(script):
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "False"
+
+
+def test_modules_beside_a_script(tmp_path):
+    for name in ("package", "loose", "json", "unused"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "script.py").write_text("import json\nimport first\ndef f():\n    import loose.a\n")
+    (tmp_path / "first.py").write_text("from package import inner, missing")
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "inner.py").write_text("from ... import beyond\nimport second")
+    (tmp_path / "second.py").write_text("x = (")
+    (tmp_path / "third.py").write_text("")
+    (tmp_path / "loose" / "a.py").write_text("")
+    names = ["first.py", "loose", "package", "second.py"]
+    assert modules_beside(tmp_path / "script.py") == [tmp_path / name for name in names]

@@ -119,6 +119,39 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
         As of `check`. The modules beside the script come with it, too.
     """
     modules = _Modules([script.resolve().parent, *py_files])
+    return any(f"{name}.".startswith(f"{MODULES[0]}.") for name in _reached(script, modules))
+
+
+def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
+    """Return the modules beside a script that it may import, itself or by way of others.
+
+    Parameters
+    ----------
+    script, py_files
+        As of `check`.
+
+    Returns
+    -------
+    list of Path
+        The file of each module, and the folder of each package, sorted.
+    """
+    folder = script.resolve().parent
+    names = {name.partition(".")[0] for name in _reached(script, _Modules([folder, *py_files]))}
+    found = set()
+    for name in names:
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.machinery.PathFinder.find_spec(name, [str(folder)])
+            if spec is not None and spec.origin is not None:
+                origin = Path(spec.origin)
+                found.add(origin.parent if spec.submodule_search_locations else origin)
+            # A folder without __init__.py is a package only where nothing else has its name.
+            elif spec is not None and not _Modules([*py_files]).has(name):
+                found.add(folder / name)
+    return sorted(found)
+
+
+def _reached(script: Path, modules: _Modules) -> Iterator[str]:
+    """Yield the modules that a script may import, itself or by way of what comes with it."""
     left, seen = [(script.read_bytes(), "")], set[str]()
     while left:
         source, package = left.pop()
@@ -127,12 +160,10 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
         except (SyntaxError, ValueError, RecursionError):
             continue
         for name in _imported(tree, package):
-            if f"{name}.".startswith(f"{MODULES[0]}."):
-                return True
             if name not in seen:
                 seen.add(name)
+                yield name
                 left += modules.sources(name)
-    return False
 
 
 def _imported(tree: ast.Module, package: str) -> Iterator[str]:

@@ -1,0 +1,182 @@
+"""What is in a package, and how it is run: the JSON that goes with it; pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+
+from stormkeeper.errors import SerializationError, TopologyError
+from stormkeeper.topology.package import limits, names, requirements
+from stormkeeper.topology.topology import unheard
+
+#: Rises when a reader of the version before would misread what is written.
+VERSION: Final = 1
+
+MANIFEST: Final = "manifest.json"
+DESCRIPTION: Final = "description.json"
+CODE: Final = "code/"
+PY_FILES: Final = "py-files/"
+JARS: Final = "jars/"
+WHEELS: Final = "wheels/"
+
+#: A package of a Maven repository, as ``spark.jars.packages`` has it.
+JVM_PACKAGE: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+", re.ASCII)
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=limits.MAX_BYTES)]
+_Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class PackedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file: its name in the zip, its bytes when unpacked, and their SHA-256."""
+
+    name: str
+    size: _Size
+    sha256: _Digest
+
+
+class Versions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With what a package was made; None where PySpark is not installed."""
+
+    python: str
+    stormkeeper: str
+    pyspark: str | None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is in a package, and how it is run.
+
+    Parameters
+    ----------
+    version
+        Of this form: `VERSION`.
+    name
+        What the topology is called in the cluster.
+    entry_point
+        The script that runs, below ``code/``. One in a folder there is a module of that package,
+        as ``python -m`` has it.
+    arguments
+        What it finds in ``sys.argv`` behind its own name.
+    py_files, jars, wheels
+        The names of such files, in the order in which they are used.
+    jvm_packages
+        What Spark fetches from a Maven repository: ``GROUP:NAME:VERSION``.
+    requirements
+        Pinned, as `requirements.Requirement.text` has them.
+    made_with
+        On the submitter's machine.
+    files
+        All files but this one, sorted by name.
+    """
+
+    version: int
+    name: str
+    entry_point: str
+    arguments: tuple[str, ...]
+    py_files: tuple[str, ...]
+    jars: tuple[str, ...]
+    wheels: tuple[str, ...]
+    jvm_packages: tuple[str, ...]
+    requirements: tuple[str, ...]
+    made_with: Versions
+    files: tuple[PackedFile, ...]
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return a manifest as JSON, in lines, so that it can be read in the zip.
+
+    Raises
+    ------
+    TopologyError
+        It is too long, or says what a manifest may not say.
+    """
+    problem = fault(manifest)
+    data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    if problem is None and len(data) > limits.MAX_MANIFEST_BYTES:
+        problem = (
+            f"its manifest has {len(data):,} bytes, and may have {limits.MAX_MANIFEST_BYTES:,}: "
+            "bring long arguments in a file"
+        )
+    if problem is not None:
+        raise TopologyError(f"{manifest.name!r} cannot be packed: {problem}")
+    return data
+
+
+def decode(data: bytes) -> Manifest:
+    """Return the manifest that `data` is.
+
+    Raises
+    ------
+    SerializationError
+        It is no manifest that this release reads, or says what none may say; the message says why.
+    """
+    if len(data) > limits.MAX_MANIFEST_BYTES:
+        raise SerializationError(
+            f"a package's manifest may have {limits.MAX_MANIFEST_BYTES:,} bytes, not {len(data):,}"
+        )
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).version
+        if version != VERSION:
+            raise SerializationError(
+                f"the package has the version {version}, and this release of Stormkeeper reads "
+                f"version {VERSION}: submit the topology again with this release"
+            )
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise SerializationError(f"this is no manifest of a package: {error}") from error
+    problem = fault(manifest)
+    if problem is not None:
+        raise SerializationError(f"the package's manifest is wrong: {problem}")
+    return manifest
+
+
+def fault(manifest: Manifest) -> str | None:
+    """Return what is wrong with a manifest, None where nothing is."""
+    try:
+        unheard(manifest.name)  # which says what is wrong with the name
+    except TopologyError as error:
+        return str(error)
+    return (
+        _files_fault(manifest)
+        or _lists_fault(manifest)
+        or requirements.pins_fault(manifest.requirements)
+    )
+
+
+def _files_fault(manifest: Manifest) -> str | None:
+    files = [file.name for file in manifest.files]
+    problem = limits.fault(len(files), sum(file.size for file in manifest.files))
+    problem = problem or next(filter(None, map(names.fault, files)), None) or names.clash(files)
+    if problem is not None:
+        return problem
+    if files != sorted(files):
+        return "its files are not sorted"
+    for name in files:
+        if name != DESCRIPTION and not name.startswith((CODE, PY_FILES, JARS, WHEELS)):
+            return f"{name!r} is in no folder of a package"
+    for name in (DESCRIPTION, manifest.entry_point):
+        if name not in files:
+            return f"there is no file {name!r}"
+    if not (manifest.entry_point.startswith(CODE) and manifest.entry_point.endswith(".py")):
+        return f"{manifest.entry_point!r} is no script in {CODE}"
+    return None
+
+
+def _lists_fault(manifest: Manifest) -> str | None:
+    files = [file.name for file in manifest.files]
+    for folder, listed in (
+        (PY_FILES, manifest.py_files),
+        (JARS, manifest.jars),
+        (WHEELS, manifest.wheels),
+    ):
+        if sorted(listed) != [name for name in files if name.startswith(folder)]:
+            return f"the list of files in {folder} is not what is there"
+    for package in manifest.jvm_packages:
+        if not JVM_PACKAGE.fullmatch(package):
+            return f"{package!r} is no package of a Maven repository: GROUP:NAME:VERSION"
+    return None
