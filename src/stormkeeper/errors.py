@@ -139,6 +139,10 @@ class WorkerError(StormkeeperError):
     """A worker could not start or went on no longer."""
 
 
+class EnvironmentBuildError(StormkeeperError):
+    """What a topology requires could not be installed."""
+
+
 class ChildError(StormkeeperError):
     """A child process could not be started, or was not ready in time, or ended before it was."""
 

@@ -1,0 +1,253 @@
+"""The environments of topologies: what they require, installed once for all that require the same.
+
+An environment is a virtual environment over the one in which the supervisor runs. It has the
+topology's own packages, and finds PySpark, Stormkeeper and all else there. (A virtual environment
+that is made from another one does not see it. So a ``.pth`` file leads back.) It is built under
+another name and renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import site
+import sys
+import tempfile
+import threading
+import time
+import venv
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stormkeeper.daemon import programs
+from stormkeeper.errors import ChildError, EnvironmentBuildError
+from stormkeeper.topology.package.environment import DIGITS, Base, identity
+from stormkeeper.topology.package.manifest import WHEELS, Manifest
+
+_log = logging.getLogger(__name__)
+
+#: How long pip may take, in seconds. It may have a gigabyte to fetch, or sources to compile.
+BUILD_SECS: Final = 1800.0
+
+#: How long the new Python may take to import PySpark, in seconds.
+CHECK_SECS: Final = 120.0
+
+_UNFINISHED = ".building-"
+_REMOVED = ".removing-"
+_IDENTITY = re.compile(rf"[0-9a-f]{{{DIGITS}}}")
+_RECORD = "environment.json"
+
+#: Leads from an environment to the one below.
+_LINK = "_stormkeeper_base.pth"
+
+
+class Environments:
+    """The environments of one machine. All methods may be called by several threads.
+
+    Parameters
+    ----------
+    folder
+        Holds them, each in a folder that is called after its identity. One process at a time uses
+        it: what another one has left unfinished there is removed.
+    base
+        What they stand on: the Python of this process, and what is installed there.
+    build_secs
+        How long pip may take for one.
+    """
+
+    def __init__(self, folder: Path, base: Base, *, build_secs: float = BUILD_SECS) -> None:
+        self._folder = folder
+        self._base = base
+        self._build_secs = build_secs
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._builds: dict[str, Future[Path]] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in (*folder.glob(f"{_UNFINISHED}*"), *folder.glob(f"{_REMOVED}*")):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def identity(self, manifest: Manifest) -> str | None:
+        """Return the identity of a package's environment, None where it requires nothing."""
+        if not manifest.requirements:
+            return None
+        wheels = [file.sha256 for file in manifest.files if file.name in manifest.wheels]
+        return identity(manifest.requirements, self._base, wheels)
+
+    def python(self, manifest: Manifest, unpacked: Path, *, wait_secs: float) -> Path:
+        """Return the Python that runs a topology; build its environment first if it is not there.
+
+        Of several callers who need the same one, one builds it, and gets and the others get what
+        comes of that. Where nothing is required, it is the Python of this process.
+
+        Parameters
+        ----------
+        manifest
+            Of the topology's package.
+        unpacked
+            The folder in which that is laid out. If it has wheels, no index is asked.
+        wait_secs
+            How long to wait for another caller that builds it.
+
+        Raises
+        ------
+        EnvironmentBuildError
+            It cannot be built, or is not yet; the message ends with pip's last lines. Nothing is
+            left of it.
+        """
+        name = self.identity(manifest)
+        if name is None:
+            return Path(sys.executable)
+        with self._lock:
+            build = self._builds.get(name)
+            builds = build is None
+            if build is None:
+                build = self._builds[name] = Future()
+        if not builds:
+            try:
+                return build.result(wait_secs)
+            except TimeoutError as error:
+                raise EnvironmentBuildError(
+                    f"the environment {name} is still being built after {wait_secs:.0f} s"
+                ) from error
+        try:
+            build.set_result(self._there_or_built(name, manifest, unpacked))
+        except OSError as error:
+            build.set_exception(EnvironmentBuildError(f"the environment {name}: {error}"))
+        except BaseException as error:
+            build.set_exception(error)
+        finally:
+            with self._lock:
+                del self._builds[name]
+        return build.result()
+
+    def remove_unused(self, used: Collection[str]) -> list[str]:
+        """Remove environments that no topology needs, and return their identities.
+
+        Parameters
+        ----------
+        used
+            The identities of all that run or are about to be started here. One that is being built
+            stays in any case.
+        """
+        unused = []
+        for place in sorted(self._folder.iterdir()):
+            if not _IDENTITY.fullmatch(place.name) or place.name in used:
+                continue
+            with self._lock:
+                if place.name in self._builds:
+                    continue
+                # Nobody who comes now finds half of it.
+                place.rename(removed := place.with_name(_REMOVED + place.name))
+            shutil.rmtree(removed, ignore_errors=True)
+            unused.append(place.name)
+        return unused
+
+    def close(self) -> None:
+        """End what is being built; who waits for it gets an error."""
+        self._closed.set()
+
+    def _there_or_built(self, name: str, manifest: Manifest, unpacked: Path) -> Path:
+        place = self._folder / name
+        record = _record(manifest, self._base)
+        if _is_whole(place, record):
+            return _python(place)
+        if place.exists():
+            _log.warning("the environment %s is broken: it is built again", place)
+            shutil.rmtree(place)
+        started = time.monotonic()
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{name}-", dir=self._folder))
+        try:
+            self._build(unfinished, place, manifest, unpacked)
+            (unfinished / _RECORD).write_bytes(record)
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        _log.info("the environment %s is built, in %.1f s", place, time.monotonic() - started)
+        return _python(place)
+
+    def _build(self, unfinished: Path, place: Path, manifest: Manifest, unpacked: Path) -> None:
+        if importlib.util.find_spec("pip") is None:
+            raise EnvironmentBuildError(
+                "the supervisor's environment has no pip, which installs what topologies require: "
+                f"{sys.executable} -m ensurepip"
+            )
+        venv.EnvBuilder(symlinks=True).create(unfinished)
+        packages = next((unfinished / "lib").glob("python*/site-packages"))
+        (packages / _LINK).write_text(_link(), encoding="ascii")
+        required = unfinished / "requirements.txt"
+        required.write_text("".join(f"{pin}\n" for pin in manifest.requirements))
+        constraints = unfinished / "constraints.txt"
+        constraints.write_text(
+            "".join(f"{package}=={version}\n" for package, version in self._base.versions.items())
+        )
+        pip = ["-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+        pip += ["--progress-bar=off", "--no-warn-script-location"]
+        pip += ["--requirement", str(required), "--constraint", str(constraints)]
+        if manifest.wheels:
+            pip += ["--no-index", "--find-links", str(unpacked / WHEELS)]
+        self._run("pip", unfinished, pip, self._build_secs)
+        check = ["-c", "import pyspark, stormkeeper"]
+        self._run("the import of PySpark beside the requirements", unfinished, check, CHECK_SECS)
+        _rename_in_scripts(unfinished, place)
+        os.sync()  # else a loss of power may leave empty files in one that has its last name
+
+    def _run(self, what: str, unfinished: Path, arguments: Sequence[str], secs: float) -> None:
+        """Run the environment's Python to its end.
+
+        Raises
+        ------
+        EnvironmentBuildError
+            It fails, takes longer than `secs`, or this is closed.
+        """
+        try:
+            programs.run(
+                what,
+                [str(_python(unfinished)), "-P", *arguments],
+                log=unfinished / "build.log",
+                env={**os.environ, "PIP_USER": "0"},
+                secs=secs,
+                cancelled=self._closed.is_set,
+            )
+        except ChildError as error:
+            raise EnvironmentBuildError(str(error)) from error
+
+
+def _python(place: Path) -> Path:
+    return place / "bin" / "python"
+
+
+def _record(manifest: Manifest, base: Base) -> bytes:
+    return msgspec.json.encode({"requirements": sorted(manifest.requirements), "base": base})
+
+
+def _is_whole(place: Path, record: bytes) -> bool:
+    try:
+        # The Python is a link to one that somebody may have removed.
+        return (place / _RECORD).read_bytes() == record and os.access(_python(place), os.X_OK)
+    except OSError:
+        return False
+
+
+def _link() -> str:
+    """Return the line that adds the folders of this process's packages, with their own links."""
+    folders = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    there = [folder for folder in folders if Path(folder).is_dir()]
+    # `site` runs the line in a function, where a comprehension would not see what it imports.
+    return f"import site; list(map(site.addsitedir, {there!a}))\n"
+
+
+def _rename_in_scripts(unfinished: Path, place: Path) -> None:
+    """Have the programs that were installed name the Python by the path that it will have."""
+    for script in (unfinished / "bin").iterdir():
+        if script.is_file() and not script.is_symlink():
+            data = script.read_bytes()
+            script.write_bytes(data.replace(bytes(unfinished), bytes(place)))
