@@ -10,6 +10,7 @@ worker does.
 ``collecting``      the code: of a script, a folder or a wheel
 ``wheel``           a wheel as a folder of code
 ``requirements``    what a ``requirements.txt`` asks for, and what it may not
+``pinning``         the versions that pip chooses for it
 ``environment``     the identity of an environment: what is installed, over what
 ``manifest``        what is in a package, as JSON
 ``writing``         makes the zip; the same bytes of the same input
