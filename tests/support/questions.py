@@ -60,15 +60,17 @@ def ask(question, reply):
     """Put a question to `reply(message)`; return what it found and the rounds it took."""
     rounds = 0
     try:
-        messages = next(question)
+        requests, meanwhile = next(question)
         while True:
             rounds += 1
-            assert 0 < len(messages) <= 100, "more than a connection takes at once"
+            assert 0 < len(requests) <= 100, "more than a connection takes at once"
+            if meanwhile is not None:
+                meanwhile()
             try:
-                answers = [reply(message) for message in messages]
+                answers = [reply(message) for message in requests]
             except UnsupportedExtensionError as error:
-                messages = question.throw(error)
+                requests, meanwhile = question.throw(error)
             else:
-                messages = question.send(answers)
+                requests, meanwhile = question.send(answers)
     except StopIteration as end:
         return end.value, rounds

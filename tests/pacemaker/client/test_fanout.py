@@ -17,7 +17,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.pacemaker.client import PacemakerClient, fanout
 from stormkeeper.pacemaker.client.fanout import GRACE, ask_all
-from stormkeeper.pacemaker.client.questions import one_request
+from stormkeeper.pacemaker.client.questions import Round, one_request
 from stormkeeper.pacemaker.wire import ChangesRequest, Message, MessageType
 from support.pacemaker import nobody
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker, hang, honest, refusing
@@ -84,6 +84,29 @@ def test_they_are_asked_at_the_same_time(clients):
     asked = [clients(together, try_timeout=20.0) for _ in range(8)]
     outcomes, _ = ask(*asked, try_timeout=20.0)
     assert len(outcomes.answered) == 8, "no one answers before all were asked"
+
+
+def test_what_is_to_be_done_meanwhile_is_done_while_the_request_is_under_way(clients):
+    arrived, done = threading.Event(), threading.Event()
+
+    def waits_for_it(connection):
+        request = connection.request()
+        arrived.set()
+        assert done.wait(DEADLINE_SECS)
+        connection.answer(Message(3, request.message_id, boolval=True))
+        connection.wait_for_end()
+
+    def meanwhile():
+        assert arrived.wait(DEADLINE_SECS)
+        done.set()
+
+    def question(_):
+        (answer,) = yield Round([REQUEST], meanwhile)
+        return answer.boolval
+
+    client = clients(waits_for_it, try_timeout=DEADLINE_SECS)
+    outcomes, _ = ask(client, try_timeout=DEADLINE_SECS, question_for=question)
+    assert outcomes.answered == {client.address: True}
 
 
 def test_a_frozen_server_costs_one_try_and_then_only_the_grace(clients):
@@ -190,7 +213,7 @@ def test_a_question_of_many_rounds_goes_on_with_each_server_at_its_own_pace(clie
     def count(_client):
         total = 0
         for size in (3, 1, 5):
-            answers = yield [Message(MessageType.EXISTS, path=f"/{n}") for n in range(size)]
+            answers = yield Round([Message(MessageType.EXISTS, path=f"/{n}") for n in range(size)])
             assert len(answers) == size
             total += size
         return total
@@ -203,9 +226,9 @@ def test_a_question_can_turn_to_what_a_java_pacemaker_understands(clients):
     def question_for(_client):
         request = ChangesRequest("/", 0, 0, None)
         try:
-            yield [Message(MessageType.CHANGES, changes_request=request)]
+            yield Round([Message(MessageType.CHANGES, changes_request=request)])
         except UnsupportedExtensionError:
-            (answer,) = yield [REQUEST]
+            (answer,) = yield Round([REQUEST])
             return answer.boolval
         return "it has changes"
 

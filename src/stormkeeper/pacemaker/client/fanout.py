@@ -26,7 +26,7 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.client.questions import Question
+from stormkeeper.pacemaker.client.questions import Question, Round
 from stormkeeper.pacemaker.wire import Message
 
 T = TypeVar("T")
@@ -121,20 +121,22 @@ class _Fanout(Generic[T]):
         self._tries[asked.client.address] += 1
         self._step(asked, lambda: next(question))
 
-    def _step(self, asked: _Asked[T], go_on: Callable[[], list[Message]]) -> None:
+    def _step(self, asked: _Asked[T], go_on: Callable[[], Round]) -> None:
         """Let a question go on until it waits for answers or is over."""
         try:
-            messages = go_on()
+            requests, meanwhile = go_on()
             asked.round += 1
-            asked.answers = [None] * len(messages)
-            asked.missing = len(messages)
+            asked.answers = [None] * len(requests)
+            asked.missing = len(requests)
             left = self._end - time.monotonic()
             tries = self._tries[asked.client.address]
-            for place, message in enumerate(messages):
+            for place, message in enumerate(requests):
                 future = asked.client.submit(
                     message, deadline=left, started=self._started, tries=tries
                 )
                 future.add_done_callback(partial(self._arrived, asked, asked.round, place))
+            if meanwhile is not None:
+                meanwhile()
         except StopIteration as end:
             self._open.remove(asked)
             self.outcomes.answered[asked.client.address] = end.value

@@ -1,8 +1,8 @@
 """What is asked of one server to find something out, in several steps where it takes that; no I/O.
 
-A question is a generator: it yields requests to be made at once, is sent their answers in the same
-order, and returns what it found. An `UnsupportedExtensionError` is thrown into it, so that it can
-go on with what a Java Pacemaker understands; any other error ends it.
+A question is a generator: it yields a round of requests to be made at once, is sent their answers
+in the same order, and returns what it found. An `UnsupportedExtensionError` is thrown into it, so
+that it can go on with what a Java Pacemaker understands; any other error ends it.
 
 A Java Pacemaker has no request for all pulses below a path. It is asked for the pulse of each path,
 and for the names below each path without a pulse. Storm stores nothing below a pulse, and each such
@@ -16,6 +16,7 @@ lies below a name that is no regular expression cannot be listed: the request wo
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -43,7 +44,23 @@ _WIDTH: Final = 100
 #: and ours take no path of more segments. The bound is for servers that list a path below itself.
 _DEPTH: Final = 16
 
-Question = Generator[list[Message], list[Message], T]
+
+class Round(NamedTuple):
+    """Requests that are made at once.
+
+    Parameters
+    ----------
+    requests
+        They, at least one.
+    meanwhile
+        What is to be done while they are under way; done before the answers are sent.
+    """
+
+    requests: Sequence[Message]
+    meanwhile: Callable[[], object] | None = None
+
+
+Question = Generator[Round, list[Message], T]
 
 
 class Heartbeat(NamedTuple):
@@ -91,7 +108,7 @@ class Names:
 
 def one_request(message: Message) -> Question[Message]:
     """Make one request and return its answer."""
-    (answer,) = yield [message]
+    (answer,) = yield Round([message])
     return answer
 
 
@@ -162,7 +179,9 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
         answer = yield from one_request(Message(MessageType.GET_PULSE, path=path))
         details = answer.pulse.details if answer.pulse else None
         return None if details is None else _java_copy(server, details)
-    return dict(_copies(_changes_of(answer), server, elapsed(), values=True)).get(path)
+    found: dict[str, Heartbeat] = {}
+    _take_up(_changes_of(answer), found, server, elapsed(), values=True)
+    return found.get(path)
 
 
 def names_below(paths: Sequence[str]) -> Question[dict[str, Names]]:
@@ -178,7 +197,7 @@ def _nodes(kind: MessageType, paths: Sequence[str]) -> Question[dict[str, frozen
     try:
         for first in range(0, len(paths), _WIDTH):
             some = paths[first : first + _WIDTH]
-            answers = yield [Message(kind, path=path) for path in some]
+            answers = yield Round([Message(kind, path=path) for path in some])
             nodes |= {
                 path: frozenset(answer.nodes or ())
                 for path, answer in zip(some, answers, strict=True)
@@ -210,15 +229,16 @@ def _scan(
     Who the server is must not be older than the last page: of a server that was started again
     between the two, it then vouches for too little, and not for what it does not know. A
     connection answers in order, so the first page and this are asked for at once: most reads have
-    no other.
+    no other. Where there are more, the server makes the next page while we take up this one.
     """
     found: dict[str, Heartbeat] = {}
     who = Message(MessageType.GET_PULSE, path=RESERVED_PATH)
     after, instance, more = 0, None, True
+    take_up: Callable[[], None] = partial(found.update, ())  # no page yet
     while more:
         request = ChangesRequest(path, after, 0, instance, values)
         asked = Message(MessageType.CHANGES, changes_request=request)
-        answer, *rest = yield [asked] if after else [asked, who]
+        answer, *rest = yield Round([asked] if after else [asked, who], take_up)
         page = _changes_of(answer)
         if page.more and not page.reset and page.next <= after:
             raise RemoteProtocolError(
@@ -226,10 +246,13 @@ def _scan(
             )
         if page.reset:
             found.clear()  # the server was started again; it answered from the beginning
-        found.update(_copies(page, server, elapsed(), values=values))
+        take_up = partial(_take_up, page, found, server, elapsed(), values=values)
         after, instance, more = page.next, page.instance, page.more
-    (told,) = rest or (yield [who])
-    return Contents(found, server_info_of(server, told.pulse))
+    if rest:
+        take_up()
+    else:
+        rest = yield Round([who], take_up)
+    return Contents(found, server_info_of(server, rest[0].pulse))
 
 
 def _changes_of(answer: Message) -> Changes:
@@ -238,17 +261,17 @@ def _changes_of(answer: Message) -> Changes:
     return answer.changes
 
 
-def _copies(
-    page: Changes, server: Address, elapsed: float, *, values: bool
-) -> Iterable[tuple[str, Heartbeat]]:
-    """Return the copies of a page by path. There may be 100,000 in all."""
+def _take_up(
+    page: Changes, found: dict[str, Heartbeat], server: Address, elapsed: float, *, values: bool
+) -> None:
+    """Add the copies of a page to those that were found. There may be 100,000 in all."""
     paths, revisions, ages_ms, sizes, details = page.columns
     ages = [age_ms / 1000 - elapsed for age_ms in ages_ms]
     # An older server sends values though none were asked for.
     given = repeat(None) if details is None or not values else details
     rows = zip(repeat(str(server)), ages, sizes, revisions, given, strict=False)
     # What Heartbeat(*row) does, without a call of Python code for each row.
-    return zip(paths, map(tuple.__new__, repeat(Heartbeat), rows), strict=False)
+    found.update(zip(paths, map(tuple.__new__, repeat(Heartbeat), rows), strict=False))
 
 
 def _java_copy(server: Address, value: bytes) -> Heartbeat:
@@ -260,7 +283,7 @@ def java_pulses(path: str) -> Question[dict[str, bytes]]:
     found: dict[str, bytes] = {}
     reader = JavaReader(path)
     while requests := reader.requests():
-        pulses = reader.answered((yield requests))
+        pulses = reader.answered((yield Round(requests)))
         found.update({pulse.id: pulse.details for pulse in pulses if pulse.details is not None})
     return found
 
