@@ -110,6 +110,16 @@ def test_then_the_users_own_directory_or_file(write, home, name):
     assert load(environ={"HOME": str(home), "STORM_CONF_DIR": ""})["ui.port"] == 1
 
 
+def test_a_user_without_a_home_has_no_configuration_of_their_own(write, monkeypatch):
+    def none():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    assert load(environ={}) == conf.defaults()
+    path = write("ui.port: 5", "etc/storm.yaml")
+    assert load(environ={"STORM_CONF_DIR": str(path.parent)})["ui.port"] == 5
+
+
 def test_neither_need_be_there(home):
     assert load(environ={"HOME": str(home)}) == conf.defaults()
     (home / ".storm").mkdir()

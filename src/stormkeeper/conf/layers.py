@@ -272,15 +272,12 @@ def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Fi
 def _find(
     environ: Mapping[str, str], warn: Callable[[str], None], before: Collection[Path]
 ) -> list[Path]:
-    home = environ.get("HOME")
-    dot_storm = (Path(home) if home else Path.home()) / ".storm"
-    # Storm's is a directory; a file of that name can only be meant as the configuration itself.
-    own = dot_storm / "storm.yaml" if dot_storm.is_dir() else dot_storm
+    own = _own(environ)
     directory = environ.get("STORM_CONF_DIR")
     first = Path(directory) / "storm.yaml" if directory else own
-    if _is_there(first):
+    if first is not None and _is_there(first):
         return [first]
-    found = [own] if _is_there(own) else []
+    found = [own] if own is not None and _is_there(own) else []
     for path in before:
         if path not in found:
             raise ConfigError(
@@ -291,6 +288,17 @@ def _find(
         instead = str(own) if found else "the defaults"
         warn(f"STORM_CONF_DIR is {directory}, but there is no {first}; using {instead}")
     return found
+
+
+def _own(environ: Mapping[str, str]) -> Path | None:
+    """Return where this user's own configuration is, if there is any."""
+    home = environ.get("HOME")
+    try:
+        dot_storm = (Path(home) if home else Path.home()) / ".storm"
+    except RuntimeError:  # a user without a name, as in a container
+        return None
+    # Storm's is a directory; a file of that name can only be meant as the configuration itself.
+    return dot_storm / "storm.yaml" if dot_storm.is_dir() else dot_storm
 
 
 def _is_there(path: Path) -> bool:
