@@ -9,13 +9,7 @@ from typing import Final
 from simulation.clock import Clock
 from simulation.decisions import BATCH, Decisions
 from simulation.history import Attempt, History, Outcome
-from stormkeeper.errors import (
-    NotLeaderError,
-    OutcomeUnknownError,
-    StateError,
-    StateUnavailableError,
-    TransactionError,
-)
+from stormkeeper.errors import NotLeaderError, OutcomeUnknownError, StateError, TransactionError
 from stormkeeper.state import fences, locks
 from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.locks import Lock
@@ -113,24 +107,12 @@ class Candidate:
             self._mend_after(self._random.choice((1.0, 4.0, 1.5 * SESSION_SECS)))
 
     def _write(self, attempt: Attempt) -> None:
-        self._history.begin(attempt)
-        with self._history.attempting(attempt):
-            try:
-                attempt.write()
-            except NotLeaderError:
-                attempt.outcome = Outcome.REFUSED
-                self._seen["refused to a zombie"] += attempt.is_zombie_s
-                if self._lock and self._lock.path == attempt.fence.path:
-                    self._decisions = None
-            except OutcomeUnknownError:
-                attempt.outcome = Outcome.UNKNOWN
-            except StateUnavailableError:
-                attempt.outcome = Outcome.NOT_SENT
-            except StateError:
-                attempt.outcome = Outcome.FAILED
-            else:
-                attempt.outcome = Outcome.DONE
-                attempt.held = attempt.holds(self._ensemble.tree)
+        self._history.carry_out(attempt)
+        assert attempt.outcome is not None
+        if attempt.outcome is Outcome.REFUSED:
+            self._seen["refused to a zombie"] += attempt.is_zombie_s
+            if self._lock and self._lock.path == attempt.fence.path:
+                self._decisions = None
         self._seen[attempt.outcome.value] += 1
 
     def _stand(self) -> None:

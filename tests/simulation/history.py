@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stormkeeper import paths
+from stormkeeper.errors import (
+    NotLeaderError,
+    OutcomeUnknownError,
+    StateError,
+    StateUnavailableError,
+)
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.memory.tree import MemoryTree
 from stormkeeper.state.transactions import Check, Operation
@@ -85,9 +91,24 @@ class History:
         finally:
             self.current = before
 
-    def begin(self, attempt: Attempt) -> None:
+    def carry_out(self, attempt: Attempt) -> None:
+        """Write it now, and note what its caller was told."""
         attempt.newest_before = self._newest
         self.attempts.append(attempt)
+        with self.attempting(attempt):
+            try:
+                attempt.write()
+            except NotLeaderError:
+                attempt.outcome = Outcome.REFUSED
+            except OutcomeUnknownError:
+                attempt.outcome = Outcome.UNKNOWN
+            except StateUnavailableError:
+                attempt.outcome = Outcome.NOT_SENT
+            except StateError:
+                attempt.outcome = Outcome.FAILED
+            else:
+                attempt.outcome = Outcome.DONE
+                attempt.held = attempt.holds(self.tree)
 
     def committed(self, change: int, _session_id: int, operations: Sequence[Operation]) -> None:
         """Take note; the store calls this."""
