@@ -110,6 +110,10 @@ class NotLeaderError(StateError):
     """We do not lead, or not any more: somebody else may; nothing was written."""
 
 
+class NoLeaderError(StateError):
+    """No Nimbus leads at present."""
+
+
 class TransactionError(StateError):
     """One operation of a transaction was refused, and so all were.
 

@@ -1,0 +1,121 @@
+"""Whether a Nimbus may lead: by the code that it has, and by whose the topologies are."""
+
+import pytest
+
+from stormkeeper.errors import StateUnavailableError
+from stormkeeper.nimbus.election_events import Checked
+from stormkeeper.nimbus.readiness import Readiness, foreign_to
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.thrift.records import StormBase, TopologyStatus
+from support.interposed import Interposed
+from support.leaders import lead
+from support.nimbuses import Shelf, share, submit, submit_by_java
+
+OURS, JAVAS = "ours-1-1700000000", "java-2-1700000000"
+
+
+@pytest.fixture
+def session(ensemble):
+    session = ensemble.session()
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def storm(session):
+    return StormClusterState(session, Codec())
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "lacking"),
+    [([], [], []), ([], [OURS], [OURS]), ([OURS], [OURS], []), (["x-1-1"], ["x-1-1"], [])],
+)
+def test_what_others_have_is_lacking(session, storm, here, elsewhere, lacking):
+    submit(session, OURS)
+    mine, other = Shelf(here), Shelf(elsewhere)
+    share(mine, other)
+    assert Readiness(storm, mine).check() == Checked(frozenset(lacking))
+
+
+def test_every_topology_counts_also_one_whose_record_cannot_be_read(session, storm):
+    session.set_data("/storms/odd-3-1", b"no record")
+    mine, other = Shelf(), Shelf(["odd-3-1"])
+    share(mine, other)
+    assert Readiness(storm, mine).check() == Checked(frozenset(["odd-3-1"]))
+
+
+def test_the_store_catches_up_before_it_is_read(session):
+    calls = []
+
+    def recorded(name):
+        def call(*arguments, **keywords):
+            calls.append(name)
+            return getattr(session, name)(*arguments, **keywords)
+
+        return call
+
+    names = ("sync_path", "get_children", "children_data")
+    network = Interposed(session, **{name: recorded(name) for name in names})
+    Readiness(StormClusterState(network, Codec()), Shelf()).check()
+    assert calls[0] == "sync_path"
+    assert len(calls) > 1
+
+
+def test_a_store_that_cannot_be_read_is_told(ensemble, session, storm):
+    ensemble.suspend(session)
+    with pytest.raises(StateUnavailableError):
+        Readiness(storm, Shelf()).check()
+
+
+def test_what_java_wrote_last_is_foreign(session, storm):
+    submit(session, OURS)
+    submit_by_java(session, JAVAS)
+    assert Readiness(storm, Shelf()).check() == Checked(foreign=frozenset([JAVAS]))
+    assert Readiness(storm, Shelf(), may_take_over=True).check() == Checked()
+
+
+def test_what_java_writes_again_is_foreign_again(session, storm):
+    """It drops our fields from what it reads, and writes the rest."""
+    submit(session, OURS)
+    assert foreign_to(storm.storm_bases()) == frozenset()
+    submit_by_java(session, OURS)
+    assert foreign_to(storm.storm_bases()) == {OURS}
+
+
+def test_what_is_taken_over_is_marked_and_stays_as_it_was_else(session, storm):
+    base = StormBase(JAVAS, TopologyStatus.KILLED, 3, {"split": 2}, 1700000000, "me")
+    session.set_data(f"/storms/{JAVAS}", Codec().write(base))
+    leader = lead(storm)
+    Readiness(storm, Shelf()).take_over(leader)
+    assert storm.storm_base(JAVAS) == base
+    Readiness(storm, Shelf(), may_take_over=True).take_over(leader)
+    base.leader_epoch = leader.fence.epoch
+    assert storm.storm_base(JAVAS) == base
+
+
+def test_one_that_is_gone_meanwhile_is_not_taken_over(session, storm):
+    submit_by_java(session, JAVAS)
+    leader = lead(storm)
+    bases = leader.storm_bases()
+    session.delete_node(f"/storms/{JAVAS}")
+    leader.storm_bases = lambda: bases
+    Readiness(storm, Shelf(), may_take_over=True).take_over(leader)
+    assert storm.storm_base(JAVAS) is None
+
+
+def test_the_log_says_once_what_is_the_matter(session, storm, caplog):
+    submit(session, OURS, "lost-4-1")
+    submit_by_java(session, JAVAS)
+    mine, other = Shelf([JAVAS]), Shelf([OURS])
+    share(mine, other)
+    readiness = Readiness(storm, mine)
+    caplog.set_level("INFO")
+    readiness.check()
+    readiness.check()
+    messages = [each.getMessage() for each in caplog.records]
+    assert len(messages) == 3
+    assert f"leads these topologies: {JAVAS}; start it with --take-over" in messages[0]
+    assert f"is fetched: {OURS}" in messages[1]
+    assert "nobody alive has the code of these topologies" in messages[2]
+    assert "lost-4-1; start a Nimbus that has it" in messages[2]
