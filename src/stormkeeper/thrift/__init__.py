@@ -8,5 +8,6 @@
 =================  ===============================================================================
 
 ``idl``, ``reader``, ``scalars``, ``writer`` and ``compression`` serve these four; ``idl`` also
-loads exceptions and services. Nothing is imported here: each costs only whom it serves.
+loads exceptions and services. ``framing`` cuts a stream of bytes into frames. Nothing is imported
+here: each costs only whom it serves.
 """

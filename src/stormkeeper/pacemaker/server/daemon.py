@@ -23,6 +23,7 @@ from typing import Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.accepting import BACKLOG
 from stormkeeper.daemon.lifecycle import (
     announce,
     die_with_parent,
@@ -35,7 +36,6 @@ from stormkeeper.daemon.logs import configure_logging, counted
 from stormkeeper.daemon.systemd import ServiceManager
 from stormkeeper.errors import ConfigError, ListenError
 from stormkeeper.pacemaker.server.connections import tls
-from stormkeeper.pacemaker.server.connections.accepting import BACKLOG
 from stormkeeper.pacemaker.server.monitoring import AN_ADDRESS, PRIVILEGE, Monitoring
 from stormkeeper.pacemaker.server.serving import PacemakerServer
 from stormkeeper.sasl import methods

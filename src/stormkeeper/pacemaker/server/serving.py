@@ -12,20 +12,15 @@ from typing import Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.accepting import AT_ONCE, AT_ONCE_OVER_TLS, Acceptor, Admission
+from stormkeeper.daemon.line_budget import LineBudget
 from stormkeeper.daemon.logs import counted
 from stormkeeper.pacemaker.server import reload
 from stormkeeper.pacemaker.server.access import Policy
 from stormkeeper.pacemaker.server.answering import Answerer, ServerStatus
 from stormkeeper.pacemaker.server.connections import tls
-from stormkeeper.pacemaker.server.connections.accepting import (
-    AT_ONCE,
-    AT_ONCE_OVER_TLS,
-    Acceptor,
-    Admission,
-)
 from stormkeeper.pacemaker.server.connections.asyncio_channels import AsyncioChannels
 from stormkeeper.pacemaker.server.connections.channels import RESET_BY_CLIENT, Channels
-from stormkeeper.pacemaker.server.connections.line_budget import LineBudget
 from stormkeeper.pacemaker.server.engine import Engine, load
 from stormkeeper.pacemaker.server.session import Session, Sessions
 from stormkeeper.pacemaker.server.snapshot import (
@@ -56,6 +51,8 @@ _BUFFERED_SHARE: Final = 8
 _OWN_DESCRIPTORS: Final = 64
 #: Fewer open files than these are not meant for a daemon that serves a cluster.
 _FEW_DESCRIPTORS: Final = 1_000
+#: What sets how many connections are let in, in all and from one address.
+_LIMITS: Final = ("pacemaker.max.connections", "pacemaker.max.connections.per.address")
 #: One line about connections that are turned away, for each cause, in so many seconds.
 _TURNED_AWAY_SECONDS: Final = 10.0
 
@@ -87,7 +84,7 @@ class PacemakerServer:
         max_size: int = conf["pacemaker.thrift.message.size.max"]
         answerer = Answerer(self.store, self._status, max_size=max_size)
         self.sessions = Sessions(answerer, policy, self.events, clock)
-        self.admission = Admission(*_admitted(conf))
+        self.admission = Admission(*_admitted(conf), _LIMITS)
         self.channels: Channels = self.engine.channels(
             index,
             max_size=max_size,

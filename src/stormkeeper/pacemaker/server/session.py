@@ -22,12 +22,12 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from stormkeeper.daemon.accepting import network_of
+from stormkeeper.daemon.line_budget import LineBudget
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
 from stormkeeper.pacemaker.server.access import Authentication, Policy
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
 from stormkeeper.pacemaker.server.connections import tls
-from stormkeeper.pacemaker.server.connections.accepting import network_of
-from stormkeeper.pacemaker.server.connections.line_budget import LineBudget
 from stormkeeper.pacemaker.server.snapshot import READ, WRITE, EventCounts
 from stormkeeper.pacemaker.wire import (
     AUTHENTICATING,

@@ -129,12 +129,15 @@ class Admission:
         Connections at a time.
     most_per_address
         The same from one address; 0: no limit but `most`.
+    keys
+        The configuration keys that set the two, for the log; empty where none does.
     """
 
-    def __init__(self, most: int, most_per_address: int) -> None:
+    def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
         #: May be changed; who is in stays in.
         self.most = most
         self.most_per_address = most_per_address
+        self._where = [f" ({key})" if key else "" for key in keys]
         self._by_network: Counter[str] = Counter()
 
     def refuses(self, address: str, already: int) -> tuple[str, str] | None:
@@ -153,13 +156,13 @@ class Admission:
             A word to count by, and words for the log.
         """
         if already >= self.most:
-            reason = f"{counted(already, 'connection')} open already (pacemaker.max.connections)"
-            return "connections", reason
+            open_already = f"{counted(already, 'connection')} open already"
+            return "connections", f"{open_already}{self._where[0]}"
         if self.most_per_address:
             same = self._by_network[network_of(address)]
             if same >= self.most_per_address:
                 open_already = f"it has {counted(same, 'connection')} open"
-                return "address", f"{open_already} (pacemaker.max.connections.per.address)"
+                return "address", f"{open_already}{self._where[1]}"
         return None
 
     def entered(self, address: str) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from stormkeeper.pacemaker.server.connections.accepting import Acceptor, Admission, plain_address
+from stormkeeper.daemon.accepting import Acceptor, Admission, plain_address
 
 
 @pytest.fixture
@@ -88,14 +88,14 @@ def test_one_that_is_gone_already_keeps_nobody_out(listener):
 
 
 def test_the_one_too_many_is_told_why():
-    admission = Admission(3, 2)
+    admission = Admission(3, 2, ("most.connections", "most.per.address"))
     assert admission.refuses("10.0.0.1", 2) is None
     cause, reason = admission.refuses("10.0.0.1", 3)
-    assert (cause, "pacemaker.max.connections)" in reason) == ("connections", True)
+    assert (cause, "(most.connections)" in reason) == ("connections", True)
 
 
 def test_each_address_has_its_own_limit():
-    admission = Admission(100, 2)
+    admission = Admission(100, 2, ("", "most.per.address"))
     for _ in range(2):
         assert admission.refuses("10.0.0.1", 0) is None
         admission.entered("10.0.0.1")

@@ -1,6 +1,6 @@
 """Lines that pass, and those that are counted."""
 
-from stormkeeper.pacemaker.server.connections.line_budget import LineBudget
+from stormkeeper.daemon.line_budget import LineBudget
 
 
 def test_so_many_pass_and_the_next_says_how_many_did_not():
