@@ -9,12 +9,14 @@ from enum import IntEnum
 from importlib import resources
 
 import pytest
+from thriftpy2.thrift import TPayload
 
 from stormkeeper.errors import SerializationError
-from stormkeeper.thrift import idl, pacemaker, reader, records, writer
+from stormkeeper.thrift import idl, nimbus, pacemaker, reader, records, writer
 
 MODULES = pytest.mark.parametrize(
-    ("module", "stub"), [(records, "records.pyi"), (pacemaker, "pacemaker.pyi")]
+    ("module", "stub"),
+    [(records, "records.pyi"), (pacemaker, "pacemaker.pyi"), (nimbus, "nimbus.pyi")],
 )
 PYTHON_TYPES = {
     idl.BOOL: "bool",
@@ -41,11 +43,17 @@ def python_type(of, *, as_key=False):
     return PYTHON_TYPES[kind]
 
 
+#: What a stub has besides records and enums: a service, and its calls.
+SERVICES = {"Nimbus", "NimbusCalls"}
+
+
 def classes(module):
     return {
         name: cls
         for name, cls in vars(module).items()
-        if isinstance(cls, type) and cls.__module__ == module.__name__
+        if isinstance(cls, type)
+        and issubclass(cls, TPayload | IntEnum)
+        and cls.__module__ == module.__name__
     }
 
 
@@ -54,7 +62,8 @@ def stub_of(file):
     (exported,) = (
         ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)
     )
-    return exported, {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    records = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return exported, {node.name: node for node in records if node.name not in SERVICES}
 
 
 def optional(field):
@@ -64,8 +73,39 @@ def optional(field):
 @MODULES
 def test_the_stub_has_every_class_and_no_other(module, stub):
     exported, stubs = stub_of(stub)
-    assert sorted(stubs) == sorted(classes(module)) == exported
-    assert len(exported) == {records: 28, pacemaker: 10}[module]
+    assert sorted(stubs) == sorted(classes(module)) == sorted({*exported} - SERVICES)
+    assert exported == sorted(exported)
+    assert len(stubs) == {records: 28, pacemaker: 10, nimbus: 56}[module]
+
+
+@MODULES
+def test_the_stub_tells_an_exception_from_a_record(module, stub):
+    _, stubs = stub_of(stub)
+    for name, cls in classes(module).items():
+        if not issubclass(cls, IntEnum):
+            base = "TException" if issubclass(cls, Exception) else "TPayload"
+            assert [ast.unparse(node) for node in stubs[name].bases] == [base], name
+
+
+def test_the_stub_has_every_call_with_its_types():
+    tree = ast.parse(resources.files(idl.__package__).joinpath("nimbus.pyi").read_text("utf-8"))
+    (calls,) = (node for node in tree.body if getattr(node, "name", "") == "NimbusCalls")
+    stubs = {
+        node.name: (
+            [(it.arg, ast.unparse(it.annotation)) for it in node.args.posonlyargs[1:]],
+            ast.unparse(node.returns),
+        )
+        for node in calls.body
+    }
+    methods = {}
+    for name, method in nimbus.Nimbus.methods.items():
+        arguments = idl.schema_of(method.arguments).fields
+        answer = {field.id: field for field in idl.schema_of(method.answer).fields}
+        methods[name] = (
+            [(field.name, optional(field)) for field in arguments],
+            python_type(answer[0].type) if 0 in answer else "None",
+        )
+    assert stubs == methods
 
 
 @MODULES
@@ -210,6 +250,38 @@ class TestServices:
     def test_a_required_field_of_an_exception_is_required(self, example):
         with pytest.raises(SerializationError, match="msg"):
             writer.encode(example.MissingException())
+
+
+class TestIncludes:
+    IDL = """
+include "example.thrift"
+struct Twice { 1: example.Options one; 2: map<string, list<example.Kind>> kinds }
+service Other {
+  example.Options look(1: list<example.Options> options, 2: example.Kind kind)
+}
+"""
+
+    @pytest.fixture
+    def other(self, example):
+        return idl.load_text(self.IDL, "example_that_includes", {"example": example})
+
+    def test_it_holds_its_own_classes_alone(self, other):
+        assert sorted(other) == ["Other", "Twice"]
+
+    def test_a_class_that_is_there_is_not_made_again(self, other, example):
+        one, kinds = idl.schema_of(other["Twice"]).fields
+        assert one.type == (idl.STRUCT, example.Options)
+        assert kinds.type[1][1] == (idl.LIST, (idl.I32, example.Kind))
+        look = other["Other"].methods["look"]
+        options, kind = idl.schema_of(look.arguments).fields
+        assert options.type == (idl.LIST, (idl.STRUCT, example.Options))
+        assert kind.type == (idl.I32, example.Kind)
+        [success] = idl.schema_of(look.answer).fields
+        assert success.type == (idl.STRUCT, example.Options)
+
+    def test_what_is_written_is_read(self, other, example):
+        written = other["Twice"](example.Options(1), {"a": [example.Kind.FIRST]})
+        assert reader.decode(other["Twice"], writer.encode(written)) == written
 
 
 class TestExceptions:

@@ -3,11 +3,11 @@
 =================  ===============================================================================
 ``records``        the classes of ``storm.thrift``: heartbeats, assignments, summaries, …
 ``pacemaker``      the classes of ``pacemaker.thrift``: Pacemaker's messages and our extensions
+``nimbus``         the classes of ``nimbus.thrift``: Nimbus's service, and the records of its calls
 ``serialization``  a record to and from the bytes of a znode or a pulse
 ``readable``       a record as JSON values and as text
 =================  ===============================================================================
 
-``idl``, ``reader``, ``scalars``, ``writer`` and ``compression`` serve these four; ``idl`` also
-loads exceptions and services. ``framing`` cuts a stream of bytes into frames. Nothing is imported
-here: each costs only whom it serves.
+``idl``, ``reader``, ``scalars``, ``writer``, ``compression`` and ``framing`` (a stream of bytes cut
+into its frames) serve these five. Nothing is imported here: each costs only whom it serves.
 """

@@ -10,11 +10,12 @@ service's method are records, too.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from importlib import resources
 from operator import attrgetter
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple, cast
 
 from thriftpy2 import load_fp
@@ -76,6 +77,7 @@ _MASK = "***"
 _SCHEMAS: dict[type, Schema] = {}
 _SCALARS = frozenset((BOOL, BYTE, DOUBLE, I16, I32, I64, STRING, BINARY))
 _INTEGERS = {"i32": I32, "i64": I64}
+_INCLUDE = re.compile(r'^include "(\w+)\.thrift"$', re.MULTILINE)
 
 
 def wire_kind(of: Type) -> int:
@@ -97,7 +99,9 @@ def schema_of(cls: type) -> Schema:
         raise TypeError(f"{cls!r} is not a record class of stormkeeper.thrift") from None
 
 
-def load(file: str, module: str) -> dict[str, type | Service]:
+def load(
+    file: str, module: str, included: Mapping[str, ModuleType] = MappingProxyType({})
+) -> dict[str, type | Service]:
     """Load an IDL file of this package.
 
     Parameters
@@ -106,36 +110,49 @@ def load(file: str, module: str) -> dict[str, type | Service]:
         Its name, such as ``"storm.thrift"``.
     module : str
         The module that will hold the classes, so that they can be pickled.
+    included : mapping of str to module, optional
+        For each file that it includes, by its name without ``.thrift``, the module that holds its
+        classes.
 
     Returns
     -------
     dict of str to type or Service
-        Its enums, structs, unions, exceptions and services by name.
+        Its enums, structs, unions, exceptions and services by name, without those included.
     """
     text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return load_text(text, module)
+    return load_text(text, module, included)
 
 
-def load_text(text: str, module: str) -> dict[str, type | Service]:
+def load_text(
+    text: str, module: str, included: Mapping[str, ModuleType] = MappingProxyType({})
+) -> dict[str, type | Service]:
     """Load an IDL; see `load`."""
+    text, elsewhere = _without_includes(text, included)
     # The module name has to end this way for thriftpy2, which also keeps what it parsed by it.
     parsed = load_fp(io.StringIO(text), f"{module.replace('.', '_')}_thrift")
     meta = parsed.__thrift_meta__
-    enums: dict[type, type] = {}
+    # What stands in our records for a class of thriftpy2's.
+    ours: dict[type, type] = {}
+    loaded: dict[str, type | Service] = {}
+    for cls in (*meta["enums"], *meta["structs"]):
+        if cls.__name__ in elsewhere:
+            ours[cls] = elsewhere[cls.__name__]
     for enum in meta["enums"]:
-        members: dict[str, int] = enum._NAMES_TO_VALUES
-        enums[enum] = cast("type", IntEnum(enum.__name__, members, module=module))
-    loaded: dict[str, type | Service] = {enum.__name__: enum for enum in enums.values()}
+        if enum not in ours:
+            members: dict[str, int] = enum._NAMES_TO_VALUES
+            ours[enum] = cast("type", IntEnum(enum.__name__, members, module=module))
+            loaded[enum.__name__] = ours[enum]
 
     def record(cls: type[TPayload], *, union: bool = False) -> type[TPayload]:
         cls.__module__ = module
-        _SCHEMAS[cls] = schema = _schema(cls, enums, union=union)
+        _SCHEMAS[cls] = schema = _schema(cls, ours, union=union)
         _give_value_semantics(cls, schema)
         _hide_secrets(cls)
         return cls
 
     for cls in (*meta["structs"], *meta["unions"], *meta["exceptions"]):
-        loaded[cls.__name__] = record(cls, union=cls in meta["unions"])
+        if cls not in ours:
+            loaded[cls.__name__] = record(cls, union=cls in meta["unions"])
     for exception in meta["exceptions"]:
         exception.__str__ = _message
     for service in meta["services"]:
@@ -151,13 +168,35 @@ def load_text(text: str, module: str) -> dict[str, type | Service]:
     return loaded
 
 
+def _without_includes(text: str, included: Mapping[str, ModuleType]) -> tuple[str, dict[str, type]]:
+    """Return an IDL that includes nothing, and the classes that names in it stand for.
+
+    thriftpy2 would make the classes of an included file anew, and can include a file on the disk
+    alone. So each class is declared, without its fields, under a name that no other one has.
+    """
+    declared: list[str] = []
+    elsewhere: dict[str, type] = {}
+    includes = _INCLUDE.findall(text)
+    text = _INCLUDE.sub("", text)
+    for name in includes:
+        holder = included[name]
+        text = re.sub(rf"\b{name}\.", f"{name}__", text)
+        for cls in vars(holder).values():
+            if isinstance(cls, type) and cls.__module__ == holder.__name__:
+                alias = f"{name}__{cls.__name__}"
+                elsewhere[alias] = cls
+                kind, body = ("enum", "NONE = 0") if issubclass(cls, IntEnum) else ("struct", "")
+                declared.append(f"{kind} {alias} {{{body}}}")
+    return "\n".join([*declared, text]), elsewhere
+
+
 def _message(exception: Any) -> str:
     """Return what an exception says: its ``msg``, as Storm's have it, or else its fields."""
     message = getattr(exception, "msg", None)
     return message if isinstance(message, str) else repr(exception)
 
 
-def _schema(cls: type[TPayload], enums: dict[type, type], *, union: bool) -> Schema:
+def _schema(cls: type[TPayload], ours: dict[type, type], *, union: bool) -> Schema:
     annotations: dict[str, dict[str, str]] = cls.__thrift_field_annotations__  # type: ignore[attr-defined]
     fields = []
     # An answer's success comes last in thriftpy2's order, and first on the wire.
@@ -168,7 +207,7 @@ def _schema(cls: type[TPayload], enums: dict[type, type], *, union: bool) -> Sch
             Field(
                 field_id,
                 name,
-                _normal(kind, detail[0] if detail else None, enums),
+                _normal(kind, detail[0] if detail else None, ours),
                 required,
                 (_INTEGERS[storm2], None) if storm2 else None,
             )
@@ -176,19 +215,22 @@ def _schema(cls: type[TPayload], enums: dict[type, type], *, union: bool) -> Sch
     return Schema(cls.__name__, tuple(fields), union)
 
 
-def _normal(kind: int, detail: Any, enums: dict[type, type]) -> Type:
-    """Bring a type into our form: thriftpy2 writes a nested scalar as its bare number."""
+def _normal(kind: int, detail: Any, ours: dict[type, type]) -> Type:
+    """Bring a type into our form: thriftpy2 writes a nested scalar as its bare number.
+
+    `ours` has the classes that stand for thriftpy2's, where they are not the same.
+    """
 
     def part(of: Any) -> Type:
         kind, detail = of if isinstance(of, tuple) else (of, None)
-        return _normal(kind, detail, enums)
+        return _normal(kind, detail, ours)
 
     if kind in (LIST, SET):
         return kind, part(detail)
     if kind == MAP:
         return kind, (part(detail[0]), part(detail[1]))
-    if kind == I32 and detail is not None:
-        return kind, enums[detail]
+    if isinstance(detail, type):
+        return kind, ours.get(detail, detail)
     return kind, detail
 
 
