@@ -23,7 +23,7 @@ class SerializationError(StormkeeperError):
 
 
 class ProtocolError(StormkeeperError):
-    """The Pacemaker protocol was broken."""
+    """A protocol, Pacemaker's or Thrift's, was broken."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -60,6 +60,39 @@ class NotAuthorizedError(PacemakerError):
 
 class UntrustedServerError(NotAuthorizedError):
     """Client and Pacemaker do not trust each other's certificates, or not both speak TLS."""
+
+
+class RpcError(StormkeeperError):
+    """A call of a Thrift service, as Nimbus's, failed."""
+
+
+class RpcUnavailableError(RpcError):
+    """The service was not reached in time; the call was not sent, unless a subclass says so."""
+
+
+class RpcOutcomeUnknownError(RpcUnavailableError):
+    """The call was sent and not answered: carried out or not; look before it is made again."""
+
+
+class LeaderNotFoundError(RpcUnavailableError):
+    """No Nimbus of ``nimbus.seeds`` told who leads before the deadline."""
+
+
+class RpcRefusedError(RpcError):
+    """The service answered that it could not carry out the call.
+
+    Parameters
+    ----------
+    message
+        Whose answer it was, and its words.
+    kind
+        Thrift's number for it: 1 no such method, 5 no result, 6 an internal error, 7 arguments that
+        it could not read.
+    """
+
+    def __init__(self, message: str, kind: int) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class StateError(StormkeeperError):

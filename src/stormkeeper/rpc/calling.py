@@ -1,0 +1,311 @@
+"""The client of a service at one address: one call at a time, each with a deadline.
+
+What a call can end in: its value; the exception that its method declares; `RpcRefusedError`, the
+server's word that it was not carried out to its end; `RpcUnavailableError`, it was not sent; or
+`RpcOutcomeUnknownError`, it was sent, and what became of it is not known.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from stormkeeper.conf.address import Address
+from stormkeeper.errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    RpcOutcomeUnknownError,
+    RpcRefusedError,
+    RpcUnavailableError,
+    SerializationError,
+)
+from stormkeeper.rpc.dialing import connect, in_words
+from stormkeeper.rpc.messages import (
+    FaultKind,
+    Kind,
+    Message,
+    bad_length,
+    read_fault,
+    read_message,
+    record_frame,
+)
+from stormkeeper.thrift.framing import FrameSplitter
+from stormkeeper.thrift.idl import Method, Service, schema_of
+from stormkeeper.thrift.reader import decode
+
+#: Bytes read at a time.
+_READ_BYTES: Final = 65_536
+#: Seconds that connecting may take, out of a call's time.
+_CONNECT_SECONDS: Final = 10.0
+
+
+class Calls:
+    """A service's methods as methods of Python's.
+
+    Parameters
+    ----------
+    service
+        Whose methods.
+    call
+        Makes a call: called with a method's name and its arguments.
+    """
+
+    def __init__(self, service: Service, call: Callable[..., Any]) -> None:
+        self._service = service
+        self._call = call
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or name not in self._service.methods:
+            raise AttributeError(f"{self._service.name} has no method {name}")
+        return partial(self._call, name)
+
+
+class Client:
+    """Calls a service at one address, from any thread; it connects when there is a call.
+
+    Parameters
+    ----------
+    service
+        What can be called.
+    address
+        Where.
+    max_frame
+        The longest message that is sent or taken, in bytes.
+    timeout
+        Seconds that a call may take, where it does not say.
+    """
+
+    def __init__(
+        self, service: Service, address: Address, *, max_frame: int, timeout: float
+    ) -> None:
+        self.address = address
+        self._service = service
+        self._max_frame = max_frame
+        self._timeout = timeout
+        self._turn = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._sequence = 0
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and whatever call waits on it."""
+        self._is_closed = True
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.retire()
+
+    def retire(self) -> None:
+        """End the connection when the call under way, if there is one, is answered."""
+        self._is_closed = True
+        if self._turn.acquire(blocking=False):
+            self._drop()
+            self._turn.release()
+        # Else it is done by the thread whose turn it is.
+
+    def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Make a call.
+
+        Parameters
+        ----------
+        name
+            The method.
+        *arguments
+            In the order of the IDL; what is left out is absent.
+        timeout
+            Seconds that it may take, with connecting.
+
+        Returns
+        -------
+        object
+            What the method returns; None if that is nothing.
+
+        Raises
+        ------
+        Exception
+            What the method declares: an exception of the service's IDL.
+        RpcUnavailableError
+            If it was not sent.
+        RpcOutcomeUnknownError
+            If it was sent and not answered.
+        RpcRefusedError
+            If the server says that it could not.
+        RemoteProtocolError
+            If what came is no answer to it.
+        LocalProtocolError
+            If its arguments are larger than a message may be.
+        SerializationError
+            If an argument is not of its type.
+        """
+        method = self._service.methods[name]
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        kind = Kind.ONEWAY if method.answer is None else Kind.CALL
+        if not self._turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise RpcUnavailableError(f"{self.address}: the call before this one takes its time")
+        try:
+            self._sequence = self._sequence % 0x7FFFFFFF + 1
+            frame = record_frame(kind, name, self._sequence, method.arguments(*arguments))
+            if len(frame) - 4 > self._max_frame:
+                raise LocalProtocolError(
+                    f"a call of {name} with {len(frame) - 4} bytes; a message has at most"
+                    f" {self._max_frame}: raise nimbus.thrift.max_buffer_size here and in Nimbus"
+                )
+            message = self._exchange(frame, name, deadline, is_answered=kind is Kind.CALL)
+        finally:
+            self._turn.release()
+            if self._is_closed:
+                self.retire()
+        return None if message is None else self._value(method, message)
+
+    def connect(self, timeout: float) -> None:
+        """Connect, if that is not done; else the first call does it.
+
+        Raises
+        ------
+        RpcUnavailableError
+            If it fails.
+        """
+        with self._turn:
+            self._connected(time.monotonic() + timeout)
+
+    def _exchange(
+        self, frame: bytes, name: str, deadline: float, *, is_answered: bool
+    ) -> Message | None:
+        """Send a call and return the message that answers it."""
+        connection = self._connected(deadline)
+        is_whole = False
+        try:
+            self._send(connection, frame, deadline)
+            is_whole = True
+            message = self._receive(connection, deadline) if is_answered else None
+            if message is not None:
+                self._check(message, name)
+        except OSError as error:
+            self._drop()
+            why = f"{self.address}: {name}: {in_words(error)}"
+            if is_whole:
+                raise RpcOutcomeUnknownError(
+                    f"{why}; whether it was carried out is not known: look before you try again"
+                ) from error
+            raise RpcUnavailableError(why) from error
+        except BaseException:
+            self._drop()
+            raise
+        return message
+
+    def _connected(self, deadline: float) -> socket.socket:
+        if self._socket is not None and _is_stale(self._socket):
+            self._drop()
+        if self._socket is None and not self._is_closed:
+            left = max(0.0, deadline - time.monotonic())
+            self._socket = connect(self.address, min(left, _CONNECT_SECONDS))
+        if self._socket is None or self._is_closed:
+            raise RpcUnavailableError(f"{self.address}: this client was closed")
+        return self._socket
+
+    def _drop(self) -> None:
+        gone, self._socket = self._socket, None
+        if gone is not None:
+            gone.close()
+
+    def _send(self, connection: socket.socket, frame: bytes, deadline: float) -> None:
+        with memoryview(frame) as unsent:
+            sent = 0
+            while sent < len(frame):
+                connection.settimeout(_left(deadline))
+                sent += connection.send(unsent[sent:])
+
+    def _receive(self, connection: socket.socket, deadline: float) -> Message:
+        splitter = FrameSplitter(self._max_frame, bad_length)
+        while True:
+            connection.settimeout(_left(deadline))
+            data = connection.recv(_READ_BYTES)
+            if not data:
+                raise ConnectionAbortedError(0, "the server closed the connection")
+            frames = self._cut(splitter, data)
+            if len(frames) > 1 or (frames and (splitter.has_partial or splitter.fault)):
+                raise RemoteProtocolError(f"{self.address}: more than one answer to one call")
+            if frames:
+                return read_message(frames[0])
+
+    def _cut(self, splitter: FrameSplitter, data: bytes) -> list[bytes]:
+        try:
+            return splitter.feed(data)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"{self.address}: {error}") from None
+
+    def _check(self, message: Message, name: str) -> None:
+        if message.kind not in (Kind.REPLY, Kind.EXCEPTION):
+            raise RemoteProtocolError(
+                f"{self.address}: a message of type {message.kind.name} instead of an answer"
+            )
+        if message.sequence != self._sequence or message.name != name:
+            raise RemoteProtocolError(
+                f"{self.address}: the answer to call {message.sequence}, {message.name}, instead of"
+                f" call {self._sequence}, {name}"
+            )
+
+    def _value(self, method: Method, message: Message) -> Any:
+        try:
+            if message.kind is Kind.EXCEPTION:
+                kind, text = read_fault(message.body)
+                raise RpcRefusedError(
+                    f"{self.address}: {method.name}: {text or 'no reason told'}"
+                    f"{'; its log says why' if kind == FaultKind.INTERNAL_ERROR else ''}",
+                    kind,
+                )
+            assert method.answer is not None
+            answer = decode(method.answer, message.body)
+        except SerializationError as error:
+            raise RemoteProtocolError(f"{self.address}: {method.name}: {error}") from error
+        fields = schema_of(method.answer).fields
+        for field in fields:
+            value = getattr(answer, field.name)
+            if value is not None:
+                if field.id:
+                    raise value
+                return value
+        if any(field.id == 0 for field in fields):
+            raise RpcRefusedError(
+                f"{self.address}: {method.name}: answered without a result",
+                FaultKind.MISSING_RESULT,
+            )
+        return None
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds that are left."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _is_stale(connection: socket.socket) -> bool:
+    """Whether a connection without a call has ended, or has something that no call asked for."""
+    connection.settimeout(0)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

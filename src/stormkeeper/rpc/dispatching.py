@@ -1,0 +1,205 @@
+"""From a call to the handler and back: what comes of what it returns or raises.
+
+====================================  =============================================================
+what happens                          what the client is told
+====================================  =============================================================
+the handler returns a value           the value
+it returns None where one belongs     an answer without it: its Thrift library says MISSING_RESULT
+it raises what the method declares    that exception
+it raises anything else               INTERNAL_ERROR, ``Internal error processing <method>``; why is
+                                      in the log alone
+the arguments cannot be read          PROTOCOL_ERROR
+there is no such method               UNKNOWN_METHOD
+====================================  =============================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stormkeeper.daemon.line_budget import LineBudget
+from stormkeeper.errors import SerializationError, StormkeeperError
+from stormkeeper.rpc.messages import FaultKind, Kind, Message, fault_frame, record_frame
+from stormkeeper.thrift.idl import STRUCT, Method, Service, schema_of
+from stormkeeper.thrift.reader import decode
+
+_log = logging.getLogger(__name__)
+
+#: How calls end, for counters.
+ANSWERED: Final = "answered"
+DECLARED: Final = "declared"
+FAILED: Final = "failed"
+MALFORMED: Final = "malformed"
+UNKNOWN: Final = "unknown"
+DROPPED: Final = "dropped"
+#: What an unknown method is counted as: any name may come.
+NO_METHOD: Final = "?"
+
+#: Lines about failures of one method in so many seconds: who fails once usually fails again.
+_LINES: Final = 10
+_LINES_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class Caller:
+    """Who calls."""
+
+    address: str
+    port: int
+    #: Who it is, where that was asked; None for whoever comes.
+    user: str | None = None
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        origin = f"{host}:{self.port}"
+        return origin if self.user is None else f"{origin} ('{self.user}')"
+
+
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+
+
+def caller() -> Caller:
+    """Return who made the call that this thread carries out; for handlers.
+
+    Raises
+    ------
+    LookupError
+        If it carries out none.
+    """
+    return _CALLER.get()
+
+
+class Dispatcher:
+    """Carries out calls; in any thread, and in several at a time.
+
+    Parameters
+    ----------
+    service
+        What can be called.
+    handler
+        An object that has a method for each of the service's. It takes the arguments in the order
+        of the IDL, None for one that is absent.
+    clock
+        Returns seconds.
+
+    Raises
+    ------
+    TypeError
+        If the handler lacks a method.
+    """
+
+    def __init__(
+        self, service: Service, handler: object, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        lacking = [name for name in service.methods if not callable(getattr(handler, name, None))]
+        if lacking:
+            raise TypeError(f"{type(handler).__name__} has no {', '.join(lacking)}")
+        self._service = service
+        self._handler = handler
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lines = LineBudget(_LINES, _LINES_SECONDS)
+        #: How many calls ended how, by (method, one of the words above).
+        self.calls: Counter[tuple[str, str]] = Counter()
+        #: Seconds that each method took, in all.
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._declared = {
+            name: _declared(method) for name, method in service.methods.items() if method.answer
+        }
+
+    def carry_out(self, message: Message, by: Caller) -> bytes | None:
+        """Carry out a call; return the frame that answers it, None where nobody waits for one."""
+        began = self._clock()
+        method = self._service.methods.get(message.name)
+        if method is None:
+            outcome, frame = UNKNOWN, _unknown(message)
+        else:
+            outcome, frame = self._call(method, message, by)
+        with self._lock:
+            name = NO_METHOD if method is None else method.name
+            self.calls[name, outcome] += 1
+            self.seconds[name] += self._clock() - began
+        return None if method is not None and method.answer is None else frame
+
+    def drop(self, message: Message) -> None:
+        """Take note of a call that is not carried out, as its client has gone."""
+        name = message.name if message.name in self._service.methods else NO_METHOD
+        with self._lock:
+            self.calls[name, DROPPED] += 1
+
+    def _call(self, method: Method, message: Message, by: Caller) -> tuple[str, bytes | None]:
+        name, sequence = method.name, message.sequence
+        try:
+            arguments = decode(method.arguments, message.body)
+        except SerializationError as error:
+            self._warn(name, "refused %s of %s: %s", name, by, error)
+            return MALFORMED, fault_frame(name, sequence, FaultKind.PROTOCOL_ERROR, str(error))
+        mark = _CALLER.set(by)
+        try:
+            value = getattr(self._handler, name)(*vars(arguments).values())
+            return ANSWERED, _answer(method, sequence, value)
+        except Exception as error:
+            declared = self._declare(method, sequence, error)
+            if declared is not None:
+                return DECLARED, declared
+            self._tell(name, by, error)
+            text = f"Internal error processing {name}"
+            return FAILED, fault_frame(name, sequence, FaultKind.INTERNAL_ERROR, text)
+        finally:
+            _CALLER.reset(mark)
+
+    def _declare(self, method: Method, sequence: int, error: Exception) -> bytes | None:
+        field = self._declared.get(method.name, {}).get(type(error))
+        if field is None or method.answer is None:
+            return None
+        try:
+            answer = method.answer(**{field: error})
+            return record_frame(Kind.REPLY, method.name, sequence, answer)
+        except SerializationError:  # its message is no text
+            return None
+
+    def _tell(self, name: str, by: Caller, error: Exception) -> None:
+        if isinstance(error, StormkeeperError) and not isinstance(error, SerializationError):
+            self._warn(name, "%s of %s failed: %s", name, by, error)
+        else:
+            self._warn(name, "%s of %s failed", name, by, error=error)
+
+    def _warn(self, name: str, line: str, *values: object, error: Exception | None = None) -> None:
+        with self._lock:
+            left_out = self._lines.spend(name, self._clock())
+        if left_out is None:
+            return
+        if left_out:
+            line += f" (and {left_out} more of that method since)"
+        level = logging.WARNING if error is None else logging.ERROR
+        _log.log(level, line, *values, exc_info=error)
+
+
+def _declared(method: Method) -> dict[type, str]:
+    """Return the exceptions that a method declares, with the field of its answer."""
+    assert method.answer is not None
+    fields = schema_of(method.answer).fields
+    return {field.type[1]: field.name for field in fields if field.id and field.type[0] == STRUCT}
+
+
+def _answer(method: Method, sequence: int, value: Any) -> bytes | None:
+    if method.answer is None:
+        return None
+    has_value = any(field.id == 0 for field in schema_of(method.answer).fields)
+    answer: Any = method.answer
+    record = answer(success=value) if has_value else answer()
+    return record_frame(Kind.REPLY, method.name, sequence, record)
+
+
+def _unknown(message: Message) -> bytes | None:
+    if message.kind is Kind.ONEWAY:
+        return None
+    text = f"Invalid method name: '{message.name}'"
+    return fault_frame(message.name, message.sequence, FaultKind.UNKNOWN_METHOD, text)

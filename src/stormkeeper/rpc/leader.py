@@ -1,0 +1,239 @@
+"""The client that finds the leading Nimbus, as Storm's clients do: by asking the seeds.
+
+Each of ``nimbus.seeds`` is asked who leads (``getLeader``). If it is the one that answered, that
+connection stays; else the answer is dialled. Whatever goes wrong, the next seed is asked. When none
+knew, all are asked again, after a pause, as a cluster that elects has no leader for a moment.
+
+Storm's own client tries a dead seed six times, for ten seconds, before it asks the next. Here a
+round over all seeds comes first, and the tries are rounds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from stormkeeper.conf import Conf
+from stormkeeper.conf.address import Address
+from stormkeeper.errors import (
+    LeaderNotFoundError,
+    ProtocolError,
+    RpcError,
+    RpcOutcomeUnknownError,
+    RpcRefusedError,
+    RpcUnavailableError,
+    StormkeeperError,
+)
+from stormkeeper.rpc.calling import Calls, Client
+from stormkeeper.rpc.messages import FaultKind
+from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NimbusCalls
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that one seed may take, so that a dead one leaves the others their time.
+_SEED_SECONDS: Final = 5.0
+
+
+class LeaderClient:
+    """Calls the leading Nimbus, from any thread.
+
+    Parameters
+    ----------
+    seeds
+        Where to ask, as ``host`` or ``host:port``.
+    default_port
+        The port of those that name none.
+    max_frame
+        The longest message that is sent or taken, in bytes.
+    timeout
+        Seconds that a call may take, with finding the leader, where it does not say.
+    rounds
+        How often all seeds are asked again when none knew a leader.
+    pause
+        Seconds before the first of these rounds; it grows by a millisecond, two, four, …
+    longest_pause
+        Seconds that it grows to.
+    sleep
+        Waits for so many seconds.
+
+    Raises
+    ------
+    ConfigError
+        If a seed is no address.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[str],
+        default_port: int,
+        *,
+        max_frame: int,
+        timeout: float,
+        rounds: int = 5,
+        pause: float = 2.0,
+        longest_pause: float = 60.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._seeds = [(seed, Address.parse(seed, default_port)) for seed in seeds]
+        self._max_frame = max_frame
+        self._timeout = timeout
+        self._rounds = rounds
+        self._pause = pause
+        self._longest_pause = longest_pause
+        self._sleep = sleep
+        self._finding = threading.Lock()
+        self._client: Client | None = None
+
+    @classmethod
+    def from_conf(cls, conf: Conf) -> Self:
+        """Return the client of the cluster that a configuration is for."""
+        return cls(
+            conf["nimbus.seeds"],
+            conf["nimbus.thrift.port"],
+            max_frame=conf["nimbus.thrift.max_buffer_size"],
+            timeout=conf["storm.thrift.socket.timeout.ms"] / 1000,
+            rounds=conf["storm.nimbus.retry.times"],
+            pause=conf["storm.nimbus.retry.interval.millis"] / 1000,
+            longest_pause=conf["storm.nimbus.retry.intervalceiling.millis"] / 1000,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> Address | None:
+        """Where the leader is, as far as is known."""
+        client = self._client
+        return None if client is None else client.address
+
+    @property
+    def nimbus(self) -> NimbusCalls:
+        """The leader's methods; each is a `call`."""
+        return cast("NimbusCalls", Calls(Nimbus, self.call))
+
+    def close(self) -> None:
+        """End the connection, and whatever call waits on it."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def call(self, name: str, *arguments: Any, timeout: float | None = None) -> Any:
+        """Make a call of the leader; as `Client.call`.
+
+        It is made again, of whoever leads then, only if it was not sent.
+
+        Raises
+        ------
+        LeaderNotFoundError
+            If there is no leader before the time is up.
+        """
+        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        client = self._client
+        if client is not None:
+            try:
+                return self._call(client, name, arguments, deadline)
+            except RpcOutcomeUnknownError:
+                raise
+            except RpcUnavailableError as error:
+                _log.info("looking for the leader anew: %s", error)
+        return self._call(self.find(deadline), name, arguments, deadline)
+
+    def find(self, deadline: float) -> Client:
+        """Return a client of the leader, connected.
+
+        Parameters
+        ----------
+        deadline
+            The monotonic clock at which the search ends.
+
+        Raises
+        ------
+        LeaderNotFoundError
+            If it is not found by then.
+        """
+        if not self._finding.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise LeaderNotFoundError("another thread of this process still looks for the leader")
+        try:
+            if self._client is None:
+                self._client = self._search(deadline)
+            return self._client
+        finally:
+            self._finding.release()
+
+    def _call(self, client: Client, name: str, arguments: tuple[Any, ...], deadline: float) -> Any:
+        try:
+            return client.call(name, *arguments, timeout=max(0.0, deadline - time.monotonic()))
+        except RpcRefusedError as error:
+            if error.kind == FaultKind.INTERNAL_ERROR:
+                # Perhaps it leads no longer: what only a leader does, another one refuses so.
+                self._forget(client)
+            raise
+        except (RpcError, ProtocolError):
+            self._forget(client)
+            raise
+
+    def _forget(self, client: Client) -> None:
+        if self._client is client:
+            self._client = None
+        # Other threads may have calls on it.
+        client.retire()
+
+    def _search(self, deadline: float) -> Client:
+        reasons: dict[str, str] = {}
+        for number in range(self._rounds + 1):
+            for seed, address in self._seeds:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                try:
+                    return self._ask(address, min(left, _SEED_SECONDS))
+                except StormkeeperError as error:
+                    reasons[seed] = str(error)
+                except AuthorizationException as error:
+                    reasons[seed] = f"{address}: {error}"
+            pause = min(self._pause + 2**number / 1000, self._longest_pause)
+            if number == self._rounds or deadline - time.monotonic() <= pause:
+                break
+            self._sleep(pause)
+        seeds = ", ".join(seed for seed, _ in self._seeds)
+        why = "; ".join(reasons.values()) or "there was no time to ask"
+        raise LeaderNotFoundError(
+            f"Could not find leader nimbus from seed hosts [{seeds}]. Did you specify a valid list"
+            f" of nimbus hosts for config nimbus.seeds? ({why})"
+        )
+
+    def _ask(self, seed: Address, timeout: float) -> Client:
+        """Return a client of whom a seed takes for the leader."""
+        deadline = time.monotonic() + timeout
+        client = self._client_of(seed)
+        try:
+            leader = client.call("getLeader", timeout=timeout)
+            address = Address(leader.host, leader.port)
+            if address == seed:
+                return client
+        except BaseException:
+            client.close()
+            raise
+        client.close()
+        other = self._client_of(address)
+        try:
+            other.connect(max(0.0, deadline - time.monotonic()))
+        except RpcUnavailableError as error:
+            other.close()
+            raise RpcUnavailableError(f"the leader by {seed}'s word, {error}") from error
+        return other
+
+    def _client_of(self, address: Address) -> Client:
+        return Client(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)

@@ -1,0 +1,177 @@
+"""What goes around a call's arguments and around its answer: Thrift's messages, to and from bytes.
+
+Messages are written in the strict form, which begins with a version, and read in the older form,
+too, as Storm's daemons do. Each is the payload of one frame: its length in four bytes, then itself.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, Final, NamedTuple
+
+from thriftpy2.thrift import TPayload
+
+from stormkeeper.errors import RemoteProtocolError
+from stormkeeper.thrift import idl
+from stormkeeper.thrift.reader import decode
+from stormkeeper.thrift.writer import encode
+
+_unpack_i32: Final = Struct(">i").unpack_from
+_unpack_old_end: Final = Struct(">bi").unpack_from
+_i32: Final = Struct(">i")
+_head: Final = Struct(">Hxbi")
+
+#: The two bytes with which a message in the strict form begins.
+_VERSION: Final = 0x8001
+#: The longest name of a method that is taken, in bytes: so much of it may stand in a log.
+_MAX_NAME: Final = 256
+#: How TLS and HTTP begin, which somebody may speak to a port for Thrift.
+_OTHERS: Final = {
+    b"\x16\x03": "TLS: this port speaks plain Thrift",
+    b"GET ": "HTTP: this port speaks Thrift",
+    b"POST": "HTTP: this port speaks Thrift",
+    b"HTTP": "HTTP: that port is no Thrift service's, but perhaps a web page's",
+}
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    CALL = 1
+    REPLY = 2
+    EXCEPTION = 3
+    #: A call that nobody answers.
+    ONEWAY = 4
+
+
+class FaultKind(IntEnum):
+    """Why a call has no answer: the kinds of Thrift's ``TApplicationException``."""
+
+    UNKNOWN = 0
+    UNKNOWN_METHOD = 1
+    INVALID_MESSAGE_TYPE = 2
+    WRONG_METHOD_NAME = 3
+    BAD_SEQUENCE_ID = 4
+    MISSING_RESULT = 5
+    INTERNAL_ERROR = 6
+    PROTOCOL_ERROR = 7
+    INVALID_TRANSFORM = 8
+    INVALID_PROTOCOL = 9
+    UNSUPPORTED_CLIENT_TYPE = 10
+
+
+# It belongs to Thrift itself, and so to no service's IDL. Its kind is no enum, as a peer may have
+# more of them.
+_Fault: Any = idl.load_text(
+    "struct ApplicationException { 1: optional string message, 2: optional i32 type }", __name__
+)["ApplicationException"]
+
+
+class Message(NamedTuple):
+    """A message."""
+
+    kind: Kind
+    #: The method.
+    name: str
+    #: Which call it is, or answers.
+    sequence: int
+    #: Its arguments, its answer or its fault, encoded.
+    body: bytes
+
+
+def read_message(payload: bytes) -> Message:
+    """Read the payload of a frame, but for the body.
+
+    Raises
+    ------
+    RemoteProtocolError
+        If it is no message.
+    """
+    try:
+        (first,) = _unpack_i32(payload)
+        if first < 0:
+            version, kind = (first >> 16) & 0xFFFF, first & 0xFF
+            if version != _VERSION:
+                raise RemoteProtocolError(
+                    f"a message of version {version:#06x}, where this is {_VERSION:#06x}"
+                )
+            (length,) = _unpack_i32(payload, 4)
+            name, pos = _name(payload, 8, length)
+            (sequence,) = _unpack_i32(payload, pos)
+            pos += 4
+        else:
+            name, pos = _name(payload, 4, first)
+            kind, sequence = _unpack_old_end(payload, pos)
+            pos += 5
+    except struct_error:
+        raise RemoteProtocolError(
+            f"a message that ends within its head, after {len(payload)} bytes"
+        ) from None
+    try:
+        return Message(Kind(kind), name, sequence, payload[pos:])
+    except ValueError:
+        raise RemoteProtocolError(f"a message of the unknown type {kind}") from None
+
+
+def _name(payload: bytes, pos: int, length: int) -> tuple[str, int]:
+    if not 0 <= length <= _MAX_NAME:
+        raise RemoteProtocolError(
+            f"a method's name of {length} bytes announced; it has at most {_MAX_NAME}"
+        )
+    name = payload[pos : pos + length]
+    if len(name) < length:
+        raise RemoteProtocolError("a message that ends within its method's name")
+    try:
+        return str(name, "utf-8"), pos + length
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(f"a method's name that is not UTF-8: {name[:40]!r}") from None
+
+
+def frame(kind: Kind, name: str, sequence: int, body: bytes) -> bytes:
+    """Return a message in its frame, in the strict form."""
+    encoded = name.encode()
+    head = _head.pack(_VERSION, kind, len(encoded)) + encoded + _i32.pack(sequence)
+    return _i32.pack(len(head) + len(body)) + head + body
+
+
+def record_frame(kind: Kind, name: str, sequence: int, record: TPayload) -> bytes:
+    """Return a message with a record in it, in its frame.
+
+    Raises
+    ------
+    SerializationError
+        If the record does not fit its schema.
+    """
+    return frame(kind, name, sequence, encode(record))
+
+
+def fault_frame(name: str, sequence: int, kind: FaultKind, text: str) -> bytes:
+    """Return the message that a call has no answer, in its frame."""
+    body = encode(_Fault(text, int(kind)))
+    return frame(Kind.EXCEPTION, name, sequence, body)
+
+
+def read_fault(body: bytes) -> tuple[int, str]:
+    """Read the body of a message of the kind EXCEPTION: why, as in `FaultKind`, and in words.
+
+    Raises
+    ------
+    SerializationError
+        If it is none.
+    """
+    fault = decode(_Fault, body)
+    return fault.type or FaultKind.UNKNOWN, fault.message or ""
+
+
+def bad_length(length: int, max_size: int) -> RemoteProtocolError:
+    """Return the fault of a frame whose length is negative or above `max_size`."""
+    raw = length.to_bytes(4, "big", signed=True)
+    hint = next((hint for begin, hint in _OTHERS.items() if raw.startswith(begin)), "")
+    if hint:
+        return RemoteProtocolError(f"{raw!r} where a frame's length belongs; this is {hint}")
+    return RemoteProtocolError(
+        f"a frame of {length} bytes announced; a length is 0 to {max_size},"
+        " nimbus.thrift.max_buffer_size"
+    )

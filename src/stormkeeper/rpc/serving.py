@@ -1,0 +1,239 @@
+"""The server: sockets in one thread, handlers in a bounded number of others.
+
+The sockets have an asyncio loop in a thread of their own: thousands of idle or slow clients cost it
+next to nothing, and a handler that waits for ZooKeeper for seconds holds up nobody's bytes. What
+the handlers do is synchronous, like everything on ZooKeeper here, so they have threads
+(`working.Workers`).
+
+A client's calls are carried out one at a time and answered in their order. One whose client has
+gone before it began is not carried out, unless nobody waits for its answer anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Final
+
+from stormkeeper.daemon.accepting import Acceptor, Admission
+from stormkeeper.daemon.line_budget import LineBudget
+from stormkeeper.daemon.logs import counted
+from stormkeeper.rpc.channel import DRAIN, READ_BYTES, Channel, Counts
+from stormkeeper.rpc.connection import Authentication, Connection
+from stormkeeper.rpc.dispatching import Caller, Dispatcher
+from stormkeeper.rpc.limits import Limits
+from stormkeeper.rpc.messages import Message
+from stormkeeper.rpc.working import Workers
+from stormkeeper.thrift.idl import Service
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks at the time limits.
+_TICK: Final = 1.0
+#: Seconds for the thread of the sockets to begin, and to end.
+_PATIENCE: Final = 10.0
+#: Lines about one matter, as an address or a cause of turning away, in so many seconds.
+_LINES: Final = 10
+_LINES_SECONDS: Final = 10.0
+
+
+class Server:
+    """Serves a Thrift service, from `start` to `stop`.
+
+    Parameters
+    ----------
+    service
+        What can be called.
+    handler
+        As for `Dispatcher`. `dispatching.caller` tells it who calls.
+    limits
+        What clients may use.
+    name
+        Of its threads.
+    authenticate
+        Makes what a client goes through before its first call; None: nothing.
+
+    Raises
+    ------
+    TypeError
+        If the handler lacks a method.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        handler: object,
+        limits: Limits,
+        *,
+        name: str = "rpc",
+        authenticate: Callable[[Caller], Authentication] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.counts = Counts()
+        self.dispatcher = Dispatcher(service, handler)
+        self._service = service
+        self._authenticate = authenticate
+        self.workers = Workers(limits.threads, limits.max_waiting, f"{name}-call")
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        #: What all connections hold, in bytes.
+        self.held = 0
+        self.is_draining = False
+        #: From `start` on.
+        self.loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._admission = Admission(limits.max_connections, limits.max_connections_per_address)
+        self._lines = LineBudget(_LINES, _LINES_SECONDS)
+        self._channels: set[Channel] = set()
+        #: Of these, how many were cut at the end.
+        self._cut = 0
+        self._connecting: set[asyncio.Task[object]] = set()
+        self._has_begun = threading.Event()
+        self._is_empty = threading.Event()
+
+    @property
+    def open(self) -> int:
+        """Connections that are open."""
+        return len(self._channels)
+
+    def start(self, listener: socket.socket) -> None:
+        """Serve the clients of a socket that listens, which is closed at the end; once."""
+        self.loop = asyncio.new_event_loop()
+        self.loop.call_soon(self._begin, listener)
+        self._thread.start()
+        self._has_begun.wait(_PATIENCE)
+
+    def stop(self, timeout: float) -> int:
+        """Accept no more, answer what has come, and close all connections.
+
+        Parameters
+        ----------
+        timeout
+            Seconds that calls under way and the reading of their answers may take.
+
+        Returns
+        -------
+        int
+            The connections that were cut, as that was not enough.
+        """
+        if not self._thread.is_alive():
+            return 0
+        self.loop.call_soon_threadsafe(self._drain)
+        self._is_empty.wait(timeout)
+        self.loop.call_soon_threadsafe(self._abort)
+        self._thread.join(_PATIENCE)
+        self.workers.stop()
+        return self._cut
+
+    def carry_out(self, channel: Channel, message: Message) -> str | None:
+        """Have a call carried out, and `channel` told; return why that is refused, if it is."""
+        if self.workers.submit(partial(self._work, channel, message), len(message.body)):
+            return None
+        return f"{counted(self.workers.waiting, 'call')} waiting already; try again later"
+
+    def warn(self, line: str, matter: Hashable) -> None:
+        """Write a line into the log, unless there were many about that matter."""
+        if (left_out := self._lines.spend(matter, time.monotonic())) is not None:
+            more = f" (and {left_out} more such lines)" if left_out else ""
+            _log.warning("%s%s", line, more)
+
+    def forget(self, channel: Channel) -> None:
+        """Take note that a connection is closed."""
+        if channel in self._channels:
+            self._channels.discard(channel)
+            self._admission.left(channel.caller.address)
+        if self.is_draining and not self._channels:
+            self._is_empty.set()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self._end())
+        finally:
+            self.loop.close()
+
+    async def _end(self) -> None:
+        """Have what was aborted closed."""
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    def _begin(self, listener: socket.socket) -> None:
+        self._acceptor = Acceptor(listener, self._welcome, self._on_shortage)
+        self._acceptor.start()
+        self.loop.call_later(_TICK, self._tick)
+        self._has_begun.set()
+
+    def _on_shortage(self) -> None:
+        self.counts.turned_away["descriptors"] += 1
+
+    def _welcome(self, connection: socket.socket, address: str, port: int) -> None:
+        refusal = self._admission.refuses(address, len(self._channels))
+        if refusal is not None:
+            cause, reason = refusal
+            self.counts.turned_away[cause] += 1
+            self.warn(f"turned away {address}: {reason}", matter=cause)
+            connection.close()
+            return
+        connection.setblocking(False)
+        # So that a client whose machine is gone is noticed.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        caller = Caller(address, port)
+        authentication = None if self._authenticate is None else self._authenticate(caller)
+        methods, max_frame = self._service.methods, self.limits.max_frame
+        channel = Channel(self, caller, Connection(methods, max_frame, authentication))
+        self._channels.add(channel)
+        self._admission.entered(address)
+        self.counts.accepted += 1
+        task = self.loop.create_task(self.loop.connect_accepted_socket(lambda: channel, connection))
+        self._connecting.add(task)
+        task.add_done_callback(partial(self._connected, channel, connection))
+
+    def _connected(
+        self, channel: Channel, connection: socket.socket, task: asyncio.Task[object]
+    ) -> None:
+        self._connecting.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            connection.close()
+            self.forget(channel)
+
+    def _work(self, channel: Channel, message: Message) -> None:
+        """Carry out a call, in a thread of the workers."""
+        method = self._service.methods.get(message.name)
+        if channel.is_over and (method is None or method.answer is not None):
+            self.dispatcher.drop(message)
+            return
+        frame = self.dispatcher.carry_out(message, channel.caller)
+        try:
+            self.loop.call_soon_threadsafe(channel.answered, frame)
+        except RuntimeError:  # the loop is closed: the server has stopped
+            _log.debug("%s of %s is answered too late", message.name, channel.caller)
+
+    def _tick(self) -> None:
+        self.loop.call_later(_TICK, self._tick)
+        now = time.monotonic()
+        for channel in list(self._channels):
+            channel.sweep(now)
+
+    def _drain(self) -> None:
+        if not self.is_draining:
+            self.is_draining = True
+            self._acceptor.stop()
+            for channel in list(self._channels):
+                channel.move()
+        if not self._channels:
+            self._is_empty.set()
+
+    def _abort(self) -> None:
+        self._cut = len(self._channels)
+        for channel in list(self._channels):
+            if channel.method is not None:
+                _log.warning("%s of %s was not finished", channel.method, channel.caller)
+            channel.abort(DRAIN)
+        for task in self._connecting:
+            task.cancel()
+        self.loop.call_soon(self.loop.stop)

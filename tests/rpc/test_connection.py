@@ -1,0 +1,139 @@
+"""A connection without its socket: calls out of bytes, however they are cut."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stormkeeper.rpc.connection import Connection, State, Step
+from stormkeeper.rpc.messages import Kind, Message, frame
+from support.rpc import call_bytes, example, text_body
+
+METHODS = example.Example.methods
+MAX = 200
+CALLS = st.lists(
+    st.builds(
+        Message,
+        st.just(Kind.CALL),
+        st.sampled_from(["echo", "nothing", "no such method"]),
+        st.integers(0, 99),
+        st.binary(max_size=20),
+    ),
+    max_size=8,
+)
+
+
+def connection(authentication=None):
+    return Connection(METHODS, MAX, authentication)
+
+
+def calls_of(connection):
+    """All calls that are there, each answered at once."""
+    calls = []
+    while (call := connection.next_call()) is not None:
+        calls.append(call)
+        connection.answered()
+    return calls
+
+
+def chopped(data, cuts):
+    places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+@given(CALLS, st.lists(st.integers(0, 2000)))
+def test_the_calls_are_the_same_however_the_bytes_are_chopped(calls, cuts):
+    ours = connection()
+    got = []
+    for piece in chopped(b"".join(frame(*call) for call in calls), cuts):
+        assert ours.receive(piece) == (b"", None)
+        got += calls_of(ours)
+    assert got == calls
+    assert (ours.state, ours.fault) == (State.READY, None)
+    assert (ours.frames, ours.held_bytes) == (len(calls), 0)
+    assert not ours.has_partial
+
+
+@given(CALLS, st.lists(st.integers(0, 2000)), st.binary(min_size=1, max_size=30))
+def test_whatever_follows_the_calls_before_it_are_given(calls, cuts, tail):
+    ours = connection()
+    got = []
+    for piece in chopped(b"".join(frame(*call) for call in calls) + tail, cuts):
+        ours.receive(piece)
+        got += calls_of(ours)
+    assert got[: len(calls)] == calls
+    assert ours.held_bytes <= len(tail)
+
+
+def test_one_call_is_under_way_at_a_time():
+    ours = connection()
+    ours.receive(call_bytes("echo") + call_bytes("nothing", sequence=2))
+    assert ours.next_call().name == "echo"
+    assert ours.next_call() is None
+    assert (ours.state, ours.has_whole) == (State.CALLED, True)
+    ours.answered()
+    assert ours.next_call().sequence == 2
+
+
+def test_a_frame_too_long_ends_it_after_the_calls_before_it():
+    ours = connection()
+    ours.receive(call_bytes("echo") + (MAX + 1).to_bytes(4, "big") + b"x")
+    assert [call.name for call in calls_of(ours)] == ["echo"]
+    assert ours.state is State.OVER
+    assert "nimbus.thrift.max_buffer_size" in ours.fault
+    ours.receive(call_bytes("echo"))
+    assert calls_of(ours) == []
+    assert ours.held_bytes == 0
+
+
+def test_a_message_that_is_no_call_ends_it():
+    for kind in (Kind.REPLY, Kind.EXCEPTION):
+        ours = connection()
+        ours.receive(call_bytes("echo", kind=kind) + call_bytes("echo"))
+        assert calls_of(ours) == []
+        assert kind.name in ours.fault
+
+
+def test_a_call_that_nobody_answers_must_be_one_that_nobody_answers():
+    ours = connection()
+    ours.receive(call_bytes("tell", kind=Kind.ONEWAY) + call_bytes("tell", kind=Kind.CALL))
+    assert len(calls_of(ours)) == 2
+    ours.receive(call_bytes("none such", kind=Kind.ONEWAY))
+    assert len(calls_of(ours)) == 1
+    ours.receive(call_bytes("echo", kind=Kind.ONEWAY))
+    assert calls_of(ours) == []
+    assert "echo called as if nobody would answer" in ours.fault
+
+
+class Password:
+    """The client sends ``let me in``; the server greets."""
+
+    def __init__(self):
+        self.heard = b""
+
+    def receive(self, data):
+        self.heard += data
+        if not b"let me in".startswith(self.heard[:9]):
+            return Step(send=b"no", fault="a wrong password")
+        if len(self.heard) < 9:
+            return Step()
+        return Step(send=b"welcome", rest=self.heard[9:], user="alice")
+
+
+@given(st.lists(st.integers(0, 100)))
+def test_a_client_authenticates_before_its_first_call(cuts):
+    ours = connection(Password())
+    sent, users = b"", []
+    for piece in chopped(b"let me in" + call_bytes("echo", text_body("a")), cuts):
+        assert ours.next_call() is None
+        send, user = ours.receive(piece)
+        sent += send
+        users += [user] if user else []
+    assert (sent, users) == (b"welcome", ["alice"])
+    assert [call.name for call in calls_of(ours)] == ["echo"]
+
+
+def test_who_does_not_authenticate_calls_nothing():
+    ours = connection(Password())
+    assert ours.receive(call_bytes("echo")) == (b"no", None)
+    assert (ours.next_call(), ours.state, ours.fault) == (None, State.OVER, "a wrong password")

@@ -1,0 +1,146 @@
+"""What a client is told of what a handler does."""
+
+import logging
+
+import pytest
+
+from stormkeeper.errors import StateUnavailableError
+from stormkeeper.rpc.dispatching import Caller, Dispatcher, caller
+from stormkeeper.rpc.messages import Kind, Message, read_fault, read_message
+from stormkeeper.thrift.reader import decode
+from stormkeeper.thrift.writer import encode
+from support.rpc import Handler, example, number_body, text_body
+
+SOMEBODY = Caller("10.0.0.1", 5)
+METHODS = example.Example.methods
+
+
+@pytest.fixture
+def handler():
+    return Handler()
+
+
+@pytest.fixture
+def dispatcher(handler):
+    return Dispatcher(example.Example, handler)
+
+
+def told(dispatcher, name, body=b"\0", kind=Kind.CALL):
+    """The answer as a record, or the fault."""
+    answer = dispatcher.carry_out(Message(kind, name, 9, body), SOMEBODY)
+    if answer is None:
+        return None
+    message = read_message(answer[4:])
+    assert (message.name, message.sequence) == (name, 9)
+    if message.kind is Kind.EXCEPTION:
+        return read_fault(message.body)
+    assert message.kind is Kind.REPLY
+    return decode(METHODS[name].answer, message.body)
+
+
+def test_a_value_is_answered(dispatcher):
+    assert told(dispatcher, "echo", text_body("a")).success == "a"
+    assert told(dispatcher, "blob", number_body(3)).success == b"xxx"
+    assert dispatcher.calls == {("echo", "answered"): 1, ("blob", "answered"): 1}
+    assert dispatcher.seconds["echo"] >= 0
+
+
+def test_what_returns_nothing_answers_nothing(dispatcher, handler):
+    assert encode(told(dispatcher, "nothing")) == b"\0"
+    assert handler.told == ["nothing"]
+
+
+def test_no_value_where_there_is_one_is_an_empty_answer(dispatcher, handler):
+    handler.let_go.set()
+    assert encode(told(dispatcher, "held")) == b"\0"
+
+
+def test_a_declared_exception_is_answered(dispatcher):
+    answer = told(dispatcher, "fails", text_body("declared"))
+    assert answer.missing == example.Missing("wc is not alive")
+    assert dispatcher.calls == {("fails", "declared"): 1}
+
+
+@pytest.mark.parametrize("how", ["undeclared", "ours", "unfit", "no such key"])
+def test_all_else_is_an_internal_error_and_why_is_in_the_log_alone(dispatcher, how, caplog):
+    assert told(dispatcher, "fails", text_body(how)) == (6, "Internal error processing fails")
+    assert dispatcher.calls == {("fails", "failed"): 1}
+    [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.exc_info
+    assert str(SOMEBODY) in line.getMessage()
+
+
+def test_an_error_of_ours_has_one_line(dispatcher, handler, caplog):
+    def unreachable(_):
+        raise StateUnavailableError("no ZooKeeper")
+
+    handler.echo = unreachable
+    assert told(dispatcher, "echo", text_body("a")) == (6, "Internal error processing echo")
+    [line] = caplog.records
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+    assert line.getMessage() == "echo of 10.0.0.1:5 failed: no ZooKeeper"
+
+
+def test_who_fails_often_does_not_fill_the_log(dispatcher, caplog):
+    for _ in range(100):
+        told(dispatcher, "fails", text_body("ours"))
+    assert len(caplog.records) <= 10
+    assert dispatcher.calls["fails", "failed"] == 100
+
+
+def test_a_value_of_another_type_is_an_internal_error(dispatcher, handler, caplog):
+    handler.echo = lambda _: 5
+    assert told(dispatcher, "echo", text_body("a")) == (6, "Internal error processing echo")
+    assert "must be a str" in caplog.text
+
+
+def test_an_unknown_method_is_said_to_be_one(dispatcher):
+    assert told(dispatcher, "drop") == (1, "Invalid method name: 'drop'")
+    assert told(dispatcher, "__class__") == (1, "Invalid method name: '__class__'")
+    assert told(dispatcher, "drop", kind=Kind.ONEWAY) is None
+    assert dispatcher.calls == {("?", "unknown"): 3}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\0", b"\x0b\0\x01\0\0\0\x09a\0", b"\x08\0\x01\0\0\0\x01\0"]
+)
+def test_arguments_that_cannot_be_read_are_a_protocol_error(dispatcher, body):
+    kind, text = told(dispatcher, "echo", body)
+    assert kind == 7
+    assert "echo_args" in text
+    assert dispatcher.calls == {("echo", "malformed"): 1}
+
+
+def test_what_nobody_answers_is_carried_out(dispatcher, handler):
+    assert told(dispatcher, "tell", text_body("a"), Kind.ONEWAY) is None
+    assert told(dispatcher, "tell", b"", Kind.ONEWAY) is None
+    assert told(dispatcher, "tell", text_body("b")) is None
+    assert handler.told == ["a", "b"]
+
+
+def test_an_absent_argument_is_none(dispatcher, handler):
+    told(dispatcher, "tell", b"\0", Kind.ONEWAY)
+    assert handler.told == [None]
+
+
+def test_a_handler_knows_who_calls(dispatcher, handler):
+    seen = []
+    handler.echo = lambda text: seen.append(caller()) or text
+    told(dispatcher, "echo", text_body("a"))
+    assert seen == [SOMEBODY]
+    with pytest.raises(LookupError):
+        caller()
+
+
+def test_a_caller_is_shown_with_its_name():
+    assert str(Caller("10.0.0.1", 5)) == "10.0.0.1:5"
+    assert str(Caller("::1", 5, "alice")) == "[::1]:5 ('alice')"
+
+
+def test_a_handler_without_a_method_is_refused_at_once():
+    class Half:
+        def echo(self, text):
+            return text
+
+    with pytest.raises(TypeError, match="Half has no blob, nothing, fails, held, tell"):
+        Dispatcher(example.Example, Half())

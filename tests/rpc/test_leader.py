@@ -1,0 +1,276 @@
+"""Finding the leader, among real servers that say who it is."""
+
+import socket
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.conf.address import Address
+from stormkeeper.errors import (
+    ConfigError,
+    LeaderNotFoundError,
+    RpcOutcomeUnknownError,
+    RpcRefusedError,
+    StateError,
+)
+from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NotAliveException
+from stormkeeper.thrift.records import NimbusSummary
+from support.rpc import scripted, served
+from support.waiting import DEADLINE_SECS, until
+
+
+class Member:
+    """A Nimbus that says who leads, and counts what it is asked; `cluster` starts them."""
+
+    def __init__(self):
+        self.leader = None
+        self.calls = []
+
+    def __getattr__(self, name):
+        if name not in Nimbus.methods:
+            raise AttributeError(name)
+
+        def call(*arguments):
+            self.calls.append((name, *arguments))
+            return "{}" if name == "getNimbusConf" else None
+
+        return call
+
+    def getLeader(self):  # noqa: N802
+        self.calls.append(("getLeader",))
+        if isinstance(self.leader, Exception):
+            raise self.leader
+        return self.leader
+
+
+@pytest.fixture
+def cluster():
+    """Start so many Nimbuses that know no leader; return them."""
+    with ExitStack() as stack:
+
+        def start(count):
+            members = [Member() for _ in range(count)]
+            for member in members:
+                member.server, (_, member.port) = stack.enter_context(
+                    served(member, service=Nimbus)
+                )
+                member.seed = f"127.0.0.1:{member.port}"
+            return members
+
+        yield start
+
+
+def leads(port, host="127.0.0.1"):
+    return NimbusSummary(host, port, 1, True, "2.8.0")
+
+
+def client_of(seeds, **options):
+    settings = {"max_frame": 1 << 20, "timeout": DEADLINE_SECS, "rounds": 0, **options}
+    return LeaderClient(seeds, 6627, **settings)
+
+
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_a_seed_that_leads_keeps_its_connection(cluster):
+    [member] = cluster(1)
+    member.leader = leads(member.port)
+    with client_of([member.seed]) as client:
+        assert client.address is None
+        assert client.nimbus.getNimbusConf() == "{}"
+        assert client.nimbus.getNimbusConf() == "{}"
+        assert client.address == Address("127.0.0.1", member.port)
+    assert member.calls == [("getLeader",), ("getNimbusConf",), ("getNimbusConf",)]
+    assert member.server.counts.accepted == 1
+
+
+def test_another_leader_is_dialled(cluster):
+    first, second = cluster(2)
+    first.leader = second.leader = leads(second.port)
+    with client_of([first.seed, second.seed]) as client:
+        client.nimbus.killTopology("wc")
+        assert client.address == Address("127.0.0.1", second.port)
+    assert first.calls == [("getLeader",)]
+    assert second.calls == [("killTopology", "wc")]
+    until(lambda: not first.server.open)
+
+
+def test_the_same_machine_by_another_name_is_dialled(cluster):
+    [member] = cluster(1)
+    member.leader = leads(member.port, "localhost")
+    with client_of([member.seed]) as client:
+        client.nimbus.getNimbusConf()
+        assert str(client.address) == f"localhost:{member.port}"
+    assert member.server.counts.accepted == 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        None,
+        StateError("nobody leads"),
+        AuthorizationException("getLeader is not authorized"),
+        "nobody listens there",
+    ],
+)
+def test_whatever_a_seed_answers_the_next_one_is_asked(cluster, fault):
+    bad, good = cluster(2)
+    bad.leader = leads(closed_port()) if fault == "nobody listens there" else fault
+    good.leader = leads(good.port)
+    with client_of([f"127.0.0.1:{closed_port()}", bad.seed, good.seed]) as client:
+        client.nimbus.getNimbusConf()
+        assert client.address.port == good.port
+    assert bad.calls == [("getLeader",)]
+
+
+def test_bytes_that_are_no_answer_are_passed_over(cluster):
+    [good] = cluster(1)
+    good.leader = leads(good.port)
+    with (
+        scripted(lambda connected: connected.sendall(b"220 smtp.example.org\r\n")) as (_, port),
+        client_of([f"127.0.0.1:{port}", good.seed]) as client,
+    ):
+        client.nimbus.getNimbusConf()
+        assert client.address.port == good.port
+
+
+def test_no_leader_is_said_in_storms_words_and_why(cluster):
+    [member] = cluster(1)
+    dead = f"127.0.0.1:{closed_port()}"
+    with client_of([dead, member.seed]) as client, pytest.raises(LeaderNotFoundError) as error:
+        client.nimbus.getClusterInfo()
+    text = str(error.value)
+    assert text.startswith(
+        f"Could not find leader nimbus from seed hosts [{dead}, {member.seed}]. Did you specify a"
+        " valid list of nimbus hosts for config nimbus.seeds? ("
+    )
+    assert f"{dead}: connection refused: nothing listens there" in text
+    assert f"{member.seed}: getLeader: answered without a result" in text
+
+
+def test_the_seeds_are_asked_again_until_one_knows(cluster):
+    [member] = cluster(1)
+    pauses = []
+
+    def elect(pause):
+        pauses.append(pause)
+        if len(pauses) == 3:
+            member.leader = leads(member.port)
+
+    options = {"rounds": 5, "pause": 2.0, "longest_pause": 2.003, "sleep": elect}
+    with client_of([member.seed], **options) as client:
+        client.nimbus.getNimbusConf()
+    assert pauses == [2.001, 2.002, 2.003]
+
+
+def test_the_rounds_have_an_end(cluster):
+    [member] = cluster(1)
+    pauses = []
+    with client_of([member.seed], rounds=2, pause=0.0, sleep=pauses.append) as client:
+        with pytest.raises(LeaderNotFoundError):
+            client.find(time.monotonic() + DEADLINE_SECS)
+        assert len(pauses) == 2
+        assert len(member.calls) == 3
+
+
+def test_the_search_ends_at_its_deadline(cluster):
+    [member] = cluster(1)
+    pauses = []
+    options = {"rounds": 1_000, "pause": 3600.0, "longest_pause": 3600.0, "sleep": pauses.append}
+    with client_of([member.seed], **options) as client:
+        with pytest.raises(LeaderNotFoundError):
+            client.nimbus.getNimbusConf()
+        assert pauses == []
+        with pytest.raises(LeaderNotFoundError, match="there was no time to ask"):
+            client.call("getNimbusConf", timeout=0)
+
+
+def test_a_leader_that_ended_is_looked_for_anew(cluster):
+    first, second = cluster(2)
+    first.leader = leads(first.port)
+    with client_of([first.seed, second.seed]) as client:
+        client.nimbus.getNimbusConf()
+        second.leader = leads(second.port)
+        first.server.stop(0)
+        client.nimbus.getNimbusConf()
+        assert client.address.port == second.port
+
+
+def test_a_call_of_unknown_outcome_is_not_made_again(cluster):
+    first, second = cluster(2)
+    first.leader, second.leader = leads(first.port), leads(second.port)
+
+    def cut(_):
+        for channel in list(first.server._channels):
+            first.server.loop.call_soon_threadsafe(channel.abort, "test")
+
+    first.killTopology = cut
+    with client_of([first.seed, second.seed]) as client:
+        with pytest.raises(RpcOutcomeUnknownError):
+            client.nimbus.killTopology("wc")
+        assert second.calls == []
+        assert client.nimbus.getNimbusConf() == "{}"
+
+
+def test_who_was_refused_asks_anew_who_leads(cluster):
+    first, second = cluster(2)
+
+    def refuse(_):
+        raise StateError("not the leader")
+
+    first.leader = second.leader = leads(first.port)
+    first.killTopology = refuse
+    with client_of([first.seed, second.seed]) as client:
+        with pytest.raises(RpcRefusedError, match="Internal error processing killTopology"):
+            client.nimbus.killTopology("wc")
+        first.leader = second.leader = leads(second.port)
+        client.nimbus.killTopology("wc")
+        assert second.calls == [("killTopology", "wc")]
+
+
+def test_a_declared_exception_changes_nothing(cluster):
+    [member] = cluster(1)
+
+    def refuse(name):
+        raise NotAliveException(f"{name} is not alive")
+
+    member.leader, member.killTopology = leads(member.port), refuse
+    with client_of([member.seed]) as client:
+        for _ in range(2):
+            with pytest.raises(NotAliveException, match="wc is not alive"):
+                client.nimbus.killTopology("wc")
+    assert member.calls == [("getLeader",)]
+
+
+def test_threads_find_it_once(cluster):
+    [member] = cluster(1)
+    member.leader = leads(member.port)
+    with client_of([member.seed]) as client:
+        threads = [threading.Thread(target=client.nimbus.getNimbusConf) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_SECS)
+    assert member.calls.count(("getLeader",)) == 1
+    assert len(member.calls) == 9
+
+
+def test_it_is_made_of_a_configuration(cluster):
+    [member] = cluster(1)
+    member.leader = leads(member.port)
+    settings = conf.defaults().with_values(
+        {"nimbus.seeds": ["127.0.0.1"], "nimbus.thrift.port": member.port}
+    )
+    with LeaderClient.from_conf(settings) as client:
+        assert client.nimbus.getNimbusConf() == "{}"
+
+
+def test_a_seed_that_is_no_address_is_refused():
+    with pytest.raises(ConfigError, match="a:b:c"):
+        client_of(["a:b:c"])
