@@ -1,0 +1,245 @@
+"""Every method of Nimbus against Apache Thrift's own library, as client and as server.
+
+What is said over the wire comes from a table that is not our IDL (`support.nimbus_ids`).
+"""
+
+import pytest
+from thrift.Thrift import TApplicationException, TMessageType
+from thrift.transport.TTransport import TTransportException
+
+from stormkeeper.conf.address import Address
+from stormkeeper.rpc.calling import Calls, Client
+from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.thrift.idl import schema_of
+from stormkeeper.thrift.nimbus import Nimbus
+from support import nimbus_ids
+from support.apache_thrift import ApacheClient, DeclaredError, apache_nimbus
+from support.nimbus_values import Samples, cls_of, in_order, ours
+from support.rpc import served
+from support.waiting import DEADLINE_SECS, until
+
+METHODS = pytest.mark.parametrize("name", nimbus_ids.METHODS)
+FULL = pytest.mark.parametrize("full", [True, False], ids=["full", "least"])
+
+
+class Recorder:
+    """A handler that notes each call and returns, or raises, what it was told to."""
+
+    def __init__(self):
+        self.calls = []
+        self.answer = None
+
+    def __getattr__(self, name):
+        if name not in nimbus_ids.METHODS:
+            raise AttributeError(name)
+
+        def method(*arguments):
+            self.calls.append((name, arguments))
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+        return method
+
+
+@pytest.fixture(scope="module")
+def nimbus():
+    """Yield a server's handler and Apache's client of it; both serve the whole file."""
+    handler = Recorder()
+    with served(handler, service=Nimbus) as (_, (_, port)), ApacheClient(port) as client:
+        yield handler, client
+
+
+@pytest.fixture
+def handler(nimbus):
+    handler, _ = nimbus
+    handler.calls.clear()
+    handler.answer = None
+    return handler
+
+
+@pytest.fixture
+def client(nimbus):
+    return nimbus[1]
+
+
+def arguments_of(method, samples):
+    return {field.name: samples.of(field.type) for field in method.arguments}
+
+
+def as_ours(method, arguments):
+    return [ours(field.type, arguments[field.name]) for field in method.arguments]
+
+
+@METHODS
+@FULL
+def test_what_apaches_client_sends_the_handler_gets_and_what_it_returns_comes_back(
+    handler, client, name, full
+):
+    method, samples = nimbus_ids.METHODS[name], Samples(full=full)
+    arguments = arguments_of(method, samples)
+    returned = None
+    if method.returns != "void":
+        returned = samples.of(method.returns)
+        handler.answer = ours(method.returns, returned)
+    answer = client.call(name, arguments)
+    assert in_order(method.returns, answer) == in_order(method.returns, returned)
+    [(called, given)] = handler.calls
+    assert (called, list(given)) == (name, as_ours(method, arguments))
+
+
+@METHODS
+def test_what_a_method_declares_reaches_apaches_client(handler, client, name):
+    method = nimbus_ids.METHODS[name]
+    arguments = arguments_of(method, Samples(full=False))
+    for declared in method.throws.values():
+        handler.answer = cls_of(declared)("no ü")
+        with pytest.raises(DeclaredError) as error:
+            client.call(name, arguments)
+        assert error.value.args == (declared, {"msg": "no ü"})
+    handler.answer = ValueError("SECRET")
+    with pytest.raises(TApplicationException) as fault:
+        client.call(name, arguments)
+    assert fault.value.type == TApplicationException.INTERNAL_ERROR
+    assert fault.value.message == f"Internal error processing {name}"
+
+
+@METHODS
+def test_what_returns_nothing_where_it_must_is_a_missing_result(handler, client, name):
+    arguments = arguments_of(nimbus_ids.METHODS[name], Samples(full=False))
+    if nimbus_ids.METHODS[name].returns == "void":
+        assert client.call(name, arguments) is None
+        return
+    with pytest.raises(TApplicationException) as fault:
+        client.call(name, arguments)
+    assert fault.value.type == TApplicationException.MISSING_RESULT
+    assert len(handler.calls) == 1
+
+
+def test_an_undeclared_exception_of_the_idl_is_an_internal_error(handler, client):
+    handler.answer = cls_of("KeyNotFoundException")("k")
+    with pytest.raises(TApplicationException, match="Internal error processing killTopology"):
+        client.call("killTopology", {"name": "wc"})
+
+
+@METHODS
+def test_without_an_argument_a_call_is_not_carried_out_unless_it_may_be_absent(
+    handler, client, name
+):
+    method, samples = nimbus_ids.METHODS[name], Samples(full=False)
+    if method.returns != "void":
+        handler.answer = ours(method.returns, samples.of(method.returns))
+    fields = schema_of(Nimbus.methods[name].arguments).fields
+    for place, field in enumerate(fields):
+        arguments = arguments_of(method, samples)
+        del arguments[field.name]
+        handler.calls.clear()
+        if not field.required:
+            client.call(name, arguments)
+            [(_, given)] = handler.calls
+            assert given[place] is None
+            continue
+        with pytest.raises(TApplicationException, match=f"required field .* {field.name}") as fault:
+            client.call(name, arguments)
+        assert fault.value.type == TApplicationException.PROTOCOL_ERROR
+        assert not handler.calls
+
+
+def test_an_unknown_method_is_said_to_be_one(handler, client, monkeypatch):
+    method = nimbus_ids.METHODS["activate"]
+    monkeypatch.setitem(nimbus_ids.METHODS, "beginTheEnd", method)
+    with pytest.raises(TApplicationException) as fault:
+        client.call("beginTheEnd", {"name": "wc"})
+    assert fault.value.type == TApplicationException.UNKNOWN_METHOD
+    assert client.call("activate", {"name": "wc"}) is None
+    assert len(handler.calls) == 1
+
+
+def test_the_old_form_of_a_message_is_understood(handler):
+    handler.answer = True
+    with (
+        served(handler, service=Nimbus) as (_, (_, port)),
+        ApacheClient(port, strict=False) as client,
+    ):
+        assert client.call("isTopologyNameAllowed", {"name": "wc"}) is True
+
+
+def test_a_call_as_if_nobody_would_answer_ends_the_connection(handler, caplog):
+    with served(handler, service=Nimbus) as (_, (_, port)), ApacheClient(port) as client:
+        with pytest.raises((TTransportException, EOFError, OSError)):
+            client.call("activate", {"name": "wc"}, kind=TMessageType.ONEWAY)
+        until(lambda: "activate called as if nobody would answer it" in caplog.text)
+    assert not handler.calls
+
+
+@METHODS
+@FULL
+def test_what_our_client_sends_apaches_server_reads_and_its_answer_comes_back(apache, name, full):
+    answers, client = apache
+    method, samples = nimbus_ids.METHODS[name], Samples(full=full)
+    arguments = arguments_of(method, samples)
+    returned = None if method.returns == "void" else samples.of(method.returns)
+    answers.next = {} if returned is None else {"success": returned}
+    answer = getattr(Calls(Nimbus, client.call), name)(*as_ours(method, arguments))
+    assert answer == (None if returned is None else ours(method.returns, returned))
+    called, given = answers.calls.pop()
+    assert called == name
+    for field in method.arguments:
+        expected = in_order(field.type, arguments[field.name])
+        assert in_order(field.type, given[field.name]) == expected
+
+
+@METHODS
+def test_what_apaches_server_declares_is_raised(apache, name):
+    answers, client = apache
+    method = nimbus_ids.METHODS[name]
+    arguments = as_ours(method, arguments_of(method, Samples(full=False)))
+    for declared in method.throws.values():
+        answers.next = {declared: {"msg": "no ü"}}
+        with pytest.raises(cls_of(declared), match="no ü"):
+            client.call(name, *arguments)
+
+
+def test_the_leader_is_found_among_apaches_servers():
+    def summary(port):
+        leader = {"host": "127.0.0.1", "port": port, "uptime_secs": 1, "isLeader": True}
+        return {"success": {**leader, "version": "2.8.0"}}
+
+    calls = []
+    leading = {}
+
+    def answer(name, arguments):
+        calls.append((name, arguments))
+        return summary(leading["port"]) if name == "getLeader" else {}
+
+    with apache_nimbus(answer) as first, apache_nimbus(answer) as second:
+        leading["port"] = second
+        with LeaderClient(
+            [f"127.0.0.1:{first}"], 6627, max_frame=1 << 20, timeout=DEADLINE_SECS
+        ) as client:
+            client.nimbus.activate("wc")
+            assert client.address == Address("127.0.0.1", second)
+    assert calls == [("getLeader", {}), ("activate", {"name": "wc"})]
+
+
+class Answers:
+    def __init__(self):
+        self.calls = []
+        self.next = {}
+
+    def __call__(self, name, arguments):
+        self.calls.append((name, arguments))
+        return self.next
+
+
+@pytest.fixture(scope="module")
+def apache():
+    """Yield what Apache's server answers, and our client of it."""
+    answers = Answers()
+    with (
+        apache_nimbus(answers) as port,
+        Client(
+            Nimbus, Address("127.0.0.1", port), max_frame=1 << 24, timeout=DEADLINE_SECS
+        ) as client,
+    ):
+        yield answers, client
