@@ -180,6 +180,10 @@ class EnvironmentBuildError(StormkeeperError):
     """What a topology requires could not be installed."""
 
 
+class ClaimedError(WorkerError):
+    """A later launch has claimed a query, so that this worker does not run it."""
+
+
 class ChildError(StormkeeperError):
     """A child process could not be started, or was not ready in time, or ended before it was."""
 

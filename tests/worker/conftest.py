@@ -6,6 +6,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.daemon.spark import session
 from stormkeeper.topology.plan import plan
 from stormkeeper.worker.building import build
+from stormkeeper.worker.claims import Checkpoint, Claims
 from stormkeeper.worker.counting import TopologyCounts
 from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.running import TopologyRun
@@ -57,7 +58,7 @@ def run_topology(spark, tmp_path):
                 values,
                 lambda query: str(tmp_path / "checkpoints" / query),
             )
-        TopologyRun(built, events, lambda: False).run()
+        TopologyRun(built, events, lambda: False, Claims({}, Checkpoint)).run()
         until(lambda: not events.running())
         spark.streams.removeListener(events._listener)
         return Counts(statistics.snapshot(0.0))

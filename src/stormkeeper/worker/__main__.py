@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError
+from stormkeeper.topology.claims import Claim
 from stormkeeper.worker.command_line import CommandLine
 
 #: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
@@ -40,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             arguments=given.arguments,
             py_files=given.py_files,
             queries=given.query,
+            claims=dict(given.claim),
             storm_id=given.storm_id,
             node=given.node,
             port=given.port,
@@ -67,10 +70,27 @@ def _parser() -> CommandLine:
         metavar="ID",
         help="run only this query of the topology, named by its sink; may be given several times",
     )
+    parser.add_argument(
+        "--claim",
+        action="append",
+        default=[],
+        type=_claim,
+        metavar="ID=CLAIM",
+        help="run this query with this claim, EPOCH-COUNTER-LAUNCH, and end it when a greater one"
+        " is in its checkpoint; may be given several times",
+    )
     parser.add_argument("--storm-id", required=True, help="id of the topology: NAME-NUMBER-EPOCH")
     parser.add_argument("--node", required=True, help="id of the supervisor")
     parser.add_argument("--port", required=True, type=int, help="port that names the slot")
     return parser
+
+
+def _claim(text: str) -> tuple[str, Claim]:
+    query, _, claim = text.rpartition("=")
+    try:
+        return query, Claim.parse(claim)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _leave_lingering_threads(code: int) -> None:

@@ -12,6 +12,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 BatchFunction = Callable[[Any, int], Any]
 
 
+def query_id(batch: Any) -> str | None:
+    """Return Spark's id of the query that a batch is of; only in its ``foreachBatch`` function.
+
+    Spark has no public interface for this. The name is that of Spark 4.3.
+    """
+    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return None if found is None else str(found)
+
+
 @contextlib.contextmanager
 def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
     """Have `wrap` applied to every function that is given to ``foreachBatch`` from now on."""

@@ -62,7 +62,6 @@ _READING = re.compile(
 _RDDS = "org$apache$spark$util$LastAttemptAccumulator$$lastAttemptRddsMap"
 
 _OBSERVES = "CollectMetrics"
-_QUERY_ID = "sql.streaming.queryId"
 _EXECUTION_ID = "spark.sql.execution.id"
 
 #: How long to wait for the plan of an action that has ended: Spark files it in another thread.
@@ -226,8 +225,10 @@ class BatchReadings:
     def _gather(self, batch: Any, number: int) -> None:
         try:
             context = batch.sparkSession.sparkContext
-            query_id = context.getLocalProperty(_QUERY_ID)
+            query_id = batch_functions.query_id(batch)
             own = context.getLocalProperty(_EXECUTION_ID)
+            if query_id is None:
+                return
             execution = self._execution(query_id)
             if execution is None:
                 return

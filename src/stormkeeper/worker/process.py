@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
-from stormkeeper.errors import ConfigError, StormkeeperError, TopologyError, WorkerError
+from stormkeeper.errors import (
+    ClaimedError,
+    ConfigError,
+    StormkeeperError,
+    TopologyError,
+    WorkerError,
+)
 from stormkeeper.state import factory
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.topology import faults
+from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.topology import Topology
+from stormkeeper.worker import batch_functions, settings
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import settings
 from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import build
+from stormkeeper.worker.claims import Checkpoint, Claims
 from stormkeeper.worker.counting import TopologyCounts
 from stormkeeper.worker.failure import log_failure, readable_text
 from stormkeeper.worker.file_sinks import FileSinks
@@ -78,6 +86,9 @@ _DYING_SECS = 2.0
 
 _LOOK_SECS = 0.2
 
+#: Exit code of a worker that has left a query to a later launch.
+CLAIMED = 3
+
 
 def serve(
     conf: Conf,
@@ -89,6 +100,7 @@ def serve(
     arguments: Sequence[str] = (),
     py_files: Sequence[Path] = (),
     queries: Sequence[str] = (),
+    claims: Mapping[str, Claim] | None = None,
     settle: Callable[[Topology | None], Conf] | None = None,
 ) -> int:
     """Run a worker until its queries have ended or it is told to stop; return its exit code.
@@ -105,6 +117,8 @@ def serve(
         Modules and archives of modules that it can import.
     queries
         Ids of the topology's queries to run; all where none is named.
+    claims
+        By the query's id, the claim with which it is run.
     storm_id, node, port
         Whose heartbeats these are: the topology's id, the supervisor's, and the slot's port.
     settle
@@ -128,6 +142,7 @@ def serve(
             arguments=arguments,
             py_files=py_files,
             queries=queries,
+            claims=claims or {},
             settle=settle or (lambda topology: settings.with_topology(conf, topology)),
             stopping=lambda: signals.stopped,
         )
@@ -155,6 +170,7 @@ class Worker:
         arguments: Sequence[str],
         py_files: Sequence[Path],
         queries: Sequence[str],
+        claims: Mapping[str, Claim],
         settle: Callable[[Topology | None], Conf],
         stopping: Callable[[], bool],
     ) -> None:
@@ -172,7 +188,9 @@ class Worker:
         self._script_queries = ScriptQueries(self._statistics)
         self._events = QueryEvents(self._script_queries)
         self._session = WorkerSession(self._run_conf, storm_id, py_files, cancelled=stopping)
-        self._gate = BatchGate()
+        self._claimed = claims
+        self._claims = Claims(claims, self._checkpoint)
+        self._gate = BatchGate(self._admits)
         self._sinks = FileSinks()
         self._countdown = Countdown()
         self._queries_stopped = threading.Event()
@@ -203,6 +221,9 @@ class Worker:
             code = self._work()
         except ConfigError:
             raise
+        except ClaimedError as error:
+            log.warning("%s", error)
+            return CLAIMED
         except (StormkeeperError, Py4JError, OSError) as error:
             if self._stopping():
                 log.debug("while stopping: %s", error)
@@ -281,11 +302,12 @@ class Worker:
                 names = self._run_script()
                 topology = scripts.the_topology(names, self._topologies, self._script)
                 if topology is None:
-                    if self._queries:
-                        raise TopologyError(
-                            f"{self._script} defines no Topology, so there is no query "
-                            f"{self._queries[0]!r}: leave out --query"
-                        )
+                    for named, option in ((self._queries, "--query"), (self._claimed, "--claim")):
+                        if named:
+                            raise TopologyError(
+                                f"{self._script} defines no Topology, so there is no query "
+                                f"{next(iter(named))!r}: leave out {option}"
+                            )
                     self._stay()
                     return 0
             if self._script_queries.any:
@@ -317,6 +339,7 @@ class Worker:
         the_plan = plan(topology)
         if self._queries:
             the_plan = the_plan.only(self._queries)
+        the_plan.only([*self._claimed])  # refuses a claim to what does not run here
         session = self._session.get()
         self._events.counter = TopologyCounts(the_plan, self._statistics)
         self._events.attach(session)
@@ -329,7 +352,29 @@ class Worker:
         )
         for query in built:  # before any of them runs
             self._sinks.check(query.writer)
-        TopologyRun(built, self._events, self._stopping).run()
+        with self._claims.watched(self._leave_to_another):
+            TopologyRun(built, self._events, self._stopping, self._claims).run()
+        if self._claims.lost:
+            left = ", ".join(f"{query} ({claim})" for query, claim in self._claims.lost.items())
+            raise ClaimedError(f"later launches have claimed what this worker ran: {left}")
+
+    def _checkpoint(self, query: str) -> Checkpoint:
+        location = settings.checkpoint(self._run_conf(), self._storm_id, query)
+        return Checkpoint(self._session.get(), location)
+
+    def _admits(self, batch: Any) -> bool:
+        """Return whether a batch may run: its query has not been claimed by another launch."""
+        if not self._claimed:
+            return True
+        run = self._events.running_as(batch_functions.query_id(batch))
+        return run is None or run.name is None or self._claims.look(run.name)
+
+    def _leave_to_another(self, query: str) -> None:
+        """End a query that another launch has claimed, and a batch that runs with it."""
+        for active in [found for spark in self._events.sessions for found in _active(spark)]:
+            if active.name == query:
+                with contextlib.suppress(Py4JError, PySparkException):
+                    active.stop()
 
     def _stay(self) -> None:
         """Wait for the queries that a plain script has left running."""

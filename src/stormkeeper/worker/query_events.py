@@ -81,6 +81,10 @@ class QueryEvents:
         """Return a run by its id, None before its start was told."""
         return self._runs.get(run_id)
 
+    def running_as(self, query_id: str | None) -> Run | None:
+        """Return the run of a query that has not ended, by Spark's id of the query."""
+        return next((run for run in self.running() if run.query_id == query_id), None)
+
     def running(self) -> list[Run]:
         """Return the runs that have not ended."""
         with self._changed:

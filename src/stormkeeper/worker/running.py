@@ -11,8 +11,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from stormkeeper.errors import WorkerError
+from stormkeeper.errors import ClaimedError, WorkerError
 from stormkeeper.worker.building import Built
+from stormkeeper.worker.claims import Claims
 from stormkeeper.worker.failure import readable, readable_text
 from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.session import check_jvm
@@ -55,18 +56,27 @@ class TopologyRun:
         What Spark tells of them.
     stopping
         Whether the worker is asked to stop.
+    claims
+        Those of the queries.
     """
 
     def __init__(
-        self, built: Sequence[Built], events: QueryEvents, stopping: Callable[[], bool]
+        self,
+        built: Sequence[Built],
+        events: QueryEvents,
+        stopping: Callable[[], bool],
+        claims: Claims,
     ) -> None:
         self._built = built
         self._events = events
         self._stopping = stopping
+        self._claims = claims
         self._running: list[_Running] = []
 
     def run(self) -> None:
         """Start the queries one after another; return when all have ended, or on a stop.
+
+        A query that a later launch has claimed is not started, or has ended when that is seen.
 
         Raises
         ------
@@ -76,6 +86,10 @@ class TopologyRun:
         for built in self._built:
             if self._stopping():
                 return
+            try:
+                self._claims.take(built.query.id)
+            except ClaimedError:  # the log has it
+                continue
             running = _Running(built, self._start(built), 1)
             self._running.append(running)
             log.info("the query %s runs", built.query.id)
@@ -108,6 +122,9 @@ class TopologyRun:
         run = self._run(running)
         error = run.error if run is not None else None
         id_ = running.built.query.id
+        if not self._claims.look(id_):  # Spark refuses the older one of two, with an error
+            self._running.remove(running)
+            return
         if error is None:
             log.info("the query %s has ended", id_)
             self._running.remove(running)

@@ -59,9 +59,16 @@ class Countdown:
 
 
 class BatchGate:
-    """Lets the batches of ``foreachBatch`` functions in until it is closed."""
+    """Lets the batches of ``foreachBatch`` functions in until it is closed.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    admits
+        Whether a batch may run: asked of each one that comes to the open gate.
+    """
+
+    def __init__(self, admits: Callable[[Any], bool] = lambda _: True) -> None:
+        self._admits = admits
         self._closed = False
 
     def close(self) -> None:
@@ -77,7 +84,7 @@ class BatchGate:
 
         @functools.wraps(function)
         def guarded(batch: Any, number: int) -> Any:
-            if self._closed:
+            if self._closed or not self._admits(batch):
                 raise StoppingError
             return function(batch, number)
 

@@ -1,0 +1,203 @@
+"""Claims in real checkpoints, of real queries."""
+
+import threading
+
+import pytest
+
+from stormkeeper.errors import ClaimedError, WorkerError
+from stormkeeper.topology import Topology
+from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.plan import plan
+from stormkeeper.worker import batch_functions
+from stormkeeper.worker.building import build
+from stormkeeper.worker.claims import Checkpoint, Claims
+from stormkeeper.worker.counting import TopologyCounts
+from stormkeeper.worker.query_events import QueryEvents
+from stormkeeper.worker.running import TopologyRun
+from stormkeeper.worker.statistics import WorkerStatistics
+from stormkeeper.worker.stopping import BatchGate
+from support.waiting import DEADLINE_SECS, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+FIRST, SECOND, THIRD = Claim(7, 1), Claim(7, 2), Claim(12, 1)
+
+
+@pytest.fixture
+def checkpoint(spark, tmp_path):
+    return Checkpoint(spark, f"{tmp_path}/checkpoint")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The names of the claims in the checkpoint."""
+    folder = tmp_path / "checkpoint" / "claims"
+    return lambda: sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+
+
+def test_what_nobody_has_claimed_can_be(checkpoint, files):
+    assert checkpoint.claims() == []
+    assert checkpoint.take(FIRST) is None
+    assert checkpoint.claims() == [FIRST]
+    assert files() == [str(FIRST)]
+
+
+def test_a_launch_that_starts_again_has_its_claim_already(checkpoint):
+    assert [checkpoint.take(FIRST), checkpoint.take(FIRST)] == [None, None]
+
+
+def test_a_later_launch_takes_it_over(checkpoint, files):
+    for claim in (FIRST, SECOND, THIRD):
+        assert checkpoint.take(claim) is None
+    assert checkpoint.newer(SECOND) == THIRD
+    assert checkpoint.newer(THIRD) is None
+    assert files() == [str(THIRD)]
+
+
+def test_an_earlier_one_is_told_whose_it_is_and_writes_nothing(checkpoint, files):
+    checkpoint.take(THIRD)
+    assert checkpoint.take(SECOND) == THIRD
+    assert files() == [str(THIRD)]
+
+
+def test_of_two_that_claim_at_once_the_greater_one_goes_on(checkpoint, monkeypatch):
+    newer, looks = checkpoint.newer, []
+
+    def overtaken(claim):
+        found = newer(claim)
+        looks.append(found)
+        if len(looks) == 1:
+            checkpoint.take(SECOND)
+        return found
+
+    monkeypatch.setattr(checkpoint, "newer", overtaken)
+    assert checkpoint.take(FIRST) == SECOND
+    assert looks[0] is None
+
+
+def test_other_files_are_nobodys_claims(checkpoint, tmp_path):
+    checkpoint.take(FIRST)
+    (tmp_path / "checkpoint" / "claims" / "notes.txt").write_text("99-9-9")
+    assert checkpoint.claims() == [FIRST]
+
+
+class TestClaims:
+    def test_a_query_without_one_runs_without(self, tmp_path):
+        claims = Claims({}, lambda _: pytest.fail("there is nothing to look at"))
+        claims.take("q")
+        assert claims.look("q")
+        assert not (tmp_path / "checkpoint").exists()
+
+    def test_one_that_is_lost_before_the_start(self, checkpoint):
+        checkpoint.take(SECOND)
+        claims = Claims({"q": FIRST}, lambda _: checkpoint)
+        with pytest.raises(ClaimedError, match=r"'q' runs elsewhere: the launch 7-2-0 .* 7-1-0"):
+            claims.take("q")
+        assert not claims.look("q")
+        assert claims.lost == {"q": SECOND}
+
+    def test_one_that_is_lost_later(self, checkpoint, caplog):
+        claims = Claims({"q": FIRST}, lambda _: checkpoint)
+        claims.take("q")
+        assert claims.look("q")
+        checkpoint.take(THIRD)
+        assert [claims.look("q"), claims.look("q")] == [False, False]
+        assert claims.lost == {"q": THIRD}
+        assert [r.message for r in caplog.records if "the launch 12-1-0" in r.message] == [
+            "the query q is left to the launch 12-1-0, which has claimed it"
+        ]
+
+    def test_a_checkpoint_that_cannot_be_written(self, spark, tmp_path):
+        (tmp_path / "file").write_text("")
+        claims = Claims({"q": FIRST}, lambda _: Checkpoint(spark, f"{tmp_path}/file"))
+        with pytest.raises(WorkerError, match="'q' could not be claimed in its checkpoint:"):
+            claims.take("q")
+
+    def test_one_that_cannot_be_read_for_a_while_is_not_lost(self, checkpoint, tmp_path):
+        claims = Claims({"q": FIRST}, lambda _: checkpoint)
+        claims.take("q")
+        folder = tmp_path / "checkpoint" / "claims"
+        folder.rename(tmp_path / "elsewhere")
+        assert claims.look("q")
+        folder.write_text("no folder")
+        assert claims.look("q")
+
+    def test_whoever_watches_is_told_once(self, checkpoint):
+        claims = Claims({"q": FIRST, "r": FIRST}, lambda _: checkpoint)
+        claims.take("q")
+        lost = []
+        with claims.watched(lost.append):
+            checkpoint.take(SECOND)
+            until(lambda: lost)
+        assert lost == ["q"]
+        assert claims.lost == {"q": SECOND}
+
+
+@pytest.fixture
+def run(spark, tmp_path):
+    """Runs two endless queries, `one` and `two`, each with a claim; gives what there is to see."""
+    topology = Topology("claims")
+    batches = {"one": [], "two": []}
+
+    @topology.spout
+    def numbers(spark):
+        return spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+
+    def sink(name):
+        def bolt(numbers):
+            return numbers.writeStream.foreachBatch(lambda _, number: batches[name].append(number))
+
+        topology.bolt(numbers, name=name)(bolt)
+
+    sink("one")
+    sink("two")
+    the_plan = plan(topology)
+    events = QueryEvents(TopologyCounts(the_plan, WorkerStatistics()))
+    events.attach(spark)
+
+    def location(query):
+        return f"{tmp_path}/checkpoints/{query}"
+
+    claims = Claims(
+        {"one": SECOND, "two": SECOND}, lambda query: Checkpoint(spark, location(query))
+    )
+
+    def admits(batch):
+        return claims.look(events.running_as(batch_functions.query_id(batch)).name)
+
+    stopped = threading.Event()
+    with BatchGate(admits).installed():
+        built = build(the_plan, topology.components, spark, {}, location)
+        running = TopologyRun(built, events, stopped.is_set, claims)
+        thread = threading.Thread(target=running.run, daemon=True)
+        yield thread, batches, lambda query: Checkpoint(spark, location(query)), claims
+        stopped.set()
+        for query in spark.streams.active:
+            query.stop()
+        if thread.ident is not None:
+            thread.join(DEADLINE_SECS)
+        until(lambda: not events.running())
+    spark.streams.removeListener(events._listener)
+
+
+def test_no_batch_begins_behind_a_newer_claim_and_the_other_query_goes_on(run):
+    thread, batches, checkpoint, claims = run
+    thread.start()
+    until(lambda: all(batches.values()), 120)
+    checkpoint("one").take(THIRD)
+    begun = len(batches["one"])
+    others = len(batches["two"])
+    until(lambda: len(batches["two"]) >= others + 3, 120)
+    # One may have passed the gate already.
+    assert len(batches["one"]) <= begun + 1
+    assert claims.lost == {"one": THIRD}
+    assert thread.is_alive()
+
+
+def test_a_query_that_runs_elsewhere_is_not_started_and_the_other_one_is(run):
+    thread, batches, checkpoint, claims = run
+    checkpoint("one").take(THIRD)
+    thread.start()
+    until(lambda: len(batches["two"]) >= 2, 120)
+    assert batches["one"] == []
+    assert claims.lost == {"one": THIRD}

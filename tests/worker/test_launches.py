@@ -1,0 +1,94 @@
+"""Two launches of one query, as processes: a worker that was cut off, and its replacement."""
+
+import json
+import signal
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+from stormkeeper.worker.process import CLAIMED
+from support.pacemaker import PacemakerProcess
+from support.waiting import until
+from support.worker import START_SECS, WorkerProcess, all_gone
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+#: Writes each batch to a file of its own, as a sink should that may see a batch twice.
+COPYING = """
+import json, os
+from pathlib import Path
+from stormkeeper.topology import Topology
+
+topology = Topology("copying", conf={{"folder": {folder!r}}})
+
+@topology.spout
+def lines(spark, conf):
+    return spark.readStream.option("maxFilesPerTrigger", 1).text(conf["folder"] + "/in")
+
+@topology.bolt(lines)
+def out(lines, conf):
+    def write(batch, number):
+        rows = [row.value for row in batch.collect()]
+        new = Path(conf["folder"], f"new-{{os.getpid()}}")
+        new.write_text(json.dumps(rows))
+        new.replace(Path(conf["folder"], "out", f"{{number}}.json"))
+        print("wrote", number)
+    return lines.writeStream.trigger(processingTime="200 milliseconds").foreachBatch(write)
+"""
+
+FILES = 40
+
+
+@pytest.fixture
+def start(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    for number in range(FILES):
+        (tmp_path / "in" / f"{number:03}.txt").write_text(f"{number}\n")
+    script = tmp_path / "copying.py"
+    script.write_text(COPYING.format(folder=str(tmp_path)))
+    with ExitStack() as stack:
+        pacemaker = stack.enter_context(PacemakerProcess())
+        conf = {
+            "storm.cluster.state.store": "org.apache.storm.cluster.PaceMakerStateStorageFactory",
+            "pacemaker.servers": [pacemaker.address],
+            "storm.local.dir": str(tmp_path / "local"),
+            "spark.master": "local[1]",
+        }
+
+        def worker(claim):
+            options = ("--claim", f"out={claim}")
+            return stack.enter_context(WorkerProcess(script, conf, tmp_path, options=options))
+
+        yield worker
+
+
+def written(folder):
+    """Batches by number, as they were written last."""
+    return {int(file.stem): json.loads(file.read_text()) for file in (folder / "out").iterdir()}
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_cut_off_leaves_its_query_to_the_next_launch(start, tmp_path):
+    first = start("7-1-0")
+    first.wait_for(r"^wrote 3$")
+    family = first.family()
+    first.send_all(signal.SIGSTOP)
+    begun = max(written(tmp_path))
+    second = start("7-2-0")
+    second.wait_for(rf"^wrote {begun + 4}$")
+    for process in family:
+        process.send_signal(signal.SIGCONT)
+    assert first.ended() == CLAIMED, first.text
+    assert "left to the launch 7-2-0, which has claimed it" in first.text
+    all_gone(family)
+
+    until(lambda: len(written(tmp_path)) == FILES, START_SECS)
+    assert second.stop() == 0, second.text
+    rows = Counter(row for batch in written(tmp_path).values() for row in batch)
+    assert rows == {str(number): 1 for number in range(FILES)}
+
+    late = start("7-1-0")
+    assert late.ended() == CLAIMED, late.text
+    assert "the query out is left to the launch 7-2-0" in late.text
