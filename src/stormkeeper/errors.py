@@ -172,6 +172,10 @@ class TopologyError(StormkeeperError):
     """A topology is not well formed; its author is at fault."""
 
 
+class UnknownComponentError(StormkeeperError):
+    """A topology has no component of that name; the message names those that it has."""
+
+
 class WorkerError(StormkeeperError):
     """A worker could not start or went on no longer."""
 
