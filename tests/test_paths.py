@@ -50,6 +50,7 @@ def test_directories_are_those_that_storm_makes():
 
 def test_paths_that_storm_did_not_write_when_it_was_watched():
     assert paths.blob_key_sequence("k") == "/blobstoremaxkeysequencenumber/k"
+    assert paths.blob_record("k", "h:6627:0", 2) == f"{paths.blob_key_sequence('k')}/h:6627:0-2"
     assert paths.backpressure(ID, "node", 6700) == f"/backpressure/{ID}/node-6700"
     assert paths.tasks(ID) == f"/tasks/{ID}"
     assert paths.task(ID, 7) == f"/tasks/{ID}/7"

@@ -282,6 +282,11 @@ def blob_key_sequence(key: str) -> str:
     return _join(BLOB_KEY_SEQUENCES, key)
 
 
+def blob_record(key: str, nimbus_id: str, version: int) -> str:
+    """Where it stays written that a Nimbus has held a version of a blob; named as a holder."""
+    return _join(BLOB_KEY_SEQUENCES, key, f"{nimbus_id}-{version}")
+
+
 def credentials(storm_id: str) -> str:
     """Where a topology's credentials are."""
     return _join(CREDENTIALS, storm_id)

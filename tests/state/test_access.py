@@ -102,6 +102,13 @@ BY_DAEMONS = [
         DAEMONS_OWN,
         "Storm leaves the counter open, and none but Nimbuses count",
     ),
+    Row(
+        "/blobstoremaxkeysequencenumber/key/h:6627:0-1",
+        Role.SERVER,
+        NOT_IN_STORM,
+        DAEMONS_OWN,
+        "as the counter",
+    ),
     Row(f"/tasks/{ID}", Role.SERVER, NOT_IN_STORM, READ_TOO, "as the base, which it belongs to"),
     Row(
         f"/tasks/{ID}/7",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stormkeeper.state.decoding import HEX_WIDTH, LIMIT, SHOWN, decode, outline
+from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.serialization import Compression, serialize
 from support import vectors
@@ -234,6 +235,7 @@ def test_values_that_are_no_records(path, data, kind, value):
         (f"/assignments/{ID}", b"what\x80", "not an Assignment: "),
         (f"/errors/{ID}/split/e1", "\u202e".encode(), "not an ErrorInfo: "),
         ("/blobstoremaxkeysequencenumber/key", b"1234\0", "5 bytes, where a number has 4"),
+        ("/blobstoremaxkeysequencenumber/key/h:6627:0-1", b"{}\0", "not a record of a blob"),
         (f"/backpressure/{ID}/n-6700", b"\0", "1 byte, where a time has 8"),
         ("/leader-lock/_c_a", b"\xff\xff", "not UTF-8"),
     ],
@@ -247,6 +249,14 @@ def test_unreadable_bytes_are_hexadecimal_with_a_reason(path, data, reason):
         assert found.unreadable is None
     else:
         assert found.unreadable in found.note
+
+
+def test_a_record_of_a_blob_is_shown_field_by_field():
+    record = BlobRecord(2, "ab" * 32, 17, 9, 5)
+    found = decode("/blobstoremaxkeysequencenumber/key/h:6627:0-2", record.encode())
+    assert (found.kind, found.note) == ("BlobRecord", None)
+    assert found.value == json.loads(record.encode())
+    assert f"sha256    {'ab' * 32}" in found.text.splitlines()
 
 
 def test_many_bytes_are_many_lines():

@@ -11,11 +11,13 @@ from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple, Self
 
+import msgspec
 from thriftpy2.thrift import TPayload
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
 from stormkeeper.state.storage import DIRECTORY
+from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.thrift import readable, records
 from stormkeeper.thrift.reader import with_article
 from stormkeeper.thrift.serialization import deserialize
@@ -76,8 +78,8 @@ _java_length = Struct(">H")
 class Decoded(NamedTuple):
     """What a node's value says."""
 
-    #: ``directory``, the record's class, ``BlobHolder``, ``number``, ``milliseconds``, ``java``,
-    #: ``text`` or ``bytes``.
+    #: ``directory``, the record's class, ``BlobHolder``, ``BlobRecord``, ``number``,
+    #: ``milliseconds``, ``java``, ``text`` or ``bytes``.
     kind: str
     #: As values that JSON has: a record's fields; ``{"hex": …}`` for bytes, with ``"text"`` where
     #: they are plain text; None for a directory.
@@ -266,6 +268,14 @@ def _text(data: bytes) -> Decoded:
     return Decoded("text", text, printable(text))
 
 
+def _blob_record(data: bytes) -> Decoded:
+    try:
+        value = msgspec.to_builtins(BlobRecord.decode(data))
+    except SerializationError as error:
+        return _unreadable(data, str(error))
+    return Decoded("BlobRecord", value, _columns(value))
+
+
 def _integer(kind: str, form: Struct, data: bytes) -> Decoded:
     if len(data) != form.size:
         size = f"{len(data)} byte{'' if len(data) == 1 else 's'}"
@@ -341,6 +351,7 @@ def _columns(fields: dict[str, Any]) -> str:
 #: How values are read that are no records, by their place.
 _READERS: Final[dict[tuple[str, int], Callable[[bytes], Decoded]]] = {
     (paths.BLOB_KEY_SEQUENCES, 1): partial(_integer, "number", _number),
+    (paths.BLOB_KEY_SEQUENCES, 2): _blob_record,
     (paths.BACKPRESSURE, 2): _since,
     (paths.LEADER_LOCK, 1): _text,
     (paths.LEADER_INFO, 0): _leader_info,

@@ -49,6 +49,7 @@ LAYOUT = {
     paths.backpressure("<id>", "<node>", "<port>"),
     paths.blob_holder("<key>", "<nimbus>", "<version>"),
     paths.blob_key_sequence("<key>"),
+    paths.blob_record("<key>", "<nimbus>", "<version>"),
     paths.task("<id>", "<task>"),
     paths.taskbeat("<id>", "<task>"),
     paths.task_error_prefix("<id>", "<task>") + "<number>",
