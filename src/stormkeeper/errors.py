@@ -192,6 +192,42 @@ class ChildError(StormkeeperError):
     """A child process could not be started, or was not ready in time, or ended before it was."""
 
 
+class CodeError(StormkeeperError):
+    """A blob, such as a topology's code, could not be stored, found, copied or deleted."""
+
+
+class InvalidBlobKeyError(CodeError):
+    """No blob can have that key."""
+
+
+class BlobNotFoundError(CodeError):
+    """There is no blob of that key."""
+
+
+class BlobExistsError(CodeError):
+    """There is a blob of that key, or a newer version of it than the one that was to follow."""
+
+
+class BlobInUseError(CodeError):
+    """A topology that is there needs the blob."""
+
+
+class BlobStorageError(CodeError):
+    """The disk did not take a blob, or did not give it back; what was begun is removed."""
+
+
+class TransferEndedError(CodeError):
+    """No such upload or download is under way: it was finished, cancelled, or idle for too long."""
+
+
+class PeerError(CodeError):
+    """Another Nimbus did not send a blob as it should have; others may."""
+
+
+class PeerUnavailableError(PeerError):
+    """Another Nimbus could not be reached, or did not answer by the deadline."""
+
+
 class LocalClusterError(StormkeeperError):
     """A process of a local cluster did not start or ended on its own."""
 

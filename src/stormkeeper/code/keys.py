@@ -1,0 +1,71 @@
+"""Names of blobs: which are allowed, and which blobs belong to a topology."""
+
+import re
+from typing import Final
+
+from stormkeeper import paths
+from stormkeeper.errors import InvalidBlobKeyError, InvalidPathError
+
+#: Storm's rule.
+_KEY: Final = re.compile(r"[\w \t._-]+")
+
+#: What a file's name may have (255), less what a store adds to a key.
+MAX_BYTES: Final = 240
+
+#: What a topology's code is in: its package, its description, and its configuration.
+PARTS: Final = ("stormjar.jar", "stormcode.ser", "stormconf.ser")
+
+
+def check(key: str) -> str:
+    """Return `key` if a blob can have it.
+
+    It is then the name of one file, and of one node in ZooKeeper.
+
+    Raises
+    ------
+    InvalidBlobKeyError
+        It cannot: the message says why.
+    """
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise InvalidBlobKeyError(
+            f"{key!r} is no key of a blob: use letters, digits, spaces, and any of . _ -"
+        )
+    if len(key.encode()) > MAX_BYTES:
+        raise InvalidBlobKeyError(
+            f"{key[:40]!r}… is too long for the key of a blob: {len(key.encode())} bytes, and"
+            f" {MAX_BYTES} are allowed"
+        )
+    try:
+        paths.blob(key)
+    except InvalidPathError as error:
+        raise InvalidBlobKeyError(f"{key!r} is no key of a blob: {error}") from error
+    return key
+
+
+def is_key(key: str) -> bool:
+    """Return whether a blob can have that key."""
+    try:
+        check(key)
+    except InvalidBlobKeyError:
+        return False
+    return True
+
+
+def of_topology(topology_id: str) -> tuple[str, ...]:
+    """Return the keys of the blobs that a topology's code is in, in the order of `PARTS`."""
+    return tuple(f"{topology_id}-{part}" for part in PARTS)
+
+
+def topology_of(key: str) -> str | None:
+    """Return the id of the topology whose code `key` is a part of, None where it is another blob.
+
+    Examples
+    --------
+    >>> topology_of("wc-1-1700000000-stormjar.jar")
+    'wc-1-1700000000'
+    """
+    for part in PARTS:
+        topology_id = key.removesuffix(f"-{part}")
+        if topology_id and topology_id != key:
+            return topology_id
+    return None
