@@ -1,6 +1,8 @@
-"""A clock."""
+"""A cluster of Nimbuses in memory, with real files."""
 
 import pytest
+
+from support.code import Cluster
 
 
 class Clock:
@@ -16,3 +18,19 @@ class Clock:
 @pytest.fixture
 def clock():
     return Clock()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """No watch is told of anything."""
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def live(tmp_path):
+    """Watches are told, by threads."""
+    cluster = Cluster(tmp_path, inline=False)
+    yield cluster
+    cluster.close()

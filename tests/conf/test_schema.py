@@ -65,6 +65,7 @@ ACCEPTED = {
     "supervisor.slots.ports": [[], [6700, 6701]],
     "task.heartbeat.frequency.secs": [0.1, 3],
     "topology.max.replication.wait.time.sec": [-1, 0, 60],
+    "topology.min.replication.count": [None, 0, 2],
     "pipeline.late.secs": [None, 9],
 }
 
@@ -90,6 +91,7 @@ REFUSED = {
     "task.heartbeat.frequency.secs": [0, -1, "3", None, 2**31],
     "topology.workers": [0, 1.5],
     "topology.max.replication.wait.time.sec": [-2],
+    "topology.min.replication.count": [-1, "2"],
 }
 
 

@@ -106,6 +106,12 @@ def whole(name: str, meaning: str, *, least: int, most: int = JAVA_INT_MAX) -> K
     return Key(name, Annotated[int, Meta(ge=least, le=most)], f"a whole number {limit}", meaning)
 
 
+def whole_or_null(name: str, meaning: str, *, least: int) -> Key:
+    """Return a key like `whole` whose value may be null."""
+    key = whole(name, meaning, least=least)
+    return Key(name, key.type | None, f"{key.allowed}, or null", meaning)
+
+
 def port(name: str, meaning: str) -> Key:
     """Return a key whose value is a TCP port, or 0."""
     return whole(name, meaning, least=0, most=MAX_PORT)

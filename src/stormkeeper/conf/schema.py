@@ -30,6 +30,7 @@ from stormkeeper.conf.kinds import (
     text_or_null,
     texts,
     whole,
+    whole_or_null,
 )
 
 #: State store that keeps heartbeats in ZooKeeper too.
@@ -256,6 +257,15 @@ _KEYS = (
         PacemakerEngine,
         "compiled, plain Python (interpreted), or auto: compiled if it was built",
     ),
+    # Blobs
+    storms_text_or_null(
+        "blobstore.dir", "folder of a Nimbus's blobs; null: blobs in storm.local.dir"
+    ),
+    whole(
+        "storm.blobstore.inputstream.buffer.size.bytes",
+        "most bytes of a blob that one answer has",
+        least=1,
+    ),
     # Nimbus
     servers(
         "nimbus.seeds",
@@ -292,6 +302,23 @@ _KEYS = (
     seconds("nimbus.monitor.freq.secs", "time between two checks of the heartbeats"),
     seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
     seconds("nimbus.code.sync.freq.secs", "time between two checks for missing topology code"),
+    seconds(
+        "nimbus.blobstore.expiration.secs",
+        "time without a call after which an upload or a download of a blob ends",
+    ),
+    seconds(
+        "nimbus.file.copy.expiration.secs",
+        "time without a call after which the upload of a file to be submitted ends",
+    ),
+    seconds(
+        "nimbus.inbox.jar.expiration.secs",
+        "how long an uploaded file is kept that nobody submits",
+    ),
+    whole(
+        "nimbus.topology.blobstore.deletion.delay.ms",
+        "how long the code of a topology is kept that is gone, in ms",
+        least=0,
+    ),
     # Supervisor and worker
     Key(
         "supervisor.slots.ports",
@@ -324,14 +351,15 @@ _KEYS = (
     seconds(
         "topology.message.timeout.secs", "time for a message, and wait before a topology is killed"
     ),
-    whole(
+    whole_or_null(
         "topology.min.replication.count",
-        "copies of a topology's code that must exist before it starts",
+        "copies of a topology's code that must exist before it starts; null: 2 where there are two"
+        " Nimbuses, else 1",
         least=0,
     ),
     seconds_from(
         "topology.max.replication.wait.time.sec",
-        "longest wait for these copies; -1: for ever",
+        "longest wait for these copies; 0 or -1: for ever",
         least=-1,
     ),
     seconds(

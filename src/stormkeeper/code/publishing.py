@@ -1,0 +1,101 @@
+"""Makes what was uploaded a blob of the cluster: counted, stored here, and announced.
+
+In this order. A crash after the number was counted loses the upload, and a number that nobody ever
+has. One after it was stored here is made good by the next synchronisation, which announces what
+is here and newer than all that others have had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stormkeeper.code.blobs import BlobStore
+from stormkeeper.code.drafts import Draft
+from stormkeeper.code.planning import newest
+from stormkeeper.errors import BadVersionError, BlobExistsError, NodeExistsError, NoNodeError
+from stormkeeper.paths import NimbusId
+from stormkeeper.state.storm.blobs import BlobRecord, VersionedNumber
+from stormkeeper.state.storm.cluster import StormClusterState
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Bytes that are to be a blob."""
+
+    key: str
+    draft: Draft
+    #: The number that was counted when the upload began; None where there was none.
+    base: VersionedNumber | None
+    #: Whether the blob must not have been there before.
+    is_new: bool
+    #: A ``SettableBlobMeta`` in Thrift's binary protocol, or nothing.
+    settable: bytes = b""
+
+
+class Publisher:
+    """Makes uploads blobs of one Nimbus. Safe for many threads.
+
+    Parameters
+    ----------
+    storm
+        The cluster's state, in the Nimbus's session.
+    store
+        Its blobs.
+    nimbus_id
+        Which Nimbus.
+    """
+
+    def __init__(self, storm: StormClusterState, store: BlobStore, nimbus_id: NimbusId) -> None:
+        self._storm = storm
+        self._store = store
+        self._nimbus_id = nimbus_id
+
+    def base(self, key: str) -> VersionedNumber | None:
+        """Return the number that is counted of a blob, None where none is."""
+        return self._storm.blob_key_sequence(key)
+
+    def known(self, key: str) -> BlobRecord | None:
+        """Return the newest version of a blob that is here, or that any Nimbus has had."""
+        local = self._store.get(key)
+        return newest(local, self._storm.blobs([key]).get(key), is_needed=False)
+
+    def publish(self, upload: Upload) -> BlobRecord:
+        """Have an upload, whose draft is finished, be the newest version of its blob.
+
+        Raises
+        ------
+        BlobExistsError
+            Another upload was published since this one began.
+        BlobStorageError
+            The disk did not take it.
+        StateError
+            The number was not counted; `OutcomeUnknownError`: it may be, and nobody has that
+            version. Or the blob is stored here, and not announced yet.
+        """
+        key, draft, base = upload.key, upload.draft, upload.base
+        if upload.is_new and self.known(key) is not None:
+            raise _too_late(key)
+        number = base.number + 1 if base else 1
+        try:
+            self._storm.set_blob_key_sequence(key, number, base.version if base else None)
+        except (BadVersionError, NodeExistsError, NoNodeError) as error:
+            raise _too_late(key) from error
+        counted = self._storm.blobs([key]).get(key)
+        before = self._store.get(key)
+        if counted is None or counted.number != number:
+            raise _too_late(key)
+        content = draft.content()
+        record = BlobRecord(
+            number, *content, draft.crc32c, born=counted.born, settable=upload.settable
+        )
+        if not self._store.put(key, record, draft, expected=before):
+            raise _too_late(key)
+        self._storm.announce_blob(key, self._nimbus_id, record)
+        return record
+
+
+def _too_late(key: str) -> BlobExistsError:
+    return BlobExistsError(
+        f"another upload of {key} was finished since this one began, and is the blob now; this one"
+        " was given up: look at the blob, and upload again if need be"
+    )

@@ -1,0 +1,79 @@
+import pytest
+
+from stormkeeper.code import keys
+from stormkeeper.code.distributor import CodeDistributor
+from stormkeeper.errors import BlobExistsError, BlobInUseError, BlobStorageError
+from support.code import activate, code_of
+from support.disks import files, room_for
+
+WC = "wc-1-1700000000"
+
+
+@pytest.fixture
+def one(cluster):
+    return cluster.start(1)
+
+
+def test_code_is_uploaded_from_bytes_and_from_files(one, tmp_path):
+    code: CodeDistributor = one.code
+    package = tmp_path / "package.zip"
+    package.write_bytes(bytes(3_000_000))
+    code.upload(WC, code_of(WC) | {"stormjar.jar": package})
+    assert sorted(one.code.store.all()) == sorted(keys.of_topology(WC))
+    assert one.code.store.get(keys.of_topology(WC)[0]).size == 3_000_000
+    assert code.replication_count(WC) == 1
+    assert code.replication_count("other") == 0
+
+
+def test_the_copies_are_counted(cluster, one):
+    one.code.upload(WC, code_of(WC))
+    two = cluster.start(2)
+    two.code.sync.run_once()
+    assert one.code.replication_count(WC) == 2
+    cluster.stop(two)
+    assert one.code.replication_count(WC) == 1
+
+
+def test_code_is_uploaded_as_a_whole_or_not_at_all(one):
+    with pytest.raises(ValueError, match=r"a topology's code has stormjar\.jar, stormcode\.ser"):
+        one.code.upload(WC, {"stormjar.jar": b""})
+    large = code_of(WC) | {"stormconf.ser": bytes(9000)}
+    with room_for(5000), pytest.raises(BlobStorageError):
+        one.code.upload(WC, large)
+    assert files(one.folder) == {"lock"}
+    assert one.storm.blobs() == {}
+    one.code.upload(WC, large)
+    with pytest.raises(BlobExistsError):
+        one.code.upload(WC, code_of(WC))
+    assert one.code.store.get(keys.of_topology(WC)[2]).size == 9000
+
+
+def test_code_in_use_is_not_deleted_and_other_code_is(cluster, one):
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    with pytest.raises(BlobInUseError, match=f"the code of {WC} is in use: kill the topology"):
+        one.code.cleanup(WC, one.leader)
+    for key in keys.of_topology(WC):
+        with pytest.raises(BlobInUseError):
+            one.code.delete(key)
+    one.leader.remove_storm(WC)
+    for _ in range(2):
+        one.code.cleanup(WC, one.leader)
+    cluster.ensemble.expire(one.storm.state)
+    assert one.storm.blobstore() == [], "a new session does not say again that it is there"
+    assert files(one.folder) == {"lock"}
+    assert one.storm.blobs() == {}
+
+
+def test_what_clients_were_uploading_goes_with_the_distributor(cluster, one):
+    session = one.code.uploads.begin_create("a")
+    one.code.uploads.chunk(session, b"half")
+    cluster.stop(one)
+    assert files(one.folder) == {"lock"}
+
+
+def test_what_is_idle_ends_in_each_round(cluster):
+    nimbus = cluster.start(1, idle_secs=0.0)
+    nimbus.code.uploads.begin_create("a")
+    nimbus.code.sync.run_once()
+    assert files(nimbus.folder) == {"lock"}
