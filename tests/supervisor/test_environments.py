@@ -253,6 +253,26 @@ def test_what_is_being_built_is_not_removed(held, tmp_path):
     assert left_in(tmp_path) == []
 
 
+def test_what_somebody_is_about_to_get_is_not_removed(held, monkeypatch):
+    held.go.set()
+    built = Caller(held, "six==1.0").done()
+    looks, go, is_whole = threading.Event(), threading.Event(), environments._is_whole
+
+    def slow(*given):
+        looks.set()
+        assert go.wait(DEADLINE_SECS)
+        return is_whole(*given)
+
+    monkeypatch.setattr(environments, "_is_whole", slow)
+    caller = Caller(held, "six==1.0")
+    until(looks.is_set)
+    assert held.remove_unused(()) == []
+    go.set()
+    assert caller.done() == built
+    assert built.exists()
+    assert held.builds == 1
+
+
 def test_what_a_killed_supervisor_has_left(tmp_path):
     for name in (".building-x", ".removing-y", "kept"):
         (tmp_path / "environments" / name / "bin").mkdir(parents=True)
