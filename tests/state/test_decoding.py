@@ -187,6 +187,14 @@ def test_the_epoch_of_a_leader_is_told_where_the_record_has_one():
     assert decode(f"/storms/{ID}", serialize(base)).epoch == 0x1_0000_0007
 
 
+def test_the_deadline_of_a_kill_is_told_with_its_date():
+    killed = records.StormBase("wc", records.TopologyStatus.KILLED, 1)
+    killed.deadline_ms = 1_700_000_000_000
+    found = decode(f"/storms/{ID}", serialize(killed))
+    assert found.value["deadline_ms"] == killed.deadline_ms
+    assert "2023-11-14" in found.text
+
+
 @pytest.mark.parametrize("path", ["/", "/storms", f"/errors/{ID}", f"/errors/{ID}/a-last-error"])
 @pytest.mark.parametrize("data", [b"", b"\x07"])
 def test_a_directory(path, data):

@@ -65,6 +65,7 @@ _TIMES: Final = {
     "error_time_secs": 1,
     "time_stamp": 1000,
     "reset_log_level_timeout_epoch": 1000,
+    "deadline_ms": 1000,
 }
 
 #: What the kinds of whole numbers are, for messages.

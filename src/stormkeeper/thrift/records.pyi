@@ -17,6 +17,7 @@ __all__ = [
     "ExecutorStats",
     "GlobalStreamId",
     "KillOptions",
+    "LaunchClaim",
     "LogConfig",
     "LogLevel",
     "LogLevelAction",
@@ -33,6 +34,7 @@ __all__ = [
     "TaskInfo",
     "TopologyActionOptions",
     "TopologyStatus",
+    "WorkerLaunch",
     "WorkerResources",
 ]
 
@@ -133,6 +135,30 @@ class WorkerResources(TPayload):
         shared_resources: dict[str, float] | None = None,
     ) -> None: ...
 
+class LaunchClaim(TPayload):
+    epoch: int
+    counter: int
+    def __init__(self, epoch: int, counter: int) -> None: ...
+
+class WorkerLaunch(TPayload):
+    node: str
+    port: int
+    claim: LaunchClaim
+    queries: list[str]
+    start_time_secs: int
+    memory_mb: float
+    released: bool | None
+    def __init__(
+        self,
+        node: str,
+        port: int,
+        claim: LaunchClaim,
+        queries: list[str],
+        start_time_secs: int,
+        memory_mb: float,
+        released: bool | None = None,
+    ) -> None: ...
+
 class Assignment(TPayload):
     master_code_dir: str
     node_host: dict[str, str] | None
@@ -142,6 +168,7 @@ class Assignment(TPayload):
     total_shared_off_heap: dict[str, float] | None
     owner: str | None
     leader_epoch: int | None
+    launches: list[WorkerLaunch] | None
     def __init__(
         self,
         master_code_dir: str,
@@ -152,6 +179,7 @@ class Assignment(TPayload):
         total_shared_off_heap: dict[str, float] | None = None,
         owner: str | None = None,
         leader_epoch: int | None = None,
+        launches: list[WorkerLaunch] | None = None,
     ) -> None: ...
 
 class TopologyStatus(IntEnum):
@@ -208,6 +236,7 @@ class StormBase(TPayload):
     principal: str | None
     topology_version: str | None
     leader_epoch: int | None
+    deadline_ms: int | None
     def __init__(
         self,
         name: str,
@@ -222,6 +251,7 @@ class StormBase(TPayload):
         principal: str | None = None,
         topology_version: str | None = None,
         leader_epoch: int | None = None,
+        deadline_ms: int | None = None,
     ) -> None: ...
 
 class Credentials(TPayload):
@@ -265,6 +295,7 @@ class SupervisorInfo(TPayload):
     version: str | None
     resources_map: dict[str, float] | None
     server_port: int | None
+    stopped_workers: dict[int, LaunchClaim] | None
     def __init__(
         self,
         time_secs: int,
@@ -277,6 +308,7 @@ class SupervisorInfo(TPayload):
         version: str | None = None,
         resources_map: dict[str, float] | None = None,
         server_port: int | None = None,
+        stopped_workers: dict[int, LaunchClaim] | None = None,
     ) -> None: ...
 
 class NimbusSummary(TPayload):

@@ -84,6 +84,25 @@ struct WorkerResources {
   7: optional map<string, double> shared_resources
 }
 
+// Ours: which launch of a worker is meant. Later ones are greater, the epoch (of the leader that
+// ordered the launch) counting before the counter.
+struct LaunchClaim {
+  1: required i64 epoch
+  2: required i64 counter
+}
+
+// Ours: a worker that a leader has launched, with the topology's queries that it runs. A released one
+// is to stop, or has stopped; it is kept until its queries run elsewhere.
+struct WorkerLaunch {
+  1: required string node
+  2: required i64 port
+  3: required LaunchClaim claim
+  4: required list<string> queries
+  5: required i64 start_time_secs
+  6: required double memory_mb
+  7: optional bool released
+}
+
 // The list keys are executors: [first task, last task].
 //
 // leader_epoch, here and below, is ours: which leader wrote the record, by the creation zxid of its
@@ -97,6 +116,7 @@ struct Assignment {
   6: optional map<string, double> total_shared_off_heap
   7: optional string owner
   1000: optional i64 leader_epoch
+  1001: optional list<WorkerLaunch> launches
 }
 
 // ---- topologies -----------------------------------------------------------------------------------
@@ -145,6 +165,8 @@ struct StormBase {
   10: optional string principal
   11: optional string topology_version
   1000: optional i64 leader_epoch
+  // Ours: when the kill or the rebalance is due, in milliseconds since 1970.
+  1001: optional i64 deadline_ms
 }
 
 struct Credentials {
@@ -190,6 +212,8 @@ struct SupervisorInfo {
   8: optional string version
   9: optional map<string, double> resources_map
   10: optional i32 server_port
+  // Ours: by port, the newest launch of which it knows that nothing runs any more.
+  1000: optional map<i64, LaunchClaim> stopped_workers
 }
 
 // tlsPort came with Storm 3.
