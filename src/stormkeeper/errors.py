@@ -176,6 +176,10 @@ class UnknownComponentError(StormkeeperError):
     """A topology has no component of that name; the message names those that it has."""
 
 
+class StatusError(StormkeeperError):
+    """A topology's status does not take the command; nothing was changed."""
+
+
 class WorkerError(StormkeeperError):
     """A worker could not start or went on no longer."""
 

@@ -1,0 +1,183 @@
+"""A topology's life: which commands its status takes, and what its base is after each.
+
+The table is Storm's, but for two things. A kill, or a rebalance, is kept in the base with its
+deadline, so that whoever leads then finishes it. And a second kill of a killed topology can only
+bring its end forward.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from stormkeeper.errors import StatusError
+from stormkeeper.thrift.records import (
+    KillOptions,
+    RebalanceOptions,
+    StormBase,
+    TopologyActionOptions,
+    TopologyStatus,
+)
+
+
+class Event(Enum):
+    """What happens to a topology."""
+
+    ACTIVATE = "activate"
+    INACTIVATE = "deactivate"
+    REBALANCE = "rebalance"
+    KILL = "kill"
+    #: The deadline of a rebalance has passed.
+    DO_REBALANCE = "do rebalance"
+    #: The deadline of a kill has passed.
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """An event, and what comes with it.
+
+    Parameters
+    ----------
+    event
+        The event.
+    now_ms
+        When it happens, in milliseconds since 1970.
+    wait_secs
+        How long a kill or a rebalance waits: what was asked for, or the topology's
+        ``topology.message.timeout.secs``.
+    rebalance
+        What a rebalance is to change.
+    """
+
+    event: Event
+    now_ms: int
+    wait_secs: int = 0
+    rebalance: RebalanceOptions | None = None
+
+
+#: Changes a copy of a base; None where there is no base any more.
+_Step = Callable[[StormBase, Command], StormBase | None]
+
+
+def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
+    """Return a topology's base after a command; None: the topology is to be removed.
+
+    The base that was given stays as it is.
+
+    Parameters
+    ----------
+    storm_id
+        The topology, for the message of an error.
+
+    Raises
+    ------
+    StatusError
+        The topology's status does not take such a command.
+    """
+    step = _TABLE[base.status].get(command.event)
+    if step is None:
+        raise StatusError(
+            f"the topology {storm_id} is {base.status.name}, and cannot {command.event.value}:"
+            f" {_REMEDIES[base.status]}"
+        )
+    return step(copy.copy(base), command)
+
+
+def _stays(base: StormBase, _: Command) -> StormBase:
+    return base
+
+
+def _becomes(status: TopologyStatus) -> _Step:
+    def step(base: StormBase, _: Command) -> StormBase:
+        base.status = status
+        return base
+
+    return step
+
+
+def _begins_rebalance(base: StormBase, command: Command) -> StormBase:
+    options = copy.copy(command.rebalance or RebalanceOptions())
+    options.wait_secs = command.wait_secs
+    base.prev_status = base.status
+    base.status = TopologyStatus.REBALANCING
+    base.topology_action_options = TopologyActionOptions(rebalance_options=options)
+    base.deadline_ms = _deadline_ms(command)
+    return base
+
+
+def _begins_kill(base: StormBase, command: Command) -> StormBase:
+    base.prev_status = None  # there is no way back
+    base.status = TopologyStatus.KILLED
+    base.topology_action_options = TopologyActionOptions(
+        kill_options=KillOptions(wait_secs=command.wait_secs)
+    )
+    base.deadline_ms = _deadline_ms(command)
+    return base
+
+
+def _hastens_kill(base: StormBase, command: Command) -> StormBase:
+    is_earlier = base.deadline_ms is None or _deadline_ms(command) < base.deadline_ms
+    return _begins_kill(base, command) if is_earlier else base
+
+
+def _finishes_rebalance(base: StormBase, _: Command) -> StormBase:
+    asked = base.topology_action_options
+    options = (asked.rebalance_options if asked is not None else None) or RebalanceOptions()
+    base.status = base.prev_status or TopologyStatus.ACTIVE
+    base.num_workers = options.num_workers or base.num_workers
+    if options.num_executors:
+        base.component_executors = {**(base.component_executors or {}), **options.num_executors}
+    base.prev_status = base.topology_action_options = base.deadline_ms = None
+    return base
+
+
+def _ends(_base: StormBase, _: Command) -> None:
+    """Leave no base."""
+
+
+def _deadline_ms(command: Command) -> int:
+    return command.now_ms + command.wait_secs * 1000
+
+
+#: A deadline that comes after its topology has taken another way means nothing.
+_LATE: Final[Mapping[Event, _Step]] = {Event.DO_REBALANCE: _stays, Event.REMOVE: _stays}
+
+#: By status, what each event leads to; one that is missing is an error.
+_TABLE: Final[Mapping[TopologyStatus, Mapping[Event, _Step]]] = {
+    TopologyStatus.ACTIVE: {
+        **_LATE,
+        Event.ACTIVATE: _stays,
+        Event.INACTIVATE: _becomes(TopologyStatus.INACTIVE),
+        Event.REBALANCE: _begins_rebalance,
+        Event.KILL: _begins_kill,
+    },
+    TopologyStatus.INACTIVE: {
+        **_LATE,
+        Event.ACTIVATE: _becomes(TopologyStatus.ACTIVE),
+        Event.INACTIVATE: _stays,
+        Event.REBALANCE: _begins_rebalance,
+        Event.KILL: _begins_kill,
+    },
+    TopologyStatus.REBALANCING: {
+        **_LATE,
+        Event.KILL: _begins_kill,
+        Event.DO_REBALANCE: _finishes_rebalance,
+    },
+    TopologyStatus.KILLED: {
+        **_LATE,
+        Event.KILL: _hastens_kill,
+        Event.REMOVE: _ends,
+    },
+}
+
+#: What to do about a status that does not take a command.
+_REMEDIES: Final = {
+    TopologyStatus.ACTIVE: "it has to be killed first",
+    TopologyStatus.INACTIVE: "it has to be killed first",
+    TopologyStatus.REBALANCING: "try again when the rebalance is done",
+    TopologyStatus.KILLED: "submit it again when it is gone",
+}
