@@ -1,0 +1,14 @@
+"""Who runs where: one function of what was read, which says what is to be written.
+
+============  ==================================================================================
+module        what it is for
+============  ==================================================================================
+``planning``  ``plan``: the whole decision
+``cluster``   what it is made from
+``actions``   what it says is to be done
+``standing``  of one topology: which workers stay, and which queries need a new place
+``room``      the free slots and memory of the supervisors, and which of them comes next
+``placing``   who gets a slot first
+``wording``   what is told of a topology, for people: its ``sched_status``
+============  ==================================================================================
+"""

@@ -1,0 +1,125 @@
+"""What is told of a topology, for people: its ``sched_status``.
+
+It says nothing that changes by itself as time passes, so it is written only when there is news.
+Texts that Storm has are Storm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+from typing import Final
+
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch
+from stormkeeper.nimbus.scheduling.placing import Placed
+from stormkeeper.nimbus.scheduling.room import Room
+from stormkeeper.nimbus.scheduling.standing import Standing, Why
+
+#: A reason, of one worker or of several.
+_TOLD: Final = {
+    Why.UNPROVEN: (
+        "No Pacemaker can say yet whether {} lives: it is not moved",
+        "No Pacemaker can say yet whether {} live: they are not moved",
+    ),
+    Why.UNHEARD: (
+        "No pulse comes from {}, which runs as its supervisor says: it is not moved",
+        "No pulse comes from {}, which run as their supervisors say: they are not moved",
+    ),
+    Why.RESTARTING: (
+        "Waits until its supervisor has started {} again",
+        "Waits until their supervisors have started {} again",
+    ),
+    Why.NO_MACHINE: (
+        "Waits for the machine of {}: the checkpoint is there and is not shared",
+        "Waits for the machines of {}: the checkpoints are there and are not shared",
+    ),
+    Why.STOPPING: (
+        "Waits until {} is known to have stopped",
+        "Waits until {} are known to have stopped",
+    ),
+}
+
+#: How many workers are named; of more it is said how many there are.
+_NAMED: Final = 3
+
+
+def wording(placed: Placed, room: Room, cluster: Cluster) -> str:
+    """Return what is to be told of a topology that is to run.
+
+    Parameters
+    ----------
+    placed
+        How it stands, and that it got nothing more.
+    room
+        What is free.
+    """
+    topology = placed.standing.topology
+    if topology.blocked is not None:
+        return f"Waits: {topology.blocked}"
+    queries = sum(1 for query in topology.queries if query not in topology.ended)
+    if not queries:
+        return "Completed"
+    told = [*_workers(placed.standing, cluster), *_left_out(placed, room, cluster)]
+    if told:
+        return "; ".join(told)
+    slots, wanted = len(placed.standing.kept), min(topology.workers, queries)
+    if slots < wanted:
+        return f"Running with fewer slots than requested ({slots}/{wanted})"
+    return "Fully Scheduled"
+
+
+def _workers(standing: Standing, cluster: Cluster) -> Iterable[str]:
+    for why, (one, several) in _TOLD.items():
+        told = [launch for reason, launch in standing.told if reason is why]
+        if told:
+            yield (one if len(told) == 1 else several).format(_named(told, cluster))
+
+
+def _named(launches: list[Launch], cluster: Cluster) -> str:
+    names = [f"{_host(node, cluster)}:{port}" for node, port in (each.slot for each in launches)]
+    if len(names) > _NAMED:
+        return f"{len(names)} workers"
+    return f"the worker{'s'[: len(names) > 1]} at {' and '.join(names)}"
+
+
+def _left_out(placed: Placed, room: Room, cluster: Cluster) -> Iterable[str]:
+    standing = placed.standing
+    if standing.not_on:
+        return  # they stay where they are, and it is told why
+    topology = standing.topology
+    left_out = placed.left_out
+    if left_out and standing.most - placed.given <= 0:
+        yield (
+            f"Not enough workers: {_slots(len(left_out))} missing, as topology.workers is"
+            f" {topology.workers}; raise it with `storm rebalance -n`"
+        )
+        return
+    for node in left_out:
+        if node is None:
+            where, slots, memory_mb = "", room.slots, room.most_memory_mb
+        else:
+            where = f" on {_host(node, cluster)}, where its checkpoint is"
+            slots, memory_mb = room.slots_of(node), room.memory_of(node)
+        supervisor = None if node is None else cluster.supervisors.get(node)
+        if node is not None and supervisor is None:
+            yield f"Waits for the machine {node}: its checkpoint is there and is not shared"
+        elif supervisor is not None and supervisor.refuses:
+            yield f"Waits for {supervisor.host}, which takes no new work: {supervisor.refuses}"
+        elif not slots:
+            yield f"Not enough slots: 1 slot is missing{where}, and none is free"
+        else:
+            missing = ceil(topology.memory_mb - memory_mb)
+            yield (
+                f"Not enough memory: {missing} MB are missing{where}, as a worker needs"
+                f" {topology.memory_mb:.0f} MB, and beside a free slot there are at most"
+                f" {memory_mb:.0f} MB"
+            )
+
+
+def _slots(number: int) -> str:
+    return "1 slot is" if number == 1 else f"{number} slots are"
+
+
+def _host(node: str, cluster: Cluster) -> str:
+    supervisor = cluster.supervisors.get(node)
+    return node if supervisor is None else supervisor.host
