@@ -10,5 +10,7 @@ module        what it is for
 ``room``      the free slots and memory of the supervisors, and which of them comes next
 ``placing``   who gets a slot first
 ``wording``   what is told of a topology, for people: its ``sched_status``
+``watching``  which workers are alive, by what their heartbeats say of their newest launch
+``mapping``   the same from and to Storm's records
 ============  ==================================================================================
 """
