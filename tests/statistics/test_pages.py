@@ -1,13 +1,17 @@
 """The pages, first as Storm's own classes made them, then what is ours to decide."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from math import inf, nan
 
 import pytest
 
 from stormkeeper.errors import UnknownComponentError
+from stormkeeper.statistics import pages
 from stormkeeper.statistics.pages import WorkerSummary, component_page, topology_page, workers
-from stormkeeper.statistics.reports import Component, ExecutorReport
+from stormkeeper.statistics.reports import AssignedCounts, Component, ExecutorReport
+from stormkeeper.thrift import nimbus
+from stormkeeper.thrift.idl import schema_of
+from stormkeeper.thrift.records import ExecutorInfo
 from support.heartbeats import bolt, spout
 from support.statistics_examples import KEYS, example
 
@@ -157,6 +161,30 @@ def leaves(value, name=()):
         yield from leaves(by_slot, (*name, ""))
     else:
         yield name, value
+
+
+def names(cls):
+    return {field.name for field in fields(cls)}
+
+
+def test_results_have_the_names_of_storms_fields():
+    """Whoever answers for Nimbus fills its structs in by name."""
+
+    def of_storm(*structs):
+        return {field.name for struct in structs for field in schema_of(struct).fields}
+
+    common, spouts = nimbus.CommonAggregateStats, nimbus.SpoutAggregateStats
+    assert names(pages.SpoutStatistics) == of_storm(common, spouts) - {"resources_map"}
+    both = of_storm(common, nimbus.BoltAggregateStats) - {"resources_map"}
+    assert names(pages.BoltStatistics) == both
+    assert names(pages.TopologyStatistics) == of_storm(nimbus.TopologyStats)
+    assert names(pages.ExecutorStatistics) == of_storm(nimbus.ExecutorAggregateStats)
+    assert names(pages.TopologyPage) <= of_storm(nimbus.TopologyPageInfo)
+    assert names(pages.ComponentPage) <= of_storm(nimbus.ComponentPageInfo)
+    assert names(pages.WorkerSummary) <= of_storm(nimbus.WorkerSummary)
+    executor = of_storm(nimbus.ExecutorSummary, ExecutorInfo) - {"executor_info"}
+    assert names(ExecutorReport) - {"supervisor_id"} == executor
+    assert names(AssignedCounts) <= of_storm(nimbus.TopologySummary)
 
 
 # --- ours ----------------------------------------------------------------------------------------
