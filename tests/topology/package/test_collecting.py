@@ -110,6 +110,14 @@ def test_a_folder_without_the_script(tmp_path, empty, files, said):
         collect(folder, empty)
 
 
+def test_a_script_of_a_folder_that_is_a_link(tmp_path, empty):
+    """Here Python would look for its modules where the link leads, and in the cluster beside it."""
+    folder = tree(tmp_path / "folder", {"src/job.py": "import helpers", "src/helpers.py": ""})
+    (folder / "topology.py").symlink_to("src/job.py")
+    with pytest.raises(TopologyError, match=r"topology\.py is a link, .* put the script itself"):
+        collect(folder, empty)
+
+
 def test_the_folder_in_which_one_stands(tmp_path, empty, monkeypatch):
     folder = tree(tmp_path / "jobs", {"topology.py": "import a", "a.py": "", "sub/b": ""})
     monkeypatch.chdir(folder)

@@ -120,6 +120,11 @@ def _of_folder(root: Path, py_files: Sequence[Path]) -> Code:
             "these names to the script that is to run"
         )
     script = (named or scripts)[0]
+    if script.is_symlink():
+        raise TopologyError(
+            f"{script} is a link, and its modules are looked for where it leads: put the script "
+            "itself there"
+        )
     source.check(script, py_files)
     return Code(root, script, files, source.script_name(root.resolve()), _required(root))
 
