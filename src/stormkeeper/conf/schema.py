@@ -66,6 +66,9 @@ ClientCertificates = Literal["none", "optional", "required"]
 
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 
+#: When a worker that ended by itself is started again.
+Restart = Literal["always", "on-failure", "never"]
+
 #: Which of its two forms a Pacemaker runs: compiled, or plain Python.
 PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 
@@ -337,6 +340,12 @@ _KEYS = (
     seconds(
         "supervisor.worker.start.timeout.secs", "silence that a supervisor allows a starting worker"
     ),
+    seconds_from(
+        "supervisor.worker.shutdown.sleep.secs",
+        "time for a worker to end, beyond the 27 s in which it finishes its batches; then it is"
+        " ended by force",
+        least=0,
+    ),
     seconds(
         "worker.heartbeat.frequency.secs", "time between a worker's heartbeats to its supervisor"
     ),
@@ -370,6 +379,11 @@ _KEYS = (
         "topology.max.error.report.per.interval",
         "most errors that a worker reports of one component in that interval",
         least=0,
+    ),
+    one_of(
+        "topology.restart",
+        Restart,
+        "start a worker again that ended by itself: always, unless its exit code is 0, or never",
     ),
     text_or_null(
         "topology.checkpoint.dir",

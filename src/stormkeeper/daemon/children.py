@@ -37,6 +37,16 @@ POLL_SECS = 0.05
 LOOK_SECS = 0.5
 
 
+def how_it_ended(exit_code: int) -> str:
+    """Return in words how a process ended; the exit code is negative where a signal ended it."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"ended by {signal.Signals(-exit_code).name}"
+    except ValueError:  # a real-time signal, most of which have no name
+        return f"ended by signal {-exit_code}"
+
+
 class StartInterruptedError(Exception):
     """The wait for a child's ready line was interrupted by who waits."""
 
@@ -111,9 +121,7 @@ class Child:
         code = self.returncode
         if code is None:
             return "running" if self.ready_match else "starting"
-        if code < 0:
-            return f"ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+        return how_it_ended(code)
 
     def wait_ready(self, timeout_secs: float) -> re.Match[str] | None:
         """Wait up to `timeout_secs` for its ready line; None when it has not come yet.

@@ -1,0 +1,424 @@
+"""One slot's life, pure: events go in with their time, instructions come out.
+
+The rules that hold here:
+
+- A slot has one worker at most. It is forgotten only when none of its processes is left, and before
+  that no other is launched.
+- What is launched was written down before, so that a restarted supervisor looks for it.
+- A worker that has anything else than what is wanted is ended. So is one that gives no sign of
+  life, or takes too much memory for two measurements in a row.
+- The code and the environment of the next assignment are prepared while the last one's worker ends.
+- Whatever is waited for has a limit, and `Slot.deadline` is the next one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import count
+from math import inf
+
+from stormkeeper.daemon.children import how_it_ended
+from stormkeeper.supervisor.events import (
+    Beaten,
+    CleanUp,
+    Ended,
+    Event,
+    Gone,
+    Instruction,
+    Kill,
+    Launch,
+    Measured,
+    NotPrepared,
+    NotStarted,
+    Prepared,
+    Record,
+    ReportCrash,
+    ReportProblem,
+    Started,
+    Terminate,
+    Tick,
+    Wanted,
+)
+from stormkeeper.supervisor.preparation import Preparation, Step
+from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.records import (
+    Outcome,
+    Restart,
+    SlotAssignment,
+    SlotRecord,
+    WorkerRecord,
+)
+from stormkeeper.supervisor.times import Times
+
+#: Measurements in a row of too much memory that end a worker.
+_TOO_LARGE = 2
+
+
+class SlotState(Enum):
+    """What a slot is doing, in words for whoever looks."""
+
+    EMPTY = "empty"
+    WAITING_FOR_CODE = "waiting for the code"
+    WAITING_FOR_ENVIRONMENT = "waiting for the environment"
+    BACKING_OFF = "waiting before the next start"
+    WAITING_FOR_WORKER_START = "waiting for the worker to start"
+    RUNNING = "running"
+    ENDING = "ending the worker"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """What can be seen of a slot.
+
+    Parameters
+    ----------
+    state
+        What it is doing.
+    assignment
+        What it is to run.
+    worker_id
+        Its worker, if any process of one may be left.
+    crashes
+        How often in a row a worker crashed.
+    reason
+        Why the last worker crashed or is being ended, or what keeps the next one from its start;
+        empty if nothing went wrong.
+    """
+
+    state: SlotState
+    assignment: SlotAssignment | None
+    worker_id: str | None
+    crashes: int
+    reason: str
+
+
+class _Phase(Enum):
+    #: `Launch` has no answer yet.
+    LAUNCHING = auto()
+    STARTING = auto()
+    RUNNING = auto()
+    #: Asked to end.
+    ASKED = auto()
+    #: The worker's own process has ended, others may be left.
+    LINGERING = auto()
+    KILLING = auto()
+
+
+_WORKING = frozenset((_Phase.LAUNCHING, _Phase.STARTING, _Phase.RUNNING))
+
+
+@dataclass(slots=True)
+class _Worker:
+    id: str
+    assignment: SlotAssignment
+    #: When what it waits for is due.
+    deadline: float
+    phase: _Phase = _Phase.LAUNCHING
+    process: ProcessId | None = None
+    #: Whether `Launch` was answered: until then, that no process is left proves nothing.
+    is_answered: bool = False
+    #: Whether it ends because something else is wanted, which is no crash.
+    is_unwanted: bool = False
+    #: Why it had to be ended.
+    fault: str = ""
+    exit_code: int | None = None
+    has_ended: bool = False
+    running_since: float = inf
+    too_large: int = 0
+    #: When it is reported that force does not help.
+    stuck_at: float = inf
+    killed_at: float = inf
+
+
+class Slot:
+    """One slot.
+
+    Parameters
+    ----------
+    new_worker_id
+        Returns another name for a launch each time.
+    times
+        How long each step may take.
+    record
+        What was written down of this slot by a supervisor before. Its worker, if there is one,
+        counts as running until `Gone` is said of it; what was wanted, as wanted.
+    now
+        Seconds on a monotonic clock, as in all that follows.
+    """
+
+    def __init__(
+        self,
+        new_worker_id: Callable[[], str],
+        times: Times,
+        *,
+        record: SlotRecord | None = None,
+        now: float = 0.0,
+    ) -> None:
+        self._new_worker_id = new_worker_id
+        self._times = times
+        self._recorded = record or SlotRecord()
+        self._wanted = self._recorded.wanted
+        self._crashes = self._recorded.crashes
+        self._outcome = self._recorded.outcome
+        self._worker: _Worker | None = None
+        self._preparation: Preparation | None = None
+        self._requests = count(1)
+        #: Before this no worker is launched.
+        self._not_before = -inf
+        self._reason = ""
+        self._out: list[Instruction] = []
+        if (adopted := self._recorded.worker) is not None:
+            self._worker = _Worker(
+                adopted.worker_id,
+                adopted.assignment,
+                now + times.start,
+                _Phase.STARTING,
+                adopted.process,
+                is_answered=True,
+            )
+        elif self._crashes:
+            self._not_before = now + times.delay(self._crashes)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in what has happened, and return what is to be done about it, in that order."""
+        self._out = []
+        self._take_in(event, now)
+        self._watch_worker(now)
+        self._prepare(now)
+        self._launch(now)
+        if (record := self.record()) != self._recorded:
+            self._recorded = record
+            self._out.insert(0, Record(record))
+        return self._out
+
+    @property
+    def deadline(self) -> float:
+        """When to say `Tick` at the latest; infinite if only something else can change anything."""
+        dues = [inf]
+        if (worker := self._worker) is not None:
+            dues.append(worker.deadline)
+            if self._crashes:
+                dues.append(worker.running_since + self._times.stable)
+        if (preparation := self._preparation) is not None:
+            if preparation.step is not Step.READY:
+                dues.append(preparation.deadline)
+            elif worker is None:
+                dues.append(self._not_before)
+        return min(dues)
+
+    def record(self) -> SlotRecord:
+        """Return what a supervisor must know that takes over."""
+        worker = self._worker
+        launch = WorkerRecord(worker.id, worker.assignment, worker.process) if worker else None
+        return SlotRecord(
+            wanted=self._wanted,
+            worker=launch,
+            crashes=self._crashes,
+            outcome=self._outcome,
+        )
+
+    def status(self) -> SlotStatus:
+        """Return what can be seen of the slot."""
+        worker_id = self._worker.id if self._worker else None
+        preparing = self._preparation.reason if self._preparation else ""
+        reason = preparing or self._reason
+        return SlotStatus(self._state(), self._wanted, worker_id, self._crashes, reason)
+
+    def _state(self) -> SlotState:
+        if self._worker is not None:
+            if self._worker.phase is _Phase.RUNNING:
+                return SlotState.RUNNING
+            is_starting = self._worker.phase in _WORKING
+            return SlotState.WAITING_FOR_WORKER_START if is_starting else SlotState.ENDING
+        if self._outcome is not None:
+            is_completed = self._outcome is Outcome.COMPLETED
+            return SlotState.COMPLETED if is_completed else SlotState.FAILED
+        if self._preparation is None:
+            return SlotState.EMPTY
+        return {
+            Step.CODE: SlotState.WAITING_FOR_CODE,
+            Step.ENVIRONMENT: SlotState.WAITING_FOR_ENVIRONMENT,
+            Step.READY: SlotState.BACKING_OFF,
+        }[self._preparation.step]
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _take_in(self, event: Event, now: float) -> None:
+        match event:
+            case Wanted(assignment):
+                self._want(assignment)
+            case Prepared(request):
+                if self._preparation is not None:
+                    self._preparation.prepared(request)
+            case NotPrepared(request, reason):
+                if self._preparation is not None:
+                    self._out += self._preparation.not_prepared(request, reason, now)
+            case Tick():
+                pass
+            case Started() | NotStarted() | Beaten() | Measured() | Ended() | Gone():
+                if self._worker is not None and self._worker.id == event.worker_id:
+                    self._take_in_of_worker(self._worker, event, now)
+
+    def _take_in_of_worker(
+        self,
+        worker: _Worker,
+        event: Started | NotStarted | Beaten | Measured | Ended | Gone,
+        now: float,
+    ) -> None:
+        match event:
+            case Started(process=process):
+                self._started(worker, process)
+            case NotStarted(reason=reason):
+                if not worker.is_answered:
+                    worker.fault = worker.fault or reason
+                    self._forget(worker, now)
+            case Beaten():
+                if worker.phase in _WORKING:
+                    if worker.phase is not _Phase.RUNNING:
+                        worker.running_since = now
+                    worker.phase = _Phase.RUNNING
+                    worker.deadline = now + self._times.silence
+            case Measured(memory_bytes=size):
+                self._measured(worker, size, now)
+            case Ended(exit_code=code):
+                if worker.is_answered and not worker.has_ended:
+                    worker.has_ended, worker.exit_code = True, code
+                    if worker.phase is not _Phase.KILLING:
+                        worker.phase = _Phase.LINGERING
+                        worker.deadline = now + self._times.linger
+            case Gone():
+                if worker.is_answered:
+                    self._forget(worker, now)
+
+    def _want(self, assignment: SlotAssignment | None) -> None:
+        if assignment == self._wanted:
+            return
+        if assignment is None or not assignment.is_same_work(self._wanted):
+            self._crashes = 0
+        # Somebody has decided anew: it is tried at once.
+        self._not_before = -inf
+        self._wanted, self._outcome, self._reason = assignment, None, ""
+
+    def _started(self, worker: _Worker, process: ProcessId) -> None:
+        if worker.is_answered:
+            return
+        worker.process, worker.is_answered = process, True
+        if worker.phase is _Phase.LAUNCHING:
+            worker.phase = _Phase.STARTING
+        elif worker.phase is _Phase.ASKED:
+            # It was asked before there was anybody to ask.
+            self._out.append(Terminate(worker.id))
+
+    def _measured(self, worker: _Worker, size: int, now: float) -> None:
+        limit = worker.assignment.memory_bytes
+        worker.too_large = worker.too_large + 1 if limit is not None and size > limit else 0
+        if limit is not None and worker.too_large >= _TOO_LARGE and worker.phase in _WORKING:
+            self._ask_to_end(
+                worker,
+                now,
+                f"it took {size / 2**20:.0f} MiB of memory with all that it started, and may take"
+                f" {limit / 2**20:.0f}: give it more, or let it do less at a time",
+            )
+
+    # --- the worker ----------------------------------------------------------------------------
+
+    def _watch_worker(self, now: float) -> None:
+        worker = self._worker
+        if worker is None:
+            return
+        if worker.assignment != self._wanted and worker.phase in _WORKING:
+            worker.is_unwanted = True
+            self._ask_to_end(worker, now)
+        if self._crashes and now >= worker.running_since + self._times.stable:
+            self._crashes, self._reason = 0, ""
+        if now < worker.deadline:
+            return
+        match worker.phase:
+            case _Phase.LAUNCHING | _Phase.STARTING:
+                self._ask_to_end(
+                    worker,
+                    now,
+                    f"it gave no sign of life in the {self._times.start:g} s after its start",
+                )
+            case _Phase.RUNNING:
+                self._ask_to_end(worker, now, f"it was silent for {self._times.silence:g} s")
+            case _Phase.ASKED | _Phase.LINGERING | _Phase.KILLING:
+                self._kill(worker, now)
+
+    def _ask_to_end(self, worker: _Worker, now: float, fault: str = "") -> None:
+        worker.phase, worker.fault = _Phase.ASKED, fault
+        worker.running_since = inf
+        worker.deadline = now + self._times.grace
+        self._reason = fault
+        self._out.append(Terminate(worker.id))
+
+    def _kill(self, worker: _Worker, now: float) -> None:
+        if worker.phase is not _Phase.KILLING:
+            worker.phase, worker.killed_at = _Phase.KILLING, now
+            worker.stuck_at = now + self._times.stuck
+        worker.deadline = now + self._times.kill_again
+        self._out.append(Kill(worker.id))
+        if now >= worker.stuck_at:
+            worker.stuck_at = now + self._times.stuck
+            self._reason = (
+                f"its worker {worker.id} cannot be ended: some process of it is left"
+                f" {now - worker.killed_at:.0f} s after SIGKILL, as one is that waits for a disk or"
+                " a mount that does not answer"
+            )
+            self._out.append(ReportProblem(worker.assignment, self._reason))
+
+    def _forget(self, worker: _Worker, now: float) -> None:
+        """Nothing of the worker is left: judge how it ended."""
+        self._worker = None
+        self._out.append(CleanUp(worker.id))
+        if worker.is_unwanted:
+            self._reason = ""
+            return
+        is_wanted = worker.assignment == self._wanted
+        restart = worker.assignment.restart
+        if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
+            if is_wanted:
+                self._outcome, self._crashes, self._reason = Outcome.COMPLETED, 0, ""
+            return
+        reason = worker.fault or _how_it_ended(worker.exit_code)
+        crashes = 1
+        if is_wanted:
+            self._crashes += 1
+            crashes, self._reason = self._crashes, reason
+            self._not_before = now + self._times.delay(crashes)
+            if restart is Restart.NEVER:
+                self._outcome = Outcome.FAILED
+        self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes))
+
+    # --- the next one --------------------------------------------------------------------------
+
+    def _prepare(self, now: float) -> None:
+        wanted, worker, preparation = self._wanted, self._worker, self._preparation
+        is_needed = self._outcome is None and (worker is None or worker.is_unwanted)
+        if preparation is not None and not (is_needed and preparation.assignment == wanted):
+            self._out += preparation.abandon()
+            self._preparation = preparation = None
+        if wanted is None or not is_needed:
+            return
+        if preparation is None:
+            preparation = self._preparation = Preparation(wanted, self._times, self._requests)
+        self._out += preparation.proceed(now)
+
+    def _launch(self, now: float) -> None:
+        preparation = self._preparation
+        if self._worker is not None or preparation is None or now < self._not_before:
+            return
+        if preparation.step is not Step.READY:
+            return
+        self._preparation = None
+        wanted = preparation.assignment
+        self._worker = _Worker(self._new_worker_id(), wanted, now + self._times.start)
+        self._out.append(Launch(self._worker.id, wanted))
+
+
+def _how_it_ended(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "it ended, and its exit code is not known, as another supervisor had started it"
+    return f"it {how_it_ended(exit_code)}"

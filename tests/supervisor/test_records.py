@@ -1,0 +1,35 @@
+"""What a slot is to run."""
+
+from dataclasses import replace
+
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.supervisor.records import Restart, SlotAssignment
+
+WORK = SlotAssignment("counts-1-1", {"out": "1-1-a", "in": "1-2-b"})
+
+
+@pytest.mark.parametrize(
+    ("other", "is_same"),
+    [
+        (replace(WORK, claims={"in": "2-1-a", "out": "2-2-b"}), True),
+        (replace(WORK, version="2"), True),
+        (replace(WORK, claims={"out": "1-1-a"}), False),
+        (replace(WORK, storm_id="counts-2-1"), False),
+        (None, False),
+    ],
+)
+def test_the_same_work_is_the_same_queries_of_the_same_topology(other, is_same):
+    assert WORK.is_same_work(other) is is_same
+
+
+def test_the_order_of_queries_is_no_change():
+    assert replace(WORK, claims=dict(reversed(WORK.claims.items()))) == WORK
+
+
+@pytest.mark.parametrize("restart", Restart)
+def test_what_a_configuration_says_of_restarts(restart):
+    assert Restart.from_conf(conf.defaults()) is Restart.ON_FAILURE
+    chosen = conf.defaults().with_values({"topology.restart": restart.value})
+    assert Restart.from_conf(chosen) is restart

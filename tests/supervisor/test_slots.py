@@ -1,0 +1,635 @@
+"""One slot's life: what is done about each event, and what holds in any order of them."""
+
+import itertools
+import signal
+from dataclasses import replace
+from math import inf
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stormkeeper.supervisor.events import (
+    Abandon,
+    Beaten,
+    CleanUp,
+    Ended,
+    FetchCode,
+    Gone,
+    Kill,
+    Launch,
+    Measured,
+    NotPrepared,
+    NotStarted,
+    Prepared,
+    PrepareEnvironment,
+    Record,
+    ReportCrash,
+    ReportProblem,
+    Started,
+    Terminate,
+    Tick,
+    Wanted,
+)
+from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.records import (
+    Outcome,
+    Restart,
+    SlotAssignment,
+    SlotRecord,
+    WorkerRecord,
+)
+from stormkeeper.supervisor.slots import Slot, SlotState
+from stormkeeper.supervisor.times import Times
+
+TIMES = Times()
+COUNTS = SlotAssignment("counts-1-1700000000", {"out": "1-1-a"}, memory_bytes=2**30)
+OTHER = SlotAssignment("other-2-1700000000", {"out": "1-2-b"})
+PROCESS = ProcessId(4711, 99)
+MIB = 2**20
+
+
+class Played:
+    """A slot, its clock, and all that it said except what to write down."""
+
+    def __init__(self, record=None):
+        ids = (f"w{n}" for n in itertools.count(1))
+        self.now = 1_000.0
+        self.slot = Slot(lambda: next(ids), TIMES, record=record, now=self.now)
+        self.records = []
+
+    def say(self, *events, after=0.0):
+        """Say events after as many seconds; return what is to be done."""
+        self.now += after
+        done = [one for event in events for one in self.slot.handle(event, self.now)]
+        self.records += [one.record for one in done if isinstance(one, Record)]
+        return [one for one in done if not isinstance(one, Record)]
+
+    def tick_at_deadline(self):
+        return self.say(Tick(), after=max(0.0, self.slot.deadline - self.now))
+
+    def launch(self, assignment=COUNTS):
+        """Come to a worker that was just started; return its id."""
+        (fetch,) = self.say(Wanted(assignment))
+        return self.relaunch(fetch)
+
+    def relaunch(self, fetch):
+        (prepare,) = self.say(Prepared(fetch.request))
+        (launch,) = self.say(Prepared(prepare.request))
+        assert isinstance(launch, Launch)
+        assert self.say(Started(launch.worker_id, PROCESS)) == []
+        return launch.worker_id
+
+    def run(self, assignment=COUNTS):
+        """Come to a worker that runs; return its id."""
+        worker_id = self.launch(assignment)
+        assert self.say(Beaten(worker_id)) == []
+        return worker_id
+
+    @property
+    def state(self):
+        return self.slot.status().state
+
+
+@pytest.fixture
+def played():
+    return Played()
+
+
+class TestFromAssignmentToWorker:
+    def test_code_then_environment_then_launch(self, played):
+        assert played.state is SlotState.EMPTY
+        assert played.slot.deadline == inf
+        assert played.say(Wanted(COUNTS)) == [FetchCode(1, COUNTS)]
+        assert played.state is SlotState.WAITING_FOR_CODE
+        assert played.say(Prepared(1)) == [PrepareEnvironment(2, COUNTS)]
+        assert played.state is SlotState.WAITING_FOR_ENVIRONMENT
+        assert played.say(Prepared(2)) == [Launch("w1", COUNTS)]
+        assert played.state is SlotState.WAITING_FOR_WORKER_START
+        assert played.say(Started("w1", PROCESS)) == []
+        assert played.say(Beaten("w1")) == []
+        assert played.state is SlotState.RUNNING
+
+    def test_a_launch_is_written_down_before_and_its_process_after(self, played):
+        played.say(Wanted(COUNTS), Prepared(1))
+        first, second = played.slot.handle(Prepared(2), played.now)
+        assert first == Record(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS)))
+        assert second == Launch("w1", COUNTS)
+        (third,) = played.slot.handle(Started("w1", PROCESS), played.now)
+        assert third == Record(SlotRecord(COUNTS, WorkerRecord("w1", COUNTS, PROCESS)))
+        assert played.slot.handle(Beaten("w1"), played.now) == []
+
+    def test_saying_the_same_again_changes_nothing(self, played):
+        played.run()
+        assert played.say(Wanted(replace(COUNTS)), after=1) == []
+
+    def test_what_cannot_be_prepared_is_tried_again_less_and_less_often(self, played):
+        (fetch,) = played.say(Wanted(COUNTS))
+        waits = []
+        for _ in range(7):
+            reported = played.say(NotPrepared(fetch.request, "no space"))
+            assert reported == [ReportProblem(COUNTS, "no space")]
+            assert played.slot.status().reason == "no space"
+            waits.append(played.slot.deadline - played.now)
+            assert played.say(Tick(), after=waits[-1] - 0.5) == []
+            (fetch,) = played.say(Tick(), after=0.5)
+            assert isinstance(fetch, FetchCode)
+        played.say(Prepared(fetch.request))
+        assert played.slot.status().reason == ""
+        assert waits == [3, 6, 12, 24, 48, 60, 60]
+
+    @pytest.mark.parametrize(("answered", "limit"), [(0, TIMES.code), (1, TIMES.environment)])
+    def test_a_preparation_that_takes_too_long_is_given_up(self, played, answered, limit):
+        (asked,) = played.say(Wanted(COUNTS))
+        for _ in range(answered):
+            (asked,) = played.say(Prepared(asked.request))
+        assert played.slot.deadline == played.now + limit
+        abandon, problem = played.tick_at_deadline()
+        assert abandon == Abandon(asked.request)
+        assert "not there in time" in problem.reason
+        assert played.say(Prepared(asked.request)) == []  # too late
+        (again,) = played.tick_at_deadline()
+        assert type(again) is type(asked)
+
+    def test_another_assignment_abandons_the_preparation_of_the_first(self, played):
+        played.say(Wanted(COUNTS))
+        assert played.say(Wanted(OTHER)) == [Abandon(1), FetchCode(2, OTHER)]
+        assert played.say(Prepared(1)) == []
+        assert played.say(Wanted(None)) == [Abandon(2)]
+        assert played.state is SlotState.EMPTY
+        assert played.records[-1] == SlotRecord()
+
+    def test_a_process_that_cannot_be_started_is_a_crash(self, played):
+        played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
+        done = played.say(NotStarted("w1", "no memory"))
+        assert done[:2] == [CleanUp("w1"), ReportCrash(COUNTS, "w1", "no memory", 1)]
+        assert played.relaunch(done[2]) == "w2"
+
+
+class TestEnd:
+    def test_asked_then_gone(self, played):
+        played.run()
+        assert played.say(Wanted(None)) == [Terminate("w1")]
+        assert played.state is SlotState.ENDING
+        assert played.say(Ended("w1", 0)) == []
+        assert played.state is SlotState.ENDING
+        assert played.say(Gone("w1")) == [CleanUp("w1")]
+        assert played.state is SlotState.EMPTY
+        assert played.records[-1] == SlotRecord()
+
+    def test_force_after_the_grace_and_again_until_it_is_gone(self, played):
+        played.run()
+        played.say(Wanted(None))
+        assert played.say(Tick(), after=TIMES.grace - 0.5) == []
+        assert played.say(Tick(), after=0.5) == [Kill("w1")]
+        for _ in range(5):
+            assert played.tick_at_deadline() == [Kill("w1")]
+        assert played.say(Gone("w1")) == [CleanUp("w1")]
+
+    def test_what_the_worker_leaves_has_a_short_time(self, played):
+        played.run()
+        played.say(Wanted(None))
+        played.say(Ended("w1", 0), after=1)
+        assert played.say(Tick(), after=TIMES.linger - 0.5) == []
+        assert played.say(Tick(), after=0.5) == [Kill("w1")]
+
+    def test_that_force_does_not_help_is_reported_again_and_again(self, played):
+        played.run()
+        played.say(Wanted(None))
+        problems = []
+        while played.now < 1_000 + TIMES.grace + 2.5 * TIMES.stuck:
+            problems += [one for one in played.tick_at_deadline() if one != Kill("w1")]
+        assert [type(one) for one in problems] == [ReportProblem] * 2
+        assert "120 s after SIGKILL" in problems[0].reason
+        assert played.state is SlotState.ENDING
+        assert "SIGKILL" in played.slot.status().reason
+        played.say(Gone("w1"))
+        assert played.slot.status().reason == ""
+
+    def test_asked_before_the_process_is_there_it_is_asked_again(self, played):
+        played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
+        assert played.say(Wanted(None)) == [Terminate("w1")]
+        assert played.say(Gone("w1")) == [], "nothing is there yet"
+        assert played.say(Started("w1", PROCESS)) == [Terminate("w1")]
+        assert played.say(Gone("w1")) == [CleanUp("w1")]
+
+    @pytest.mark.parametrize(
+        "next_one",
+        [
+            OTHER,
+            replace(COUNTS, claims={"out": "1-7-c"}),
+            replace(COUNTS, claims={"out": "1-1-a", "more": "1-1-a"}),
+            replace(COUNTS, version="2"),
+            replace(COUNTS, memory_bytes=2**31),
+        ],
+    )
+    def test_a_change_ends_the_worker_prepares_meanwhile_and_starts_when_all_is_gone(
+        self, played, next_one
+    ):
+        played.run()
+        assert played.say(Wanted(next_one)) == [Terminate("w1"), FetchCode(3, next_one)]
+        assert played.say(Prepared(3)) == [PrepareEnvironment(4, next_one)]
+        assert played.say(Prepared(4)) == []
+        assert played.say(Ended("w1", 0)) == []
+        assert played.say(Gone("w1")) == [CleanUp("w1"), Launch("w2", next_one)]
+        assert played.slot.status().crashes == 0
+
+    def test_there_and_back_again_is_a_new_launch_and_no_crash(self, played):
+        played.run()
+        played.say(Wanted(OTHER))
+        assert played.say(Wanted(COUNTS)) == [Abandon(3), FetchCode(4, COUNTS)]
+        played.say(Prepared(4), Prepared(5))
+        assert played.say(Gone("w1")) == [CleanUp("w1"), Launch("w2", COUNTS)]
+
+
+class TestCrash:
+    def test_first_again_at_once_then_later_and_later(self, played):
+        waits = []
+        worker_id = played.run()
+        for crashes in range(1, 10):
+            assert played.say(Ended(worker_id, -signal.SIGKILL)) == []
+            done = played.say(Gone(worker_id))
+            assert done[:2] == [
+                CleanUp(worker_id),
+                ReportCrash(COUNTS, worker_id, "it ended by SIGKILL", crashes),
+            ]
+            assert played.slot.status().crashes == crashes
+            (prepare,) = played.say(Prepared(done[2].request))
+            launched = played.say(Prepared(prepare.request))
+            waits.append(0.0)
+            if not launched:
+                assert played.state is SlotState.BACKING_OFF
+                waits[-1] = played.slot.deadline - played.now
+                assert played.say(Tick(), after=waits[-1] - 0.5) == []
+                launched = played.say(Tick(), after=0.5)
+            worker_id = launched[0].worker_id
+            played.say(Started(worker_id, PROCESS), Beaten(worker_id))
+        assert waits == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+    def test_a_long_run_makes_up_for_earlier_crashes(self, played):
+        played.say(Ended(played.run(), 1))
+        *_, fetch = played.say(Gone("w1"))
+        worker_id = played.relaunch(fetch)
+        played.say(Beaten(worker_id))
+        beats = int(TIMES.stable / 10) - 1
+        for _ in range(beats):
+            played.say(Beaten(worker_id), after=10)
+        assert played.slot.status().crashes == 1
+        assert played.slot.deadline == played.now + 10
+        played.tick_at_deadline()
+        assert played.slot.status().crashes == 0
+        assert played.records[-1].crashes == 0
+
+    def test_a_new_claim_is_tried_at_once_and_the_count_goes_on(self, played):
+        played.say(Ended(played.run(), 1))
+        *_, fetch = played.say(Gone("w1"))
+        played.say(Ended(played.relaunch(fetch), 1))
+        played.say(Gone("w2"))
+        again = replace(COUNTS, claims={"out": "1-9-z"})
+        _, fetch = played.say(Wanted(again))
+        played.relaunch(fetch)
+        played.say(Ended("w3", 1))
+        crash = played.say(Gone("w3"))[1]
+        assert crash.crashes == 3
+
+    def test_other_work_begins_without_crashes(self, played):
+        played.say(Ended(played.run(), 1))
+        played.say(Gone("w1"))
+        played.say(Wanted(OTHER))
+        assert played.slot.status().crashes == 0
+        assert played.slot.status().reason == ""
+
+    def test_an_unknown_exit_code_counts_as_a_failure(self, played):
+        played.run()
+        done = played.say(Gone("w1"))
+        assert "exit code is not known" in done[1].reason
+        assert isinstance(done[2], FetchCode)
+
+    @pytest.mark.parametrize(
+        ("restart", "exit_code", "state"),
+        [
+            (Restart.ON_FAILURE, 0, SlotState.COMPLETED),
+            (Restart.ON_FAILURE, 1, SlotState.WAITING_FOR_CODE),
+            (Restart.ALWAYS, 0, SlotState.WAITING_FOR_CODE),
+            (Restart.ALWAYS, 1, SlotState.WAITING_FOR_CODE),
+            (Restart.NEVER, 0, SlotState.COMPLETED),
+            (Restart.NEVER, 1, SlotState.FAILED),
+            (Restart.NEVER, None, SlotState.FAILED),
+        ],
+    )
+    def test_what_follows_an_end_is_the_topologys_to_say(self, played, restart, exit_code, state):
+        assignment = replace(COUNTS, restart=restart)
+        played.run(assignment)
+        played.say(Ended("w1", exit_code))
+        done = played.say(Gone("w1"))
+        assert played.state is state
+        is_crash = restart is Restart.ALWAYS or exit_code != 0
+        assert any(isinstance(one, ReportCrash) for one in done) is is_crash
+        if state in (SlotState.COMPLETED, SlotState.FAILED):
+            assert played.slot.deadline == inf
+            assert played.say(Wanted(assignment), Tick(), after=1e6) == []
+            record = played.slot.record()
+            assert record.outcome is Outcome(state.value)
+            assert Played(record).say(Wanted(assignment)) == [], "nor after a restart"
+            assert played.say(Wanted(OTHER)) == [FetchCode(3, OTHER)]
+
+    def test_a_crash_is_reported_though_other_work_is_wanted_by_then(self, played):
+        played.run()
+        played.say(Ended("w1", 3))
+        assert played.say(Wanted(OTHER)) == []
+        done = played.say(Gone("w1"))
+        assert done[1] == ReportCrash(COUNTS, "w1", "it ended with exit code 3", 1)
+        assert isinstance(done[2], FetchCode)
+        assert played.slot.status().crashes == 0
+
+
+class TestWatched:
+    def test_no_sign_of_life_after_the_start(self, played):
+        played.launch()
+        assert played.slot.deadline == played.now + TIMES.start
+        assert played.tick_at_deadline() == [Terminate("w1")]
+        played.say(Ended("w1", 0))
+        assert "no sign of life in the 120 s" in played.say(Gone("w1"))[1].reason
+
+    def test_silence(self, played):
+        played.run()
+        for _ in range(5):
+            assert played.say(Tick(), after=TIMES.silence - 1) == []
+            assert played.say(Beaten("w1")) == []
+        assert played.tick_at_deadline() == [Terminate("w1")]
+        assert played.say(Beaten("w1")) == [], "too late"
+        assert played.state is SlotState.ENDING
+        assert played.slot.status().reason == "it was silent for 30 s"
+        played.say(Ended("w1", 0))
+        crash = played.say(Gone("w1"))[1]
+        assert crash.reason == "it was silent for 30 s"
+
+    def test_too_much_memory_twice_in_a_row(self, played):
+        played.run()
+        for size in (1025, 1024, 1025, 10):
+            assert played.say(Measured("w1", size * MIB)) == []
+        assert played.say(Measured("w1", 1500 * MIB)) == []
+        assert played.say(Measured("w1", 1600 * MIB)) == [Terminate("w1")]
+        assert played.say(Measured("w1", 1600 * MIB)) == []
+        played.say(Ended("w1", 0))
+        assert "took 1600 MiB" in played.say(Gone("w1"))[1].reason
+
+    def test_no_limit_of_memory(self, played):
+        played.run(OTHER)
+        assert played.say(*[Measured("w1", 2**50)] * 5) == []
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            Started("w9", PROCESS),
+            NotStarted("w9", "x"),
+            Ended("w9", 0),
+            Gone("w9"),
+            Beaten("w9"),
+            Measured("w9", 2**50),
+            Prepared(0),
+            Prepared(2),
+            NotPrepared(9, "x"),
+            NotStarted("w1", "x"),
+            Started("w1", ProcessId(1, 1)),
+        ],
+    )
+    def test_what_is_about_another_worker_or_request_changes_nothing(self, played, event):
+        played.run()
+        assert played.say(event, event) == []
+        assert played.state is SlotState.RUNNING
+        assert played.slot.record().worker.process == PROCESS
+
+
+class TestAfterARestart:
+    RECORD = SlotRecord(COUNTS, WorkerRecord("w7", COUNTS, PROCESS), crashes=2)
+
+    def test_the_worker_that_still_runs_goes_on(self):
+        played = Played(self.RECORD)
+        assert played.say(Wanted(COUNTS), Beaten("w7")) == []
+        assert played.state is SlotState.RUNNING
+        assert played.slot.status().crashes == 2
+        assert played.records == []
+
+    def test_it_goes_on_as_long_as_nobody_says_what_is_wanted(self):
+        played = Played(self.RECORD)
+        assert played.say(*[Beaten("w7")] * 3, after=20) == []
+
+    def test_it_is_ended_if_something_else_is_wanted(self):
+        played = Played(self.RECORD)
+        assert played.say(Wanted(None)) == [Terminate("w7")]
+        assert played.say(Gone("w7")) == [CleanUp("w7")]
+
+    def test_one_that_was_being_ended_is_ended(self):
+        played = Played(replace(self.RECORD, wanted=OTHER))
+        assert played.say(Tick()) == [Terminate("w7"), FetchCode(1, OTHER)]
+
+    def test_one_that_is_gone_is_started_again(self):
+        played = Played(self.RECORD)
+        done = played.say(Gone("w7"))
+        assert [type(one) for one in done] == [CleanUp, ReportCrash, FetchCode]
+        assert done[1].crashes == 3
+
+    def test_one_that_was_written_down_and_never_started_is_gone_as_well(self):
+        played = Played(SlotRecord(COUNTS, WorkerRecord("w7", COUNTS)))
+        assert played.say(Gone("w7"))[0] == CleanUp("w7")
+
+    def test_one_that_never_beats_is_not_trusted_for_ever(self):
+        played = Played(self.RECORD)
+        assert played.tick_at_deadline() == [Terminate("w7")]
+
+    def test_the_wait_after_crashes_is_kept(self):
+        played = Played(SlotRecord(COUNTS, None, crashes=5))
+        played.say(Tick())
+        assert played.say(Prepared(1), Prepared(2)) == [PrepareEnvironment(2, COUNTS)]
+        assert played.slot.deadline == played.now + TIMES.delay(5)
+        assert isinstance(played.tick_at_deadline()[0], Launch)
+
+
+WORKS = [
+    None,
+    COUNTS,
+    OTHER,
+    replace(COUNTS, claims={"out": "1-3-c"}),
+    replace(OTHER, restart=Restart.ALWAYS),
+    replace(OTHER, restart=Restart.NEVER),
+]
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A slot in a world where anything may happen, told truly but late, and of old things too.
+
+    A worker is a main process and a JVM. Either may end at any time. `Gone` is said only where both
+    have ended; so the slot must never launch while one is alive.
+    """
+
+    @initialize()
+    def begin(self):
+        self.ids = (f"w{n}" for n in itertools.count(1))
+        self.now = 0.0
+        self.slot = Slot(lambda: next(self.ids), TIMES)
+        self.alive = {}  # the processes of each worker that has some
+        self.unanswered = []  # launches
+        self.exit_codes = {}
+        self.requests = [0]
+        self.workers = ["w0"]
+        self.written = SlotRecord()
+        self.unkillable = False
+
+    def say(self, event):
+        self.crashes = self.slot.record().crashes
+        done = self.slot.handle(event, self.now)
+        assert not any(isinstance(one, Record) for one in done[1:]), "written first"
+        for one in done:
+            self.carry_out(one)
+
+    def carry_out(self, one):
+        match one:
+            case Record(record):
+                self.written = record
+            case FetchCode(request) | PrepareEnvironment(request):
+                self.requests.append(request)
+            case Launch(worker_id, assignment):
+                assert not any(self.alive.values()), "two workers in one slot"
+                assert not self.unanswered
+                assert worker_id not in self.workers
+                assert assignment == self.slot.status().assignment
+                assert self.written.worker == WorkerRecord(worker_id, assignment)
+                self.workers.append(worker_id)
+                self.unanswered.append(worker_id)
+            case Kill(worker_id):
+                if not self.unkillable:
+                    self.alive.pop(worker_id, None)
+            case CleanUp(worker_id):
+                assert not self.alive.get(worker_id)
+                assert worker_id not in self.unanswered
+            case ReportCrash(crashes=crashes, assignment=assignment):
+                if assignment == self.slot.status().assignment:
+                    assert crashes == self.crashes + 1
+                else:
+                    assert crashes == 1
+
+    @rule(assignment=st.sampled_from(WORKS))
+    def want(self, assignment):
+        self.say(Wanted(assignment))
+
+    @rule(data=st.data())
+    def prepared(self, data):
+        self.say(Prepared(data.draw(st.sampled_from(self.requests[-3:]))))
+
+    @rule()
+    def newest_is_prepared(self):
+        self.say(Prepared(self.requests[-1]))
+
+    @rule(so_far=st.booleans())
+    def all_goes_well(self, so_far):
+        """Come to a launch, and on to a worker that runs, so that there is one most of the time."""
+        for _ in range(2):
+            self.newest_is_prepared()
+        if self.unanswered and not so_far:
+            self.answer_the_launch(True)
+        for worker_id in list(self.alive):
+            self.say(Beaten(worker_id))
+
+    @rule(data=st.data())
+    def not_prepared(self, data):
+        self.say(NotPrepared(data.draw(st.sampled_from(self.requests[-3:])), "no"))
+
+    @precondition(lambda self: self.unanswered)
+    @rule(works=st.booleans())
+    def answer_the_launch(self, works):
+        worker_id = self.unanswered.pop()
+        if works:
+            self.alive[worker_id] = {"main", "jvm"}
+            self.say(Started(worker_id, ProcessId(len(self.workers), 1)))
+        else:
+            self.say(NotStarted(worker_id, "no"))
+
+    @rule(data=st.data(), seconds=st.sampled_from([0.1, 3, 40, 400]))
+    def time_passes(self, data, seconds):
+        self.now += seconds
+        if data.draw(st.booleans()):
+            for worker_id, processes in list(self.alive.items()):
+                if "main" in processes:
+                    self.say(Beaten(worker_id))
+        self.say(Tick())
+
+    @rule(which=st.sampled_from(["main", "jvm"]), code=st.sampled_from([0, 1, -9, None]))
+    def one_ends(self, which, code):
+        for worker_id, processes in self.alive.items():
+            if which == "main" and "main" in processes:
+                self.exit_codes[worker_id] = code
+            processes.discard(which)
+
+    @rule()
+    def look(self):
+        """Say of the newest worker what is true."""
+        worker_id = self.workers[-1]
+        processes = self.alive.get(worker_id, ())
+        if worker_id not in self.unanswered and "main" not in processes:
+            self.say(Ended(worker_id, self.exit_codes.get(worker_id)))
+        if not processes:
+            # Also where it is not there yet.
+            self.say(Gone(worker_id))
+
+    @rule(data=st.data(), size=st.sampled_from([0, 2**40]))
+    def measured(self, data, size):
+        self.say(Measured(data.draw(st.sampled_from(self.workers)), size))
+
+    @rule(data=st.data())
+    def said_of_an_old_worker(self, data):
+        worker_id = data.draw(st.sampled_from(self.workers[:-1] or ["w0"]))
+        for event in (Gone(worker_id), Ended(worker_id, 0), Beaten(worker_id)):
+            self.say(event)
+
+    @rule(so=st.booleans())
+    def force_helps_or_not(self, so):
+        self.unkillable = so
+
+    @rule(had_started=st.booleans())
+    def the_supervisor_is_restarted(self, had_started):
+        """What was written down is all that is left of it."""
+        for worker_id in self.unanswered:
+            self.alive[worker_id] = {"main", "jvm"} if had_started else set()
+        self.unanswered.clear()
+        # Numbers of requests begin anew, and nobody answers the old ones.
+        self.requests = [0]
+        self.slot = Slot(lambda: next(self.ids), TIMES, record=self.written, now=self.now)
+        self.say(Tick())
+
+    @invariant()
+    def what_is_alive_is_written_down(self):
+        alive = [worker_id for worker_id, processes in self.alive.items() if processes]
+        assert len(alive) <= 1
+        if alive:
+            assert self.written.worker is not None
+            assert self.written.worker.worker_id == alive[0]
+        assert self.written == self.slot.record()
+
+    @invariant()
+    def whatever_waits_has_a_limit(self):
+        resting = (SlotState.EMPTY, SlotState.COMPLETED, SlotState.FAILED)
+        assert (self.slot.deadline == inf) == (self.slot.status().state in resting)
+
+    def teardown(self):
+        """A stop always ends, once force helps and who asks gets answers."""
+        if not hasattr(self, "slot"):
+            return
+        self.unkillable = False
+        self.say(Wanted(None))
+        while self.unanswered:
+            self.answer_the_launch(True)
+        for _ in range(4):
+            if self.slot.status().state is SlotState.EMPTY:
+                break
+            self.now = max(self.now, self.slot.deadline)
+            self.say(Tick())
+            self.look()
+        assert self.slot.status().state is SlotState.EMPTY
+        assert self.written == SlotRecord()
+        assert not any(self.alive.values())
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=60)
