@@ -192,6 +192,10 @@ class ClaimedError(WorkerError):
     """A later launch has claimed a query, so that this worker does not run it."""
 
 
+class SupervisorError(StormkeeperError):
+    """A supervisor cannot use its folders, or cannot start or end a worker."""
+
+
 class ChildError(StormkeeperError):
     """A child process could not be started, or was not ready in time, or ended before it was."""
 

@@ -98,6 +98,13 @@ _KEYS = (
         "Storm release of the cluster's daemons, as heartbeats of 2 and 3 differ; null: 3 if"
         " storm.meta.serialization.delegate is a zstd one, else 2",
     ),
+    storms_text_or_null(
+        "storm.log.dir", "folder of the logs that daemons write; null: logs in storm.local.dir"
+    ),
+    text(
+        "storm.workers.artifacts.dir",
+        "folder in storm.log.dir of what workers leave: their logs; an absolute path: that",
+    ),
     servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
     port(
         "storm.zookeeper.port",

@@ -9,5 +9,6 @@
 ``environments``      what topologies require, installed once for all that require the same
 ``kinship``           which processes belong to a worker, pure
 ``process_table``     the processes of a machine, by pid and start time
+``directories``       where everything is on the disk, and the removal of what nobody needs
 ====================  =========================================================================
 """

@@ -1,0 +1,204 @@
+"""Where a supervisor has everything on the disk, and the removal of what nobody needs.
+
+The layout is Storm's, so what looks at a Storm's folders finds its way here:
+
+- ``supervisor/stormdist/ID``: the code and the configuration of a topology;
+- ``supervisor/environments``, which is ours: what topologies require;
+- ``supervisor/localstate``: what outlives a supervisor;
+- ``supervisor/tmp``: what is not finished yet, or half removed. Empty after each start;
+- ``workers/WORKER``: the files of one launch (``pids``, ``heartbeats``, ``tmp``), with the link
+  ``artifacts``;
+- ``workers-artifacts/ID/PORT`` in the folder of logs: what stays of a worker, with ``worker.log``
+  and ``worker.pid``.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from stormkeeper.conf.folders import folder
+from stormkeeper.errors import SupervisorError
+
+log = logging.getLogger(__name__)
+
+#: For this user alone: configurations may have passwords in them.
+_PRIVATE: Final = 0o700
+
+_OF_A_WORKER: Final = ("pids", "heartbeats", "tmp")
+
+
+class Directories:
+    """The folders of one supervisor.
+
+    Parameters
+    ----------
+    local
+        ``storm.local.dir``.
+    artifacts
+        The folder of what stays of workers.
+    """
+
+    def __init__(self, local: Path, artifacts: Path) -> None:
+        self.supervisor = local.absolute() / "supervisor"
+        self.local_state = self.supervisor / "localstate"
+        self.temporary = self.supervisor / "tmp"
+        self.environments = self.supervisor / "environments"
+        self._code = self.supervisor / "stormdist"
+        self._workers = local.absolute() / "workers"
+        self._artifacts = artifacts.absolute()
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, Any]) -> "Directories":
+        """Return those of a configuration.
+
+        Raises
+        ------
+        ConfigError
+            A folder begins with the home of a user who has none.
+        """
+        local = folder("storm.local.dir", conf["storm.local.dir"])
+        chosen = conf["storm.log.dir"]
+        logs = local / "logs" if chosen is None else folder("storm.log.dir", chosen)
+        # An absolute one stands for itself, as in Storm.
+        return cls(local, logs / conf["storm.workers.artifacts.dir"])
+
+    def code(self, storm_id: str) -> Path:
+        """Return where a topology's code and configuration are."""
+        return self._code / _name(storm_id)
+
+    def worker(self, worker_id: str) -> Path:
+        """Return where the files of one launch are; it is the worker's current folder."""
+        return self._workers / _name(worker_id)
+
+    def artifacts(self, storm_id: str, port: int) -> Path:
+        """Return where all workers of a topology in a slot leave what stays."""
+        return self._artifacts / _name(storm_id) / str(port)
+
+    def log(self, storm_id: str, port: int) -> Path:
+        """Return the file that those workers write their log to."""
+        return self.artifacts(storm_id, port) / "worker.log"
+
+    def make(self) -> None:
+        """Make the folders of a supervisor that starts, and remove what was not finished.
+
+        Raises
+        ------
+        SupervisorError
+            They cannot be made.
+        """
+        with _explained():
+            for path in (self.supervisor, self._code, self.local_state, self._workers):
+                path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+            self.temporary.mkdir(_PRIVATE, exist_ok=True)
+        for left in _entries(self.temporary):
+            _remove(left)
+
+    def make_worker(self, worker_id: str, storm_id: str, port: int) -> Path:
+        """Make the folders for a launch, and return `worker`.
+
+        Raises
+        ------
+        SupervisorError
+            They cannot be made.
+        """
+        path, artifacts = self.worker(worker_id), self.artifacts(storm_id, port)
+        with _explained():
+            artifacts.mkdir(parents=True, exist_ok=True)
+            path.mkdir(_PRIVATE, parents=True, exist_ok=True)
+            for name in _OF_A_WORKER:
+                (path / name).mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                (path / "artifacts").symlink_to(artifacts)
+        return path
+
+    def note_process(self, worker_id: str, storm_id: str, port: int, pid: int) -> None:
+        """Note a launch's process where an operator looks: ``pids/PID`` and ``worker.pid``.
+
+        For people alone: a pid without its start time proves nothing.
+
+        Raises
+        ------
+        SupervisorError
+            It cannot be written.
+        """
+        with _explained():
+            (self.worker(worker_id) / "pids" / str(pid)).touch()
+            (self.artifacts(storm_id, port) / "worker.pid").write_text(f"{pid}\n")
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Remove the files of one launch; what is in its artifacts stays."""
+        self._put_aside(self.worker(worker_id))
+
+    def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Collection[str]) -> list[str]:
+        """Remove the code of all but some topologies and the files of all but some launches.
+
+        Returns
+        -------
+        list of str
+            The ids of those that were removed.
+        """
+        removed = []
+        for place, needed in ((self._code, storm_ids), (self._workers, worker_ids)):
+            for path in _entries(place):
+                if path.name not in needed:
+                    self._put_aside(path)
+                    removed.append(path.name)
+        return removed
+
+    def _put_aside(self, path: Path) -> None:
+        """Remove a folder: by one step, for who looks for it, then bit by bit."""
+        try:
+            aside = Path(tempfile.mkdtemp(prefix="removed-", dir=self.temporary))
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(aside / path.name)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", path, error)
+            return
+        _remove(aside)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SupervisorError(
+            f"a supervisor's folder cannot be made ({error}): set storm.local.dir and storm.log.dir"
+            " to folders that can be written and have space"
+        ) from error
+
+
+def _name(text: str) -> str:
+    """Return an id that others have chosen, if it can be the name of a folder.
+
+    Raises
+    ------
+    SupervisorError
+        It would name a folder elsewhere, or none.
+    """
+    if text in ("", ".", "..") or "/" in text or "\0" in text or len(os.fsencode(text)) > 255:
+        raise SupervisorError(f"{text!r} cannot be the name of a folder, as an id must")
+    return text
+
+
+def _entries(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error)
+        return []
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s is not wholly removed; the next start tries again: %s", path, error)
