@@ -7,6 +7,7 @@
 ``preparation``       what precedes a launch, pure
 ``times``             how long each step of a slot's life may take
 ``environments``      what topologies require, installed once for all that require the same
+``worker_processes``  the processes of workers: start, look, signals, memory
 ``kinship``           which processes belong to a worker, pure
 ``process_table``     the processes of a machine, by pid and start time
 ``directories``       where everything is on the disk, and the removal of what nobody needs
