@@ -1,0 +1,193 @@
+"""What outlives a supervisor: its id, and what it must know of its slots to adopt their workers.
+
+Both are files in one folder, each written as a whole or not at all. One that cannot be read is put
+aside with a warning, and taken for none. Then no worker is adopted, and whatever ran is ended:
+`WorkerProcesses.end_strays`.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from stormkeeper.errors import SupervisorError
+from stormkeeper.supervisor import process_table
+from stormkeeper.supervisor.records import SlotRecord
+
+log = logging.getLogger(__name__)
+
+#: Raised when the form of the file changes, so that an older supervisor does not misread it.
+_VERSION: Final = 1
+
+_SLOTS, _ID, _LOCK = "slots.json", "supervisor-id", "lock"
+
+_ID_FORM: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[^\s/]{1,100}")
+
+
+class _Slots(msgspec.Struct):
+    """The file of the slots, by port; `boot` names the start of the machine that it is from."""
+
+    version: int
+    boot: str
+    slots: dict[int, SlotRecord]
+
+
+class LocalState:
+    """The folder, which one supervisor at a time can have.
+
+    Parameters
+    ----------
+    folder
+        The folder; made if it is not there.
+
+    Raises
+    ------
+    SupervisorError
+        Another supervisor has it, or it cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / _LOCK).open("ab")
+        except OSError as error:
+            raise SupervisorError(
+                f"{folder} cannot be used ({error}): set storm.local.dir to a folder that can be"
+                " written"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise SupervisorError(
+                f"another supervisor has {folder} ({error}): end it, or give each its own"
+                " storm.local.dir"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the folder to the next supervisor."""
+        self._lock.close()
+
+    def supervisor_id(self, address: str) -> str:
+        """Return this supervisor's id, the same at each start.
+
+        Parameters
+        ----------
+        address
+            The machine's, which becomes part of a new id.
+
+        Raises
+        ------
+        SupervisorError
+            A new id cannot be written.
+        """
+        path = self._folder / _ID
+        text = self._read(path)
+        known = text.decode(errors="replace").strip() if text is not None else None
+        if known is not None and _ID_FORM.fullmatch(known):
+            return known
+        if known is not None:
+            self._put_aside(path, f"{known[:100]!r} is no supervisor's id, so it gets a new one")
+        new = f"{uuid.uuid4()}-{address}"
+        self._write(path, f"{new}\n".encode())
+        return new
+
+    def load(self) -> dict[int, SlotRecord]:
+        """Return what was saved of each slot, by port; nothing where that cannot be read.
+
+        Since the machine was started, no worker of before runs: then there are none in it.
+        """
+        path = self._folder / _SLOTS
+        text = self._read(path)
+        if text is None:
+            return {}
+        try:
+            version = msgspec.json.decode(text, type=dict[str, Any]).get("version")
+            if version != _VERSION:
+                self._put_aside(path, f"its version is {version!r}, not {_VERSION}")
+                return {}
+            saved = msgspec.json.decode(text, type=_Slots)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            self._put_aside(path, str(error))
+            return {}
+        if saved.boot == process_table.boot_id():
+            return saved.slots
+        return {port: replace(slot, worker=None) for port, slot in saved.slots.items()}
+
+    def save(self, slots: Mapping[int, SlotRecord]) -> None:
+        """Write what a supervisor must know that takes over, by port; on the disk on return.
+
+        Raises
+        ------
+        SupervisorError
+            It cannot be written; what was saved before stands.
+        """
+        saved = _Slots(_VERSION, process_table.boot_id(), dict(slots))
+        self._write(self._folder / _SLOTS, msgspec.json.encode(saved))
+
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._put_aside(path, str(error))
+            return None
+
+    def _put_aside(self, path: Path, reason: str) -> None:
+        aside = path.with_name(f"{path.name}.unreadable")
+        log.warning(
+            "%s cannot be read, and is kept as %s (%s): this supervisor begins as a new one",
+            path,
+            aside.name,
+            reason,
+        )
+        with contextlib.suppress(OSError):
+            path.replace(aside)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        try:
+            descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=f".{path.name}.")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(temporary).replace(path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+            self._sync_folder()
+        except OSError as error:
+            raise SupervisorError(
+                f"{path} cannot be written ({error}): make space, or the folder writable"
+            ) from error
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

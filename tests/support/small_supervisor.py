@@ -1,0 +1,98 @@
+"""A supervisor of one slot, as small as can be: ``small_supervisor.py FOLDER PROGRAM``.
+
+It keeps PROGRAM running in slot 6700, until SIGTERM, and says in lines what it does. Killed and
+started again, it adopts the worker. Code and environment are always there.
+"""
+
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from stormkeeper.daemon.lifecycle import StopSignals, announce
+from stormkeeper.supervisor import events
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.records import SlotAssignment
+from stormkeeper.supervisor.slots import Slot, SlotState
+from stormkeeper.supervisor.times import Times
+from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
+
+PORT = 6700
+WORK = SlotAssignment("counts-1-1", {"out": "1-1-a"})
+
+#: A stubborn worker is soon ended by force.
+TIMES = Times(grace=0.5, linger=0.5, kill_again=0.2)
+
+STRAYS_SECS = 60.0
+LOOK_SECS = 0.05
+
+
+class SmallSupervisor:
+    def __init__(self, folder: Path, state: LocalState, program: str) -> None:
+        self.program = program
+        self.state = state
+        self.directories = Directories(folder, folder / "logs")
+        self.directories.make()
+        self.processes = WorkerProcesses(str(folder))
+        record = state.load().get(PORT)
+        if record is not None and record.worker is not None:
+            self.processes.adopt(record.worker.worker_id, record.worker.process)
+            announce(f"adopted {record.worker.worker_id}")
+        if strays := self.processes.end_strays(STRAYS_SECS):
+            announce(f"ended {strays} strays")
+        self.slot = Slot(lambda: uuid.uuid4().hex, TIMES, record=record, now=time.monotonic())
+
+    def run(self, stop: StopSignals) -> None:
+        wanted = WORK
+        while True:
+            if stop.wait(LOOK_SECS):
+                wanted = None
+            self.say(events.Wanted(wanted))
+            for worker_id, look in self.processes.look().items():
+                if look.is_alive:
+                    self.say(events.Beaten(worker_id))
+                for event in look.events(worker_id):
+                    self.say(event)
+            self.say(events.Tick())
+            if wanted is None and self.slot.status().state is SlotState.EMPTY:
+                return
+
+    def say(self, event: events.Event) -> None:
+        for one in self.slot.handle(event, time.monotonic()):
+            self.carry_out(one)
+
+    def carry_out(self, one: events.Instruction) -> None:
+        match one:
+            case events.Record(record):
+                self.state.save({PORT: record})
+            case events.FetchCode(request) | events.PrepareEnvironment(request):
+                self.say(events.Prepared(request))
+            case events.Launch(worker_id, assignment):
+                command = WorkerCommand(
+                    argv=[sys.executable, "-c", self.program],
+                    folder=self.directories.make_worker(worker_id, assignment.storm_id, PORT),
+                    log=self.directories.log(assignment.storm_id, PORT),
+                )
+                process = self.processes.start(worker_id, command)
+                announce(f"launched {worker_id} as {process.pid}")
+                self.say(events.Started(worker_id, process))
+            case events.Terminate(worker_id):
+                self.processes.terminate(worker_id)
+            case events.Kill(worker_id):
+                self.processes.kill(worker_id)
+            case events.ReportCrash(worker_id=worker_id, crashes=crashes, reason=reason):
+                announce(f"crash {crashes} of {worker_id}: {reason}")
+            case events.CleanUp(worker_id):
+                self.processes.forget(worker_id)
+                self.directories.remove_worker(worker_id)
+                announce(f"gone {worker_id}")
+
+
+def main(folder: Path, program: str) -> None:
+    with StopSignals() as stop, LocalState(Directories(folder, folder).local_state) as state:
+        SmallSupervisor(folder, state, program).run(stop)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
