@@ -98,6 +98,7 @@ REFUSED = {
     "topology.max.replication.wait.time.sec": [-2],
     "topology.min.replication.count": [-1, "2"],
     "topology.restart": ["on_failure", "no", True, None],
+    "storm.health.check.timeout.ms": [0, 0.5, None],
     "supervisor.worker.shutdown.sleep.secs": [-1, None],
 }
 

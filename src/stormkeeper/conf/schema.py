@@ -105,6 +105,13 @@ _KEYS = (
         "storm.workers.artifacts.dir",
         "folder in storm.log.dir of what workers leave: their logs; an absolute path: that",
     ),
+    text_or_null(
+        "storm.health.check.dir",
+        "folder whose executables check a supervisor's machine, which is unfit for work where one"
+        " does not end with exit code 0; null: none",
+    ),
+    whole("storm.health.check.timeout.ms", "longest run of such a check, in ms", least=1),
+    switch("storm.health.check.fail.on.timeouts", "a check that takes longer has failed"),
     servers("storm.zookeeper.servers", "servers of the ZooKeeper ensemble", least=1),
     port(
         "storm.zookeeper.port",

@@ -12,5 +12,6 @@
 ``process_table``     the processes of a machine, by pid and start time
 ``directories``       where everything is on the disk, and the removal of what nobody needs
 ``local_state``       what outlives a supervisor: its id and its slots
+``health``            the operator's own checks of a machine
 ====================  =========================================================================
 """

@@ -1,0 +1,89 @@
+"""The operator's own checks."""
+
+import signal
+
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.supervisor import health, process_table
+from stormkeeper.supervisor.health import FailedCheck
+from support.waiting import until
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text, mode=0o755):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+
+    return write
+
+
+def run(tmp_path, timeout_secs=60.0, fail_on_timeouts=True):
+    return health.run(tmp_path, timeout_secs=timeout_secs, fail_on_timeouts=fail_on_timeouts)
+
+
+def test_without_checks_a_machine_is_healthy(tmp_path):
+    assert run(tmp_path) == []
+    assert run(tmp_path / "none") == []
+
+
+def test_the_exit_code_decides_and_not_what_is_printed(tmp_path, write):
+    write("a", "#!/bin/sh\necho ERROR all is lost\n")
+    write("b", "#!/bin/sh\necho fine; echo one; echo disk 3 is full >&2; echo; exit 7\n")
+    write("c", "#!/bin/sh\nkill -9 $$\n")
+    write("d", "#!/bin/sh\nexit 1\n", mode=0o644)
+    (tmp_path / "e").mkdir()
+    assert run(tmp_path) == [
+        FailedCheck("b", "it ended with exit code 7: disk 3 is full"),
+        FailedCheck("c", "it ended by SIGKILL"),
+    ]
+
+
+def test_what_cannot_be_run_has_failed(tmp_path, write):
+    write("a", "#!/no/such/interpreter\n")
+    write("b", "\x7fELF no")
+    assert [one.name for one in run(tmp_path)] == ["a", "b"]
+    assert run(tmp_path)[0].reason == "it cannot be run: No such file or directory"
+
+
+def test_one_that_takes_too_long_has_failed_unless_that_is_allowed(tmp_path, write):
+    write("a", f"#!/bin/sh\necho $$ > {tmp_path}/pid; sleep 600 & wait\n")
+    (failed,) = run(tmp_path, timeout_secs=3)
+    assert failed == FailedCheck("a", "it was not done after 3 s")
+    session = int((tmp_path / "pid").read_text())
+
+    def left():
+        table = process_table.snapshot().values()
+        return [one for one in table if one.session == session and not one.has_ended]
+
+    until(lambda: not left())
+    assert run(tmp_path, timeout_secs=0.5, fail_on_timeouts=False) == []
+
+
+def test_what_a_check_leaves_in_the_background_is_not_waited_for(tmp_path, write):
+    write("a", f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path}/pid; exit 1\n")
+    assert run(tmp_path) == [FailedCheck("a", "it ended with exit code 1")]
+    process = process_table.find(int((tmp_path / "pid").read_text()))
+    process_table.send(process.id, signal.SIGKILL)
+
+
+def test_checks_run_at_the_same_time(tmp_path, write):
+    for one, other in ("ab", "ba"):
+        wait = f"while ! [ -e {tmp_path}/{other}.on ]; do sleep 0.05; done"
+        write(one, f"#!/bin/sh\ntouch {tmp_path}/{one}.on\n{wait}\n")
+    assert run(tmp_path) == []
+
+
+def test_much_output_is_no_trouble(tmp_path, write):
+    write("a", "#!/bin/sh\nhead -c 5000000 /dev/zero; echo; echo last; exit 1\n")
+    assert run(tmp_path) == [FailedCheck("a", "it ended with exit code 1: last")]
+
+
+def test_checks_of_a_configuration(tmp_path, write):
+    write("a", "#!/bin/sh\nexit 1\n")
+    chosen = conf.defaults().with_values({"storm.health.check.dir": str(tmp_path)})
+    assert [one.name for one in health.check(chosen)] == ["a"]
+    assert health.check(chosen.with_values({"storm.health.check.dir": None})) == []
+    assert chosen["storm.health.check.timeout.ms"] == 5000
+    assert chosen["storm.health.check.fail.on.timeouts"] is True
