@@ -72,6 +72,30 @@ def test_a_blob_that_was_deleted_meanwhile_is_not_updated(one, publisher):
     assert publisher.known("a") is None
 
 
+def test_a_newer_version_that_was_fetched_meanwhile_stays(cluster, one, publisher, monkeypatch):
+    publisher.publish(upload(one, publisher))
+    late = upload(one, publisher, b"late", is_new=False)
+    two = cluster.start(2)
+    two.code.sync.run_once()
+    get = one.code.store.get
+
+    def get_and_be_overtaken(key):
+        found = get(key)
+        monkeypatch.undo()
+        session = two.code.uploads.begin_update("a")
+        two.code.uploads.chunk(session, b"newer")
+        two.code.uploads.finish(session)
+        one.code.sync.run_once()
+        return found
+
+    monkeypatch.setattr(one.code.store, "get", get_and_be_overtaken)
+    with pytest.raises(BlobExistsError):
+        publisher.publish(late)
+    late.draft.discard()
+    assert one.code.store.get("a").version == 3
+    assert one.code.store.get("a") == two.code.store.get("a")
+
+
 def test_each_life_of_a_key_is_another_blob(one, publisher):
     first = publisher.publish(upload(one, publisher))
     one.code.delete("a")

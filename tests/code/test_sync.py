@@ -143,6 +143,15 @@ def test_a_copy_that_was_cut_is_gone_on_with_by_the_next_process(cluster, one, t
     assert not any(name.endswith(".part") for name in files(again.folder))
 
 
+def test_what_was_begun_of_a_blob_that_is_deleted_is_given_up(cluster, one, two):
+    one.code.upload(WC, code_of(WC))
+    cluster.faults[str(one.id)] = cut_after(1100)
+    two.code.sync.run_once()
+    one.code.cleanup(WC)
+    two.code.sync.run_once()
+    assert files(two.folder) == {"lock"}
+
+
 @pytest.mark.parametrize("fault", [damages, hangs, cut_after(0), None])
 def test_who_fails_is_left_alone_and_another_is_asked(cluster, one, two, fault):
     """Bad bytes, no answer, no connection, or a blob that the peer has lost."""

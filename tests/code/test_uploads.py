@@ -27,6 +27,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from support.disks import files, room_for
@@ -119,6 +120,16 @@ def test_of_uploads_at_once_the_first_to_finish_wins_and_the_others_learn_it(wor
         world.uploads.finish(first)
     assert world.read("a") == b"second"
     assert len(files(world.folder / "data")) == 1
+
+
+def test_a_blob_that_turns_up_before_the_end_is_not_replaced_by_one_that_was_to_be_new(world):
+    """Another Nimbus had counted it, and says only now, after a crash, that it is there."""
+    world.storm.set_blob_key_sequence("a", 1, None)
+    session = world.uploads.begin_create("a")
+    world.storm.announce_blob("a", "nimbus2.example:6627:0", BlobRecord(1, "0" * 64, 3, 0, 1))
+    with pytest.raises(BlobExistsError):
+        world.uploads.finish(session)
+    assert world.storm.blobs()["a"].record.version == 1
 
 
 def test_uploads_on_two_nimbuses_have_one_winner(cluster):

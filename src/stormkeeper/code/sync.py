@@ -31,7 +31,6 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.blobs import BlobEntry, BlobRecord, BlobWrites
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.watching import Callback
@@ -148,7 +147,6 @@ class CodeSync:
 
     def start(self) -> None:
         """Begin, in the thread."""
-        self._storm.state.add_listener(self._on_connection)
         self._thread.start()
 
     def close(self) -> None:
@@ -157,7 +155,6 @@ class CodeSync:
         self._woken.set()
         with self._rounds:
             self._rounds.notify_all()
-        self._storm.state.remove_listener(self._on_connection)
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(self._patience.answer_secs + _PATIENCE)
 
@@ -362,10 +359,6 @@ class CodeSync:
         ends += [since + self._delay_secs for since in plan.unneeded_since.values()]
         later = [end - now for end in ends if end > now]
         return min([self._period_secs, *later])
-
-    def _on_connection(self, state: ConnectionState) -> None:
-        if state is ConnectionState.CONNECTED:
-            self.wake()
 
 
 def forget(writer: BlobWrites, key: str) -> None:
