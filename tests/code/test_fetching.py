@@ -10,40 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.code import fetching
-from stormkeeper.code.blobs import BlobStore
-from stormkeeper.code.downloads import Downloads
 from stormkeeper.errors import BlobStorageError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobRecord
-from support.code import StorePeer, cut_after, damages, hangs
+from support.code import WHOLE_BLOB, Other, StorePeer, cut_after, damages, hangs
 from support.disks import files, room_for
-
-DATA = bytes(range(250)) * 20
-
-
-class Other:
-    """The Nimbus that has the blob."""
-
-    def __init__(self, folder, data):
-        self.store = BlobStore(folder)
-        self.downloads = Downloads(self.store, chunk_bytes=1000, idle_secs=600)
-        draft = self.store.draft()
-        draft.write(data)
-        draft.finish()
-        self.record = BlobRecord(1, *draft.content(), draft.crc32c, 1)
-        self.store.put("a", self.record, draft)
-
-    def peer(self, fault=None):
-        return StorePeer(self.downloads, fault)
-
-    def close(self):
-        self.downloads.close()
-        self.store.close()
 
 
 @pytest.fixture
 def other(tmp_path):
-    other = Other(tmp_path / "other", DATA)
+    other = Other(tmp_path / "other", WHOLE_BLOB)
     yield other
     other.close()
 
@@ -56,23 +31,23 @@ def part(tmp_path):
 def test_a_blob_comes_as_it_is(other, part):
     peer = other.peer()
     draft = fetching.fetch(peer, "a", other.record, part)
-    assert draft.content() == (other.record.sha256, len(DATA))
-    assert part.read_bytes() == DATA
+    assert draft.content() == (other.record.sha256, len(WHOLE_BLOB))
+    assert part.read_bytes() == WHOLE_BLOB
     assert len(other.downloads._sessions) == 0, "the peer has forgotten the download"
 
 
 def test_an_interrupted_blob_is_gone_on_with(other, part):
     with pytest.raises(PeerUnavailableError, match="cut after 2300 bytes"):
         fetching.fetch(other.peer(cut_after(2300)), "a", other.record, part)
-    assert part.read_bytes() == DATA[:2300]
+    assert part.read_bytes() == WHOLE_BLOB[:2300]
     peer = other.peer()
     fetching.fetch(peer, "a", other.record, part)
     assert peer.begun == [2300]
-    assert part.read_bytes() == DATA
+    assert part.read_bytes() == WHOLE_BLOB
 
 
 def test_what_is_all_there_is_not_asked_for(other, part):
-    part.write_bytes(DATA)
+    part.write_bytes(WHOLE_BLOB)
     peer = other.peer()
     fetching.fetch(peer, "a", other.record, part)
     assert peer.begun == []
@@ -104,9 +79,11 @@ class FromTheBeginning(StorePeer):
 
 
 def test_a_peer_that_knows_no_offsets_sends_all_and_nothing_is_there_twice(other, part):
-    part.write_bytes(DATA[:2300])
-    fetching.fetch(FromTheBeginning(other.downloads), "a", other.record, part)
-    assert part.read_bytes() == DATA
+    part.write_bytes(WHOLE_BLOB[:2300])
+    peer = FromTheBeginning(other.downloads)
+    fetching.fetch(peer, "a", other.record, part)
+    assert peer.begun == [0], "what was there already was of use"
+    assert part.read_bytes() == WHOLE_BLOB
 
 
 def test_wrong_bytes_are_refused_and_leave_nothing(other, part):
@@ -115,11 +92,11 @@ def test_wrong_bytes_are_refused_and_leave_nothing(other, part):
     assert not part.exists()
 
 
-@pytest.mark.parametrize("begun", [b"what is it?", DATA[:-1] + b"\0", DATA + b"\0"])
+@pytest.mark.parametrize("begun", [b"what is it?", WHOLE_BLOB[:-1] + b"\0", WHOLE_BLOB + b"\0"])
 def test_a_beginning_of_other_bytes_is_thrown_away(other, part, begun):
     part.write_bytes(begun)
     fetching.fetch(other.peer(), "a", other.record, part)
-    assert part.read_bytes() == DATA
+    assert part.read_bytes() == WHOLE_BLOB
 
 
 def test_too_many_bytes_are_refused(other, part):
@@ -129,7 +106,7 @@ def test_too_many_bytes_are_refused(other, part):
 
 
 def test_another_version_is_refused_before_a_byte_is_read(other, part):
-    record = msgspec.structs.replace(other.record, size=len(DATA) + 1)
+    record = msgspec.structs.replace(other.record, size=len(WHOLE_BLOB) + 1)
     with pytest.raises(PeerError, match="another version of a was to be sent: 5000 bytes"):
         fetching.fetch(other.peer(), "a", record, part)
 
@@ -151,7 +128,7 @@ def test_a_peer_that_ends_too_early_is_gone_on_with(other, part):
 
     with pytest.raises(PeerError, match="ended after 2000 of 5000 bytes"):
         fetching.fetch(other.peer(end), "a", other.record, part)
-    assert part.read_bytes() == DATA[:2000]
+    assert part.read_bytes() == WHOLE_BLOB[:2000]
 
 
 def test_a_peer_that_is_too_slow_is_left(other, part, clock):
@@ -161,7 +138,7 @@ def test_a_peer_that_is_too_slow_is_left(other, part, clock):
 
     with pytest.raises(PeerError, match="a comes too slowly: 1000 bytes in 40 s"):
         fetching.fetch(other.peer(dribble), "a", other.record, part, fetching.Patience(clock=clock))
-    assert part.read_bytes() == DATA[:1000]
+    assert part.read_bytes() == WHOLE_BLOB[:1000]
 
 
 def test_what_is_not_wanted_any_more_is_kept_for_later(other, part):
@@ -169,7 +146,7 @@ def test_what_is_not_wanted_any_more_is_kept_for_later(other, part):
     patience = fetching.Patience(is_wanted=lambda: wanted.pop(0))
     with pytest.raises(PeerError, match="a is not wanted any more"):
         fetching.fetch(other.peer(), "a", other.record, part, patience)
-    assert part.read_bytes() == DATA[:2000]
+    assert part.read_bytes() == WHOLE_BLOB[:2000]
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(other, part, tmp_path):
@@ -186,10 +163,10 @@ def test_who_is_no_nimbus_is_not_dialled(other, part):
 def test_a_nimbus_is_dialled_by_its_id(cluster, part):
     nimbus = cluster.start(1)
     upload = nimbus.code.uploads.begin_create("a")
-    nimbus.code.uploads.chunk(upload, DATA)
+    nimbus.code.uploads.chunk(upload, WHOLE_BLOB)
     record = nimbus.code.uploads.finish(upload)
     fetching.fetch_from(cluster.peers, str(nimbus.id), "a", record, part)
-    assert part.read_bytes() == DATA
+    assert part.read_bytes() == WHOLE_BLOB
     absent = str(NimbusId("nimbus9.example", 6627, 0))
     with pytest.raises(PeerUnavailableError, match="connection refused"):
         fetching.fetch_from(cluster.peers, absent, "a", record, part)

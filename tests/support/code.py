@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from stormkeeper.code.blobs import BlobStore
 from stormkeeper.code.distributor import LocalCodeDistributor
 from stormkeeper.code.downloads import Downloads
 from stormkeeper.code.fetching import Download
@@ -12,6 +13,7 @@ from stormkeeper.code.settings import Settings
 from stormkeeper.errors import CodeError, PeerError, PeerUnavailableError
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
@@ -47,6 +49,30 @@ class StorePeer:
             chunk = self._fault(chunk, self._sent)
         self._sent += len(chunk)
         return chunk
+
+
+#: A blob that takes several chunks.
+WHOLE_BLOB = bytes(range(250)) * 20
+
+
+class Other:
+    """Another Nimbus that has a blob, ``a``, and sends it in chunks of 1,000 bytes."""
+
+    def __init__(self, folder, data):
+        self.store = BlobStore(folder)
+        self.downloads = Downloads(self.store, chunk_bytes=1000, idle_secs=600)
+        draft = self.store.draft()
+        draft.write(data)
+        draft.finish()
+        self.record = BlobRecord(1, *draft.content(), draft.crc32c, 1)
+        self.store.put("a", self.record, draft)
+
+    def peer(self, fault=None):
+        return StorePeer(self.downloads, fault)
+
+    def close(self):
+        self.downloads.close()
+        self.store.close()
 
 
 def hangs(chunk: bytes, sent: int) -> bytes:

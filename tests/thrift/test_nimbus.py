@@ -20,12 +20,13 @@ NAMES = {
     idl.STRING: "string",
     idl.BINARY: "binary",
 }
-#: Arguments that may be absent: some client of Storm's leaves them out.
+#: Arguments that may be absent: some client of Storm's leaves them out, or ours are unknown to it.
 MAY_BE_ABSENT = {
     ("submitTopology", "uploadedJarLocation"),
     ("submitTopologyWithOpts", "uploadedJarLocation"),
     ("debug", "component"),
     ("listBlobs", "session"),
+    ("beginBlobDownload", "offset"),
     ("getTopologyPageInfo", "window"),
     ("getComponentPageInfo", "window"),
     ("getSupervisorPageInfo", "id"),

@@ -12,6 +12,7 @@
 ``inbox``        files that Storm's clients upload before they submit a topology
 ``downloads``    downloads as Storm's clients and other Nimbuses make them
 ``fetching``     fetches a blob from another Nimbus, and goes on where it was interrupted
+``peers``        other Nimbuses, as blobs are fetched from them over Thrift
 ``delivery``     puts a topology's code into a folder, as a supervisor needs it
 ``planning``     decides what a Nimbus has to fetch, announce and delete, and what is missing
 ``sync``         the thread that does it

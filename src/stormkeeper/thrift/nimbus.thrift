@@ -420,6 +420,8 @@ struct BeginDownloadResult {
   1: required i64 version
   2: required string session
   3: optional i64 data_size
+  // Ours: the first byte that is sent. Absent, or of Storm's Nimbus: 0.
+  1000: optional i64 offset
 }
 
 // ---- supervisors and workers ---------------------------------------------------------------------
@@ -536,7 +538,8 @@ service Nimbus {
     throws (1: AuthorizationException denied, 2: KeyNotFoundException missing)
   void setBlobMeta(1: required string key, 2: required SettableBlobMeta meta)
     throws (1: AuthorizationException denied, 2: KeyNotFoundException missing)
-  BeginDownloadResult beginBlobDownload(1: required string key)
+  // The offset is ours: the first byte that is wanted. Storm's Nimbus skips it, and sends all.
+  BeginDownloadResult beginBlobDownload(1: required string key, 1000: i64 offset)
     throws (1: AuthorizationException denied, 2: KeyNotFoundException missing)
   binary downloadBlobChunk(1: required string session) throws (1: AuthorizationException denied)
   void deleteBlob(1: required string key)
