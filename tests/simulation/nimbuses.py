@@ -168,8 +168,8 @@ class SimulatedNimbus:
         self._seen["told out of turn"] += self.decisions is None
         self.decisions = None
 
-    def _on_event(self, event: EventType, path: str) -> None:
-        if event is EventType.EVENTS_MISSED or paths.parent(path) == paths.LEADER_LOCK:
+    def _on_event(self, _event: EventType, path: str) -> None:
+        if paths.parent(path) == paths.LEADER_LOCK:
             self.tell(QueueChanged())
 
     def _on_connection(self, state: ConnectionState) -> None:

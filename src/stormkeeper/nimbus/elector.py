@@ -239,8 +239,9 @@ class Elector:
     def _on_connection(self, state: ConnectionState) -> None:
         self._handle(ConnectionChanged(state is ConnectionState.CONNECTED))
 
-    def _on_event(self, event: EventType, path: str) -> None:
-        if event is EventType.EVENTS_MISSED or paths.parent(path) == paths.LEADER_LOCK:
+    def _on_event(self, _event: EventType, path: str) -> None:
+        # What was missed while the connection was away is looked for when it is back.
+        if paths.parent(path) == paths.LEADER_LOCK:
             self._handle(QueueChanged())
 
     def _handle(self, event: Event) -> None:
