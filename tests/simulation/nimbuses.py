@@ -106,15 +106,17 @@ class SimulatedNimbus:
     # What it does.
 
     def _live(self) -> None:
-        """Hear what happened now, and again in a while."""
+        """Write, hear what happened, and do so again in a while."""
         if not self._is_stopped:
+            for _ in range(self._random.randint(0, 3)):
+                if self.decisions is not None:
+                    self._write(self.decisions)
+            # Only now it hears what became of its session meanwhile.
             self._ensemble.deliver(self.session)
             if self._clock.now >= self.election.alarm:
                 self.tell(TimePassed())
             if self.session.connection is ConnectionState.SUSPENDED:
                 self._mend_after(self._random.choice((1.0, 4.0, 1.5 * SESSION_SECS)))
-            if self.decisions is not None:
-                self._write(self.decisions)
         self._clock.after(self._random.uniform(0.1, 1.0), self._live)
 
     def _write(self, decisions: Decisions) -> None:
@@ -241,6 +243,10 @@ class SimulatedNimbus:
 
     def _go_on(self) -> None:
         self._is_stopped = False
+        if self.session.ended and self._random.random() < 0.5:
+            # Its client has a new session before it has come to anything; it has not heard so.
+            self._ensemble.suspend(self.session)
+            self._ensemble.resume(self.session)
 
     def _mend_after(self, secs: float) -> None:
         if not self._is_mending:
