@@ -5,9 +5,9 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stormkeeper.rpc.connection import Connection, State, Step
+from stormkeeper.rpc.connection import Connection, State
 from stormkeeper.rpc.messages import Kind, Message, frame
-from support.rpc import call_bytes, example, text_body
+from support.rpc import Password, call_bytes, example, text_body
 
 METHODS = example.Example.methods
 MAX = 200
@@ -103,21 +103,6 @@ def test_a_call_that_nobody_answers_must_be_one_that_nobody_answers():
     ours.receive(call_bytes("echo", kind=Kind.ONEWAY))
     assert calls_of(ours) == []
     assert "echo called as if nobody would answer" in ours.fault
-
-
-class Password:
-    """The client sends ``let me in``; the server greets."""
-
-    def __init__(self):
-        self.heard = b""
-
-    def receive(self, data):
-        self.heard += data
-        if not b"let me in".startswith(self.heard[:9]):
-            return Step(send=b"no", fault="a wrong password")
-        if len(self.heard) < 9:
-            return Step()
-        return Step(send=b"welcome", rest=self.heard[9:], user="alice")
 
 
 @given(st.lists(st.integers(0, 100)))

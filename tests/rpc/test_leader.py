@@ -206,15 +206,19 @@ def test_a_call_of_unknown_outcome_is_not_made_again(cluster):
     first, second = cluster(2)
     first.leader, second.leader = leads(first.port), leads(second.port)
 
-    def cut(_):
+    cuts = []
+
+    def cut(name):
+        cuts.append(name)
         for channel in list(first.server._channels):
             first.server.loop.call_soon_threadsafe(channel.abort, "test")
 
     first.killTopology = cut
     with client_of([first.seed, second.seed]) as client:
+        client.nimbus.getNimbusConf()
         with pytest.raises(RpcOutcomeUnknownError):
             client.nimbus.killTopology("wc")
-        assert second.calls == []
+        assert (cuts, second.calls) == (["wc"], [])
         assert client.nimbus.getNimbusConf() == "{}"
 
 

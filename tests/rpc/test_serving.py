@@ -7,8 +7,10 @@ from struct import pack
 import pytest
 
 from stormkeeper.rpc import channel, serving
+from stormkeeper.rpc.dispatching import caller
 from support.rpc import (
     Handler,
+    Password,
     answer_of,
     call_bytes,
     dial,
@@ -18,7 +20,7 @@ from support.rpc import (
     served,
     text_body,
 )
-from support.waiting import until
+from support.waiting import DEADLINE_SECS, until
 
 REPLY, EXCEPTION = 2, 3
 
@@ -68,23 +70,33 @@ def test_a_call_that_trickles_in_is_answered(handler):
         assert answer_of(client)[0] == REPLY
 
 
-def test_who_half_closes_has_the_answers(handler):
+@pytest.mark.parametrize("names", [["held"], ["held", "echo"]])
+def test_who_half_closes_has_the_answers(handler, names):
     with served(handler) as (server, place), dial(place) as client:
-        client.sendall(call_bytes("held", text_body("a")) + call_bytes("echo", text_body("b")))
+        client.sendall(b"".join(call_bytes(name, text_body("a")) for name in names))
         client.shutdown(socket.SHUT_WR)
         until(lambda: handler.holding)
         handler.let_go.set()
-        assert [answer_of(client)[1] for _ in range(2)] == ["held", "echo"]
+        assert [answer_of(client)[1] for _ in names] == names
         assert is_ended(client)
         until(lambda: not server.open)
         assert server.counts.ended == {"client": 1}
 
 
-def test_what_nobody_answers_is_carried_out_though_the_client_left(handler):
-    with served(handler) as (_, place):
-        with dial(place) as client:
-            client.sendall(call_bytes("tell", text_body("a"), kind=4))
-        until(lambda: handler.told == ["a"])
+def test_of_calls_whose_client_left_those_are_carried_out_that_nobody_answers(handler):
+    with served(handler, threads=1) as (server, place), dial(place) as other:
+        other.sendall(call_bytes("held", text_body("a")))
+        until(lambda: handler.holding)
+        for waiting, (name, kind) in enumerate([("tell", 4), ("nothing", 1)], 1):
+            with dial(place) as client:
+                client.sendall(call_bytes(name, text_body(name), kind=kind))
+                until(lambda waiting=waiting: server.workers.waiting == waiting)
+                # Otherwise it may have closed its own half alone.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
+            until(lambda: server.open == 1)
+        handler.let_go.set()
+        until(lambda: server.dispatcher.calls["nothing", "dropped"] == 1)
+        assert handler.told == ["tell"]
 
 
 def test_a_handler_that_waits_holds_up_nobody_else(handler):
@@ -161,6 +173,19 @@ def test_bad_bytes_end_the_connection_after_the_answers_before_them(handler, cap
         until(lambda: server.counts.ended["protocol"] == 1)
         assert words in caplog.text
         assert echoes(other)
+
+
+def test_an_answer_is_sent_to_its_end_whatever_bytes_follow_its_call(handler, monkeypatch):
+    monkeypatch.setattr(channel, "_LINGER", DEADLINE_SECS)
+    size = 200_000
+    with served(handler) as (server, place), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(place)
+        client.settimeout(DEADLINE_SECS)
+        client.sendall(call_bytes("blob", number_body(size)) + b"\x7f\xff\xff\xff")
+        until(lambda: server.counts.ended["protocol"] == 1)
+        client.sendall(b"x" * 10_000)
+        assert len(answer_of(client)[3]) > size
 
 
 def test_arguments_that_cannot_be_read_end_nothing(handler):
@@ -281,6 +306,29 @@ def test_one_that_sends_more_than_is_answered_is_not_read_from(handler):
         with pytest.raises(TimeoutError):
             client.sendall(call_bytes("echo", text_body("a" * 90_000)) * 1_000)
         assert server.held <= 100_000 + 2 * channel.READ_BYTES
+
+
+def test_who_has_authenticated_is_known_to_the_handler(handler):
+    users = []
+    handler.echo = lambda text: users.append(caller().user) or text
+    with served(handler, authenticate=lambda _: Password()) as (_, place), dial(place) as client:
+        client.sendall(b"let me in")
+        assert received(client, 7) == b"welcome"
+        assert echoes(client)
+    assert users == ["alice"]
+
+
+def test_who_does_not_authenticate_is_turned_out(handler, caplog):
+    limits = {"authenticate": lambda _: Password(), "handshake_timeout": 0.1}
+    with served(handler, **limits) as (server, place), dial(place) as wrong, dial(place) as slow:
+        wrong.sendall(call_bytes("tell", text_body("a"), kind=4))
+        assert received(wrong, 2) == b"no"
+        assert is_ended(wrong)
+        slow.sendall(b"let")
+        assert is_ended(slow)
+        until(lambda: server.counts.ended.total() == 2)
+        assert {"a wrong password" in caplog.text, "did not authenticate" in caplog.text} == {True}
+    assert handler.told == []
 
 
 def test_a_server_that_stops_answers_what_has_come(handler):

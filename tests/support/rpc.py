@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from struct import pack, unpack
 
 from stormkeeper.daemon.listening import listen
+from stormkeeper.rpc.connection import Step
 from stormkeeper.rpc.limits import Limits
 from stormkeeper.rpc.serving import Server
 from stormkeeper.thrift import idl
@@ -68,12 +69,27 @@ class Handler:
         self.told.append(text)
 
 
+class Password:
+    """An authentication: the client sends ``let me in``, the server greets."""
+
+    def __init__(self):
+        self.heard = b""
+
+    def receive(self, data):
+        self.heard += data
+        if not b"let me in".startswith(self.heard[:9]):
+            return Step(send=b"no", fault="a wrong password")
+        if len(self.heard) < 9:
+            return Step()
+        return Step(send=b"welcome", rest=self.heard[9:], user="alice")
+
+
 @contextmanager
-def served(handler, service=example.Example, drain=0.0, **limits):
+def served(handler, service=example.Example, drain=0.0, authenticate=None, **limits):
     """Yield a server of `handler` and where it listens; at its end no connection is waited for."""
     listener = listen("127.0.0.1", 0, keys="", backlog=64)
     place = listener.getsockname()
-    server = Server(service, handler, Limits(**limits), name="test")
+    server = Server(service, handler, Limits(**limits), name="test", authenticate=authenticate)
     server.start(listener)
     try:
         yield server, place
