@@ -76,6 +76,30 @@ def test_who_came_first_gets_the_last_slot():
     assert told["a"] == "Not enough slots: 1 slot is missing, and none is free"
 
 
+def with_one_lost():
+    """A topology with three workers, one of them on a machine that is gone."""
+    old = (
+        launch("a:6700", "p", claim=1),
+        launch("a:6701", "q", claim=2),
+        launch("gone:6700", "r", claim=3),
+    )
+    return topology("old", "p q r", workers=3, is_shared=True, launches=old, launched_at=1)
+
+
+def test_who_has_nothing_gets_the_last_slot_before_who_has_something():
+    new = topology("new", launched_at=2)
+    where, _ = planned(supervisor("a", slots=3), with_one_lost(), new, dead=[3])
+    assert where["new"] == {"a:6702": "q"}
+    assert where["old"] == {"a:6700": "p", "a:6701": "q", "gone:6700": "r"}
+
+
+def test_who_has_something_gets_a_slot_before_who_has_nothing_gets_two():
+    new = topology("new", "q r", workers=2, launched_at=2)
+    where, _ = planned(supervisor("a", slots=4), with_one_lost(), new, dead=[3])
+    assert where["new"] == {"a:6702": "q r"}
+    assert where["old"] == {"a:6700": "p", "a:6701": "q", "a:6703": "r"}
+
+
 def test_machines_are_filled_alike():
     where, _ = planned(
         supervisor("a", slots=4),
@@ -398,6 +422,21 @@ def test_two_machines_take_two_workers_where_checkpoints_are_not_shared():
     where, told = planned(replace(before, workers=2), sups[1], dead=[1])
     assert where == {"t": {"b:6700": "r s"}}, "a slot is kept for what waits for a"
     assert told == {"t": "Waits for the machine a: its checkpoint is there and is not shared"}
+
+
+def test_of_two_machines_the_one_with_more_queries_gets_more_workers():
+    before = topology(
+        "t",
+        "p q r s t u",
+        workers=3,
+        launches=(
+            launch("a:6700", "p", "q", claim=1, is_released=True),
+            launch("b:6700", "r", "s", "t", "u", claim=2, is_released=True),
+        ),
+    )
+    sups = [supervisor(n, stopped={6700: Claim(EPOCH - 1, 2)}) for n in "ab"]
+    where, _ = planned(before, *sups)
+    assert where == {"t": {"a:6700": "p q", "b:6700": "r t", "b:6701": "s u"}}
 
 
 def test_a_topology_that_could_not_start_again_is_not_stopped():

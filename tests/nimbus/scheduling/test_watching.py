@@ -84,6 +84,14 @@ def test_the_pulse_of_a_predecessor_in_its_slot_does_not_make_a_worker_dead():
     assert leader.sees(154, pulse(31, revision=2), of=OWN) is Status.DEAD
 
 
+def test_a_predecessor_that_was_done_does_not_make_a_worker_done():
+    value = serialize(ClusterWorkerHeartbeat("t", {}, NOW, 5, completed=True))
+    leader = Leader()
+    assert leader.sees(0, pulse(1, value=value)) is Status.COMPLETED
+    assert leader.sees(1, pulse(2, value=value), of=OWN) is Status.ALIVE
+    assert leader.sees(122, pulse(123, value=value), of=OWN) is Status.DEAD
+
+
 def test_a_worker_without_any_pulse_has_the_time_to_start():
     leader = Leader()
     assert [leader.sees(secs, of=OWN) for secs in (0, 10, 119, 121)] == [

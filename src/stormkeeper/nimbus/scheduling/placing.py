@@ -82,7 +82,7 @@ class Placed:
 
 
 def place(
-    standings: Iterable[Standing],
+    needy: Sequence[Standing],
     supervisors: Mapping[str, Supervisor],
     held: Sequence[Launch],
 ) -> tuple[list[Placed], Room]:
@@ -90,12 +90,11 @@ def place(
 
     Parameters
     ----------
-    standings
-        All topologies of which something is to be placed.
+    needy
+        All topologies of which something is to be placed, by their ids.
     held
         All workers whose slots are not free, the vacated ones among them.
     """
-    needy = sorted(standings, key=lambda each: each.topology.id)
     found, room = _attempt(needy, supervisors, held, is_tight=False)
     if _may_be_packed_better(found):
         others, other_room = _attempt(needy, supervisors, held, is_tight=True)
