@@ -365,21 +365,23 @@ def test_code_that_cannot_be_copied_keeps_nobody_from_leading(memory, nimbus, mo
     submit(memory.open(), *topologies)
     shelves = [Shelf([storm_id]) for storm_id in topologies]
     share(*shelves)
-    tries = []
 
-    def fetch(storm_ids):
-        tries.append(set(storm_ids))
-        raise ConnectionRefusedError("not here")
+    def refuse(shelf):
+        def fetch(_timeout_secs):
+            shelf.fetches.append(set(shelf.missing()))
+            raise ConnectionRefusedError("not here")
+
+        return fetch
 
     for shelf in shelves:
-        shelf.fetch = fetch
+        shelf.fetch = refuse(shelf)
     nimbuses = [nimbus(memory, shelf) for shelf in shelves]
     for each in nimbuses:
         each.elector.add_to_leader_lock_queue()
     until(lambda: any(each.elector.is_leader for each in nimbuses))
     until(lambda: all(each.is_queued for each in nimbuses))
-    for lacking in ({"a-1-1"}, {"b-2-2"}):
-        assert tries.count(lacking) == election.FETCHES
+    assert shelves[0].fetches == [{"b-2-2"}] * election.FETCHES
+    assert shelves[1].fetches == [{"a-1-1"}] * election.FETCHES
 
 
 class TestClosing:

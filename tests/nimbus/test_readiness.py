@@ -2,6 +2,7 @@
 
 import pytest
 
+from stormkeeper.code.planning import Missing
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.nimbus.election_events import Checked
 from stormkeeper.nimbus.readiness import Readiness, foreign_to
@@ -34,15 +35,27 @@ def storm(session):
 def test_what_others_have_is_lacking(session, storm, here, elsewhere, lacking):
     submit(session, OURS)
     mine, other = Shelf(here), Shelf(elsewhere)
+    mine.topologies = storm.active_storms
     share(mine, other)
     assert Readiness(storm, mine).check() == Checked(frozenset(lacking))
 
 
-def test_every_topology_counts_also_one_whose_record_cannot_be_read(session, storm):
-    session.set_data("/storms/odd-3-1", b"no record")
-    mine, other = Shelf(), Shelf(["odd-3-1"])
-    share(mine, other)
-    assert Readiness(storm, mine).check() == Checked(frozenset(["odd-3-1"]))
+class Lacking:
+    """Code of which something is missing."""
+
+    def __init__(self, **missing):
+        self._missing = missing
+
+    def missing(self):
+        return self._missing
+
+
+@pytest.mark.parametrize(
+    ("lost", "is_lacking"), [([], True), (["a-jar"], True), (["a-jar", "a-conf"], False)]
+)
+def test_what_can_be_had_of_a_topology_s_code_is_worth_a_fetch(storm, lost, is_lacking):
+    code = Lacking(a=Missing(("a-jar", "a-conf"), tuple(lost)))
+    assert Readiness(storm, code).check() == Checked(frozenset("a" if is_lacking else ""))
 
 
 def test_the_store_catches_up_before_it_is_read(session):
@@ -105,17 +118,18 @@ def test_one_that_is_gone_meanwhile_is_not_taken_over(session, storm):
 
 
 def test_the_log_says_once_what_is_the_matter(session, storm, caplog):
-    submit(session, OURS, "lost-4-1")
     submit_by_java(session, JAVAS)
-    mine, other = Shelf([JAVAS]), Shelf([OURS])
-    share(mine, other)
-    readiness = Readiness(storm, mine)
+    lost = Missing(("lost-jar",), ("lost-jar",), ("nimbus2.example:6627:0",))
+    code = Lacking(**{OURS: Missing(("jar",))}, lost=lost, gone=Missing(("jar",), ("jar",)))
+    readiness = Readiness(storm, code)
     caplog.set_level("INFO")
     readiness.check()
     readiness.check()
     messages = [each.getMessage() for each in caplog.records]
-    assert len(messages) == 3
+    assert len(messages) == 4
     assert f"leads these topologies: {JAVAS}; start it with --take-over" in messages[0]
     assert f"is fetched: {OURS}" in messages[1]
-    assert "nobody alive has the code of these topologies" in messages[2]
-    assert "lost-4-1; start a Nimbus that has it" in messages[2]
+    assert "nobody alive has the code of gone" in messages[2]
+    assert messages[2].endswith("start who held it last: nobody is known")
+    assert "nobody alive has the code of lost" in messages[3]
+    assert messages[3].endswith("start who held it last: nimbus2.example:6627:0")

@@ -74,6 +74,7 @@ class SimulatedNimbus:
         self.election = make_election()
         self._queueing = Queueing(network, self.address, self._now)
         storm = StormClusterState(network, CODEC)
+        self.shelf.topologies = storm.active_storms
         self._reigning = Reigning(
             storm, self.shelf, elected=self._on_elected, deposed=self._on_deposed
         )

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stormkeeper.code.planning import Missing
 from stormkeeper.nimbus.elector import Elector
-from stormkeeper.nimbus.readiness import Missing
+from stormkeeper.nimbus.readiness import TopologyCode
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import locks
 from stormkeeper.state.storage import ClusterState
@@ -23,17 +24,24 @@ class Shelf:
         self.storm_ids = set(storm_ids)
         self.is_there = True
         self.others: list[Shelf] = []
-        #: What was to be fetched, each time.
+        #: Returns the ids of all topologies.
+        self.topologies: Callable[[], Iterable[str]] = tuple
+        #: What was missing when it was to be fetched, each time.
         self.fetches: list[set[str]] = []
 
-    def missing(self, storm_ids: Iterable[str]) -> Missing:
-        lacking = frozenset(storm_ids) - self.storm_ids
-        obtainable = lacking & self._elsewhere()
-        return Missing(obtainable, lacking - obtainable)
+    def missing(self) -> dict[str, Missing]:
+        lacking = set(self.topologies()) - self.storm_ids
+        elsewhere = self._elsewhere()
+        return {
+            each: Missing((each,), () if each in elsewhere else (each,)) for each in sorted(lacking)
+        }
 
-    def fetch(self, storm_ids: Iterable[str]) -> None:
-        self.fetches.append(set(storm_ids))
-        self.storm_ids |= set(storm_ids) & self._elsewhere()
+    def fetch(self, timeout_secs: float) -> bool:
+        assert timeout_secs > 0
+        lacking = set(self.topologies()) - self.storm_ids
+        self.fetches.append(lacking)
+        self.storm_ids |= lacking & self._elsewhere()
+        return True
 
     def _elsewhere(self) -> set[str]:
         return set().union(*(each.storm_ids for each in self.others if each.is_there))
@@ -52,7 +60,7 @@ class Nimbus:
         self,
         session: ClusterState,
         host: str,
-        shelf: Shelf | None = None,
+        code: TopologyCode | None = None,
         elected: Callable[[LeaderClusterState], None] = lambda _leader: None,
         deposed: Callable[[], None] = lambda: None,
         **options: Any,
@@ -65,10 +73,13 @@ class Nimbus:
         #: What lets it write, since it was told that it leads; kept, as if it forgot to stop.
         self.leader: LeaderClusterState | None = None
         self._elected, self._deposed = elected, deposed
+        self._code = code or Shelf()
+        if isinstance(self._code, Shelf):
+            self._code.topologies = self.storm.active_storms
         self.elector = Elector(
             self.storm,
             self.address,
-            shelf or Shelf(),
+            self._code,
             elected=self._on_elected,
             deposed=self._on_deposed,
             **options,

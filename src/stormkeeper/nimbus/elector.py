@@ -63,7 +63,8 @@ class Elector:
     nimbus
         The addresses by which others reach this Nimbus.
     code
-        What code of topologies is here: without it nobody leads.
+        The Nimbus's `stormkeeper.code.sync.CodeSync`, started: without topologies' code nobody
+        leads. Closing it ends a fetch that is under way.
     elected
         Called with a `stormkeeper.state.storm.leader.LeaderClusterState` when this Nimbus has come
         to lead. If it raises, `deposed` is called and the lock given back, so that another Nimbus

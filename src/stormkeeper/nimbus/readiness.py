@@ -8,10 +8,11 @@ wrote the base last.
 """
 
 import logging
-from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 from stormkeeper import paths
+from stormkeeper.code.planning import Missing
 from stormkeeper.errors import NoNodeError
 from stormkeeper.nimbus.election_events import Checked
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -21,25 +22,15 @@ from stormkeeper.thrift.records import StormBase
 log = logging.getLogger(__name__)
 
 
-class Missing(NamedTuple):
-    """The ids of the topologies whose code is not here, or not whole."""
-
-    #: Some Nimbus that is alive has it.
-    obtainable: frozenset[str] = frozenset()
-
-    #: Nobody alive has it: it has to wait until a holder is back.
-    unobtainable: frozenset[str] = frozenset()
-
-
 class TopologyCode(Protocol):
-    """The code of topologies on this machine, and where else it is. Calls end, also if badly."""
+    """What a `stormkeeper.code.sync.CodeSync` knows of the topologies' code, and does for it."""
 
-    def missing(self, storm_ids: Collection[str]) -> Missing:
-        """Return which of some topologies' code is not here."""
+    def missing(self) -> Mapping[str, Missing]:
+        """Return the topologies whose code is not all here, by their ids."""
         ...
 
-    def fetch(self, storm_ids: Collection[str]) -> None:
-        """Copy the code of topologies from those who have it, as much as can be had now."""
+    def fetch(self, timeout_secs: float) -> bool:
+        """Fetch what can be had now, and wait for it; returns whether all of it was tried."""
         ...
 
 
@@ -63,8 +54,7 @@ class Readiness:
         self._code = code
         self._may_take_over = may_take_over
         # What was logged last.
-        self._told: Checked | None = None
-        self._told_waiting: frozenset[str] = frozenset()
+        self._told: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
 
     def check(self) -> Checked:
         """Look at all topologies as they are now.
@@ -78,11 +68,12 @@ class Readiness:
         """
         # What the last leader has written, too.
         self._storm.state.sync_path(paths.STORMS)
-        storm_ids = self._storm.active_storms()
         foreign = frozenset() if self._may_take_over else foreign_to(self._storm.storm_bases())
-        missing = self._code.missing(storm_ids)
-        found = Checked(missing.obtainable, foreign)
-        self._tell(found, missing.unobtainable)
+        missing = self._code.missing()
+        # What is lost has to wait for its holder, and nobody waits for that.
+        lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))
+        found = Checked(frozenset(lacking), foreign)
+        self._tell(found, {each: what for each, what in missing.items() if what.lost})
         return found
 
     def take_over(self, leader: LeaderClusterState) -> None:
@@ -101,30 +92,27 @@ class Readiness:
                 continue
             log.warning("took over the topology %s of a Java Nimbus", storm_id)
 
-    def _tell(self, found: Checked, waiting: frozenset[str]) -> None:
-        if self._told == found and self._told_waiting == waiting:
+    def _tell(self, found: Checked, lost: Mapping[str, Missing]) -> None:
+        if self._told == (found, lost):
             return
-        self._told, self._told_waiting = found, waiting
+        self._told = found, lost
         if found.foreign:
             log.error(
                 "this Nimbus does not lead: a Java Nimbus leads these topologies: %s; start it"
                 " with --take-over to lead them, or use another storm.zookeeper.root",
-                _named(found.foreign),
+                ", ".join(sorted(found.foreign)),
             )
         if found.lacking:
-            log.info("the code of these topologies is fetched: %s", _named(found.lacking))
-        if waiting:
+            log.info(
+                "the code of these topologies is fetched: %s", ", ".join(sorted(found.lacking))
+            )
+        for storm_id, what in sorted(lost.items()):
             log.warning(
-                "nobody alive has the code of these topologies, whose workers run on: %s; start"
-                " a Nimbus that has it",
-                _named(waiting),
+                "nobody alive has the code of %s, whose workers run on; start who held it last: %s",
+                *(storm_id, ", ".join(what.held_last_by) or "nobody is known"),
             )
 
 
 def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
     """Return the ids of the topologies, by their bases, that a Java Nimbus wrote last."""
     return frozenset(storm_id for storm_id, base in bases.items() if base.leader_epoch is None)
-
-
-def _named(storm_ids: Collection[str]) -> str:
-    return ", ".join(sorted(storm_ids))

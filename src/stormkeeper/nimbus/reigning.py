@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import assert_never
+from typing import Final, assert_never
 
 from stormkeeper.errors import StateError, StormkeeperError
 from stormkeeper.nimbus.election_events import (
@@ -24,6 +24,10 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState, leading
 
 log = logging.getLogger(__name__)
+
+#: How long code may take to be fetched, in seconds. A peer that does not answer, or is too slow, is
+#: given up long before.
+FETCH_SECS: Final = 600.0
 
 #: Told that this Nimbus leads, with what lets it write.
 Elected = Callable[[LeaderClusterState], None]
@@ -67,8 +71,8 @@ class Reigning:
         match instruction:
             case Check():
                 return self._check()
-            case Fetch(storm_ids):
-                return self._fetch(storm_ids)
+            case Fetch():
+                return self._fetch()
             case Elect(lock):
                 return self._elect(lock)
             case Depose():
@@ -85,11 +89,12 @@ class Reigning:
         self._failures = 0
         return found
 
-    def _fetch(self, storm_ids: frozenset[str]) -> NimbusAnswer:
+    def _fetch(self) -> NimbusAnswer:
         try:
-            self._code.fetch(storm_ids)
+            if not self._code.fetch(FETCH_SECS):
+                log.warning("the code of topologies was not all fetched in %g s", FETCH_SECS)
         except Exception as error:
-            self._tell(f"not all code of {', '.join(sorted(storm_ids))} was fetched", error)
+            self._tell("the code of topologies was not all fetched", error)
         return Fetched()
 
     def _elect(self, lock: Lock) -> NimbusAnswer:
