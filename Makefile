@@ -86,7 +86,7 @@ fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
 	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) scripts/fuzz-sanitized $(VENV) $(ARGS)
 
-simulate: $(INSTALLED) ## leaders that were stopped, under many schedules (SEEDS=10000)
+simulate: $(INSTALLED) ## leaders that were stopped, and elections, under many schedules (SEEDS=10000)
 	@SIMULATION_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/simulation --timeout 3600 $(ARGS)
 
 # Before anything is compiled in vain. PEER is exported by make itself, as it is given on the command
