@@ -8,6 +8,7 @@ import pytest
 
 from stormkeeper.rpc import channel, serving
 from stormkeeper.rpc.dispatching import caller
+from support.leaks import nothing_left_behind
 from support.rpc import (
     Handler,
     Password,
@@ -349,6 +350,19 @@ def test_a_server_that_stops_answers_what_has_come(handler):
     assert server.open == 0
     for client in (idle, busy, half):
         client.close()
+
+
+def test_a_server_leaves_nothing_behind(handler):
+    with nothing_left_behind():
+        with served(handler, drain=0.0) as (server, place), dial(place) as client:
+            clients = [dial(place) for _ in range(20)]
+            assert echoes(client)
+            clients[0].sendall(call_bytes("held", text_body("a")))
+            clients[1].sendall(call_bytes("echo")[:-1])
+            clients[2].sendall(b"\xff" * 100)
+            until(lambda: handler.holding and server.counts.ended["protocol"])
+        for other in clients:
+            other.close()
 
 
 def test_a_server_that_stops_does_not_wait_for_ever(handler, caplog):

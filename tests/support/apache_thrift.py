@@ -188,7 +188,9 @@ def apache_nimbus(answer):
                     write_struct(protocol, _answer_fields(method), answer(name, arguments))
                     protocol.writeMessageEnd()
                     protocol.trans.flush()
-            except TTransportException:  # the client has left
+            except TTransportException:
+                pass  # the client has left
+            finally:
                 accepted.close()
 
     thread = threading.Thread(target=serve, name="apache-nimbus", daemon=True)
