@@ -1,15 +1,18 @@
 """What a client is told of what a handler does."""
 
 import logging
+import threading
 
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
+from stormkeeper.rpc import dispatching
 from stormkeeper.rpc.dispatching import Caller, Dispatcher, caller
 from stormkeeper.rpc.messages import Kind, Message, read_fault, read_message
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import encode
 from support.rpc import Handler, example, number_body, text_body
+from support.waiting import DEADLINE_SECS, until
 
 SOMEBODY = Caller("10.0.0.1", 5)
 METHODS = example.Example.methods
@@ -144,3 +147,26 @@ def test_a_handler_without_a_method_is_refused_at_once():
 
     with pytest.raises(TypeError, match="Half has no blob, nothing, fails, held, tell"):
         Dispatcher(example.Example, Half())
+
+
+def test_long_messages_are_read_one_at_a_time_and_short_ones_meanwhile(dispatcher, monkeypatch):
+    reading, may_go_on = [], threading.Event()
+
+    def watched(cls, data):
+        reading.append(len(data))
+        assert len(data) < 1_000 or may_go_on.wait(DEADLINE_SECS)
+        return decode(cls, data)
+
+    monkeypatch.setattr(dispatching, "decode", watched)
+    monkeypatch.setattr(dispatching, "_LONG", 1_000)
+    long = text_body("a" * 2_000)
+    threads = [threading.Thread(target=told, args=[dispatcher, "echo", long]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: reading)
+    assert told(dispatcher, "echo", text_body("b")).success == "b"
+    assert sorted(reading) == [len(text_body("b")), len(long)]
+    may_go_on.set()
+    for thread in threads:
+        thread.join(DEADLINE_SECS)
+    assert dispatcher.calls == {("echo", "answered"): 4}

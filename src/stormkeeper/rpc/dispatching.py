@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
@@ -42,6 +43,9 @@ DROPPED: Final = "dropped"
 #: What an unknown method is counted as: any name may come.
 NO_METHOD: Final = "?"
 
+#: A message with more bytes than these is read by one thread at a time: reading is work for the
+#: interpreter alone, and the more threads do it, the longer all others wait for their turn.
+_LONG: Final = 65_536
 #: Lines about failures of one method in so many seconds: who fails once usually fails again.
 _LINES: Final = 10
 _LINES_SECONDS: Final = 10.0
@@ -105,6 +109,7 @@ class Dispatcher:
         self._handler = handler
         self._clock = clock
         self._lock = threading.Lock()
+        self._long_reading = threading.Lock()
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
         #: How many calls ended how, by (method, one of the words above).
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -137,7 +142,8 @@ class Dispatcher:
     def _call(self, method: Method, message: Message, by: Caller) -> tuple[str, bytes | None]:
         name, sequence = method.name, message.sequence
         try:
-            arguments = decode(method.arguments, message.body)
+            with self._long_reading if len(message.body) > _LONG else nullcontext():
+                arguments = decode(method.arguments, message.body)
         except SerializationError as error:
             self._warn(name, "refused %s of %s: %s", name, by, error)
             return MALFORMED, fault_frame(name, sequence, FaultKind.PROTOCOL_ERROR, str(error))
