@@ -3,7 +3,8 @@
 import pytest
 
 from stormkeeper.code.publishing import Publisher, Upload
-from stormkeeper.errors import BlobExistsError, StateUnavailableError
+from stormkeeper.code.sync import forget
+from stormkeeper.errors import BlobExistsError, BlobNotFoundError, StateUnavailableError
 
 
 @pytest.fixture
@@ -70,6 +71,21 @@ def test_a_blob_that_was_deleted_meanwhile_is_not_updated(one, publisher):
         publisher.publish(late)
     late.draft.discard()
     assert publisher.known("a") is None
+
+
+def test_a_blob_that_is_deleted_as_it_is_published_is_gone(one, publisher, monkeypatch):
+    new = upload(one, publisher)
+    put = one.code.store.put
+
+    def put_and_delete(*args, **kwargs):
+        forget(one.storm, "a")
+        return put(*args, **kwargs)
+
+    monkeypatch.setattr(one.code.store, "put", put_and_delete)
+    with pytest.raises(BlobNotFoundError, match="a was deleted while it was uploaded"):
+        publisher.publish(new)
+    assert one.code.store.all() == {}
+    assert one.storm.blobstore() == []
 
 
 def test_a_newer_version_that_was_fetched_meanwhile_stays(cluster, one, publisher, monkeypatch):

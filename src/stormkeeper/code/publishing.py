@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from stormkeeper.code.blobs import BlobStore
 from stormkeeper.code.drafts import Draft
 from stormkeeper.code.planning import newest
-from stormkeeper.errors import BadVersionError, BlobExistsError, NodeExistsError, NoNodeError
+from stormkeeper.errors import (
+    BadVersionError,
+    BlobExistsError,
+    BlobNotFoundError,
+    NodeExistsError,
+    NoNodeError,
+)
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.storm.blobs import BlobRecord, VersionedNumber
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -66,6 +72,8 @@ class Publisher:
         ------
         BlobExistsError
             Another upload was published since this one began.
+        BlobNotFoundError
+            The blob was deleted while this was published.
         BlobStorageError
             The disk did not take it.
         StateError
@@ -90,7 +98,13 @@ class Publisher:
         )
         if not self._store.put(key, record, draft, expected=before):
             raise _too_late(key)
-        self._storm.announce_blob(key, self._nimbus_id, record)
+        try:
+            self._storm.announce_blob(key, self._nimbus_id, record)
+        except NoNodeError as error:
+            self._store.delete(key, expected=record)
+            raise BlobNotFoundError(
+                f"{key} was deleted while it was uploaded, and so is what was uploaded"
+            ) from error
         return record
 
 

@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 #: After how long a round that failed is followed by another, in seconds.
 RETRY_SECS: Final = 2.0
 
+#: How long after a change a round begins, in seconds: an upload is several changes, and a round
+#: reads all that there is.
+SETTLING_SECS: Final = 0.1
+
 #: For how long one who failed is left alone: at first, and at most, in seconds.
 FIRST_REST_SECS: Final = 0.5
 LONGEST_REST_SECS: Final = 30.0
@@ -350,7 +354,8 @@ class CodeSync:
                 failing, wait = True, RETRY_SECS
             else:
                 failing, wait = False, self._until_next(plan)
-            self._woken.wait(wait)
+            if self._woken.wait(wait):
+                self._closing.wait(SETTLING_SECS)
 
     def _until_next(self, plan: Plan) -> float:
         """Return after how many seconds there is something to do, if nobody wakes it."""
