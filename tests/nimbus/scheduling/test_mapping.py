@@ -5,6 +5,7 @@ import pytest
 
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.cluster import Supervisor
+from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.thrift.records import (
     Assignment,
@@ -25,6 +26,8 @@ from support import topologies, vectors
 from support.clusters import NOW, cluster, launch, supervisor
 
 BASE = StormBase("wc", TopologyStatus.INACTIVE, 3, launch_time_secs=17)
+
+FACTS = Facts(queries=("q",), memory_mb=5, is_shared=True)
 
 LAUNCHES = (
     launch("a:6700", "q", "r", claim=1, memory_mb=1024.0),
@@ -63,24 +66,23 @@ def test_an_assignment_says_to_supervisors_what_each_worker_runs():
 def test_a_planned_topology_is_read_again_as_it_was_planned():
     words = topologies.make({"s": ((), 2), "q": (("s",), 1), "r": (("s",), 3)})
     described = description.of_topology(words)
-    queries = [query.id for query in described.queries]
-    before = mapping.topology("t", BASE, None, queries=queries, memory_mb=100.0, is_shared=False)
+    queries = tuple(query.id for query in described.queries)
+    facts = Facts(queries=queries, memory_mb=100.0, is_shared=False)
+    before = mapping.topology("t", BASE, None, facts)
     [assign, _] = plan(cluster(supervisor("a"), supervisor("b"), before))
     record = mapping.assignment(assign.launches, described.executors, master_code_dir="", hosts={})
     assert record.executor_node_port.keys() == {(1, 1), (2, 4), (5, 6), (7, 8)}
-    after = mapping.topology(
-        "t", BASE, record, queries=queries, memory_mb=100.0, is_shared=False, text="Fully Scheduled"
-    )
+    after = mapping.topology("t", BASE, record, replace(facts, text="Fully Scheduled"))
     assert plan(cluster(supervisor("a"), supervisor("b"), after)) == ()
 
 
 def test_a_topology_is_what_its_base_says():
-    found = mapping.topology("t", BASE, None, queries=["q"], memory_mb=5, is_shared=True)
+    found = mapping.topology("t", BASE, None, FACTS)
     assert (found.status, found.workers, found.launched_at) == (TopologyStatus.INACTIVE, 3, 17)
     assert (found.queries, found.launches, found.blocked) == (("q",), (), None)
     options = TopologyActionOptions(rebalance_options=RebalanceOptions(num_workers=9))
     waiting = StormBase("wc", TopologyStatus.REBALANCING, 0, None, None, None, options, 2)
-    found = mapping.topology("t", waiting, None, queries=[], memory_mb=5, is_shared=True, due_at=3)
+    found = mapping.topology("t", waiting, None, FACTS, 3)
     assert (found.previous, found.rebalanced_workers) == (TopologyStatus.INACTIVE, 9)
     assert (found.workers, found.due_at, found.launched_at) == (1, 3, 0)
 
@@ -94,7 +96,7 @@ def test_nothing_is_decided_about_what_another_nimbus_has_assigned():
     slots = {
         (where.node, port) for where in theirs.executor_node_port.values() for port in where.port
     }
-    found = mapping.topology("t", BASE, theirs, queries=["q"], memory_mb=5, is_shared=True)
+    found = mapping.topology("t", BASE, theirs, FACTS)
     assert {one.slot for one in found.launches} >= slots
     assert found.blocked == "its assignment is another Nimbus's, and says of no query where it is"
     nodes = {one.slot.node for one in found.launches}
@@ -107,7 +109,7 @@ def test_nothing_is_decided_about_what_another_nimbus_has_assigned():
 
 def test_an_assignment_without_any_slot_is_no_reason_to_wait():
     empty = Assignment("/code", executor_node_port={})
-    found = mapping.topology("t", BASE, empty, queries=["q"], memory_mb=5, is_shared=True)
+    found = mapping.topology("t", BASE, empty, FACTS)
     assert (found.launches, found.blocked) == ((), None)
 
 

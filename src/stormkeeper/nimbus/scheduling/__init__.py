@@ -12,5 +12,6 @@ module        what it is for
 ``wording``   what is told of a topology, for people: its ``sched_status``
 ``watching``  which workers are alive, by what their heartbeats say of their newest launch
 ``mapping``   the same from and to Storm's records
+``reading``   a whole cluster out of what was read of it
 ============  ==================================================================================
 """

@@ -7,6 +7,7 @@ Our supervisors read ``launches``, which also say which worker runs which querie
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -52,46 +53,49 @@ def supervisor(id_: str, info: SupervisorInfo, *, refuses: str | None = None) ->
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a topology besides its records; the fields are those of `Topology`."""
+
+    queries: tuple[str, ...]
+    memory_mb: float
+    is_shared: bool
+    ended: frozenset[str] = frozenset()
+    blocked: str | None = None
+    text: str = ""
+
+
 def topology(
     storm_id: str,
     base: StormBase,
     assignment: Assignment | None,
-    *,
-    queries: Iterable[str],
-    memory_mb: float,
-    is_shared: bool,
-    ended: Collection[str] = (),
+    facts: Facts,
     due_at: float | None = None,
-    blocked: str | None = None,
-    text: str = "",
 ) -> Topology:
     """Return a topology by its records, and by what else is known of it.
 
-    Parameters
-    ----------
-    queries, memory_mb, is_shared, ended, due_at, blocked, text
-        As in `Topology`. An assignment that does not say which worker runs which query is a
-        reason to decide nothing about the topology.
+    Nothing is to be decided about one whose assignment does not say which worker runs which query.
     """
     options = base.topology_action_options
     rebalance = None if options is None else options.rebalance_options
+    blocked = facts.blocked
     if assignment is not None and assignment.launches is None and _slots(assignment):
         blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
     return Topology(
         id=storm_id,
         status=base.status,
-        queries=tuple(queries),
+        queries=facts.queries,
         workers=max(1, base.num_workers),
-        memory_mb=memory_mb,
+        memory_mb=facts.memory_mb,
         launched_at=base.launch_time_secs or 0,
-        is_shared=is_shared,
-        ended=frozenset(ended),
+        is_shared=facts.is_shared,
+        ended=facts.ended,
         launches=() if assignment is None else launches(assignment),
         due_at=due_at,
         previous=base.prev_status,
         rebalanced_workers=None if rebalance is None else rebalance.num_workers,
         blocked=blocked,
-        text=text,
+        text=facts.text,
     )
 
 
