@@ -12,8 +12,10 @@ from stormkeeper.conf.address import Address
 from stormkeeper.errors import (
     ConfigError,
     LeaderNotFoundError,
+    LocalProtocolError,
     RpcOutcomeUnknownError,
     RpcRefusedError,
+    RpcUnavailableError,
     StateError,
 )
 from stormkeeper.rpc.leader import LeaderClient
@@ -220,6 +222,34 @@ def test_a_call_of_unknown_outcome_is_not_made_again(cluster):
             client.nimbus.killTopology("wc")
         assert (cuts, second.calls) == (["wc"], [])
         assert client.nimbus.getNimbusConf() == "{}"
+
+
+def test_a_call_that_had_no_turn_in_time_says_so(cluster):
+    [member] = cluster(1)
+    may_end = threading.Event()
+    member.leader = leads(member.port)
+    member.killTopology = lambda _: member.calls.append("kill") or may_end.wait(DEADLINE_SECS)
+    with client_of([member.seed]) as client:
+        client.nimbus.getNimbusConf()
+        killing = threading.Thread(target=client.nimbus.killTopology, args=["wc"])
+        killing.start()
+        until(lambda: "kill" in member.calls)
+        with pytest.raises(RpcUnavailableError, match="the call before this one takes its time"):
+            client.call("getNimbusConf", timeout=0.1)
+        may_end.set()
+        killing.join(DEADLINE_SECS)
+        assert client.nimbus.getNimbusConf() == "{}"
+
+
+def test_more_than_a_message_holds_changes_nothing(cluster):
+    [member] = cluster(1)
+    member.leader = leads(member.port)
+    with client_of([member.seed], max_frame=1_000) as client:
+        client.nimbus.getNimbusConf()
+        with pytest.raises(LocalProtocolError):
+            client.nimbus.uploadChunk("f", b"x" * 1_000)
+        client.nimbus.getNimbusConf()
+    assert member.calls.count(("getLeader",)) == 1
 
 
 def test_who_was_refused_asks_anew_who_leads(cluster):

@@ -21,7 +21,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import (
     LeaderNotFoundError,
-    ProtocolError,
+    RemoteProtocolError,
     RpcError,
     RpcOutcomeUnknownError,
     RpcRefusedError,
@@ -147,6 +147,8 @@ class LeaderClient:
             except RpcOutcomeUnknownError:
                 raise
             except RpcUnavailableError as error:
+                if time.monotonic() >= deadline:
+                    raise
                 _log.info("looking for the leader anew: %s", error)
         return self._call(self.find(deadline), name, arguments, deadline)
 
@@ -180,7 +182,7 @@ class LeaderClient:
                 # Perhaps it leads no longer: what only a leader does, another one refuses so.
                 self._forget(client)
             raise
-        except (RpcError, ProtocolError):
+        except (RpcError, RemoteProtocolError):
             self._forget(client)
             raise
 
