@@ -12,7 +12,7 @@ from simulation.elections import FORCE, HARM, Elections
 from stormkeeper.nimbus.election import Election
 from stormkeeper.nimbus.election_events import ConnectionChanged, Look, StoreFailed, Take
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "50"))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "30"))
 
 
 def ran(seed, **options):

@@ -201,6 +201,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_plain_script_that_ends_by_itself(start, pacemakers, text, script):
     folder, _, _ = text
     worker = start(script(PLAIN.format(folder=str(folder))))
@@ -398,6 +399,7 @@ def show(batch, number):
 """
 
 
+@pytest.mark.slow
 def test_a_script_gets_its_arguments_and_brings_modules_to_sparks_python_workers_too(
     start, numbers, script, tmp_path
 ):
@@ -464,6 +466,7 @@ def test_it_leaves_a_script_though_nobody_reads_what_that_printed(script, monkey
         arguments=(),
         py_files=(),
         queries=(),
+        claims={},
         settle=lambda _: defaults(),
         stopping=lambda: True,
     )
@@ -513,6 +516,7 @@ def left_out(rows):
 """
 
 
+@pytest.mark.slow
 def test_it_runs_some_of_the_queries_and_beats_for_no_others(start, script, pacemakers, numbers):
     folder, values = numbers
     worker = start(script(TWO_QUERIES.format(folder=str(folder))), "--query", "counted")
@@ -544,6 +548,7 @@ def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, rel
         arguments=(),
         py_files=(),
         queries=(),
+        claims={},
         settle=lambda _topology: conf,
         stopping=lambda: False,
     )
@@ -553,6 +558,7 @@ def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, rel
     assert data != serialize(beat, release=Release(5 - release))
 
 
+@pytest.mark.slow
 def test_a_second_run_into_a_file_sinks_folder_is_refused(start, numbers, script):
     worker = start(
         script(f"""

@@ -15,7 +15,7 @@ import pytest
 
 from stormkeeper.pacemaker.server.connections.channels import LINGER
 from stormkeeper.pacemaker.wire import Message, encode
-from support.engines import OpenSession, Rig, on_each
+from support.engines import ENGINES, OpenSession, Rig, on_each
 from support.pulse_frames import ANSWERS, STREAM, get, ids, send
 from support.waiting import DEADLINE_SECS
 
@@ -264,6 +264,9 @@ def is_steady(sizes, rounds):
     return len(sizes) > 3 * rounds and sizes[-1] - sizes[-1 - rounds] < 1_000_000
 
 
+@pytest.mark.parametrize(
+    "engine", [*(pytest.param(name, marks=pytest.mark.slow) for name in ENGINES[:-1]), ENGINES[-1]]
+)
 @on_each
 async def test_connections_that_come_and_go_leave_nothing(engine):
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
