@@ -28,8 +28,8 @@ from stormkeeper.pacemaker.wire import (
 
 #: Bytes of one page: a millisecond's work, some 340 pulses of 3 KiB.
 PAGE_BYTES: Final = 1_048_576
-#: Changes in one page, at most: without their values, four milliseconds' work.
-MAX_CHANGES: Final = 10_000
+#: Changes in one page, at most: without their values, two milliseconds' work.
+MAX_CHANGES: Final = 4_000
 #: Entries that one page may look at: 5 ms.
 MAX_LOOKED_AT: Final = 25_000
 #: Ends of pages that are remembered, so that the next page need not look for its beginning: as
