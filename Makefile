@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats soak faults fuzz simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster soak faults fuzz simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -60,7 +60,7 @@ lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: bench-pacemaker bench-local bench-state ## measure Pacemakers, a cluster, and its state; results in bench/results/
+bench: bench-pacemaker bench-local bench-state bench-cluster ## measure Pacemakers, clusters, and their state; results in bench/results/
 
 bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--quick: two minutes)
 	@scripts/bench-setup
@@ -68,6 +68,9 @@ bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--q
 
 bench-local: $(ARCHIVE) ## a cluster on this machine
 	@$(BIN)/python bench/local_run.py $(ARGS)
+
+bench-cluster: $(ARCHIVE) ## how soon a topology runs that is submitted, and how fast Nimbus answers
+	@$(BIN)/python bench/cluster_bench.py $(ARGS)
 
 bench-state: $(INSTALLED) ## the cluster state on ZooKeeper, beside kazoo's own calls (ARGS=--quick: one minute)
 	@$(BIN)/python bench/state_bench.py $(ARGS)

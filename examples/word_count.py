@@ -1,7 +1,7 @@
 """Counts the words of a folder of text files, a few files at a time.
 
     storm local examples/word_count.py
-    storm local examples/word_count.py -c input=/some/folder -c output=totals.json
+    storm local examples/word_count.py -c input=/some/folder -c output=/some/totals.json
 
 Without ``input`` it reads what every machine with Python has: the sources of Python's own library.
 """

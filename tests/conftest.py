@@ -34,6 +34,12 @@ settings.load_profile("any machine")
 pytest_plugins = ["pytester"]
 
 
+# Not of pytest itself, and so not there without xdist.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return machine.Schedule(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config, items):
     tiers.select(config, items)
     machine.put_in_order(items)

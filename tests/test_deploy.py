@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from stormkeeper.code import fetching, sync
 from stormkeeper.conf import load
+from stormkeeper.nimbus import elector
+from stormkeeper.nimbus import process as nimbus
 from stormkeeper.pipeline import process
 from support.command import STORM
 
@@ -16,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 SERVICE, SOCKET = "stormkeeper-pacemaker.service", "stormkeeper-pacemaker.socket"
 PIPELINE = "stormkeeper-pipeline.service"
+SUPERVISOR = "stormkeeper-supervisor.service"
+NIMBUS = "stormkeeper-nimbus.service"
 
 
 def unit(name):
@@ -28,7 +33,7 @@ def unit(name):
 @pytest.fixture
 def units(tmp_path):
     """The units with the command of this checkout, so that it exists."""
-    for source in (DEPLOY / SERVICE, DEPLOY / SOCKET, DEPLOY / PIPELINE):
+    for source in (DEPLOY / name for name in (SERVICE, SOCKET, PIPELINE, SUPERVISOR, NIMBUS)):
         text = source.read_text().replace("/opt/stormkeeper/bin/storm", str(STORM))
         (tmp_path / source.name).write_text(text)
     return [str(path) for path in sorted(tmp_path.iterdir())]
@@ -48,8 +53,9 @@ def test_systemd_finds_nothing_wrong(units):
     assert [line for line in checked.stderr.splitlines() if "stormkeeper" in line] == []
 
 
-def test_the_service_is_hardened(units):
-    [service] = [name for name in units if name.endswith(SERVICE)]
+@pytest.mark.parametrize("which", [SERVICE, NIMBUS])
+def test_the_service_is_hardened(units, which):
+    [service] = [name for name in units if name.endswith(which)]
     judged = systemd_analyze("security", "--offline=yes", "--threshold=20", service)
     assert judged.returncode == 0, judged.stdout[-2000:]
 
@@ -88,3 +94,33 @@ def test_the_service_of_the_pipeline_fits_it():
     most = process._STOP_SECS + process._END_SECS
     most += float(process._SPARK_DEFAULTS["spark.sql.streaming.stopTimeout"].removesuffix("s"))
     assert int(service["TimeoutStopSec"]) > most
+
+
+def test_the_service_of_the_supervisor_fits_it():
+    service = unit(SUPERVISOR)["Service"]
+    command, *arguments = service["ExecStart"].split()
+    assert command == unit(SERVICE)["Service"]["ExecStart"].split()[0]
+    assert arguments == ["supervisor", "--log-json"]
+    assert service["RestartPreventExitStatus"].split() == ["2", str(os.EX_UNAVAILABLE)]
+    # Its workers outlive it: they get no signal with it, nor do they lose their /tmp, nor are all
+    # of them ended where the kernel ends one for its memory.
+    assert (service["KillMode"], service["Delegate"]) == ("process", "yes")
+    assert service["OOMPolicy"] == "continue"
+    assert "PrivateTmp" not in service
+    assert "MemoryMax" not in service
+
+
+def test_the_service_of_a_nimbus_fits_it():
+    service = unit(NIMBUS)["Service"]
+    assert service["ExecStart"].split() == [
+        unit(SERVICE)["Service"]["ExecStart"].split()[0],
+        "nimbus",
+        "--log-json",
+    ]
+    # A relative storm.local.dir is where it may write.
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("always", "2")
+    # The lead, the calls, and a peer that does not answer.
+    most = elector.CLOSE_SECS + nimbus.DRAIN_SECS + fetching.ANSWER_SECS + sync._PATIENCE
+    assert int(service["TimeoutStopSec"]) > most
+    assert f"`deploy/{NIMBUS}`" in (ROOT / "docs" / "nimbus.md").read_text()

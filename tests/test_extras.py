@@ -14,11 +14,13 @@ import pytest
 import stormkeeper
 from stormkeeper import extras
 from support.command import STORM
+from support.packages import tree
+from support.small_nimbus import SmallNimbus, serving
 from support.waiting import DEADLINE_SECS
 
 PACKAGE = Path(stormkeeper.__file__).parent
 SPARKS_ROOMS = {"local", "pipeline", "worker"}
-SPARKS_MODULES = {"daemon/spark.py", "daemon/spark_archive.py"}
+SPARKS_MODULES = {f"daemon/{name}.py" for name in ("spark", "spark_archive", "spark_properties")}
 ABSENT = {"numpy", "pandas", "py4j", "pyarrow", "pyspark"}
 UNAVAILABLE = 69
 
@@ -102,7 +104,7 @@ for path in commands(storm, []):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("local", "job.py"), ("pipeline",), ("dev-zookeeper",)],
+    [("local", "job.py"), ("pipeline",), ("supervisor",), ("dev-zookeeper",)],
 )
 def test_a_command_without_its_extra_says_which(bare, tmp_path, arguments):
     (tmp_path / "job.py").write_text("import pyspark\n")
@@ -111,6 +113,35 @@ def test_a_command_without_its_extra_says_which(bare, tmp_path, arguments):
     assert ran.stderr.startswith(f"storm: storm {arguments[0]} needs the extra spark")
     assert ran.stderr.endswith(f": {sys.executable} -m pip install 'stormkeeper[spark]'\n")
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "who"),
+    [
+        (
+            {"job.py": "from stormkeeper.topology import Topology\n"},
+            "job.py, which has to be run to see what it defines, needs",
+        ),
+        (
+            {"job.py": "import pyspark\n", "requirements.txt": "requests\n"},
+            "an environment for topologies needs",
+        ),
+    ],
+)
+def test_what_is_submitted_says_where_the_extra_is_needed(bare, tmp_path, files, who):
+    tree(tmp_path, files)
+    ran = bare(STORM, "submit", "job.py")
+    assert (ran.returncode, ran.stdout) == (UNAVAILABLE, "")
+    assert f"{who} the extra spark, which is not installed" in ran.stderr
+
+
+def test_a_plain_script_is_submitted_without_the_extra(bare, tmp_path):
+    tree(tmp_path, {"job.py": "import pyspark\n"})
+    nimbus = SmallNimbus()
+    with serving(nimbus) as seed:
+        ran = bare(STORM, "submit", "job.py", "-c", f"nimbus.seeds=[{seed}]")
+    assert (ran.returncode, ran.stdout) == (0, "Finished submitting topology: job\n"), ran.stderr
+    assert nimbus.packages["job"].description.kind == "script"
 
 
 def test_a_worker_without_its_extra_says_which(bare):

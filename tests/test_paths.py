@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stormkeeper import paths
@@ -109,6 +109,20 @@ def test_what_is_no_workerbeat(path):
 @given(names, st.integers(0, 65535))
 def test_slots_are_read_back(node, port):
     assert paths.parse_slot(f"{node}-{port}") == paths.Slot(node, port)
+
+
+@example(".")
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_ended_queries_are_read_back_and_are_no_workers(query):
+    path = paths.query_end(ID, query)
+    assert paths.check(path) == path
+    assert paths.parse_query_end(path.rpartition("/")[2]) == query
+    assert paths.parse_workerbeat(path) is None
+
+
+@given(names, st.integers(0, 10**9 - 1))
+def test_slots_are_no_ended_queries(node, port):
+    assert paths.parse_query_end(f"{node}-{port}") is None
 
 
 @given(names, st.integers(0, 10**9 - 1))

@@ -75,7 +75,19 @@ class RpcOutcomeUnknownError(RpcUnavailableError):
 
 
 class LeaderNotFoundError(RpcUnavailableError):
-    """No Nimbus of ``nimbus.seeds`` told who leads before the deadline."""
+    """No Nimbus of ``nimbus.seeds`` told who leads before the deadline.
+
+    Parameters
+    ----------
+    message
+        What each of them said.
+    is_electing
+        Whether a Nimbus answered, which may come to lead, or knows soon who does.
+    """
+
+    def __init__(self, message: str, *, is_electing: bool = False) -> None:
+        super().__init__(message)
+        self.is_electing = is_electing
 
 
 class RpcRefusedError(RpcError):
@@ -93,6 +105,22 @@ class RpcRefusedError(RpcError):
     def __init__(self, message: str, kind: int) -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class RefusedError(StormkeeperError):
+    """Nimbus does not do what it was asked, for the reason that the message says."""
+
+
+class NotAliveError(RefusedError):
+    """There is no topology of that name or id."""
+
+
+class LogsError(StormkeeperError):
+    """A machine does not give its workers' logs."""
+
+
+class CallRefusedError(RpcError):
+    """A call that we serve cannot be carried out, and its caller may know why, in these words."""
 
 
 class StateError(StormkeeperError):
@@ -181,7 +209,19 @@ class StatusError(StormkeeperError):
 
 
 class WorkerError(StormkeeperError):
-    """A worker could not start or went on no longer."""
+    """A worker could not start or went on no longer.
+
+    Parameters
+    ----------
+    message
+        What is wrong.
+    component
+        The id of the component that it happened in; None where it is of no single one.
+    """
+
+    def __init__(self, message: str = "", component: str | None = None) -> None:
+        super().__init__(message)
+        self.component = component
 
 
 class EnvironmentBuildError(StormkeeperError):

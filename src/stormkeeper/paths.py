@@ -6,7 +6,7 @@ ZooKeeper and in Pacemaker.
 
 import re
 from typing import NamedTuple
-from urllib.parse import quote_plus
+from urllib.parse import quote_plus, unquote_plus
 
 from stormkeeper.errors import InvalidPathError
 
@@ -81,6 +81,7 @@ FIRST_LEVEL = _BY_TOPOLOGY | {
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
 
 _LAST_ERROR = "-last-error"
+_ENDED = "-ended"
 
 _NIMBUS_ID = re.compile(
     r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>[0-9]{1,5})(:(?P<tls>[0-9]{1,5}))?"
@@ -212,6 +213,16 @@ def parse_workerbeat(path: str) -> WorkerId | None:
     return WorkerId(names[0], *slot) if slot else None
 
 
+def query_end(storm_id: str, query: str) -> str:
+    """Where it stays written that a query has ended by itself: no slot has such a name."""
+    return _join(WORKERBEATS, storm_id, _encode(query) + _ENDED)
+
+
+def parse_query_end(name: str) -> str | None:
+    """Read the name of such a node below a topology's heartbeats: which query; None for others."""
+    return unquote_plus(name.removesuffix(_ENDED)) if name.endswith(_ENDED) else None
+
+
 def component_errors(storm_id: str, component: str) -> str:
     """Where a component's newest errors are, as sequential nodes ``e…``."""
     return _join(ERRORS, storm_id, _encode(component))
@@ -225,6 +236,23 @@ def error_prefix(storm_id: str, component: str) -> str:
 def last_error(storm_id: str, component: str) -> str:
     """Where a component's last error is, beside its newest ones."""
     return component_errors(storm_id, component) + _LAST_ERROR
+
+
+def parse_component_errors(name: str) -> str:
+    """Read the name of what holds a component's newest errors, below those of its topology.
+
+    Examples
+    --------
+    >>> parse_component_errors("a%2Fb")
+    'a/b'
+    """
+    return unquote_plus(name)
+
+
+def parse_last_error(name: str) -> str | None:
+    """Read the name of a component's last error, as `parse_component_errors`; None: it is none."""
+    quoted = name.removesuffix(_LAST_ERROR)
+    return None if quoted == name else parse_component_errors(quoted)
 
 
 def errors(storm_id: str) -> str:

@@ -17,7 +17,10 @@ from support.command import HEAVY, STORM, imported_by
 
 COMMANDS = {
     *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats", "state"),
-    *("version", "localconfvalue"),
+    *("version", "localconfvalue", "remoteconfvalue", "nimbus"),
+    *("logs", "monitor", "get-errors", "upload-credentials", "blobstore"),
+    *("submit", "jar", "list", "status", "kill", "activate", "deactivate", "rebalance"),
+    *("supervisor", "kill_workers", "node-health-check"),
 }
 
 #: Needs no configuration.
@@ -32,7 +35,7 @@ def test_help_names_every_command(storm):
     } > COMMANDS | UNCONFIGURED
 
 
-@pytest.mark.parametrize("group", [[], ["heartbeats"], ["state"]])
+@pytest.mark.parametrize("group", [[], ["heartbeats"], ["state"], ["blobstore"]])
 def test_summaries_of_commands_are_not_cut(storm, group):
     told = storm(*group, "--help").stdout
     table = told.partition("Commands:\n")[2].partition("\n\n")[0]
@@ -68,6 +71,8 @@ def test_the_version_is_an_option_too(storm):
         ["heartbeats", "get"],
         ["heartbeats", "top"],
         *[["state", name] for name in ("tree", "list", "get", "watch", "check")],
+        *[["blobstore", name] for name in ("list", "cat", "create", "update", "delete")],
+        ["blobstore", "replication"],
     ],
 )
 def test_every_command_has_help_with_examples(storm, command):

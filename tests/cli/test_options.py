@@ -98,7 +98,10 @@ def test_a_file_that_may_not_be_read_is_one_line_as_well(tmp_path, as_json):
 
 @pytest.mark.parametrize(
     "command",
-    [["pacemaker"], ["pipeline"], ["dev-zookeeper"], ["heartbeats", "get", "/"], ["local", "t.py"]],
+    [
+        *(["pacemaker"], ["nimbus"], ["pipeline"], ["dev-zookeeper"], ["heartbeats", "get", "/"]),
+        *(["local", "t.py"], ["supervisor"], ["kill_workers"], ["node-health-check"]),
+    ],
 )
 def test_no_command_starts_with_wrong_configuration(storm, tmp_path, command):
     (tmp_path / "t.py").touch()

@@ -86,3 +86,17 @@ def test_a_full_disk_ends_the_upload_and_leaves_nothing(inbox, folder):
     with room_for(1000), pytest.raises(BlobStorageError, match="make room"):
         inbox.chunk(location, bytes(2000))
     assert files(folder) == set()
+
+
+def test_a_file_that_is_too_large_is_removed_before_it_fills_the_disk(folder):
+    inbox = Inbox(folder, idle_secs=600, kept_secs=3600, most_bytes=4)
+    location = upload(inbox, b"four")
+    assert inbox.take(location).read_bytes() == b"four"
+    other = inbox.begin()
+    inbox.chunk(other, b"four")
+    with pytest.raises(BlobStorageError, match="may have 4 bytes"):
+        inbox.chunk(other, b"5")
+    assert files(folder) == {inbox.take(location).name}
+    with pytest.raises(TransferEndedError):
+        inbox.chunk(other, b"")
+    inbox.close()

@@ -118,3 +118,26 @@ def test_each_life_of_a_key_is_another_blob(one, publisher):
     second = publisher.publish(upload(one, publisher))
     assert (first.version, second.version) == (1, 1)
     assert first.born < second.born
+
+
+def test_what_is_said_of_a_blob_is_a_version_with_the_same_bytes(cluster, one, publisher):
+    first = publisher.publish(upload(one, publisher))
+    two = cluster.start(2)
+    two.code.sync.run_once()
+    record = publisher.publish_settable("a", b"settable")
+    assert (record.version, record.settable) == (2, b"settable")
+    assert (record.sha256, record.crc32c, record.born) == (first.sha256, first.crc32c, first.born)
+    assert one.code.store.open("a")[1].read() == b"bytes"
+    two.code.sync.run_once()
+    assert two.code.store.get("a") == record
+    assert two.code.store.open("a")[1].read() == b"bytes"
+
+
+def test_nothing_is_said_of_a_blob_that_is_not_here(cluster, one, publisher):
+    with pytest.raises(BlobNotFoundError, match="there is no blob a"):
+        publisher.publish_settable("a", b"")
+    publisher.publish(upload(one, publisher))
+    two = cluster.start(2)
+    with pytest.raises(BlobNotFoundError, match="not here yet"):
+        two.code.publisher.publish_settable("a", b"")
+    assert publisher.known("a").version == 1

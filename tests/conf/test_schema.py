@@ -13,6 +13,9 @@ PACKAGE = Path(stormkeeper.__file__).parent
 DOCUMENT = PACKAGE.parent.parent / "docs" / "configuration.md"
 
 OURS = {
+    "nimbus.bind.host",
+    "nimbus.metrics.bind.host",
+    "nimbus.metrics.port",
     "pacemaker.auth.writes",
     "pacemaker.bind.host",
     "pacemaker.engine",
@@ -43,12 +46,17 @@ OURS = {
     "pipeline.tables.dir",
     "pipeline.trigger.secs",
     "storm.meta.serialization.release",
+    "supervisor.metrics.bind.host",
+    "supervisor.metrics.port",
+    "supervisor.worker.nice",
     "topology.checkpoint.dir",
+    "topology.checkpoint.shared",
     "topology.restart",
+    "topology.worker.memory.mb",
 }
 
 #: Rooms that no command uses yet, so that nothing comes of the keys that they read.
-AHEAD = {"supervisor"}
+AHEAD: set[str] = set()
 
 ACCEPTED = {
     "pacemaker.port": [0, 6699, 65535],
@@ -66,8 +74,12 @@ ACCEPTED = {
     "storm.zookeeper.root": ["/", "/storm", "/a/b"],
     "storm.zookeeper.servers": [["zk1", "zk2:2182"]],
     "storm.zookeeper.retry.times": [0, 2**31 - 1],
+    "supervisor.cpu.capacity": [None, 400, 250.5],
+    "supervisor.memory.capacity.mb": [None, 4096, 4096.0],
     "supervisor.slots.ports": [[], [6700, 6701]],
+    "supervisor.worker.nice": [0, 19],
     "task.heartbeat.frequency.secs": [0.1, 3],
+    "topology.environment": [None, {}, {"LANG": "C", "LEVEL": 3, "DEEP": True}],
     "topology.max.replication.wait.time.sec": [-1, 0, 60],
     "topology.min.replication.count": [None, 0, 2],
     "topology.restart": ["always", "on-failure", "never"],
@@ -92,8 +104,11 @@ REFUSED = {
     "storm.zookeeper.servers": [[], ["a:x"], None],
     "nimbus.seeds": [[], [1]],
     "storm.local.dir": ["", None, 1],
+    "supervisor.memory.capacity.mb": [0, -1, "4096", float("nan"), float("inf")],
     "supervisor.slots.ports": [[0], [6700, 6700], ["6700"], None],
+    "supervisor.worker.nice": [-1, 20, 1.5, None],
     "task.heartbeat.frequency.secs": [0, -1, "3", None, 2**31],
+    "topology.environment": ["LANG=C", ["LANG"], {"": "C"}, {"LANG": None}, {"LANG": ["C"]}],
     "topology.workers": [0, 1.5],
     "topology.max.replication.wait.time.sec": [-2],
     "topology.min.replication.count": [-1, "2"],

@@ -22,6 +22,7 @@ PAGES = {
     "/slow": lambda _: time.sleep(SLOW_SECS) or Page(200, b"slow\n"),
     "/large": lambda _: Page(200, bytes(20_000_000)),
 }
+QUERIES = {"/ask": lambda query: Page(200, query.encode(), headers=(("X-Asked", "yes"),))}
 
 
 class Served:
@@ -58,7 +59,7 @@ def served():
     loop = asyncio.new_event_loop()
 
     async def start():
-        return HttpEndpoint(listener, PAGES)
+        return HttpEndpoint(listener, PAGES, QUERIES)
 
     endpoint = loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)
@@ -84,10 +85,16 @@ def test_pages(served):
     assert (status, body, headers["Content-Length"]) == (200, b"", "9")
 
 
+def test_a_query_is_handed_over_as_it_came(served):
+    status, body, headers = served.ask("/ask?a=1%2F2&a=%C3%BC", Accept="text/plain")
+    assert (status, body, headers["X-Asked"]) == (200, b"a=1%2F2&a=%C3%BC", "yes")
+    assert served.ask("/ask")[:2] == (200, b"")
+
+
 def test_what_is_not_there_is_said(served):
     assert served.ask("/nothing")[:2] == (
         404,
-        b"Not Found: there are /faulty /figures /ill /large /slow\n",
+        b"Not Found: there are /ask /faulty /figures /ill /large /slow\n",
     )
     status, _, headers = served.ask("/figures", "POST")
     assert (status, headers["Allow"]) == (405, "GET, HEAD")

@@ -137,6 +137,13 @@ def test_sparks_own_log_has_the_same_form(form):
     lines = [line for line in run.stderr.splitlines() if not line.startswith("Usage")]
     if form == "text":
         assert "ERROR ZooKeeperServerMain Invalid arguments, exiting abnormally" in lines[0]
+        # What belongs to a record is indented, as in the daemons' own logs.
+        first, *others = [line for line in lines if not line.startswith(logs.CONTINUED)]
+        assert lines[1].endswith('NumberFormatException: For input string: "no')
+        assert lines[2].startswith(f'{logs.CONTINUED}port"')
+        assert all(
+            re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", line) for line in [first, *others]
+        )
         return
     first, *others = map(json.loads, lines)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])

@@ -39,6 +39,15 @@ def test_only_a_local_master_is_bound_to_loopback():
 
 
 @pytest.mark.parametrize(
+    ("master", "partitions"),
+    [("local", 1), ("local[3]", 3), ("local[2, 4]", 2), ("local[64]", 8)],
+)
+def test_a_local_master_has_as_many_shuffle_partitions_as_cores(master, partitions):
+    chosen = spark.settings({"spark.master": master}, "x")
+    assert chosen["spark.sql.shuffle.partitions"] == str(partitions)
+
+
+@pytest.mark.parametrize(
     "key", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"]
 )
 def test_the_users_java_options_replace_ours(key):
@@ -55,11 +64,15 @@ def test_without_a_temporary_folder_it_says_what_to_do(monkeypatch):
 
 
 @pytest.mark.spark
-def test_a_fresh_session_starts_runs_and_keeps_the_interrupt_handler(tmp_path):
+def test_a_fresh_session_starts_runs_keeps_secrets_and_the_interrupt_handler(
+    tmp_path, tmp_path_factory
+):
     program = """
-        import signal
+        import contextlib, os, signal, tempfile
+        import psutil
         from pyspark.sql import SparkSession
         from stormkeeper.daemon.spark import session
+        secret = "pa=s:s w#o!r\\d\\n\u00e9\U0001f600."
         came = []
         def handler(number, frame): came.append(number)
         signal.signal(signal.SIGINT, handler)
@@ -68,15 +81,28 @@ def test_a_fresh_session_starts_runs_and_keeps_the_interrupt_handler(tmp_path):
             signal.raise_signal(signal.SIGINT)
             begin(self, *arguments, **options)
         SparkSession.__init__ = interrupted
-        spark = session({"spark.master": "local[1]"}, "fresh")
+        spark = session({"spark.master": "local[1]", "spark.hadoop.mine": secret}, "fresh")
         assert signal.getsignal(signal.SIGINT) is handler
         assert came == [signal.SIGINT]
+        # The JVM was told at its start, and nobody else was.
+        properties = spark.sparkContext._jvm.java.lang.System
+        assert properties.getProperty("spark.hadoop.mine") == secret
+        assert properties.getProperty("stormkeeper.log") == "text"
+        commands = []
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # what has just ended
+                commands.append(" ".join(child.cmdline()))
+        assert any("SparkSubmit" in command for command in commands)
+        assert not any("spark.hadoop" in command for command in commands)
+        assert not [name for name in os.listdir(tempfile.gettempdir()) if "properties" in name]
+        assert "PYSPARK_SUBMIT_ARGS" not in os.environ
         print(spark.range(5).count(), spark.sparkContext.appName)
         spark.stop()
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("temporary"))},
         capture_output=True,
         text=True,
         timeout=150,

@@ -12,14 +12,8 @@ from stormkeeper.conf import Address, load
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import cluster
 from stormkeeper.local.cluster import GRACE_SECS
-from stormkeeper.local.roster import (
-    PIPELINE,
-    PlannedProcess,
-    Request,
-    Site,
-    Stage,
-    WhenEnded,
-)
+from stormkeeper.local.roster import PIPELINE, PlannedProcess, Request, Site, Stage
+from stormkeeper.local.settings import Places
 from stormkeeper.pipeline import process as pipeline
 from stormkeeper.worker import process as worker
 from support.waiting import until
@@ -28,7 +22,7 @@ HERE = Address("127.0.0.1", 1)
 
 
 def site_in(folder):
-    return Site(folder, uuid.uuid4().hex, os.getpid(), HERE, (HERE, HERE))
+    return Site(folder, uuid.uuid4().hex, os.getpid(), Places(HERE, (HERE, HERE), (HERE, HERE)))
 
 
 def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeypatch):
@@ -41,10 +35,11 @@ def test_tables_that_miss_the_end_of_a_job_are_said_to_miss_it(tmp_path, monkeyp
     signals = SimpleNamespace(wait=lambda _: False, stopped=False)
     request = Request(tmp_path / "topology.py")
     one = cluster.Cluster(conf, request, view, signals, site_in(tmp_path))
+    one._submission.storm_id = "topology-1-1"
     one._have_end_written_down()
     waiting, line = said
     assert waiting == f"waiting until the tables in {tmp_path / 'kept'} say so, too"
-    assert f"the tables in {tmp_path / 'kept'} do not say that topology-1-" in line
+    assert f"the tables in {tmp_path / 'kept'} do not say that topology-1-1 is completed" in line
 
 
 def test_whoever_ends_in_time_is_not_ended_by_force():
@@ -54,11 +49,25 @@ def test_whoever_ends_in_time_is_not_ended_by_force():
     assert worker.END_SECS < GRACE_SECS
 
 
+@pytest.mark.parametrize(
+    ("how", "has_failed"),
+    [
+        ("it ended with exit code 7", True),
+        ("it ended with exit code 143", False),
+        ("it ended by SIGKILL", False),
+        ("it gave no sign of life for 30 s", False),
+    ],
+)
+def test_only_a_worker_that_ends_of_itself_has_failed(how, has_failed):
+    line = f"supervisor 1: slot 6700: the worker w of wc-1-1 crashed (2 in a row): {how}; its log"
+    assert bool(cluster._CRASHED.search(line)) == has_failed
+
+
 #: What a process of these tests runs: it says that it is ready, and stays.
 STAYS = "import time; print('up', flush=True); time.sleep(600)"
 
 
-def a_process(name, code=STAYS, *, stage=Stage.SERVERS, stop=1, when_ended=WhenEnded.GO_ON):
+def a_process(name, code=STAYS, *, stage=Stage.CLUSTER, stop=1):
     return PlannedProcess(
         name=name,
         command=(sys.executable, "-c", code),
@@ -67,7 +76,6 @@ def a_process(name, code=STAYS, *, stage=Stage.SERVERS, stop=1, when_ended=WhenE
         ready_note=f"{name} is {{}}",
         stage=stage,
         stop_order=stop,
-        when_ended=when_ended,
     )
 
 
@@ -79,7 +87,7 @@ class TestFollowing:
         said = []
 
         def follow(*rows, overrides=()):
-            monkeypatch.setattr(cluster, "roster", lambda *_: rows)
+            monkeypatch.setattr(cluster, "roster", lambda *_, **__: rows)
             (tmp_path / "topology.py").write_text("")
             view = SimpleNamespace(note=said.append, show=lambda _: None)
             signals = SimpleNamespace(wait=lambda _: False, stopped=False)
@@ -89,13 +97,13 @@ class TestFollowing:
 
         return follow
 
-    def test_a_stage_is_ready_before_it_is_said(self, following):
+    def test_each_is_said_once_it_is_ready(self, following):
         one, said = following(
             a_process("server"), a_process("other"), a_process("late", stage=Stage.ANALYSES)
         )
-        one._start_stage(Stage.SERVERS)
-        one._wait_ready(Stage.SERVERS)
-        assert [re.sub(r"\d+", "N", line) for line in said] == [
+        one._start_stage(Stage.CLUSTER)
+        until(lambda: len(said) == 2 or one._note_all_ready())
+        assert [re.sub(r"\d+", "N", line) for line in sorted(said, reverse=True)] == [
             "server is up (process N)",
             "other is up (process N)",
         ]
@@ -106,7 +114,7 @@ class TestFollowing:
         one, _ = following(
             a_process("a", stop=3), a_process("b", stop=1), a_process("c", stop=3),
         )  # fmt: skip
-        one._start_stage(Stage.SERVERS)
+        one._start_stage(Stage.CLUSTER)
         stopped = []
         stop = one._processes.stop
         monkeypatch.setattr(
@@ -117,31 +125,28 @@ class TestFollowing:
         assert all(child.returncode is not None for child in one._children.values())
 
     @pytest.mark.parametrize(
-        ("code", "when_ended", "ends"),
+        ("code", "ends"),
         [
-            ("raise SystemExit('no disk')", WhenEnded.END_RUN, True),
-            ("raise SystemExit('no disk')", WhenEnded.GO_ON, False),
-            ("import os; os.kill(os.getpid(), 9)", WhenEnded.END_RUN, False),
-            ("", WhenEnded.END_RUN, False),
+            ("raise SystemExit('no disk')", True),
+            ("import os; os.kill(os.getpid(), 9)", False),
+            ("", False),
         ],
     )
-    def test_an_end_with_an_error_ends_the_run_where_it_should(
-        self, following, code, when_ended, ends
-    ):
-        one, _ = following(a_process("thing", code, when_ended=when_ended))
-        one._start_stage(Stage.SERVERS)
+    def test_an_end_with_an_error_ends_the_run(self, following, code, ends):
+        one, _ = following(a_process("thing", code))
+        one._start_stage(Stage.CLUSTER)
         until(lambda: one._children["thing"].returncode is not None)
         if ends:
             with pytest.raises(LocalClusterError, match=r"(?s)thing ended with .*no disk"):
-                one._check_children()
+                one._check()
         else:
-            one._check_children()
+            one._check()
         one._finish()
 
     def test_tables_that_nobody_writes_any_more_are_not_waited_for(self, following, tmp_path):
         killed = "import os; os.kill(os.getpid(), 9)"
         one, said = following(
-            a_process(PIPELINE, killed, stage=Stage.ANALYSES, when_ended=WhenEnded.END_RUN),
+            a_process(PIPELINE, killed, stage=Stage.ANALYSES),
             overrides=[f"pipeline.tables.dir={tmp_path / 'kept'}"],
         )
         one._have_end_written_down()

@@ -15,6 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stormkeeper.conf import load
+from stormkeeper.local import ports
+from stormkeeper.local.ending import end_topology
+from stormkeeper.local.roster import Request
+from stormkeeper.local.submission import Submission
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.worker_processes import WorkerCommand, WorkerProcesses
+from support.processes import all_gone
 from support.waiting import DEADLINE_SECS, until
 
 STORM = Path(sys.executable).with_name("storm")
@@ -25,7 +33,7 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 #: Keeps its worker from stopping, for some seconds or until it may end.
 SLOW = """
 import pathlib, time
-folder = pathlib.Path(__file__).parent
+folder = pathlib.Path({folder!r})
 (folder / "begun").touch()
 while not (folder / "may end").exists():
     time.sleep(0.1)
@@ -39,7 +47,7 @@ class Terminal:
 
     def __init__(self, folder):
         (folder / "tmp").mkdir()
-        (folder / "slow.py").write_text(SLOW)
+        (folder / "slow.py").write_text(SLOW.format(folder=str(folder)))
         self.folder = folder
         self.text = ""
         self._ours, theirs = pty.openpty()
@@ -110,7 +118,7 @@ def test_a_second_signal_within_a_second_counts_as_the_same(terminal):
     assert "stopped after" in terminal.text
     assert terminal.text.rfind(SHOW) > terminal.text.rfind(HIDE) >= 0
     assert terminal.left() == []
-    until(lambda: not any(process.is_running() for process in processes))
+    all_gone(processes)
 
 
 def test_the_last_picture_is_of_what_has_stopped(terminal):
@@ -138,7 +146,7 @@ def test_a_later_signal_ends_it_at_once_and_leaves_nothing(terminal):
     assert terminal.text.count("storm: ended at once by one more SIGINT") == 1
     assert terminal.text.rfind(SHOW) > terminal.text.rfind(HIDE) >= 0
     assert terminal.left() == []
-    until(lambda: not any(process.is_running() for process in processes))
+    all_gone(processes)
 
 
 def test_a_terminal_that_is_closed_stops_it(terminal):
@@ -147,11 +155,30 @@ def test_a_terminal_that_is_closed_stops_it(terminal):
     terminal.process.send_signal(signal.SIGHUP)
     assert terminal.process.wait(STOP_SECS) >= 0  # it has come to its end, and not the signal to it
     assert terminal.left() == []
-    until(lambda: not any(process.is_running() for process in processes))
+    all_gone(processes)
 
 
 def test_nothing_is_left_of_one_that_is_killed(terminal):
     processes = terminal.until_running()
     terminal.process.kill()
-    until(lambda: not any(process.is_running() for process in processes))
+    all_gone(processes)
     until(lambda: terminal.left() == [])
+
+
+def test_workers_are_ended_without_nimbus_if_it_does_not_answer(tmp_path):
+    machine = Directories(tmp_path, tmp_path / "artifacts")
+    machine.make()
+    command = WorkerCommand(
+        argv=[sys.executable, "-c", "import time; time.sleep(600)"],
+        folder=tmp_path,
+        log=tmp_path / "log",
+    )
+    WorkerProcesses(str(machine.supervisor)).start("a-worker", command)
+    said, stopped = [], []
+    conf = load(files=(), overrides=[f"nimbus.seeds=['127.0.0.1:{ports.reserve()}']"])
+    submission = Submission(conf, conf, Request(tmp_path / "job.py"), 1.0, said.append)
+    submission.name, submission.storm_id = "wc", "wc-1-1"
+    end_topology(submission, [machine], 60.0, lambda: stopped.append(1), said.append)
+    assert stopped == [1]
+    assert said[0].startswith("the topology is ended without Nimbus: Could not find leader")
+    assert WorkerProcesses(str(machine.supervisor)).strays() == set()

@@ -7,13 +7,18 @@ import pytest
 from stormkeeper import conf
 from stormkeeper.conf import Address
 from stormkeeper.local import hints
+from stormkeeper.local.settings import Places
 
 ZOOKEEPER = Address("127.0.0.1", 41000)
-PACEMAKERS = ["127.0.0.1:41001", "127.0.0.1:41002"]
+PACEMAKERS, NIMBUSES = (
+    tuple(Address("127.0.0.1", port) for port in ports)
+    for ports in ((41001, 41002), (41003, 41004))
+)
 
 
 def of(*overrides):
-    return hints.commands(conf.load(files=(), overrides=overrides), ZOOKEEPER, PACEMAKERS)
+    places = Places(ZOOKEEPER, PACEMAKERS, NIMBUSES)
+    return hints.commands(conf.load(files=(), overrides=overrides), places, "wc")
 
 
 def settings(command):
@@ -27,6 +32,7 @@ def settings(command):
 def test_the_commands_name_the_addresses(monkeypatch, argv0, shown):
     monkeypatch.setattr("sys.argv", [argv0])
     assert of() == [
+        f"{shown} status wc -c 'nimbus.seeds=[127.0.0.1:41003, 127.0.0.1:41004]'",
         f"{shown} heartbeats list /workerbeats"
         " -c 'pacemaker.servers=[127.0.0.1:41001, 127.0.0.1:41002]'",
         f"{shown} state tree -c storm.zookeeper.servers=127.0.0.1 -c storm.zookeeper.port=41000",
@@ -36,9 +42,9 @@ def test_the_commands_name_the_addresses(monkeypatch, argv0, shown):
 def test_they_win_over_the_user_s_own_configuration():
     own = ["storm.zookeeper.servers=far:1", "storm.zookeeper.port=1", "pacemaker.servers=far"]
     own += ["storm.zookeeper.ssl.enable=true"]
-    heartbeats, state = of("storm.zookeeper.root=/elsewhere", own[-1])
+    _, heartbeats, state = of("storm.zookeeper.root=/elsewhere", own[-1])
     read = conf.load(files=(), overrides=[*own, *settings(heartbeats), *settings(state)])
-    assert read["pacemaker.servers"] == PACEMAKERS
+    assert read["pacemaker.servers"] == [str(address) for address in PACEMAKERS]
     assert read["storm.zookeeper.servers"] == ["127.0.0.1"]
     assert read["storm.zookeeper.port"] == ZOOKEEPER.port
     assert read["storm.zookeeper.root"] == "/elsewhere"

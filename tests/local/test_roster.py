@@ -4,30 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from stormkeeper.conf import Address
+from stormkeeper.conf import Address, load
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.daemon.orphans import RUN_MARK
-from stormkeeper.local.roster import Request, Site, Stage, WhenEnded, roster
+from stormkeeper.local.roster import Site, Stage, roster
+from stormkeeper.local.settings import Places
 
-SITE = Site(
-    Path("/run"),
-    "a mark",
-    4711,
-    Address("127.0.0.1", 2181),
-    (Address("127.0.0.1", 6701), Address("127.0.0.1", 6702)),
-)
-REQUEST = Request(
-    Path("job.py"),
-    overrides=["input=/data", "pacemaker.port=1"],
-    strict=True,
-    arguments=["--day", "1"],
-    py_files=[Path("/lib/more.zip")],
-)
+
+def here(*ports):
+    return tuple(Address("127.0.0.1", port) for port in ports)
+
+
+SITE = Site(Path("/run"), "a mark", 4711, Places(*here(2181), here(6701, 6702), here(6627, 6628)))
+
+
+def rows_of(*overrides, pipeline=True):
+    planned = roster(load(files=(), overrides=overrides), SITE, pipeline=pipeline)
+    return {each.name: each for each in planned}
 
 
 @pytest.fixture
 def rows():
-    return {planned.name: planned for planned in roster(REQUEST, SITE, "job-1-1700000000")}
+    return rows_of()
 
 
 def options(planned):
@@ -38,39 +36,51 @@ def options(planned):
 
 def test_who_is_there_in_which_stage(rows):
     assert {name: planned.stage for name, planned in rows.items()} == {
-        "zookeeper": Stage.SERVERS,
-        "pacemaker 1": Stage.SERVERS,
-        "pacemaker 2": Stage.SERVERS,
-        "worker": Stage.WORKERS,
+        "zookeeper": Stage.CLUSTER,
+        "nimbus 1": Stage.CLUSTER,
+        "nimbus 2": Stage.CLUSTER,
+        "supervisor 1": Stage.CLUSTER,
+        "supervisor 2": Stage.CLUSTER,
+        "pacemaker 1": Stage.CLUSTER,
+        "pacemaker 2": Stage.CLUSTER,
         "pipeline": Stage.ANALYSES,
     }
 
 
-def test_the_pipeline_can_be_left_out():
-    without = roster(Request(Path("job.py"), pipeline=False), SITE, "job-1-1")
-    assert [planned.name for planned in without][-1] == "worker"
+def test_the_pipeline_can_be_left_out(rows):
+    assert rows.keys() - rows_of(pipeline=False) == {"pipeline"}
 
 
-def test_final_counts_are_kept_until_they_have_been_read(rows):
-    order = sorted(rows, key=lambda name: rows[name].stop_order)
-    assert order == ["worker", "pipeline", "pacemaker 1", "pacemaker 2", "zookeeper"]
+def test_what_the_others_rest_on_is_stopped_after_them(rows):
+    order = [[n for n in rows if rows[n].stop_order == number] for number in (1, 2, 3)]
+    assert order == [
+        ["nimbus 1", "nimbus 2", "supervisor 1", "supervisor 2", "pipeline"],
+        ["pacemaker 1", "pacemaker 2"],
+        ["zookeeper"],
+    ]
 
 
-def test_each_server_listens_on_a_port_of_its_own(rows):
+def test_each_server_has_a_port_of_its_own_and_a_folder_where_it_keeps_something(rows):
     common = ["--config", "/run/cluster.yaml"]
     assert options(rows["zookeeper"]) == ["stormkeeper", "dev-zookeeper", *common]
     for name, port in (("pacemaker 1", 6701), ("pacemaker 2", 6702)):
         own = ["-c", f"pacemaker.port={port}"]
         assert options(rows[name]) == ["stormkeeper", "pacemaker", *common, *own]
         assert rows[name].address == f"127.0.0.1:{port}"
+    for number, port in ((1, 6627), (2, 6628)):
+        own = ["-c", f"nimbus.thrift.port={port}"]
+        own += ["-c", f'storm.local.dir="/run/nimbus-{number}"']
+        assert options(rows[f"nimbus {number}"]) == ["stormkeeper", "nimbus", *common, *own]
 
 
-def test_the_worker_gets_what_is_the_topologys(rows):
-    assert options(rows["worker"]) == [
-        *("stormkeeper.worker", "job.py", "--storm-id", "job-1-1700000000"),
-        *("--node", "local", "--port", "6700", "--config", "/run/cluster.yaml"),
-        *("--conf=input=/data", "--strict", "--py-files", "/lib/more.zip", "--", "--day", "1"),
-    ]
+def slots(rows):
+    return [options(rows[name])[5] for name in SITE.machines]
+
+
+def test_each_supervisor_has_one_slot_unless_the_user_says_which(rows):
+    assert slots(rows) == ["supervisor.slots.ports=[6700]", "supervisor.slots.ports=[6701]"]
+    chosen = rows_of("supervisor.slots.ports=[1, 2]")
+    assert slots(chosen) == ["supervisor.slots.ports=[1, 2]"] * 2
 
 
 @pytest.mark.parametrize(
@@ -78,20 +88,14 @@ def test_the_worker_gets_what_is_the_topologys(rows):
     [
         ("zookeeper", "zookeeper listening on a:1", "zookeeper listens on a:1"),
         ("pacemaker 2", "pacemaker listening on a:1", "pacemaker 2 listens on a:1"),
-        ("worker", "worker beating job-1-1 local 6700", "worker job-1-1 beats"),
+        ("nimbus 1", "nimbus listening on a:1", "nimbus 1 listens on a:1"),
+        ("supervisor 1", "supervisor ready an-id", "supervisor 1 has the slots 6700"),
         ("pipeline", "pipeline writing to /a b", "pipeline writes its tables to /a b"),
     ],
 )
 def test_what_says_that_it_is_ready(rows, name, line, note):
     planned = rows[name]
     assert planned.ready_note.format(planned.ready.search(line).group(1)) == note
-
-
-def test_a_killed_server_is_outlived_and_a_failing_job_is_not(rows):
-    assert {name for name, p in rows.items() if p.when_ended is WhenEnded.END_RUN} == {
-        "worker",
-        "pipeline",
-    }
 
 
 def test_all_carry_the_mark_and_end_with_who_starts_them(rows):

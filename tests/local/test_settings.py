@@ -8,7 +8,9 @@ from stormkeeper.local import settings
 from stormkeeper.pacemaker.client.settings import access_of
 
 ZOOKEEPER = Address("127.0.0.1", 41000)
-PACEMAKERS = [Address("127.0.0.1", 41001), Address("127.0.0.1", 41002)]
+PACEMAKERS = (Address("127.0.0.1", 41001), Address("127.0.0.1", 41002))
+NIMBUSES = (Address("127.0.0.1", 41003), Address("127.0.0.1", 41004))
+PLACES = settings.Places(ZOOKEEPER, PACEMAKERS, NIMBUSES)
 KEY = "java.security.auth.login.config"
 
 
@@ -20,7 +22,7 @@ def written(tmp_path):
         storm_yaml, file = tmp_path / "storm.yaml", tmp_path / "cluster.yaml"
         storm_yaml.write_text(text)
         conf = load(files=[storm_yaml], overrides=overrides, unknown="keep")
-        settings.of_run(conf, overrides, tmp_path / "run", ZOOKEEPER, PACEMAKERS).write(file)
+        settings.of_run(conf, overrides, tmp_path / "run", PLACES).write(file)
         return load(files=[file], strict=True)
 
     return write
@@ -44,10 +46,11 @@ def test_the_login_file_that_counts(written, overrides, counts):
 
 
 @pytest.mark.parametrize(("configured", "own"), [("null", None), ("9095", 0)])
-def test_two_pacemakers_do_not_share_a_port_for_metrics(written, configured, own):
-    conf = written(f"pacemaker.metrics.port: {configured}\npacemaker.metrics.bind.host: 10.0.0.1\n")
-    assert conf["pacemaker.metrics.port"] == own
-    assert conf["pacemaker.metrics.bind.host"] is None
+@pytest.mark.parametrize("who", ["pacemaker", "nimbus", "supervisor"])
+def test_two_of_a_kind_do_not_share_a_port_for_metrics(written, who, configured, own):
+    conf = written(f"{who}.metrics.port: {configured}\n{who}.metrics.bind.host: 10.0.0.1\n")
+    assert conf[f"{who}.metrics.port"] == own
+    assert conf[f"{who}.metrics.bind.host"] is None
 
 
 def test_its_zookeeper_is_spoken_to_as_it_speaks(written):
@@ -59,6 +62,7 @@ pipeline.tables.dir: /data/tables
 pipeline.checkpoint.dir: /data/checkpoint
 pipeline.metrics.port: 9096
 pipeline.metrics.bind.host: 10.0.0.1
+supervisor.slots.ports: [1, 2, 3]
 topology.checkpoint.dir: /data/topologies
 """
 
@@ -66,8 +70,11 @@ topology.checkpoint.dir: /data/topologies
 def test_what_belongs_to_the_cluster_s_own_pipeline_is_left_alone(written, tmp_path):
     conf = written(CLUSTERS)
     assert conf["pipeline.tables.dir"] == str(tmp_path / "run" / "tables")
-    others = [line.partition(":")[0] for line in CLUSTERS.splitlines()[1:]]
-    assert [conf[key] for key in others] == [None] * 4
+    others = [line.partition(":")[0] for line in CLUSTERS.splitlines()[1:-1]]
+    assert [conf[key] for key in others] == [load(files=())[key] for key in others]
+    # Both supervisors have the same.
+    assert conf["topology.checkpoint.dir"] == str(tmp_path / "run" / "checkpoints")
+    assert conf["topology.checkpoint.shared"] is True
 
 
 def test_what_the_user_gives_the_run_is_used(written):
@@ -89,7 +96,8 @@ def test_what_only_the_topology_knows_is_not_for_the_servers(written):
 
 def test_the_processes_find_each_other(written):
     conf = written("")
-    assert list(conf.pacemaker_servers()) == PACEMAKERS
+    assert conf.pacemaker_servers() == PACEMAKERS
+    assert conf["nimbus.seeds"] == [str(address) for address in NIMBUSES]
     assert conf["storm.zookeeper.servers"] == ["127.0.0.1"]
     assert conf["storm.zookeeper.port"] == 41000
 
@@ -98,6 +106,22 @@ def test_the_topology_gets_all_but_what_the_run_has_of_its_own():
     overrides = ["input=/data", " pacemaker.port = 1", "storm.local.dir=/x", "spark.master=local"]
     assert settings.given(overrides) == ["input=/data", "spark.master=local"]
     assert settings.passed_over(overrides) == ["pacemaker.port", "storm.local.dir"]
+
+
+def test_a_topology_is_sent_its_own_keys_and_what_is_given_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    overrides = ["input=/data", "topology.checkpoint.dir=here", "pacemaker.port=1"]
+    conf = load(files=(), overrides=overrides, unknown="keep")
+    chosen = settings.of_topology(conf, overrides, ["input"], strict=True, warn=print)
+    assert {key: chosen[key] for key in chosen if chosen.is_override(key)} == {
+        "input": "/data",
+        "topology.checkpoint.dir": str(tmp_path / "here"),
+    }
+    with pytest.raises(ConfigError, match="unknown key input"):
+        settings.of_topology(conf, overrides, [], strict=True, warn=print)
+    said = []
+    settings.of_topology(conf, overrides, [], strict=False, warn=said.append)
+    assert said == ["-c: unknown key input"]
 
 
 @pytest.mark.parametrize("key", sorted(settings.OWN_KEYS))

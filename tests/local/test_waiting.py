@@ -1,10 +1,13 @@
 """What a local run waits for, and when its pipeline starts."""
 
+from dataclasses import replace
+
 import pytest
 
+from stormkeeper.client.looking import Topology, Worker
 from stormkeeper.local import waiting
 from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
-from stormkeeper.local.waiting import PIPELINE_AFTER_SECS, is_pipeline_due, waits_for
+from stormkeeper.local.waiting import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
 from stormkeeper.paths import WorkerId
 
 
@@ -13,6 +16,21 @@ def seen(components):
     return Snapshot([], [WorkerSeen(worker, "127.0.0.1:1", 1, 0.0, 0.0, components)])
 
 
+def on(port):
+    return Worker(host="h", port=port, supervisor_id="local", executors=1, uptime_secs=1)
+
+
+FOUND = Topology(
+    id="wc-1-1",
+    name="wc",
+    status="ACTIVE",
+    sched_status="Fully Scheduled",
+    uptime_secs=1,
+    owner="",
+    replication_count=2,
+    components=(),
+    workers=(),
+)
 NOBODY = Snapshot([], [])
 STARTING = seen({})
 NO_BATCH = seen({"lines": Counts(), "words": Counts()})
@@ -22,7 +40,7 @@ COUNTED = seen({"lines": Counts(emitted=7), "words": Counts()})
 @pytest.mark.parametrize(
     ("snapshot", "starts", "said"),
     [
-        (NOBODY, False, waiting.SPARK_STARTS),
+        (NOBODY, False, waiting.WORKER_STARTS),
         (STARTING, False, waiting.SPARK_STARTS),
         (NO_BATCH, False, waiting.FIRST_BATCH),
         (NO_BATCH, True, waiting.FIRST_BATCH),
@@ -31,7 +49,26 @@ COUNTED = seen({"lines": Counts(emitted=7), "words": Counts()})
     ],
 )
 def test_what_is_waited_for(snapshot, starts, said):
-    assert waits_for(snapshot, pipeline_starts=starts) == said
+    asked = {"told": FOUND, "pipeline_starts": starts}
+    assert waits_for(snapshot, is_submitted=True, **asked) == said
+    assert waits_for(snapshot, is_submitted=False, **asked) == waiting.SUBMITS
+
+
+def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
+    told = replace(FOUND, sched_status="Not enough slots: 1 of 2 queries")
+    asked = {"is_submitted": True, "told": told, "pipeline_starts": False}
+    assert waits_for(NOBODY, **asked) == told.sched_status
+    assert waits_for(STARTING, **asked) == waiting.SPARK_STARTS
+
+
+def test_all_workers_that_it_has_must_be_completed_or_nimbus_must_say_so():
+    done = Snapshot([], [replace(COUNTED.workers[0], completed=True)])
+    assert not is_completed(done, None)
+    assert not is_completed(done, FOUND)
+    assert not is_completed(COUNTED, replace(FOUND, workers=(on(6700),)))
+    assert is_completed(done, replace(FOUND, workers=(on(6700),)))
+    assert not is_completed(done, replace(FOUND, workers=(on(6700), on(6701))))
+    assert is_completed(NOBODY, replace(FOUND, sched_status="Completed"))
 
 
 @pytest.mark.parametrize("snapshot", [NOBODY, STARTING, NO_BATCH])

@@ -9,7 +9,7 @@ from stormkeeper.local.worker_log import WorkerLog
 
 LINES = """\
 2026-03-01T12:00:00.123Z INFO stormkeeper.worker.running the query out runs
-26/03/01 12:00:01 WARN NativeCodeLoader: unable to load
+2026-03-01 12:00:01,123 WARN NativeCodeLoader unable to load
 2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out
 2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours
   belongs to it
@@ -19,8 +19,8 @@ LINES = """\
       return 1 / value
   ZeroDivisionError: division by zero
   A message may have a second line.
-26/03/01 12:00:05 ERROR Executor: Exception in task
-\tat org.apache.spark
+2026-03-01 12:00:05,123 ERROR Executor Exception in task
+  \tat org.apache.spark
 2026-03-01T12:00:06.123Z INFO stormkeeper.worker.process stopping
 """.splitlines()
 
@@ -35,35 +35,40 @@ SHOWN = [
 ]
 
 
+def said(lines, log=None):
+    return (log or WorkerLog("worker")).read(lines).notes
+
+
 def test_warnings_and_errors_of_ours_with_what_belongs_to_them():
-    assert WorkerLog().said(LINES) == SHOWN
+    assert said(LINES) == SHOWN
 
 
 def test_a_record_may_come_in_pieces():
-    log = WorkerLog()
-    assert [line for one in LINES for line in log.said([one])] == SHOWN
+    log = WorkerLog("worker")
+    assert [line for one in LINES for line in said([one], log)] == SHOWN
 
 
 def test_whether_it_has_told_of_an_error():
-    log = WorkerLog()
-    log.said(LINES[:5])
-    assert not log.has_error
-    log.said(LINES[5:])
-    assert log.has_error
+    log = WorkerLog("worker")
+    log.read(LINES[:5])
+    assert not log.has_failed
+    log.read(LINES[5:])
+    assert log.has_failed
 
 
 def test_spark_s_own_records_belong_to_nothing():
     lines = [
         "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out",
         "2026-03-01 12:00:03,391 ERROR TorrentBroadcast Store broadcast broadcast_0 fail",
-        "java.io.IOException: no space left",
-        "\tat org.apache.spark",
+        "  java.io.IOException: no space left",
+        "  \tat org.apache.spark",
     ]
-    assert WorkerLog().said(lines) == ["worker: heartbeats do not go out"]
+    read = WorkerLog("worker").read(lines)
+    assert (read.notes, read.output) == (["worker: heartbeats do not go out"], [])
 
 
 def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
-    log = WorkerLog()
+    log = WorkerLog("worker")
     lines = [
         "2026-03-01T12:00:00.123Z INFO my.job batch 1",
         "2026-03-01T12:00:01.123Z WARNING my.job 3 rows are late",
@@ -76,7 +81,7 @@ def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
         "2026-03-01T12:00:06.123Z ERROR SQLQueryContextLogger not theirs",
         "  what belongs to it",
     ]
-    assert log.said(lines) == [
+    assert said(lines, log) == [
         "worker: my.job: 3 rows are late",
         "worker: my-job.sink: no answer",
         "  Traceback (most recent call last):",
@@ -84,21 +89,38 @@ def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
         "worker: root: out of disk",
     ]
     # What a job says itself does not tell why its worker has ended.
-    assert not log.has_error
+    assert not log.has_failed
 
 
 @pytest.mark.parametrize(
     "others",
     [
-        ["what the script prints to standard error"],
+        ["what the script prints"],
+        ["+-----+", "  5 |", ""],
         ["#", "# A fatal error has been detected by the Java Runtime Environment:", "  SIGSEGV"],
         ["Traceback (most recent call last):", '  File "job.py", line 1', "ValueError: caught"],
         ["\tat org.apache.spark", "", "  at the end"],
     ],
 )
-def test_what_is_written_to_standard_error_besides_belongs_to_no_record(others):
+def test_all_else_is_the_topologys_own_output(others):
     lines = ["2026-03-01T12:00:02.123Z WARNING my.job 3 rows are late", "  by 5 s", *others]
-    assert WorkerLog().said(lines) == ["worker: my.job: 3 rows are late", "  by 5 s"]
+    read = WorkerLog("worker").read(lines)
+    assert read.notes == ["worker: my.job: 3 rows are late", "  by 5 s"]
+    assert read.output == others
+
+
+def test_output_may_be_indented_where_all_is_well():
+    lines = ["2026-03-01T12:00:02.123Z INFO my.job a table follows", "  a  b", "", "  1  2"]
+    assert WorkerLog("worker").read(lines).output == lines[1:]
+
+
+def test_what_the_jvm_and_the_worker_say_when_they_start_is_no_output():
+    lines = [
+        "WARNING: Using incubator modules: jdk.incubator.vector",
+        "worker beating wc-1-1 n 6700",
+    ]
+    read = WorkerLog("worker").read([*lines, "WARNING: mine"])
+    assert (read.notes, read.output, read.beats) == ([], ["WARNING: mine"], True)
 
 
 def test_a_record_s_further_lines_are_known_as_the_log_writes_them():
@@ -112,7 +134,7 @@ def test_a_record_s_further_lines_are_known_as_the_log_writes_them():
         }
     )
     text = logs._LineFormatter("%(asctime)s %(levelname)s %(name)s %(message)s").format(record)
-    assert WorkerLog().said([*text.split("\n"), "else"]) == [
+    assert said([*text.split("\n"), "else"]) == [
         "worker: my.job: no answer",
         "  TimeoutError: 5 s",
         "  2026-03-01T12:00:02.123Z ERROR my.job forged",

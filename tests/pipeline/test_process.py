@@ -26,6 +26,7 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, tables
 from stormkeeper.pipeline.rows import of_page, of_server
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.processes import all_gone, name
 from support.waiting import DEADLINE_SECS, until
 
 LATE, TIMEOUT, TRIGGER = 3, 6, 1
@@ -222,14 +223,14 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
             if row["storm_id"] != "orphan" and not row["stale"]:
                 assert row["status"] == expected, row
         before = pipeline.descendants()
-        assert any("java" in child.name() for child in before)
+        assert any("java" in name(child) for child in before)
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
         assert pipeline.stops() == [
             "stopping: a batch that runs is done first; asked by SIGTERM",
             "stopped",
         ]
-        until(lambda: not [child for child in before if child.is_running()])
+        all_gone(before)
         of_a = [line for line in pipeline.lines() if f"the Pacemaker {a.address} " in line]
         assert f"the Pacemaker {a.address} cannot be read: " in of_a[0]
         assert f"the Pacemaker {a.address} is read again" in of_a[-1]
@@ -244,7 +245,7 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         before = pipeline.descendants()
         pipeline.signal(signal.SIGKILL)
         assert pipeline.ended() == -signal.SIGKILL
-        until(lambda: not [child for child in before if child.is_running()])
+        all_gone(before)
 
 
 @pytest.mark.spark

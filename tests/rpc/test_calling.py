@@ -7,6 +7,7 @@ import pytest
 
 from stormkeeper.conf.address import Address
 from stormkeeper.errors import (
+    CallRefusedError,
     LocalProtocolError,
     RemoteProtocolError,
     RpcOutcomeUnknownError,
@@ -82,6 +83,15 @@ def test_a_refusal_says_which_and_where_to_look(pair, handler, name, arguments, 
         pair[1].call(name, *arguments)
     assert refused.value.kind == kind
     assert pair[1].call("echo", "a") == "a"
+
+
+def test_a_refusal_that_says_why_sends_nobody_to_the_log(pair, handler):
+    def refuse(_):
+        raise CallRefusedError("not a leader")
+
+    handler.echo = refuse
+    with pytest.raises(RpcRefusedError, match=r"processing echo: not a leader$"):
+        pair[1].call("echo", "a")
 
 
 def test_an_argument_that_does_not_fit_is_not_sent(pair):

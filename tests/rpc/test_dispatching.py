@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stormkeeper.errors import StateUnavailableError
+from stormkeeper.errors import CallRefusedError, StateUnavailableError
 from stormkeeper.rpc import dispatching
 from stormkeeper.rpc.dispatching import Caller, Dispatcher, caller
 from stormkeeper.rpc.messages import Kind, Message, read_fault, read_message
@@ -82,6 +82,16 @@ def test_an_error_of_ours_has_one_line(dispatcher, handler, caplog):
     [line] = caplog.records
     assert (line.levelno, line.exc_info) == (logging.WARNING, None)
     assert line.getMessage() == "echo of 10.0.0.1:5 failed: no ZooKeeper"
+
+
+def test_whoever_may_know_why_is_told(dispatcher, handler):
+    def refuse(_):
+        raise CallRefusedError("not a leader")
+
+    handler.echo = refuse
+    text = "Internal error processing echo: not a leader"
+    assert told(dispatcher, "echo", text_body("a")) == (6, text)
+    assert dispatcher.calls == {("echo", "failed"): 1}
 
 
 def test_who_fails_often_does_not_fill_the_log(dispatcher, caplog):

@@ -181,6 +181,15 @@ def test_the_rounds_have_an_end(cluster):
         assert len(member.calls) == 3
 
 
+def test_any_number_of_rounds_is_one(cluster):
+    [member] = cluster(1)
+    pauses = []
+    options = {"rounds": 1_050, "longest_pause": 0.0, "sleep": pauses.append}
+    with client_of([member.seed], **options) as client, pytest.raises(LeaderNotFoundError):
+        client.find(time.monotonic() + DEADLINE_SECS)
+    assert len(pauses) == 1_050
+
+
 def test_the_search_ends_at_its_deadline(cluster):
     [member] = cluster(1)
     pauses = []

@@ -13,23 +13,9 @@ from stormkeeper.thrift import nimbus
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import ExecutorInfo
 from support.heartbeats import bolt, spout
-from support.statistics_examples import KEYS, example
+from support.statistics_examples import KEYS, assert_same, example
 
 # --- as Storm's getTopologyPageInfo and getComponentPageInfo -------------------------------------
-
-#: What the pages have beside statistics: names, errors, resources.
-BESIDE = {
-    "id",
-    "name",
-    "topology_id",
-    "topology_name",
-    "owner",
-    "last_error",
-    "resources_map",
-    "assigned_memonheap",
-    "assigned_memoffheap",
-    "assigned_cpu",
-}
 
 COMMON = ("num_executors", "num_tasks", "emitted", "transferred", "acked", "failed")
 
@@ -127,40 +113,6 @@ def summary(report):
         "port": report.port,
         "uptime_secs": report.uptime_secs,
     }
-
-
-def assert_same(found, expected):
-    """Counts are equal, and so are latencies and capacities as far as order of summing allows."""
-    found, expected = dict(leaves(found)), dict(leaves(expected))
-    averages = {name for name, value in expected.items() if isinstance(value, float)}
-    assert without(found, averages) == without(expected, averages)
-    assert {name: found[name] for name in averages} == pytest.approx(
-        {name: expected[name] for name in averages}, rel=1e-9, abs=0
-    )
-
-
-def without(values, names):
-    return {name: value for name, value in values.items() if name not in names}
-
-
-def leaves(value, name=()):
-    """Yield what a page says, each with where it stands; lists by what they are lists of."""
-    if isinstance(value, dict):
-        yield (*name, "keys"), sorted(value.keys() - BESIDE)
-        for key in value.keys() - BESIDE:
-            yield from leaves(value[key], (*name, key))
-    elif isinstance(value, list) and name == ("gsid_to_input_stats",):
-        yield from leaves({tuple(sorted(key.items())): found for key, found in value}, (*name, ""))
-    elif isinstance(value, list) and name == ("exec_stats",):
-        by_task = {one["exec_summary"]["executor_info"]["task_start"]: one for one in value}
-        assert len(by_task) == len(value)
-        yield from leaves(by_task, (*name, ""))
-    elif isinstance(value, list | tuple):
-        by_slot = {(one["supervisor_id"], one["port"]): one for one in value}
-        assert len(by_slot) == len(value)
-        yield from leaves(by_slot, (*name, ""))
-    else:
-        yield name, value
 
 
 def names(cls):

@@ -87,6 +87,27 @@ def test_what_no_topology_needs_is_removed(directories):
     assert directories.remove_unneeded({"a-1-1"}, {"w2"}) == []
 
 
+def test_what_is_being_fetched_stays_with_its_code(directories):
+    for storm_id in ("a-1-1", "b-2-1"):
+        for name in (storm_id, f".{storm_id}.part", f".{storm_id}.old"):
+            directories.code(name).mkdir()
+    assert directories.remove_unneeded({"a-1-1"}, ()) == [".b-2-1.old", ".b-2-1.part", "b-2-1"]
+    assert directories.remove_unneeded({"a-1-1"}, ()) == []
+    assert directories.code(".a-1-1.part").is_dir()
+
+
+def test_a_package_stays_while_it_is_used_or_a_launch_has_a_link_to_it(directories):
+    for name in ("used", "linked", "left"):
+        (directories.packages / name / "code").mkdir(parents=True)
+    path = directories.make_worker("w1", "a-1-1", 6700)
+    (path / "package").symlink_to(directories.packages / "linked")
+    directories.remove_unused_packages({"used"})
+    assert sorted(path.name for path in directories.packages.iterdir()) == ["linked", "used"]
+    directories.remove_worker("w1")
+    directories.remove_unused_packages(())
+    assert [*directories.packages.iterdir()] == []
+
+
 def test_a_link_is_removed_and_what_it_points_to_stays(directories, tmp_path):
     (tmp_path / "precious").mkdir()
     directories.code("b-2-1").symlink_to(tmp_path / "precious")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
-from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.local_state import LocalState, is_held, peek
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.records import (
     Outcome,
@@ -166,6 +166,42 @@ class TestId:
         assert "is no supervisor's id" in caplog.text
         assert file.with_name("supervisor-id.unreadable").read_bytes() == content
         assert state.supervisor_id("127.0.0.1") == new
+
+
+class TestStarts:
+    def test_each_number_is_greater_than_those_before_whoever_asks(self, state, tmp_path):
+        first = state.next_start()
+        assert [state.next_start(), state.next_start()] == [first + 1, first + 2]
+        state.close()
+        with LocalState(tmp_path / "localstate") as another:
+            assert another.next_start() == first + 3
+
+    @pytest.mark.parametrize("content", [b"", b"x", b"-4", b"1 2"])
+    def test_where_it_was_lost_it_is_one_that_no_count_comes_to(self, state, file, content):
+        first = state.next_start()
+        file.with_name("starts").write_bytes(content)
+        assert state.next_start() >= first
+
+
+class TestFromOutside:
+    def test_what_was_saved_is_read_and_nothing_is_changed(self, state, file):
+        assert peek(file.parent) == {}
+        state.save(SLOTS)
+        assert peek(file.parent) == SLOTS
+        file.write_bytes(b"{")
+        assert peek(file.parent) == {}
+        assert file.read_bytes() == b"{"
+
+    def test_workers_of_before_the_machines_restart_are_none(self, state, file, monkeypatch):
+        state.save(SLOTS)
+        monkeypatch.setattr(process_table, "boot_id", lambda: "another")
+        assert peek(file.parent) == {}
+
+    def test_whether_a_supervisor_runs(self, state, tmp_path):
+        assert is_held(tmp_path / "localstate")
+        state.close()
+        assert not is_held(tmp_path / "localstate")
+        assert not is_held(tmp_path / "nowhere")
 
 
 def test_the_form_of_the_file(state, file):

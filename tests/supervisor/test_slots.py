@@ -40,7 +40,7 @@ from stormkeeper.supervisor.records import (
     SlotRecord,
     WorkerRecord,
 )
-from stormkeeper.supervisor.slots import Slot, SlotState
+from stormkeeper.supervisor.slots import AGAIN, Slot, SlotState
 from stormkeeper.supervisor.times import Times
 
 TIMES = Times()
@@ -334,6 +334,17 @@ class TestCrash:
             assert Played(record).say(Wanted(assignment)) == [], "nor after a restart"
             assert played.say(Wanted(OTHER)) == [FetchCode(3, OTHER)]
 
+    @pytest.mark.parametrize("restart", Restart)
+    def test_a_worker_that_asks_for_it_is_started_again_at_once(self, played, restart):
+        worker_id = played.run(replace(COUNTS, restart=restart))
+        for _ in range(3):
+            played.say(Ended(worker_id, AGAIN))
+            clean_up, fetch = played.say(Gone(worker_id))
+            assert clean_up == CleanUp(worker_id)
+            worker_id = played.relaunch(fetch)
+        assert played.slot.status().crashes == 0
+        assert played.slot.status().reason == ""
+
     def test_a_crash_is_reported_though_other_work_is_wanted_by_then(self, played):
         played.run()
         played.say(Ended("w1", 3))
@@ -555,7 +566,7 @@ class AnyOrder(RuleBasedStateMachine):
                     self.say(Beaten(worker_id))
         self.say(Tick())
 
-    @rule(which=st.sampled_from(["main", "jvm"]), code=st.sampled_from([0, 1, -9, None]))
+    @rule(which=st.sampled_from(["main", "jvm"]), code=st.sampled_from([0, 1, AGAIN, -9, None]))
     def one_ends(self, which, code):
         for worker_id, processes in self.alive.items():
             if which == "main" and "main" in processes:

@@ -93,7 +93,10 @@ def read(protocol, of):
 
 
 def read_struct(protocol, fields):
-    """Read a struct: the fields that it has; any that the table lacks is an error."""
+    """Read a struct: the fields that it has; any of Storm's that the table lacks is an error.
+
+    Those of ours, from 1000 up, are skipped, as Storm's readers skip them.
+    """
     known = {field.id: field for field in fields}
     values = {}
     protocol.readStructBegin()
@@ -101,6 +104,9 @@ def read_struct(protocol, fields):
         _, kind, number = protocol.readFieldBegin()
         if kind == TType.STOP:
             break
+        if number >= 1000:
+            protocol.skip(kind)
+            continue
         field = known[number]
         assert kind == _wire(field.type)
         values[field.name] = read(protocol, field.type)

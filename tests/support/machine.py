@@ -3,37 +3,48 @@
 Every test holds a lock with all others of the run, and one with the mark ``alone``, which judges
 times, holds it alone. Of those with the mark ``spark`` one runs at a time: Spark gives up on a
 Python worker that is not there within 10 s, and where two start theirs on two processors that have
-other things to do, it takes longer.
+other things to do, it takes longer. So that nobody waits for that, one process of the run gets all
+files with such tests, and shares one session among them.
 """
 
 import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Final
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
-#: The part of a run in which tests of Spark begin; one that came last would be waited for.
-_SPARK_UNTIL: Final = 0.8
+#: What a file has in it that has tests of Spark.
+_MARK = "pytest.mark." + "spark"
+
+
+class Schedule(LoadFileScheduling):
+    """Gives each process of a run whole files, and one of them all files with tests of Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "Spark" if has_spark(self.config.rootpath / file) else file
+
+
+@cache
+def has_spark(file: Path) -> bool:
+    """Return whether a file has tests of Spark."""
+    return _MARK in file.read_text()
 
 
 def put_in_order(items: list[pytest.Item]) -> None:
     """Order tests, file by file, so that few wait for each other.
 
-    Files of Spark's tests are spread, so that whoever has none runs others meanwhile. Last come
-    those that want the machine alone, as by then nobody is in the middle of a long test.
+    First come those of Spark, of which one process has enough for long. Last come those that want
+    the machine alone, as by then nobody is in the middle of a long test.
     """
-    files = list(dict.fromkeys(item.path for item in items))
-    marked = {
-        mark: {item.path for item in items if item.get_closest_marker(mark) is not None}
-        for mark in ("spark", "alone")
-    }
-    spark = [file for file in files if file in marked["spark"]]
-    others = [file for file in files if file not in marked["spark"]]
-    place = {file: _SPARK_UNTIL * at / len(spark) for at, file in enumerate(spark)}
-    place |= {file: at / len(others) for at, file in enumerate(others)}
-    items.sort(key=lambda item: (item.path in marked["alone"], place[item.path]))
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            assert has_spark(item.path), f"{item.path} has the mark from elsewhere"
+    alone = {item.path for item in items if item.get_closest_marker("alone") is not None}
+    items.sort(key=lambda item: (item.path in alone, not has_spark(item.path)))
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stormkeeper.statistics.reports import Component, ExecutorReport, Slot, reports
 from stormkeeper.statistics.tasks import components_of_tasks
 from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat
@@ -20,6 +22,23 @@ from stormkeeper.thrift.serialization import deserialize
 _FILE = Path(__file__).parent.parent / "vectors" / "stats-examples.json.gz"
 
 KEYS = ("small", "edge")
+
+#: What the pages have beside statistics: names, errors, resources.
+BESIDE = {
+    "id",
+    "name",
+    "topology_id",
+    "topology_name",
+    "owner",
+    "last_error",
+    "resources_map",
+    "assigned_memonheap",
+    "assigned_memoffheap",
+    "assigned_cpu",
+    "requested_memonheap",
+    "requested_memoffheap",
+    "requested_cpu",
+}
 
 
 @dataclass(frozen=True)
@@ -76,3 +95,37 @@ def example(key: str) -> Example:
     topologies = json.loads(gzip.decompress(_FILE.read_bytes()))["topologies"]
     (found,) = (topology for topology in topologies if topology["key"] == key)
     return Example(found)
+
+
+def assert_same(found, expected):
+    """Counts are equal, and so are latencies and capacities as far as order of summing allows."""
+    found, expected = dict(leaves(found)), dict(leaves(expected))
+    averages = {name for name, value in expected.items() if isinstance(value, float)}
+    assert without(found, averages) == without(expected, averages)
+    assert {name: found[name] for name in averages} == pytest.approx(
+        {name: expected[name] for name in averages}, rel=1e-9, abs=0
+    )
+
+
+def without(values, names):
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def leaves(value, name=()):
+    """Yield what a page says, each with where it stands; lists by what they are lists of."""
+    if isinstance(value, dict):
+        yield (*name, "keys"), sorted(value.keys() - BESIDE)
+        for key in value.keys() - BESIDE:
+            yield from leaves(value[key], (*name, key))
+    elif isinstance(value, list) and name == ("gsid_to_input_stats",):
+        yield from leaves({tuple(sorted(key.items())): found for key, found in value}, (*name, ""))
+    elif isinstance(value, list) and name == ("exec_stats",):
+        by_task = {one["exec_summary"]["executor_info"]["task_start"]: one for one in value}
+        assert len(by_task) == len(value)
+        yield from leaves(by_task, (*name, ""))
+    elif isinstance(value, list | tuple):
+        by_slot = {(one["supervisor_id"], one["port"]): one for one in value}
+        assert len(by_slot) == len(value)
+        yield from leaves(by_slot, (*name, ""))
+    else:
+        yield name, value

@@ -15,6 +15,7 @@ from typing import Any, Self
 import psutil
 
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
+from support.processes import command_line, family
 from support.waiting import DEADLINE_SECS, until
 
 #: Spark on a busy machine with two cores needs most of a minute.
@@ -126,8 +127,11 @@ class WorkerProcess:
 
     def family(self) -> list[psutil.Process]:
         """The process and all that it started."""
-        process = psutil.Process(self._process.pid)
-        return [process, *process.children(recursive=True)]
+        return family(self._process.pid)
+
+    def command_lines(self) -> list[str]:
+        """What every user of the machine can read of these processes."""
+        return [command_line(process) for process in self.family()]
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the worker alone."""
@@ -149,22 +153,3 @@ class WorkerProcess:
         """Ask it to stop, wait for its end, and return the exit code."""
         self.send(signal.SIGTERM)
         return self.ended()
-
-
-def all_gone(processes: list[psutil.Process], deadline_secs: float = DEADLINE_SECS) -> None:
-    """Wait until none of `processes` runs any more; one that nobody waits for may be a zombie."""
-
-    def left() -> list[psutil.Process]:
-        return [p for p in processes if p.is_running() and _status(p) != psutil.STATUS_ZOMBIE]
-
-    try:
-        until(lambda: not left(), deadline_secs)
-    except AssertionError as error:
-        raise AssertionError(f"still there: {left()}") from error
-
-
-def _status(process: psutil.Process) -> str:
-    try:
-        return str(process.status())
-    except psutil.NoSuchProcess:
-        return psutil.STATUS_ZOMBIE

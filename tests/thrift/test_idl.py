@@ -176,9 +176,12 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
         ("ExecutorStats", "component"): False,
         ("ExecutorStats", "partial_batches"): False,
         ("ClusterWorkerHeartbeat", "completed"): False,
+        ("ClusterWorkerHeartbeat", "inactive"): False,
         ("Assignment", "launches"): False,
         ("StormBase", "deadline_ms"): False,
         ("SupervisorInfo", "stopped_workers"): False,
+        ("SupervisorInfo", "http_port"): False,
+        ("SupervisorInfo", "refuses"): False,
         **{(name, "leader_epoch"): False for name in leaders},
     }
 

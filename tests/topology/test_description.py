@@ -178,3 +178,20 @@ def test_a_function_of_a_description_says_that_it_is_none():
     assert isinstance(rebuilt, Topology)
     with pytest.raises(NotImplementedError, match="a description has no functions"):
         rebuilt.components["words"](None)
+
+
+def test_another_parallelism_gives_other_tasks_and_nothing_else():
+    before = of_topology(make({"a": ((), 1), "b": (("a",), 2)}, {"x": 1}))
+    after = description.with_parallelism(before, {"b": 4, "not there": 2})
+    assert [(each.component, each.task_start, each.task_end) for each in after.executors] == [
+        ("a", 1, 1),
+        ("b", 2, 5),
+    ]
+    assert (after.name, after.conf, after.queries) == (before.name, before.conf, before.queries)
+    assert decode(encode(after)) == after
+    assert description.with_parallelism(before, {"a": 1, "b": 2}) is before
+
+
+def test_a_script_has_no_parallelism_to_change():
+    script = of_script(Path("job.py"))
+    assert description.with_parallelism(script, {"job": 3}) is script

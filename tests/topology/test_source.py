@@ -9,50 +9,9 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.source import check, declared_name, imports_topology, modules_beside
+from stormkeeper.topology.source import check, imports_topology, modules_beside
 
 IMPORT = "from stormkeeper.topology import Topology\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "name"),
-    [
-        (IMPORT + "topology = Topology('word-count', conf={'a': 1})", "word-count"),
-        (IMPORT + "topology = Topology(conf={}, name='word.count_2')", "word.count_2"),
-        (IMPORT + "def make():\n    return Topology('made')\nmake()", "made"),
-        (IMPORT + "t = Topology('same', {}) if 1 else Topology('same')", "same"),
-        ("from stormkeeper.topology import Topology as T\nT('renamed')", "renamed"),
-        ("from stormkeeper.topology.topology import Topology\nTopology('deep')", "deep"),
-        ("from stormkeeper import topology\ntopology.Topology('module')", "module"),
-        ("import stormkeeper.topology\nstormkeeper.topology.Topology('path')", "path"),
-        ("import stormkeeper.topology as st\nst.Topology('short')", "short"),
-    ],
-)
-def test_the_name_that_the_code_gives(script, name):
-    assert declared_name(script.encode()) == name
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "",
-        "print('no topology')",
-        "class Topology:\n    pass\nTopology('of somebody else')",
-        "from elsewhere import Topology\nTopology('other')",
-        "from .topology import Topology\nTopology('relative')",
-        IMPORT + "NAME = 'x'\nTopology(NAME)",
-        IMPORT + "Topology(*['x'])",
-        IMPORT + "Topology(7)",
-        IMPORT + "Topology()",
-        IMPORT + "Topology('a')\nTopology('b')",
-        IMPORT + "Topology('a')\nTopology(f'{a}')",
-        IMPORT + "Topology('no/name')",
-        IMPORT + "Topology('unfinished'",
-        IMPORT + "Topology('zero\0')",
-    ],
-)
-def test_no_name_where_it_is_not_clear(script):
-    assert declared_name(script.encode()) is None
 
 
 @pytest.mark.parametrize(

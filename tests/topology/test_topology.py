@@ -5,7 +5,9 @@ import pytest
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import Topology
-from stormkeeper.topology.topology import on_declared
+from stormkeeper.topology.plan import plan
+from stormkeeper.topology.topology import on_declared, spread
+from support.topologies import make
 
 
 @pytest.fixture
@@ -185,3 +187,10 @@ def test_importing_it_imports_no_pyspark():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "False"
+
+
+def test_components_are_given_another_parallelism():
+    topology = make({"a": ((), 1), "b": (("a",), 2)})
+    spread(topology, {"a": 3, "b": 1, "not there": 7})
+    tasks = {each.component.id: each.task_end for each in plan(topology).executors}
+    assert tasks == {"a": 3, "b": 4}

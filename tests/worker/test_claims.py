@@ -107,6 +107,18 @@ class TestClaims:
             "the query q is left to the launch 12-1-0, which has claimed it"
         ]
 
+    def test_checkpoints_that_a_script_names_are_claimed_with_its_one_claim(self, spark, tmp_path):
+        claims = Claims({"script": FIRST}, lambda place: Checkpoint(spark, place))
+        one, other = f"{tmp_path}/one", f"{tmp_path}/other"
+        claims.take(one, FIRST)
+        claims.take(other, FIRST)
+        assert claims.look_at_all()
+        assert Checkpoint(spark, other).claims() == [FIRST]
+        Checkpoint(spark, other).take(SECOND)
+        assert not claims.look_at_all()
+        assert claims.lost == {other: SECOND}
+        assert claims.look(one)
+
     def test_a_checkpoint_that_cannot_be_written(self, spark, tmp_path):
         (tmp_path / "file").write_text("")
         claims = Claims({"q": FIRST}, lambda _: Checkpoint(spark, f"{tmp_path}/file"))

@@ -5,6 +5,7 @@ import pytest
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.worker.describing import describe
+from support.processes import has_ended, name
 from support.waiting import until
 
 TOPOLOGY = """
@@ -57,11 +58,7 @@ def test_what_it_prints_and_what_it_starts_are_no_part_of_it(script, capfd):
     assert arguments == ["--day", "1"]
     assert [executor.component for executor in described.executors] == ["out", "rows"]
     assert capfd.readouterr().out == ""
-    until(lambda: not is_running(int(pid)))
-
-
-def is_running(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    until(lambda: has_ended(int(pid)))
 
 
 def test_a_fault_of_the_script_is_its_own_words(script):
@@ -125,7 +122,7 @@ def test_one_that_needs_a_session_gets_one(script):
 
 def virtual_machines():
     """The JVMs that this process has started, by whatever way."""
-    return {p for p in psutil.Process().children(recursive=True) if p.name() == "java"}
+    return {p for p in psutil.Process().children(recursive=True) if name(p) == "java"}
 
 
 @pytest.mark.spark

@@ -7,10 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from stormkeeper.worker.process import CLAIMED
+from stormkeeper.worker.ending import CLAIMED
 from support.pacemaker import PacemakerProcess
+from support.processes import all_gone
 from support.waiting import until
-from support.worker import START_SECS, WorkerProcess, all_gone
+from support.worker import START_SECS, WorkerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -18,10 +18,12 @@ from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Release, deserialize, serialize
+from stormkeeper.worker.job import Job
 from stormkeeper.worker.process import Worker
 from support.pacemaker import PacemakerProcess
+from support.processes import all_gone, name
 from support.waiting import until
-from support.worker import START_SECS, WorkerProcess, all_gone
+from support.worker import START_SECS, WorkerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.zookeeper, pytest.mark.timeout(400)]
 
@@ -172,7 +174,7 @@ def test_plain_script_is_counted_and_a_killed_worker_leaves_no_process(start, pa
     until(lambda: beats.counts().get("imports", (0, 0))[0] > 0, START_SECS)
     worker.wait_for(r"^\| *module\|count\|")
     family = worker.family()
-    assert any("java" in process.name() for process in family)
+    assert any("java" in name(process) for process in family)
     worker.send(signal.SIGKILL)
     worker.ended()
     all_gone(family)
@@ -299,7 +301,7 @@ def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, 
     worker = start(script(code))
     beats = Beats(pacemakers, worker.path)
     until(lambda: beats.counts().get("out", (0, 0)) > (0, 0), START_SECS)
-    (jvm,) = [process for process in worker.family() if process.name() == "java"]
+    (jvm,) = [process for process in worker.family() if name(process) == "java"]
     jvm.kill()
     assert worker.ended() == 1, worker.text
     log = "\n".join(worker.errors)
@@ -457,19 +459,8 @@ def test_an_id_that_is_none_ends_it_before_it_beats(start, script):
 
 
 def test_it_leaves_a_script_though_nobody_reads_what_that_printed(script, monkeypatch):
-    worker = Worker(
-        defaults(),
-        script=script(""),
-        storm_id="t-1-1",
-        node="node",
-        port=6700,
-        arguments=(),
-        py_files=(),
-        queries=(),
-        claims={},
-        settle=lambda _: defaults(),
-        stopping=lambda: True,
-    )
+    job = Job(script=script(""), storm_id="t-1-1", node="node", port=6700)
+    worker = Worker(defaults(), job, settle=lambda _: defaults(), signalled=lambda: True)
     reader, writer = os.pipe()
     os.close(reader)
     printed, left = os.fdopen(writer, "w"), []
@@ -539,19 +530,8 @@ def test_pacemakers_that_it_does_not_beat_to_are_warned_of(start, script):
 @pytest.mark.parametrize(("configured", "release"), [(None, 2), (3, 3)])
 def test_a_heartbeat_is_for_the_storm_that_is_configured(script, configured, release):
     conf = {**defaults(), "storm.meta.serialization.release": configured}
-    worker = Worker(
-        conf,
-        script=script(""),
-        storm_id="wc-1-1",
-        node="node",
-        port=6700,
-        arguments=(),
-        py_files=(),
-        queries=(),
-        claims={},
-        settle=lambda _topology: conf,
-        stopping=lambda: False,
-    )
+    job = Job(script=script(""), storm_id="wc-1-1", node="node", port=6700)
+    worker = Worker(conf, job, settle=lambda _topology: conf, signalled=lambda: False)
     data = worker._heartbeat()
     beat = deserialize(ClusterWorkerHeartbeat, data)
     assert data == serialize(beat, release=Release(release))

@@ -30,6 +30,7 @@ def parameters_of(function):
 @pytest.mark.parametrize(
     ("function", "parameters"),
     [
+        (java_gateway.launch_gateway, ["conf", "popen_kwargs"]),
         (SparkSession.Builder.getOrCreate, ["self"]),
         (SparkSession.stop, ["self"]),
         (DataStreamWriter.foreachBatch, ["self", "func"]),
@@ -63,6 +64,8 @@ def test_the_context_keeps_the_gateway_and_its_process():
     assert {"_gateway", "_jvm"} <= vars(SparkContext).keys()
     assert {"_gateway", "_jvm"} <= names_in(SparkContext._ensure_initialized)
     assert "proc" in names_in(java_gateway.launch_gateway)
+    assert "launch_gateway" in names_in(SparkContext._ensure_initialized)
+    assert context.launch_gateway is java_gateway.launch_gateway
 
 
 def test_a_context_that_is_stopped_has_none_of_the_jvms():

@@ -1,7 +1,17 @@
 import pytest
 
+from stormkeeper.conf import defaults
 from stormkeeper.errors import WorkerError
 from stormkeeper.topology import Topology
+from stormkeeper.topology.plan import plan
+from stormkeeper.worker.building import build
+from stormkeeper.worker.claims import Checkpoint, Claims
+from stormkeeper.worker.counting import TopologyCounts
+from stormkeeper.worker.live_queries import LiveQueries
+from stormkeeper.worker.query_events import QueryEvents
+from stormkeeper.worker.running import TopologyRun
+from stormkeeper.worker.statistics import WorkerStatistics
+from stormkeeper.worker.stopping import BatchGate, Countdown
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -52,3 +62,46 @@ def test_any_other_failure_is_final(numbers, run_topology):
     with pytest.raises(WorkerError, match=r"(?s)'out' failed:\n.*RuntimeError: no room left$"):
         run_topology(topology)
     assert written == []
+
+
+def test_who_has_ended_by_itself_is_told_and_who_is_stopped_goes_on_later(spark, numbers, tmp_path):
+    topology, seen = Topology("both"), []
+
+    @topology.spout
+    def lines(spark):
+        return spark.readStream.option("maxFilesPerTrigger", 1).text(str(numbers[0]))
+
+    @topology.bolt(lines)
+    def once(lines):
+        return lines.writeStream.format("noop").trigger(availableNow=True)
+
+    @topology.bolt(lines)
+    def always(lines):
+        return lines.writeStream.foreachBatch(lambda _, number: seen.append(number))
+
+    the_plan = plan(topology)
+    events = QueryEvents(TopologyCounts(the_plan, WorkerStatistics()))
+    events.attach(spark)
+    gate, ended = BatchGate(), []
+
+    def run(queries, stopping):
+        built = build(
+            the_plan.only(queries),
+            topology.components,
+            spark,
+            defaults(),
+            lambda query: str(tmp_path / "checkpoints" / query),
+        )
+        left = TopologyRun(built, events, stopping, Claims({}, Checkpoint), ended.append).run()
+        LiveQueries(events, gate, lambda: False).stop(Countdown())
+        return left
+
+    with gate.installed():
+        left = run(["once", "always"], lambda: bool(ended) and bool(seen))
+        assert left == ["always"]
+        assert ended == ["once"]
+        assert not events.running()
+        (numbers[0] / "more.txt").write_text("61\n")
+        assert run(left, lambda: len(seen) == 7) == ["always"]
+    assert seen == [*range(7)]  # each batch once, across the stop
+    spark.streams.removeListener(events._listener)

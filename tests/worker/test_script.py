@@ -55,6 +55,24 @@ def test_modules_beside_it_can_be_imported_here_and_in_python_workers(script):
     del sys.modules["beside"]
 
 
+@pytest.mark.usefixtures("script")
+def test_in_a_package_the_packages_folder_is_first(tmp_path):
+    root = tmp_path / "code"
+    (root / "jobs").mkdir(parents=True)
+    (root / "helping.py").write_text("value = 1\n")
+    (root / "jobs" / "beside.py").write_text("import helping\nvalue = helping.value + 1\n")
+    path = root / "jobs" / "daily.py"
+    path.write_text(
+        "import sys\nfrom . import beside\nseen = beside.value, __name__, sys.path[0]\n"
+    )
+    scripts.prepare(path, root=root)
+    names = scripts.run(path, [].append, root)
+    assert names["seen"] == (2, "__main__", str(root))
+    assert os.environ["PYTHONPATH"].split(os.pathsep)[0] == str(root)
+    for name in ("helping", "jobs", "jobs.beside"):
+        del sys.modules[name]
+
+
 def test_its_arguments_are_its_argv(script):
     path = script("import sys\nseen = sys.argv\n")
     scripts.prepare(path, ["-c", "b"])

@@ -28,6 +28,20 @@ def test_topology_wins_over_the_file_and_the_command_line_over_both(files):
     assert conf["topology.name"] == "t"
 
 
+def test_what_was_saved_wins_over_the_file_and_the_topology_but_not_over_the_command_line(
+    files, caplog
+):
+    topology = Topology("t", {"input": "its own", "topology.workers": 3, "spark.x": 1})
+    saved = {"input": "saved", "topology.workers": 5, "topology.name": "other", "new": [1]}
+    conf = settings.merged(topology, files=files, overrides=["topology.workers=4"], saved=saved)
+    assert conf["input"] == "saved"
+    assert conf["topology.workers"] == 4
+    assert conf["topology.name"] == "other"
+    assert conf["new"] == [1]
+    assert conf["spark.x"] == conf["ui.port"] == 1
+    assert caplog.records == []
+
+
 def test_own_keys_of_the_topology_are_known(files, caplog):
     conf = settings.merged(Topology("t", {"input": 1}), files=files, overrides=["input=2"])
     assert conf["input"] == 2
@@ -74,6 +88,15 @@ def test_what_spark_is_asked_for():
     assert asked["spark.app.name"] == "mine"
     assert "topology.workers" not in asked
     assert asked["spark.sql.streaming.stopTimeout"] == "20s"
+
+
+def test_what_a_slot_has_of_its_machine_counts_where_nobody_says_anything():
+    share = {"spark.master": "local[2]", "spark.driver.memory": "1024m", "spark.cores": "2"}
+    conf = {"spark.master": "local[3]", **PATHS}
+    asked = settings.spark_values(conf, {"spark.driver.memory": "3g"}, share)
+    assert asked["spark.master"] == "local[3]"
+    assert asked["spark.driver.memory"] == "3g"
+    assert asked["spark.cores"] == "2"
 
 
 PATHS = {"topology.checkpoint.dir": None, "storm.local.dir": "/local"}

@@ -16,15 +16,33 @@ from stormkeeper.cli.groups import LazyGroup
 from stormkeeper.cli.options import conf_options, examples
 
 _COMMANDS = {
+    "activate": "stormkeeper.cli.topologies:activate",
+    "blobstore": "stormkeeper.cli.blobstore:blobstore",
     "completion": "stormkeeper.cli.completion:completion",
     "config": "stormkeeper.cli.config:config",
+    "deactivate": "stormkeeper.cli.topologies:deactivate",
     "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
+    "get-errors": "stormkeeper.cli.monitor:get_errors",
     "heartbeats": "stormkeeper.cli.heartbeats:heartbeats",
+    "jar": "stormkeeper.cli.submit:submit",
+    "kill": "stormkeeper.cli.topologies:kill",
+    "kill_workers": "stormkeeper.cli.supervisors:kill_workers",
+    "list": "stormkeeper.cli.topologies:list_all",
     "local": "stormkeeper.cli.local:local",
     "localconfvalue": "stormkeeper.cli.inspect:localconfvalue",
+    "logs": "stormkeeper.cli.logs:logs",
+    "monitor": "stormkeeper.cli.monitor:monitor",
+    "nimbus": "stormkeeper.cli.daemons:nimbus",
+    "node-health-check": "stormkeeper.cli.supervisors:node_health_check",
     "pacemaker": "stormkeeper.cli.daemons:pacemaker",
     "pipeline": "stormkeeper.cli.daemons:pipeline",
+    "rebalance": "stormkeeper.cli.topologies:rebalance",
+    "remoteconfvalue": "stormkeeper.cli.inspect:remoteconfvalue",
     "state": "stormkeeper.cli.state:state",
+    "status": "stormkeeper.cli.topologies:status",
+    "submit": "stormkeeper.cli.submit:submit",
+    "supervisor": "stormkeeper.cli.supervisors:supervisor",
+    "upload-credentials": "stormkeeper.cli.credentials:upload_credentials",
     "version": "stormkeeper.cli.inspect:version",
 }
 

@@ -92,3 +92,36 @@ def pipeline() -> None:
 
         code = process.serve(conf, stop)
     exit_with(code)
+
+
+@click.command(
+    epilog=examples(
+        "storm nimbus",
+        "storm nimbus -c nimbus.thrift.port=6628 -c storm.local.dir=/var/lib/second",
+        "storm nimbus --take-over",
+    )
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Lead topologies, too, that a Nimbus of Java's has led; it has to be stopped for good.",
+)
+@log_option
+@conf_options
+def nimbus(take_over: bool) -> None:
+    """Run a Nimbus, the master of a cluster, or one that stands by.
+
+    It listens on nimbus.bind.host and nimbus.thrift.port, and prints `nimbus listening on
+    HOST:PORT` when it answers. Of several, ZooKeeper says which one leads. Metrics and health are
+    on nimbus.metrics.port. SIGTERM and SIGINT stop it: another one leads then, and topologies run
+    on.
+    """
+    from stormkeeper.daemon.lifecycle import StopSignals
+
+    # Before anything that takes time: a stop is heeded from now on.
+    with StopSignals() as stop, faults():
+        conf = load_conf()
+        from stormkeeper.nimbus import process
+
+        code = process.serve(conf, stop, may_take_over=take_over)
+    exit_with(code)

@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,31 @@ def localconfvalue(key: str, as_json: bool) -> None:
     Prints `KEY: value` as Storm does. A key of Storm's that nothing sets is null; a key that nobody
     knows and nothing sets ends with exit code 1.
     """
-    conf = load_conf()
+    _print_value(key, load_conf(), as_json=as_json)
+
+
+@click.command(
+    epilog=examples(
+        "storm remoteconfvalue topology.message.timeout.secs",
+        "storm remoteconfvalue storm.zookeeper.servers --json",
+    )
+)
+@click.argument("key")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, {KEY: value}.")
+@conf_options
+def remoteconfvalue(key: str, as_json: bool) -> None:
+    """Print the value that configuration KEY has in the leading Nimbus.
+
+    Prints `KEY: value` as Storm does. Else as `storm localconfvalue`.
+    """
+    from stormkeeper.cli.effects import connected
+
+    with connected() as connection:
+        conf = json.loads(connection.nimbus.getNimbusConf())
+    _print_value(key, conf, as_json=as_json)
+
+
+def _print_value(key: str, conf: Mapping[str, Any], *, as_json: bool) -> None:
     from stormkeeper.conf import keys
 
     if key not in conf and not keys.is_known(key):

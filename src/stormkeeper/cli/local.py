@@ -6,19 +6,10 @@ from pathlib import Path
 import click
 
 from stormkeeper import extras
+from stormkeeper.cli import files
 from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf, settings
 
 _TABLES = "pipeline.tables.dir"
-
-
-def _py_files(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[Path, ...]:
-    files = [Path(name) for names in given for name in names.split(",") if name]
-    for file in files:
-        if file.suffix not in {".py", ".zip", ".egg"}:
-            raise click.BadParameter(f"{file} is no .py, .zip or .egg file")
-        if not file.is_file():
-            raise click.BadParameter(f"there is no file {file}")
-    return tuple(file.absolute() for file in files)
 
 
 class _Local(click.Command):
@@ -54,7 +45,7 @@ def _report(_: click.Context, __: click.Parameter, file: Path | None) -> Path | 
     "--py-files",
     metavar="FILE[,FILE...]",
     multiple=True,
-    callback=_py_files,
+    callback=files.py_files,
     help="Modules (.py) and archives of modules (.zip, .egg) that TOPOLOGY can import, in Spark's "
     "executors too.",
 )
@@ -95,15 +86,16 @@ def local(
 ) -> None:
     """Run TOPOLOGY on a cluster of its own, on this machine.
 
-    Starts ZooKeeper, two Pacemakers, the worker that runs TOPOLOGY, and the heartbeat pipeline, as
-    processes on free ports of the loopback interface, and shows them live. Ctrl-C stops all of
-    them. Spark starts in the worker first, and in the pipeline once the worker has counted its
-    first rows, or after a minute. The tables are removed with the run, unless --keep names a folder
-    for them.
+    Starts ZooKeeper, two Nimbuses, two supervisors, two Pacemakers and the heartbeat pipeline, as
+    processes on free ports of the loopback interface, submits TOPOLOGY to them, and shows them
+    live. Ctrl-C ends TOPOLOGY, and then all of them. Spark starts in the worker first, and in the
+    pipeline once the worker has counted its first rows, or after a minute. The tables are removed
+    with the run, unless --keep names a folder for them.
 
     TOPOLOGY is a Python file that defines a Topology, or any PySpark streaming script. Write its
     ARGUMENTS, which it finds in sys.argv, behind --. Faults in its source are reported before
-    anything starts. Configuration keys that Stormkeeper does not know are handed to it.
+    anything starts. Configuration keys that Stormkeeper does not know are handed to it. It runs in
+    a folder of its own, as in any cluster: give it whole paths.
 
     Exit code 0: it was stopped, or all queries have ended. 1: TOPOLOGY has a fault or failed, or
     another process failed. 2: wrong usage or configuration. 69: the extra stormkeeper[spark] is not

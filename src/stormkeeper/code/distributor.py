@@ -98,9 +98,10 @@ class LocalCodeDistributor(CodeDistributor):
         self._peers = peers
         #: The blobs that are here.
         self.store = BlobStore(settings.folder)
-        self._publisher = Publisher(storm, self.store, nimbus_id)
+        #: What is known of blobs, and makes them.
+        self.publisher = Publisher(storm, self.store, nimbus_id)
         #: What clients upload and download.
-        self.uploads = Uploads(self.store, self._publisher, idle_secs=settings.idle_secs)
+        self.uploads = Uploads(self.store, self.publisher, idle_secs=settings.idle_secs)
         self.downloads = Downloads(
             self.store, chunk_bytes=settings.chunk_bytes, idle_secs=settings.idle_secs
         )
@@ -199,7 +200,7 @@ class LocalCodeDistributor(CodeDistributor):
         self.store.close()
 
     def _upload(self, key: str, source: bytes | Path) -> None:
-        base = self._publisher.base(key)
+        base = self.publisher.base(key)
         draft = self.store.draft()
         try:
             if isinstance(source, bytes):
@@ -207,7 +208,7 @@ class LocalCodeDistributor(CodeDistributor):
             else:
                 _read(source, draft)
             draft.finish()
-            self._publisher.publish(Upload(key, draft, base, is_new=True))
+            self.publisher.publish(Upload(key, draft, base, is_new=True))
         finally:
             draft.discard()
 

@@ -16,7 +16,10 @@ from typing import Final
 
 from stormkeeper.code.drafts import Draft, storing
 from stormkeeper.code.sessions import Sessions
-from stormkeeper.errors import TransferEndedError
+from stormkeeper.errors import BlobStorageError, TransferEndedError
+
+#: Bytes that a file may have: what is submitted here has no more, and a disk is not filled by one.
+MOST_BYTES: Final = 2**31
 
 #: Storm's name for such a file.
 _NAME: Final = re.compile(r"stormjar-[0-9a-f-]{36}\.jar")
@@ -33,6 +36,8 @@ class Inbox:
         After how long without a chunk an upload ends.
     kept_secs
         How long a file is kept that nobody takes.
+    most_bytes
+        Of a file.
     clock, now
         Seconds of a monotonic clock, and since 1970.
 
@@ -48,11 +53,13 @@ class Inbox:
         *,
         idle_secs: float,
         kept_secs: float,
+        most_bytes: int = MOST_BYTES,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
         self._kept_secs = kept_secs
+        self._most_bytes = most_bytes
         self._now = now
         self._sessions: Sessions[Draft] = Sessions("upload", idle_secs, Draft.discard, clock=clock)
         with storing(folder, "keep uploaded files"):
@@ -74,9 +81,14 @@ class Inbox:
         TransferEndedError
             No such upload is under way.
         BlobStorageError
-            The disk did not take them; the upload has ended, and left nothing.
+            The disk did not take them, or the file is too large; the upload has ended, and left
+            nothing.
         """
         with self._sessions.using(_session(location)) as draft:
+            if draft.size + len(data) > self._most_bytes:
+                raise BlobStorageError(
+                    f"a file to be submitted may have {self._most_bytes:,} bytes, and not more"
+                )
             draft.write(data)
 
     def finish(self, location: str) -> None:

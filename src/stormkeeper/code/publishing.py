@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from stormkeeper.code.blobs import BlobStore
 from stormkeeper.code.drafts import Draft
 from stormkeeper.code.planning import newest
@@ -80,22 +82,51 @@ class Publisher:
             The number was not counted; `OutcomeUnknownError`: it may be, and nobody has that
             version. Or the blob is stored here, and not announced yet.
         """
-        key, draft, base = upload.key, upload.draft, upload.base
+        key, draft = upload.key, upload.draft
         if upload.is_new and self.known(key) is not None:
             raise _too_late(key)
+        number, born = self._count(key, upload.base)
+        before = self._store.get(key)
+        record = BlobRecord(
+            number, *draft.content(), draft.crc32c, born=born, settable=upload.settable
+        )
+        return self._put(key, record, draft, before)
+
+    def publish_settable(self, key: str, settable: bytes) -> BlobRecord:
+        """Have a blob's newest version be the bytes of the last one, with another ``settable``.
+
+        Raises
+        ------
+        BlobNotFoundError
+            There is no such blob, or its newest version is not here.
+        BlobExistsError, BlobStorageError, StateError
+            As `publish`.
+        """
+        base, known, before = self.base(key), self.known(key), self._store.get(key)
+        if known is None:
+            raise BlobNotFoundError(f"there is no blob {key}")
+        if before is None or before != known:
+            raise BlobNotFoundError(f"the blob {key} is not here yet: try again in a moment")
+        number, born = self._count(key, base)
+        record = replace(before, version=number, born=born, settable=settable)
+        return self._put(key, record, None, before)
+
+    def _count(self, key: str, base: VersionedNumber | None) -> tuple[int, int]:
+        """Count the next version of a blob; returns its number, and which blob of the key it is."""
         number = base.number + 1 if base else 1
         try:
             self._storm.set_blob_key_sequence(key, number, base.version if base else None)
         except (BadVersionError, NodeExistsError, NoNodeError) as error:
             raise _too_late(key) from error
         counted = self._storm.blobs([key]).get(key)
-        before = self._store.get(key)
         if counted is None or counted.number != number:
             raise _too_late(key)
-        content = draft.content()
-        record = BlobRecord(
-            number, *content, draft.crc32c, born=counted.born, settable=upload.settable
-        )
+        return number, counted.born
+
+    def _put(
+        self, key: str, record: BlobRecord, draft: Draft | None, before: BlobRecord | None
+    ) -> BlobRecord:
+        """Store a version that was counted, and announce it."""
         if not self._store.put(key, record, draft, expected=before):
             raise _too_late(key)
         try:

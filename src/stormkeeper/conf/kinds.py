@@ -200,6 +200,19 @@ def one_of(name: str, kind: Any, meaning: str) -> Key:
     return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
 
 
+def amount_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is a number above 0, fractions allowed, or null."""
+    kind = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0, le=2.0**62)] | None
+    return Key(name, kind, "a number above 0, or null", meaning)
+
+
+def texts_by_name_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is a mapping of names to texts, or null."""
+    # A number or a switch in YAML is meant as it is written.
+    kind = dict[Text, str | int | float | bool] | None
+    return Key(name, kind, "a mapping of names to texts, or null", meaning)
+
+
 def servers(name: str, meaning: str, *, least: int = 0, unset: tuple[Any, ...] = ()) -> Key:
     """Return a key whose value is a list of addresses, of `least` or more; `unset` as of `Key`."""
     kind = Annotated[list[Text], Meta(min_length=least)]

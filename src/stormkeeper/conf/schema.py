@@ -5,7 +5,7 @@ accepted by name (`stormkeeper.conf.keys`) and kept as they were written. Names,
 of Storm's keys are Storm's; where Storm wants whole seconds, fractions are taken too.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -13,6 +13,7 @@ from stormkeeper.conf.address import MAX_PORT
 from stormkeeper.conf.kinds import (
     Key,
     Text,
+    amount_or_null,
     bytes_or_null,
     check_addresses,
     check_distinct,
@@ -29,6 +30,7 @@ from stormkeeper.conf.kinds import (
     text,
     text_or_null,
     texts,
+    texts_by_name_or_null,
     whole,
     whole_or_null,
 )
@@ -290,7 +292,11 @@ _KEYS = (
         least=1,
         unset=(None, []),
     ),
-    port("nimbus.thrift.port", "port of Nimbus's Thrift service"),
+    port(
+        "nimbus.thrift.port",
+        "port of Nimbus's Thrift service; 0: `storm nimbus` takes any free one",
+    ),
+    text("nimbus.bind.host", "address that Nimbus's Thrift service listens on"),
     whole("nimbus.thrift.threads", "most calls that Nimbus carries out at a time", least=1),
     whole(
         "nimbus.thrift.max_buffer_size",
@@ -333,8 +339,25 @@ _KEYS = (
     ),
     whole(
         "nimbus.topology.blobstore.deletion.delay.ms",
-        "how long the code of a topology is kept that is gone, in ms",
+        "how long code, heartbeats and errors of a topology are kept that is gone, in ms",
         least=0,
+    ),
+    whole_or_null(
+        "nimbus.slots.perTopology",
+        "most workers of a topology that is submitted; null: any",
+        least=0,
+    ),
+    whole_or_null(
+        "nimbus.executors.perTopology",
+        "most executors of a topology that is submitted; null: any",
+        least=0,
+    ),
+    port_or_null(
+        "nimbus.metrics.port",
+        "HTTP port of a Nimbus's metrics and health; 0: any free one; null: none",
+    ),
+    text_or_null(
+        "nimbus.metrics.bind.host", "address for that port; null: that of nimbus.bind.host"
     ),
     # Supervisor and worker
     Key(
@@ -345,6 +368,27 @@ _KEYS = (
         is_list=True,
         check=check_distinct,
         unset=(None,),
+    ),
+    amount_or_null(
+        "supervisor.memory.capacity.mb",
+        "memory that a supervisor's workers may take together, in MB; null: the machine's",
+    ),
+    amount_or_null(
+        "supervisor.cpu.capacity",
+        "what a supervisor says that its machine has, in percent of one core; null: 100 for each",
+    ),
+    whole(
+        "supervisor.worker.nice",
+        "how much less of a busy processor workers get than others",
+        least=0,
+        most=19,
+    ),
+    port_or_null(
+        "supervisor.metrics.port",
+        "HTTP port of a supervisor's metrics, health and logs; 0: any free one; null: none",
+    ),
+    text_or_null(
+        "supervisor.metrics.bind.host", "address of these; null: 127.0.0.1, this machine alone"
     ),
     seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
     seconds(
@@ -399,9 +443,28 @@ _KEYS = (
         Restart,
         "start a worker again that ended by itself: always, unless its exit code is 0, or never",
     ),
+    texts_by_name_or_null(
+        "topology.environment", "environment variables of a topology's workers, by their names"
+    ),
     text_or_null(
         "topology.checkpoint.dir",
         "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",
+    ),
+    Key(
+        "topology.blobstore.map",
+        dict[Text, Any] | None,
+        "a mapping with the keys of blobs, or null",
+        "blobs that a topology uses, which must be there when it is submitted",
+    ),
+    storms_text_or_null("topology.version", "a topology's own version, for people"),
+    switch(
+        "topology.checkpoint.shared",
+        "that folder is the same on all machines, so that a query may move to another one",
+    ),
+    whole(
+        "topology.worker.memory.mb",
+        "most memory of a worker with all of its processes, in MB",
+        least=1,
     ),
     # Heartbeat pipeline
     text_or_null(

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -33,9 +33,6 @@ ERROR_BYTES = 64 * 1024
 #: How often a wait looks again at a child, in seconds.
 POLL_SECS = 0.05
 
-#: How often a wait for a ready line asks whether it is interrupted, in seconds.
-LOOK_SECS = 0.5
-
 
 def how_it_ended(exit_code: int) -> str:
     """Return in words how a process ended; the exit code is negative where a signal ended it."""
@@ -47,8 +44,34 @@ def how_it_ended(exit_code: int) -> str:
         return f"ended by signal {-exit_code}"
 
 
-class StartInterruptedError(Exception):
-    """The wait for a child's ready line was interrupted by who waits."""
+def memory_mib(pid: int, *, without: Collection[int] = ()) -> float:
+    """Return what a process and all that it started take, in MiB; 0 where there is none.
+
+    Pages that several of them share (Spark forks its Python workers) count once.
+
+    Parameters
+    ----------
+    pid
+        The process.
+    without
+        Processes that do not count, nor what they started.
+    """
+    total = 0
+    others = {member.pid for other in without for member in _family(other)}
+    for member in _family(pid):
+        if member.pid not in others:
+            with contextlib.suppress(psutil.Error):
+                memory = member.memory_full_info()
+                total += getattr(memory, "pss", memory.rss)
+    return total / 2**20
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
 
 
 class Child:
@@ -166,21 +189,9 @@ class Child:
         self._log_read += len(new) + len(newline)
         return new.decode(errors="replace").splitlines()
 
-    def memory_mib(self) -> float:
-        """Memory of the process and all that it started, in MiB; 0 once it ended.
-
-        Pages that several of them share (Spark forks its Python workers) count once.
-        """
-        total = 0
-        if self.returncode is not None:
-            return total
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            for member in (process, *process.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    memory = member.memory_full_info()
-                    total += getattr(memory, "pss", memory.rss)
-        return total / 2**20
+    def memory_mib(self, *, without: Collection[int] = ()) -> float:
+        """Memory of the process and all that it started, in MiB; 0 once it ended."""
+        return memory_mib(self.pid, without=without) if self.returncode is None else 0.0
 
     def request_stop(self) -> None:
         """Ask it to end; a suspended process is continued, so that it can act on the signal."""
@@ -271,34 +282,9 @@ class Children:
             name, command, log=log, env={**os.environ, **environment}, ready=ready
         )
 
-    def wait_ready(
-        self, name: str, timeout_secs: float, interrupted: Callable[[], bool] = lambda: False
-    ) -> re.Match[str]:
-        """Wait until a process is ready, and return its ready line.
-
-        Raises
-        ------
-        StartInterruptedError
-            `interrupted` said so.
-        ChildError
-            The process ended, or was not ready after `timeout_secs`; the message ends with the
-            tail of its log.
-        """
-        child = self.by_name[name]
-        deadline = time.monotonic() + timeout_secs
-        while time.monotonic() < deadline:
-            if interrupted():
-                raise StartInterruptedError
-            if match := child.wait_ready(LOOK_SECS):
-                return match
-        raise ChildError(
-            f"the {name} (process {child.pid}) was not ready after {timeout_secs:.0f} s:\n"
-            f"{child.log_tail()}"
-        )
-
-    def memory_mib(self) -> dict[str, float]:
-        """Return what each process takes, with all that it started, in MiB."""
-        return {name: child.memory_mib() for name, child in self.by_name.items()}
+    def memory_mib(self, *, without: Collection[int] = ()) -> dict[str, float]:
+        """Return what each process takes, with all that it started, as `memory_mib` does."""
+        return {name: child.memory_mib(without=without) for name, child in self.by_name.items()}
 
     def note_ends(self) -> None:
         """Say once of each process that it has ended."""

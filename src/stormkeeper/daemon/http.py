@@ -5,9 +5,11 @@ The rules that hold here:
 - The daemon's own work comes first. A connection carries one request, and has `DEADLINE` seconds
   and `MAX_REQUEST` bytes for it. There are at most `MAX_CONNECTIONS` at a time. One more takes the
   place of the oldest, so that slow clients keep nobody out.
-- After each request, no connection is accepted for `_REST` times as long as the request took. So a
-  client that asks all the time takes less than a tenth of the daemon's time, connecting included.
-- Pages are made when they are asked for, by plain functions that neither block nor wait.
+- After each request, no connection is accepted for `_REST` times as long as the request took, and
+  `_LONG_REST` seconds at most: on a busy machine requests take long through no fault of theirs. So
+  a client that asks all the time takes less than a tenth of the daemon's time, connecting included.
+- Pages are made when they are asked for, by plain functions that neither block nor wait. Those that
+  read files belong into an endpoint with a thread of its own (`http_thread`).
 
 HTTP itself, RFC 9112, is h11's.
 """
@@ -18,6 +20,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import h11
@@ -37,7 +40,7 @@ _BACKLOG: Final = 16
 _REST: Final = 20
 #: The shortest rest, in seconds.
 _LEAST_REST: Final = 0.005
-#: The rest when the system has no more descriptors, in seconds.
+#: The longest, and that when the system has no more descriptors.
 _LONG_REST: Final = 1.0
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -49,6 +52,12 @@ class Page(NamedTuple):
     status: int
     body: bytes
     content_type: str = TEXT
+    #: Further headers, with their values.
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+#: What makes pages, by their paths.
+Pages = Mapping[str, Callable[[str], Page]]
 
 
 class HttpEndpoint:
@@ -61,11 +70,20 @@ class HttpEndpoint:
     pages
         What makes each page, by its path. Called with the request's ``Accept`` header, empty where
         there was none.
+    queries
+        What makes the page that answers a query, by its path. Called with what stands behind the
+        question mark, as it came; empty where nothing does.
     """
 
-    def __init__(self, listener: socket.socket, pages: Mapping[str, Callable[[str], Page]]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        pages: Pages,
+        queries: Pages = MappingProxyType({}),
+    ) -> None:
         self._listener = listener
         self._pages = pages
+        self._queries = queries
         #: The oldest first.
         self._connections: dict[_Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,23 +111,24 @@ class HttpEndpoint:
 
     def answer(self, request: h11.Request) -> Page:
         """Make the page that a request asks for, or the one that says why there is none."""
-        path = request.target.partition(b"?")[0].decode("ascii", "replace")
-        page = self._pages.get(path)
+        target, _, query = request.target.partition(b"?")
+        path = target.decode("ascii", "replace")
+        page = self._pages.get(path) or self._queries.get(path)
         if page is None:
-            names = " ".join(sorted(self._pages))
-            return _refusal(HTTPStatus.NOT_FOUND, f"there are {names}")
+            names = " ".join(sorted([*self._pages, *self._queries]))
+            return refusal(HTTPStatus.NOT_FOUND, f"there are {names}")
         if request.method not in (b"GET", b"HEAD"):
-            return _refusal(HTTPStatus.METHOD_NOT_ALLOWED, "pages can be read, with GET or HEAD")
+            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, "pages can be read, with GET or HEAD")
         accept = b",".join(value for name, value in request.headers if name == b"accept")
         try:
-            return page(accept.decode("latin-1"))
+            return page((accept if path in self._pages else query).decode("latin-1"))
         except Exception:
             _log.exception("cannot make %s: an error of this server", path)
-            return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
+            return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
 
     def took(self, secs: float) -> None:
         """Note how long a request took, and rest accordingly from the next connection on."""
-        self._rest = max(_LEAST_REST, _REST * secs)
+        self._rest = min(max(_LEAST_REST, _REST * secs), _LONG_REST)
 
     def add(self, connection: "_Connection") -> None:
         """Take in a connection, in place of the oldest if there are enough."""
@@ -183,7 +202,7 @@ class _Connection(asyncio.Protocol):
             self._http.receive_data(data)
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
-            self._send(_refusal(error.error_status_hint, str(error)))
+            self._send(refusal(error.error_status_hint, str(error)))
             return
         if isinstance(event, h11.Request):
             self._is_head = event.method == b"HEAD"
@@ -199,6 +218,7 @@ class _Connection(asyncio.Protocol):
             ("Content-Length", str(len(page.body))),
             ("Cache-Control", "no-store"),
             ("Connection", "close"),
+            *page.headers,
         ]
         if page.status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers.append(("Allow", "GET, HEAD"))
@@ -213,6 +233,7 @@ class _Connection(asyncio.Protocol):
         self.transport.write_eof()
 
 
-def _refusal(status: int, reason: str) -> Page:
+def refusal(status: int, reason: str) -> Page:
+    """Return a page that says why there is none."""
     phrase = HTTPStatus(status).phrase
     return Page(status, f"{phrase}: {reason}\n".encode())

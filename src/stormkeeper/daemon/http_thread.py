@@ -3,11 +3,10 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from stormkeeper.daemon.http import HttpEndpoint, Page
+from stormkeeper.daemon.http import HttpEndpoint, Pages
 
 #: Seconds for the thread to begin, and to end.
 _PATIENCE: Final = 5.0
@@ -18,13 +17,16 @@ class HttpThread:
 
     Parameters
     ----------
-    listener, pages
+    listener, pages, queries
         As for `HttpEndpoint`. The pages are made in that thread.
     """
 
-    def __init__(self, listener: socket.socket, pages: Mapping[str, Callable[[str], Page]]) -> None:
+    def __init__(
+        self, listener: socket.socket, pages: Pages, queries: Pages = MappingProxyType({})
+    ) -> None:
         self._listener = listener
         self._pages = pages
+        self._queries = queries
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
@@ -44,7 +46,9 @@ class HttpThread:
     def _run(self) -> None:
         endpoints: list[HttpEndpoint] = []
         # An endpoint belongs to the loop that runs.
-        self._loop.call_soon(lambda: endpoints.append(HttpEndpoint(self._listener, self._pages)))
+        self._loop.call_soon(
+            lambda: endpoints.append(HttpEndpoint(self._listener, self._pages, self._queries))
+        )
         try:
             self._loop.run_forever()
             for endpoint in endpoints:

@@ -30,6 +30,7 @@ from pyspark.core import context
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from stormkeeper.daemon import spark_properties
 from stormkeeper.daemon.logs import is_json
 from stormkeeper.errors import EngineError
 
@@ -80,10 +81,11 @@ def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) ->
         "spark.ui.retainedStages": "20",
         "spark.ui.retainedTasks": "200",
     }
-    if given.get("spark.master", chosen["spark.master"]).startswith("local"):
+    master = given.get("spark.master", chosen["spark.master"])
+    if master.startswith("local"):
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
-        chosen["spark.sql.shuffle.partitions"] = str(_local_cores())
+        chosen["spark.sql.shuffle.partitions"] = str(_local_cores(master))
     if not any(key in given for key in _USER_JAVA_OPTIONS):
         chosen["spark.driver.defaultJavaOptions"] = " ".join(
             (
@@ -155,7 +157,12 @@ def session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _own_interrupts(), _unhurt_by_sigterm(), _ended_when(cancelled):
+        with (
+            spark_properties.off_the_command_line(),
+            _own_interrupts(),
+            _unhurt_by_sigterm(),
+            _ended_when(cancelled),
+        ):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise EngineError(
@@ -326,8 +333,12 @@ def _ignore_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _local_cores() -> int:
-    return max(1, min(os.cpu_count() or 1, 8))
+def _local_cores(master: str) -> int:
+    """Return how many cores a master such as ``local[3]`` or ``local[*]`` uses, 8 at most."""
+    if master == "local":
+        return 1
+    named = re.match(r"local\[(\d+)", master)
+    return max(1, min(int(named[1]) if named else os.cpu_count() or 1, 8))
 
 
 def _text(value: Any) -> str:

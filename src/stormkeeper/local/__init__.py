@@ -1,1 +1,1 @@
-"""A whole cluster on one machine: ZooKeeper, Pacemakers, a worker, the heartbeat pipeline."""
+"""A whole cluster on one machine, to which a topology is submitted, and its live view."""

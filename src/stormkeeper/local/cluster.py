@@ -1,14 +1,16 @@
 """A whole cluster on this machine, as real processes on free loopback ports.
 
 `storm local` is this. `roster` says which processes there are. Here they are started, watched and
-stopped. Nothing is started again: if a Pacemaker is killed, it stays down and the worker goes to
-the other one; if the worker is killed, it is seen to be dead.
+stopped, and the topology is submitted to them. Nothing is started again by this: if a Nimbus or a
+Pacemaker is killed, the other one goes on. A worker is started again by its supervisor.
 """
 
 import contextlib
 import logging
 import os
+import re
 import signal
+import tempfile
 import time
 import uuid
 from itertools import groupby
@@ -17,51 +19,46 @@ from pathlib import Path
 from rich.console import Console
 
 from stormkeeper.conf import Address, Conf
-from stormkeeper.daemon.children import Children, StartInterruptedError
+from stormkeeper.daemon.children import Children, memory_mib
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.daemon.orphans import end_marked
-from stormkeeper.errors import ChildError, LocalClusterError
+from stormkeeper.errors import ConfigError, LocalClusterError, StormkeeperError
 from stormkeeper.local import hints, outcome, ports, report, settings
+from stormkeeper.local.ending import end_topology
 from stormkeeper.local.folder import RunFolder, remove_abandoned
 from stormkeeper.local.ledger import Snapshot
-from stormkeeper.local.naming import storm_id
 from stormkeeper.local.reaper import Reaper
-from stormkeeper.local.roster import (
-    NODE,
-    PIPELINE,
-    PORT,
-    WORKER,
-    PlannedProcess,
-    Request,
-    Site,
-    Stage,
-    WhenEnded,
-    roster,
-)
-from stormkeeper.local.submission import submit
+from stormkeeper.local.roster import PIPELINE, Request, Site, Stage, roster
+from stormkeeper.local.settings import HOST, Places
+from stormkeeper.local.submission import Submission
 from stormkeeper.local.view import COMPLETED, Picture, ProcessSeen, Rates, View, view_on
-from stormkeeper.local.waiting import is_pipeline_due, waits_for
+from stormkeeper.local.waiting import is_completed, is_pipeline_due, waits_for
 from stormkeeper.local.watch import ClusterWatcher
 from stormkeeper.local.worker_log import WorkerLog
+from stormkeeper.local.workers import Workers
 from stormkeeper.pacemaker.client.settings import ClientSettings
-from stormkeeper.paths import WorkerId
+from stormkeeper.supervisor.directories import Directories
 
 log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
+#: Of each of the servers that a cluster has several of.
+COPIES = 2
 
-PACEMAKERS = 2
-
-#: A process that has not said that it is ready by then is taken to hang, in seconds; Spark on a
-#: busy machine with two cores needs most of a minute.
+#: What has not happened by then is taken to hang, in seconds; Spark on a busy machine needs most of
+#: a minute.
 START_SECS = 120.0
 
 #: How long a process may take to end when asked to, in seconds. A running micro-batch is finished:
 #: the worker and the pipeline give it 15, and then have to end Spark.
 GRACE_SECS = 40.0
 
-#: Time between two looks at the processes, in seconds.
+#: Time between two looks at the processes, in seconds: until the first pulse, and then.
+START_LOOK_SECS = 0.1
 LOOK_SECS = 0.5
+
+#: What a supervisor says of a worker that has failed. One that somebody has ended, be it by
+#: SIGTERM (143), is started again.
+_CRASHED = re.compile(r" crashed \(\d+ in a row\): it ended with exit code (?!143;)")
 
 #: Below the picture.
 RUNNING = "Ctrl-C stops everything. The commands above look into it from another shell."
@@ -100,12 +97,17 @@ def run(conf: Conf, request: Request) -> int:
         view,
         Reaper(folder, mark),
     ):
+        # What is packed here goes with the run, even if this process is killed.
+        tempfile.tempdir = str(folder.path)
         return Cluster(conf, request, view, signals, _site(folder.path, mark)).run()
 
 
 def _site(directory: Path, mark: str) -> Site:
-    zookeeper, *pacemakers = [Address(HOST, ports.reserve(HOST)) for _ in range(1 + PACEMAKERS)]
-    return Site(directory, mark, os.getpid(), zookeeper, tuple(pacemakers))
+    def several() -> tuple[Address, ...]:
+        return tuple(Address(HOST, ports.reserve(HOST)) for _ in range(COPIES))
+
+    places = Places(Address(HOST, ports.reserve(HOST)), several(), several())
+    return Site(directory, mark, os.getpid(), places)
 
 
 class Cluster:
@@ -120,16 +122,25 @@ class Cluster:
         self._view = view
         self._signals = signals
         self._tables = settings.tables_folder(conf, site.directory)
-        self._storm_id = storm_id(request.topology, time.time())
-        self._roster = roster(request, site, self._storm_id)
+        self._run_conf = settings.of_run(conf, request.overrides, site.directory, site.places)
+        self._roster = roster(conf, site, pipeline=request.pipeline)
         self._processes = Children(site.directory, view.note)
         self._children = self._processes.by_name
         self._ready_noted: set[str] = set()
         self._rates = Rates()
         self._memory: dict[str, float] = {}
+        self._measured_at = 0.0
         self._watch: ClusterWatcher | None = None
         self._began = time.monotonic()
-        self._worker_log = WorkerLog()
+        self._beats_at: float | None = None
+        self._submission = Submission(conf, self._run_conf, request, START_SECS, view.note)
+        self._machines = [
+            Directories.from_conf({**self._run_conf, "storm.local.dir": str(site.folder(name))})
+            for name in site.machines
+        ]
+        self._workers = Workers(self._machines, request.topology.resolve().parent)
+        self._machine_logs = {name: WorkerLog(name) for name in site.machines}
+        self._has_failed = False
 
     def run(self) -> int:
         """Start, watch, stop, report."""
@@ -137,12 +148,10 @@ class Cluster:
         try:
             self._start()
             code = self._watch_until_end()
-        except StartInterruptedError:
-            self._view.note("stopping before everything was up")
-        except (ChildError, LocalClusterError) as error:
+        except StormkeeperError as error:
             # Said now, as stopping takes a while.
             self._view.note(f"storm: {error}")
-            code = 1
+            code = 2 if isinstance(error, ConfigError) else 1
         finally:
             try:
                 self._finish()
@@ -154,25 +163,17 @@ class Cluster:
     # --- start -------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        zookeeper, pacemakers = self._site.zookeeper, self._site.pacemakers
-        overrides = self._request.overrides
         self._site.temporary.mkdir()
-        conf = settings.of_run(self._conf, overrides, self._site.directory, zookeeper, pacemakers)
-        conf.write(self._site.conf_file)
-        self._start_stage(Stage.SERVERS)
-        self._wait_ready(Stage.SERVERS)
-        submit(conf, self._storm_id, node=NODE, port=PORT, script=self._request.topology)
+        self._run_conf.write(self._site.conf_file)
+        self._start_stage(Stage.CLUSTER)
+        self._submission.start()
         self._watch = ClusterWatcher(
-            pacemakers,
+            self._site.places.pacemakers,
             period_secs=min(0.5, self._conf["task.heartbeat.frequency.secs"] / 4),
-            settings=ClientSettings.of(conf),
+            settings=ClientSettings.of(self._run_conf),
         )
-        for key in settings.passed_over(overrides):
+        for key in settings.passed_over(self._request.overrides):
             self._view.note(f"-c {key}: a local cluster has its own, this one is passed over")
-        self._start_stage(Stage.WORKERS)
-        self._wait_ready(Stage.WORKERS)
-        for command in hints.commands(self._conf, zookeeper, [str(a) for a in pacemakers]):
-            self._view.note(f"in another shell: {command}")
 
     def _start_stage(self, stage: Stage) -> None:
         for planned in self._roster:
@@ -181,43 +182,50 @@ class Cluster:
                     planned.name, planned.command, planned.ready, planned.environment
                 )
 
-    def _wait_ready(self, stage: Stage) -> None:
-        for planned in self._roster:
-            if planned.stage is stage:
-                self._processes.wait_ready(planned.name, START_SECS, lambda: self._signals.stopped)
-                self._note_ready(planned)
-
-    def _note_ready(self, planned: PlannedProcess) -> None:
-        child = self._children.get(planned.name)
-        if child is None or child.ready_match is None or planned.name in self._ready_noted:
-            return
-        self._ready_noted.add(planned.name)
-        note = planned.ready_note.format(child.ready_match.group(1))
-        self._view.note(f"{note} (process {child.pid})")
-
     # --- watch -------------------------------------------------------------------------------
 
     def _watch_until_end(self) -> int:
-        began = self._began = time.monotonic()
-        measured = 0.0
-        while not self._signals.wait(LOOK_SECS):
-            now = time.monotonic()
-            if now - measured > 2.0:
-                measured = now
-                self._memory = self._processes.memory_mib()
+        while not self._signals.wait(START_LOOK_SECS if self._beats_at is None else LOOK_SECS):
+            self._submission.check()
+            self._note_news()
             self._start_analyses_when_due()
-            self._note_all_ready()
-            self._processes.note_ends()
-            self._note_warnings()
             self._show(RUNNING)
-            if self._request.seconds is not None and now - began >= self._request.seconds:
+            self._check()
+            now, secs = time.monotonic(), self._request.seconds
+            if secs is not None and self._beats_at is not None and now - self._beats_at >= secs:
                 return 0
-            self._check_children()
-            if self._children[WORKER].returncode == 0:
-                self._view.note(f"all queries of {self._storm_id} have ended")
+            if self._watch is not None and is_completed(
+                self._watch.snapshot(), self._submission.told
+            ):
+                # What it has printed last is in its log before its last pulse is sent.
+                self._note_news()
+                self._view.note(f"all queries of {self._submission.storm_id} have ended")
                 self._have_end_written_down()
                 return 0
+        if self._beats_at is None:
+            self._view.note("stopping before everything was up")
         return 0
+
+    def _note_news(self) -> None:
+        """Say what has happened since the last look."""
+        self._note_all_ready()
+        self._processes.note_ends()
+        submission = self._submission
+        if submission.storm_id and not self._has_failed:
+            for line in self._workers.look(submission.storm_id):
+                self._view.note(line)
+            self._has_failed = self._workers.have_failed
+        if self._beats_at is None and self._workers.beat:
+            self._beats_at = time.monotonic()
+            places = self._site.places
+            for command in hints.commands(self._conf, places, submission.name):
+                self._view.note(f"in another shell: {command}")
+        for name, machine_log in self._machine_logs.items():
+            if name in self._ready_noted and not self._has_failed:
+                notes = machine_log.read(self._children[name].new_log_lines()).notes
+                for line in notes:
+                    self._view.note(line)
+                self._has_failed = any(_CRASHED.search(line) for line in notes)
 
     def _have_end_written_down(self) -> None:
         """Wait until the tables have the worker's end, if they outlive the run."""
@@ -225,99 +233,123 @@ class Cluster:
             return
         self._view.note(f"waiting until the tables in {self._tables} say so, too")
         self._start_stage(Stage.ANALYSES)
-        worker = WorkerId(self._storm_id, NODE, PORT)
         why = f"after {START_SECS:.0f} s"
         deadline = time.monotonic() + START_SECS
         while not self._signals.wait(LOOK_SECS) and time.monotonic() < deadline:
             # First, so that what is looked at after its end is all that it has written.
             pipeline = self._children.get(PIPELINE)
             is_over = pipeline is not None and pipeline.returncode is not None
-            self._note_all_ready()
-            self._processes.note_ends()
+            self._note_news()
             self._show(RUNNING)
-            self._check_children()
-            if outcome.statuses(self._tables).get(worker) == COMPLETED:
+            self._check()
+            statuses = outcome.statuses(self._tables).values()
+            if statuses and all(status == COMPLETED for status in statuses):
                 return
             if is_over:  # somebody has killed it
                 why = "without the pipeline"
                 break
         if not self._signals.stopped:
             self._view.note(
-                f"storm: {why} the tables in {self._tables} do not say that {self._storm_id} is"
-                " completed; they stay as they are"
+                f"storm: {why} the tables in {self._tables} do not say that"
+                f" {self._submission.storm_id} is completed; they stay as they are"
             )
 
     def _start_analyses_when_due(self) -> None:
-        if self._watch is not None and is_pipeline_due(
-            self._watch.snapshot(), time.monotonic() - self._began
-        ):
-            self._start_stage(Stage.ANALYSES)
+        if self._watch is not None and self._beats_at is not None:
+            up_secs = time.monotonic() - self._beats_at
+            if is_pipeline_due(self._watch.snapshot(), up_secs):
+                self._start_stage(Stage.ANALYSES)
 
     def _note_all_ready(self) -> None:
         for planned in self._roster:
-            self._note_ready(planned)
-
-    def _note_warnings(self) -> None:
-        for line in self._worker_log.said(self._children[WORKER].new_log_lines()):
-            self._view.note(line)
-
-    def _check_children(self) -> None:
-        for planned in self._roster:
             child = self._children.get(planned.name)
-            if (
-                planned.when_ended is WhenEnded.END_RUN
-                and child is not None
-                and (child.returncode or 0) > 0
-            ):
-                raise LocalClusterError(self._why_ended(planned.name))
+            if child is None or child.ready_match is None or planned.name in self._ready_noted:
+                continue
+            self._ready_noted.add(planned.name)
+            if planned.name in self._machine_logs:
+                child.new_log_lines()  # what it says while the others start is no news
+            note = planned.ready_note.format(child.ready_match.group(1))
+            self._view.note(f"{note} (process {child.pid})")
 
-    def _why_ended(self, name: str) -> str:
-        """Say that a process has ended with an error, and why if that was not shown already."""
-        child = self._children[name]
-        if name == WORKER:
-            self._note_warnings()
-            if self._worker_log.has_error:
-                return f"the worker {child.state()}, for the reason above"
-        return f"the {name} {child.state()}:\n{child.log_tail()}"
+    def _check(self) -> None:
+        if self._has_failed:
+            raise LocalClusterError(f"{self._submission.storm_id} has failed, for the reason above")
+        for name, child in self._children.items():
+            if (child.returncode or 0) > 0:
+                raise LocalClusterError(f"the {name} {child.state()}:\n{child.log_tail()}")
+        if not self._submission.storm_id and time.monotonic() - self._began > 2 * START_SECS:
+            raise LocalClusterError(
+                f"the topology was not submitted in {2 * START_SECS:.0f} s: free the machine of"
+                " other work, and try again"
+            )
 
     def _show(self, hint: str) -> None:
-        if self._watch is None or WORKER not in self._children:
+        if self._watch is None:
             return
         snapshot = self._watch.snapshot()
         # Read after the snapshot, so that no pulse in it is newer.
         now = time.monotonic()
+        if self._beats_at is not None and now - self._measured_at > 2.0:
+            workers = [worker.pid for worker in self._workers.processes()]
+            self._measured_at, self._memory = now, self._processes.memory_mib(without=workers)
         self._view.show(self._picture(snapshot, now, now - self._began, hint))
 
     def _picture(self, snapshot: Snapshot, now: float, up_secs: float, hint: str) -> Picture:
-        worker, pipeline = self._children[WORKER], self._children.get(PIPELINE)
+        pipeline, submission = self._children.get(PIPELINE), self._submission
         starts = pipeline is not None and pipeline.state() == "starting"
-        is_waiting = hint == RUNNING and worker.returncode is None
-        output, output_count = worker.output()
+        told = submission.told
+        is_waiting = hint == RUNNING and not self._has_failed and not is_completed(snapshot, told)
+        output, output_count = self._workers.output
         return Picture(
-            title=self._storm_id,
+            title=submission.storm_id or self._request.topology.name,
             hint=hint,
-            waits_for=waits_for(snapshot, pipeline_starts=starts) if is_waiting else "",
+            waits_for=waits_for(
+                snapshot,
+                is_submitted=bool(submission.storm_id),
+                told=told,
+                pipeline_starts=starts,
+            )
+            if is_waiting
+            else "",
             is_running=hint == RUNNING,
             is_last=hint == STOPPED,
             now=now,
             up_secs=up_secs,
-            processes=[
-                ProcessSeen(
-                    planned.name,
-                    child.pid,
-                    child.state(),
-                    planned.address,
-                    self._memory.get(planned.name, 0.0),
-                )
-                for planned in self._roster
-                if (child := self._children.get(planned.name)) is not None
-            ],
+            processes=self._processes_seen(),
             snapshot=snapshot,
             statuses=outcome.statuses(self._tables),
             rates=self._rates.update(now, snapshot.components()),
             output=output,
             output_count=output_count,
+            machines=self._machines_by_id(),
         )
+
+    def _processes_seen(self) -> list[ProcessSeen]:
+        daemons = [
+            ProcessSeen(
+                planned.name,
+                child.pid,
+                child.state(),
+                planned.address,
+                self._memory.get(planned.name, 0.0),
+            )
+            for planned in self._roster
+            if (child := self._children.get(planned.name)) is not None
+        ]
+        workers = [
+            ProcessSeen("worker", worker.pid, worker.state, "", memory_mib(worker.pid))
+            for worker in self._workers.processes()
+        ]
+        return [*daemons, *workers]
+
+    def _machines_by_id(self) -> dict[str, str]:
+        """Return the names of the supervisors by their ids."""
+        found = {}
+        for name in self._site.machines:
+            child = self._children.get(name)
+            if child is not None and child.ready_match is not None:
+                found[child.ready_match.group(1)] = name
+        return found
 
     # --- stop --------------------------------------------------------------------------------
 
@@ -326,20 +358,27 @@ class Cluster:
         if self._children:
             self._view.note("stopping")
             self._show(STOPPING)
+        self._submission.close()
+        end_topology(
+            self._submission,
+            self._machines,
+            GRACE_SECS,
+            lambda: self._processes.stop(self._site.machines, GRACE_SECS),
+            self._view.note,
+        )
         snapshot = None
+        if self._children:
+            self._note_news()
+        if self._watch is not None:
+            # The workers' last heartbeats are there, and the Pacemakers still are.
+            snapshot = self._watch.finish()
         by_order = sorted(self._roster, key=lambda planned: planned.stop_order)
         for _, together in groupby(by_order, lambda planned: planned.stop_order):
-            names = [planned.name for planned in together]
-            self._processes.stop(names, GRACE_SECS)
-            if WORKER in names and WORKER in self._children:
-                self._note_warnings()
-            if WORKER in names and self._watch is not None:
-                # Its last heartbeat is there, and the Pacemakers still are.
-                snapshot = self._watch.finish()
+            self._processes.stop([planned.name for planned in together], GRACE_SECS)
         left = end_marked(self._site.mark, settle_secs=2.0)
         if left:
             self._view.note(f"{left} processes had to be ended by force")
-        if snapshot is not None and WORKER in self._children:
+        if snapshot is not None:
             # The last pulses came after the stop was asked for, and end the time that is shown.
             now = max([began, *(worker.last_received for worker in snapshot.workers)])
             self._view.show(self._picture(snapshot, now, began - self._began, STOPPED))

@@ -1,54 +1,46 @@
 """The processes of a local cluster, described before any of them is started; pure.
 
-`cluster` follows this description. It knows no process by name, except the worker and the pipeline,
-of which it shows more than the others. A further process is a further row here.
+`cluster` follows this description. It knows no process by name, except the pipeline, of which it
+shows more than of the others. A further process is a further row here. The supervisors start the
+workers.
 """
 
+import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from pathlib import Path
 
-from stormkeeper.conf import Address
+from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.daemon.orphans import RUN_MARK
-from stormkeeper.local import settings
+from stormkeeper.local.settings import Places
 
-#: Slot of the one worker.
-NODE, PORT = "local", 6700
-
-WORKER = "worker"
 PIPELINE = "pipeline"
 
 #: Without the current folder on its path, where a file may have the name of a library's module.
 _PYTHON = (sys.executable, "-P", "-m")
 
-_LISTENING = re.compile(r"^(?:zookeeper|pacemaker) listening on (\S+)$")
-_BEATING = re.compile(r"^worker beating (\S+) (\S+) (\S+)$")
+#: The port of the first supervisor's slot; the next one's is the next.
+FIRST_SLOT = 6700
+
+_SLOTS = "supervisor.slots.ports"
+
+_LISTENING = re.compile(r"^(?:zookeeper|pacemaker|nimbus) listening on (\S+)$")
+_REGISTERED = re.compile(r"^supervisor ready (\S+)$")
 _WRITING = re.compile(r"^pipeline writing to (.+)$")
 
 
 class Stage(IntEnum):
-    """When a process is started: with all others of its stage, in the order of the stages."""
+    """When a process is started: with all others of its stage."""
 
-    #: What the others need. All of them are ready before the next stage.
-    SERVERS = 1
-    #: What runs the topology. All of them are ready before the run counts as started.
-    WORKERS = 2
-    #: What has a Spark of its own, which would slow the worker's start down. It is started once the
-    #: worker has counted its first rows, and the run does not wait for it.
-    ANALYSES = 3
-
-
-class WhenEnded(Enum):
-    """What follows when a process ends that nobody has asked to. Nothing is started again."""
-
-    #: The others go on without it.
-    GO_ON = "go on"
-    #: If it fails, the run ends. If somebody has killed it, the run goes on and shows that.
-    END_RUN = "end the run"
+    #: At once. Those who need another one wait for it.
+    CLUSTER = 1
+    #: What has a Spark of its own, which would slow the worker's start down: once the worker has
+    #: counted its first rows.
+    ANALYSES = 2
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class Request:
     overrides
         The user's own ``key=value`` settings, which win over the topology's.
     seconds
-        How long to run once the worker beats; None until Ctrl-C or until the topology ends.
+        How long to run once a worker beats; None until Ctrl-C or until the topology ends.
     report
         Where to write what was seen, as JSON.
     strict
@@ -94,18 +86,20 @@ class Site:
     directory
         Holds its files; nothing outlives it.
     mark
-        What its processes carry in their environment.
+        What its processes carry in their environment, and the workers too.
     parent
         Process id of the one that starts them, with which they end.
-    zookeeper, pacemakers
+    places
         Where the servers listen.
+    machines
+        Names of the supervisors, each of which is a machine to the others.
     """
 
     directory: Path
     mark: str
     parent: int
-    zookeeper: Address
-    pacemakers: tuple[Address, ...]
+    places: Places
+    machines: tuple[str, ...] = ("supervisor 1", "supervisor 2")
 
     @property
     def conf_file(self) -> Path:
@@ -116,6 +110,10 @@ class Site:
     def temporary(self) -> Path:
         """The folder for what Spark and the JVM put aside."""
         return self.directory / "tmp"
+
+    def folder(self, name: str) -> Path:
+        """Return the ``storm.local.dir`` of a process that has one of its own."""
+        return self.directory / name.replace(" ", "-")
 
     def environment(self) -> dict[str, str]:
         """Return what every process has in its environment."""
@@ -146,8 +144,6 @@ class PlannedProcess:
         When it is started.
     stop_order
         When it is stopped: together with those of the same number, after those of lower ones.
-    when_ended
-        What follows when it ends by itself.
     address
         Where it listens; empty where it does not.
     """
@@ -159,77 +155,70 @@ class PlannedProcess:
     ready_note: str
     stage: Stage
     stop_order: int
-    when_ended: WhenEnded
     address: str = ""
 
 
-def roster(request: Request, site: Site, storm_id: str) -> tuple[PlannedProcess, ...]:
+def roster(conf: Conf, site: Site, *, pipeline: bool) -> tuple[PlannedProcess, ...]:
     """Return the processes of a cluster, in the order in which they are started and shown.
 
-    The worker is stopped first, as its last heartbeat carries the final counts. What keeps these
-    is stopped last.
+    The workers are the supervisors' own, and have ended before anything here is stopped. What keeps
+    their last heartbeats is stopped late, and what all rest on last.
 
     Parameters
     ----------
-    request
-        What to run.
+    conf
+        The user's configuration.
     site
         Where.
-    storm_id
-        Id of the topology.
+    pipeline
+        Whether the heartbeat pipeline runs beside them.
     """
-    rows = [_server("zookeeper", site.zookeeper, _storm(site, "dev-zookeeper"), site, 4)]
+    places = site.places
+    rows = [_server(site, "zookeeper", "dev-zookeeper", str(places.zookeeper), stop_order=3)]
+    for number, address in enumerate(places.nimbuses, 1):
+        port = ("-c", f"nimbus.thrift.port={address.port}")
+        own = (*port, *_of_its_own(site, f"nimbus {number}"))
+        rows.append(_server(site, f"nimbus {number}", "nimbus", str(address), *own, stop_order=1))
     rows += [
-        _server(
-            f"pacemaker {n}",
-            address,
-            _storm(site, "pacemaker", "-c", f"pacemaker.port={address.port}"),
-            site,
-            3,
-        )
-        for n, address in enumerate(site.pacemakers, 1)
+        _supervisor(site, name, conf[_SLOTS] if conf.is_override(_SLOTS) else [slot])
+        for slot, name in enumerate(site.machines, FIRST_SLOT)
     ]
-    rows.append(_worker(request, site, storm_id))
-    if request.pipeline:
+    for number, address in enumerate(places.pacemakers, 1):
+        own = ("-c", f"pacemaker.port={address.port}")
+        rows.append(
+            _server(site, f"pacemaker {number}", "pacemaker", str(address), *own, stop_order=2)
+        )
+    if pipeline:
         rows.append(_pipeline(site))
     return tuple(rows)
 
 
 def _server(
-    name: str, address: Address, command: tuple[str, ...], site: Site, stop_order: int
+    site: Site, name: str, command: str, address: str, *options: str, stop_order: int
 ) -> PlannedProcess:
     return PlannedProcess(
         name=name,
-        command=command,
+        command=_storm(site, command, *options),
         environment=site.environment(),
         ready=_LISTENING,
         ready_note=f"{name} listens on {{}}",
-        stage=Stage.SERVERS,
+        stage=Stage.CLUSTER,
         stop_order=stop_order,
-        when_ended=WhenEnded.GO_ON,
-        address=str(address),
+        address=address,
     )
 
 
-def _worker(request: Request, site: Site, storm_id: str) -> PlannedProcess:
-    command = [*_PYTHON, "stormkeeper.worker", str(request.topology)]
-    command += ["--storm-id", storm_id, "--node", NODE, "--port", str(PORT)]
-    command += ["--config", str(site.conf_file)]
-    command += [f"--conf={override}" for override in settings.given(request.overrides)]
-    if request.strict:
-        command.append("--strict")
-    for file in request.py_files:
-        command += ["--py-files", str(file)]
-    command += ["--", *request.arguments]
+def _supervisor(site: Site, name: str, slots: Sequence[int]) -> PlannedProcess:
+    ports = ", ".join(map(str, slots))
+    options = ("-c", f"{_SLOTS}=[{ports}]", *_of_its_own(site, name))
     return PlannedProcess(
-        name=WORKER,
-        command=tuple(command),
+        name=name,
+        command=_storm(site, "supervisor", *options),
         environment=site.environment(),
-        ready=_BEATING,
-        ready_note="worker {} beats",
-        stage=Stage.WORKERS,
+        ready=_REGISTERED,
+        ready_note=f"{name} has the slots {ports}",
+        stage=Stage.CLUSTER,
         stop_order=1,
-        when_ended=WhenEnded.END_RUN,
     )
 
 
@@ -241,9 +230,12 @@ def _pipeline(site: Site) -> PlannedProcess:
         ready=_WRITING,
         ready_note="pipeline writes its tables to {}",
         stage=Stage.ANALYSES,
-        stop_order=2,
-        when_ended=WhenEnded.END_RUN,
+        stop_order=1,
     )
+
+
+def _of_its_own(site: Site, name: str) -> tuple[str, ...]:
+    return ("-c", f"storm.local.dir={json.dumps(str(site.folder(name)))}")
 
 
 def _storm(site: Site, command: str, *options: str) -> tuple[str, ...]:

@@ -1,67 +1,158 @@
-"""Puts a topology's records into the cluster state, where a cluster's Nimbus would."""
+"""Submits the topology of a run to its cluster, and follows what Nimbus says of it, on a thread.
 
-import getpass
-import os
-import time
+It is done as by ``storm submit``, while the cluster starts. Nothing is installed for it: a run has
+the packages of the Python that runs ``storm``.
+"""
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from stormkeeper.client import acting, looking, packing, sent_conf, submitting
+from stormkeeper.client.connection import Connection, connect
+from stormkeeper.client.looking import Topology
 from stormkeeper.conf import Conf
-from stormkeeper.state import fences, locks
-from stormkeeper.state.storm import cluster
-from stormkeeper.state.storm.leader import leading
-from stormkeeper.thrift.records import (
-    Assignment,
-    NodeInfo,
-    StormBase,
-    TopologyStatus,
-    WorkerResources,
-)
+from stormkeeper.errors import LocalClusterError, RpcError
+from stormkeeper.local import settings
+from stormkeeper.local.roster import Request
+from stormkeeper.topology.package import collecting
+
+#: A search for the leader asks this often, and for as long as it may take: it is on this machine.
+_SEARCH: Final = {
+    "storm.nimbus.retry.times": 600,
+    "storm.nimbus.retry.interval.millis": 200,
+    "storm.nimbus.retry.intervalceiling.millis": 200,
+}
+
+#: How often Nimbus is asked, in seconds.
+_LOOK_SECS: Final = 1.0
+
+#: How long what is under way may take at the end, in seconds, and how long a leader is looked for.
+_END_SECS: Final = 3.0
+_FINDING_SECS: Final = 5.0
 
 
-def submit(conf: Conf, storm_id: str, *, node: str, port: int, script: Path) -> None:
-    """Write the topology's `StormBase` and its `Assignment` to `node` and `port`.
+class Submission:
+    """The topology of a run, in its cluster.
 
-    The assignment names no executors: only the worker runs the script, and its heartbeats say which
-    executors it has. The records are written as a leader writes them, under a lock that is given up
-    afterwards.
-
-    Raises
-    ------
-    NotLeaderError
-        Somebody else leads.
-    StateError
-        The records could not be written.
+    Parameters
+    ----------
+    conf
+        The user's configuration.
+    cluster
+        That of the run, which names the Nimbuses.
+    request
+        What to run.
+    finding_secs
+        How long the first leader may take.
+    warn
+        Called with what is not as it should be.
     """
-    now, owner = int(time.time()), _user()
-    base = StormBase(
-        name=storm_id.rsplit("-", 2)[0],
-        status=TopologyStatus.ACTIVE,
-        num_workers=1,
-        launch_time_secs=now,
-        owner=owner,
-    )
-    assignment = Assignment(
-        master_code_dir=str(script.resolve().parent),
-        node_host={node: "127.0.0.1"},
-        executor_node_port={},
-        executor_start_time_secs={},
-        worker_resources={NodeInfo(node=node, port={port}): WorkerResources()},
-        owner=owner,
-    )
-    storm = cluster.connect(conf)
-    try:
-        lock = locks.take(storm.state, b"storm local")
-        leader = leading(storm, fences.obtain(storm.state, lock))
-        leader.activate_storm(storm_id, base)
-        leader.set_assignment(storm_id, assignment)
-        locks.give_up(storm.state, lock)
-    finally:
-        storm.disconnect()
+
+    def __init__(
+        self,
+        conf: Conf,
+        cluster: Conf,
+        request: Request,
+        finding_secs: float,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._warn = warn
+        self._conf = conf
+        self._cluster = cluster.with_values(_SEARCH)
+        self._request = request
+        self._finding_secs = finding_secs
+        self._closing = threading.Event()
+        self._error: BaseException | None = None
+        #: Its name and its id, once Nimbus has taken it.
+        self.name = self.storm_id = ""
+        #: What Nimbus has told last.
+        self.told: Topology | None = None
+        self._thread = threading.Thread(target=self._run, name="submission", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what has kept the topology from being submitted, if anything has.
+
+        Raises
+        ------
+        StormkeeperError
+            As of `stormkeeper.client.submitting.submit`.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Follow it no more; it is not submitted if it is not yet."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(_END_SECS)
+
+    def kill(self) -> None:
+        """Have Nimbus end it at once; an election is not waited for.
+
+        Raises
+        ------
+        StormkeeperError
+            Nimbus was not reached, or did not.
+        """
+        with connect(self._cluster, finding_secs=_FINDING_SECS, say=_refuse) as connection:
+            acting.kill(connection, self.name, 0)
+
+    def _run(self) -> None:
+        try:
+            self._submit_and_follow()
+        except BaseException as error:
+            self._error = error
+
+    def _submit_and_follow(self) -> None:
+        request = self._request
+        with tempfile.TemporaryDirectory(prefix="stormkeeper-submit-") as folder:
+            code = collecting.collect(request.topology, Path(folder), request.py_files)
+            code = replace(code, required=None)
+            overrides = tuple(settings.given(request.overrides))
+            given = packing.Given(
+                code=request.topology,
+                arguments=tuple(request.arguments),
+                py_files=tuple(request.py_files),
+                files=tuple(self._conf.files),
+                overrides=overrides,
+            )
+            described = packing.describe(given, code)
+            conf = settings.of_topology(
+                self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
+            )
+            values = sent_conf.sent(described.conf, conf, described.name)
+            told = submitting.Told(_say_nothing, lambda _, __: None, self._warn)
+            with (
+                packing.packed(given, code, described, _say_nothing) as packed,
+                connect(self._cluster, finding_secs=self._finding_secs) as connection,
+            ):
+                if self._closing.is_set():
+                    return
+                sent = submitting.send(connection, self._cluster, packed, values, told)
+                self.name, self.storm_id = sent.name, sent.storm_id
+                self._follow(connection)
+
+    def _follow(self, connection: Connection) -> None:
+        while not self._closing.is_set():
+            # Nimbuses may be killed, too: another one leads then, or nobody.
+            with contextlib.suppress(RpcError):
+                self.told = looking.topology(connection, self.name)
+            self._closing.wait(_LOOK_SECS)
 
 
-def _user() -> str:
-    """Return the user's name; the number where there is none, as in many a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
+def _refuse(said: str) -> None:
+    """Wait no longer."""
+    raise LocalClusterError(said)
+
+
+def _say_nothing(_: str) -> None:
+    """Take what takes its time: here it takes less than the cluster's start."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -57,6 +57,8 @@ class Picture:
     #: The last lines of the topology's own output, and how many there have been.
     output: Sequence[str]
     output_count: int
+    #: What the supervisors are called, by their ids.
+    machines: Mapping[str, str] = field(default_factory=dict)
     #: Whether the stop was not asked for yet, and whether everything has stopped.
     is_running: bool = True
     is_last: bool = False
@@ -250,7 +252,7 @@ def workers_table(picture: Picture) -> Table:
         status = picture.status(seen)
         table.add_row(
             worker.storm_id,
-            f"{worker.node}:{worker.port}",
+            f"{picture.machines.get(worker.node, worker.node)}:{worker.port}",
             f"{picture.now - seen.last_received:.1f} s ago",
             seen.pacemaker,
             f"{seen.pulses:,}",

@@ -1,53 +1,100 @@
-"""What a user should read at once of a worker's log: warnings and errors, each as a whole.
+"""What a user should read at once of a log: warnings and errors, and what the topology prints.
 
-These are records of the worker itself and of the user's own loggers. Those of PySpark and Spark are
-left out: what matters of them, the worker says in a sentence.
+A worker's log has its standard output and its standard error. A record of the worker itself, of the
+user's own loggers, or of Spark is known by its first line, and its further lines by their
+indentation. What is neither is the topology's own output.
 """
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from stormkeeper.daemon.logs import CONTINUED
 
 #: A record's first line: its time, its level, its logger, its message.
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
 
+#: Spark's, as `daemon/log4j2.properties` has it written.
+_SPARKS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
+
+#: What the JVM says of itself when it starts, and the worker when it beats.
+_CEREMONY = re.compile(
+    r"^(?:WARNING: (?:Using incubator modules|A terminally deprecated method|A restricted method"
+    r"|sun\.misc|java\.lang|Please consider reporting|Use --enable-native|Restricted methods)"
+    r"|worker beating (?P<beating>\S+) \S+ \d+$)"
+)
+
 _SHOWN = frozenset({"WARNING", "ERROR", "CRITICAL"})
 
 _OURS = "stormkeeper"
+
+#: Whose errors are the end of a worker.
+_FAILING = "stormkeeper.worker.process"
 
 #: Loggers of PySpark and what it stands on, with those below them.
 _ENGINE = frozenset({"py4j", "pyspark", "DataFrameQueryContextLogger", "SQLQueryContextLogger"})
 
 
+@dataclass
+class Said:
+    """What lines of a log say: what is to be noted, and what the topology has printed."""
+
+    notes: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)
+    #: Whether the worker beats, as from now on.
+    beats: bool = False
+
+
 class WorkerLog:
-    """Reads a worker's log as it grows."""
+    """Reads a log as it grows.
 
-    def __init__(self) -> None:
-        self._within = False
-        #: Whether there was an error of the worker's own among the records.
-        self.has_error = False
+    Parameters
+    ----------
+    name
+        Whose it is, for those who read what is noted.
+    """
 
-    def said(self, lines: Iterable[str]) -> list[str]:
-        """Return what there is to read in the next `lines`, which are of standard error alone.
+    def __init__(self, name: str) -> None:
+        self._name = name
+        #: Where the lines go that belong to the last record; None: they belong to none.
+        self._within: list[str] | None = None
+        self._is_shown = False
+        #: Whether there was an error of the worker's own, with which it ends.
+        self.has_failed = False
+
+    def read(self, lines: Iterable[str]) -> Said:
+        """Return what there is to read in the next `lines`.
 
         Of a record that is the message, after the logger's name if the logger is the user's. The
         further lines of the record, such as a traceback, follow as they are.
         """
-        shown = []
+        said, unseen = Said(), list[str]()
+        if self._within is not None:
+            # It may go on in these lines.
+            self._within = said.notes if self._is_shown else unseen
         for line in lines:
-            record = _RECORD.match(line)
-            if record is not None:
-                room = record["logger"].partition(".")[0]
-                self._within = record["level"] in _SHOWN and room not in _ENGINE
-                if self._within:
-                    ours = room == _OURS
-                    self.has_error |= ours and record["level"] != "WARNING"
-                    said = record["text"] if ours else f"{record['logger']}: {record['text']}"
-                    shown.append(f"worker: {said}")
-            elif self._within and line.startswith(CONTINUED):
-                shown.append(line)
+            if record := _RECORD.match(line):
+                self._begin(record, said, unseen)
+            elif _SPARKS.match(line):
+                self._is_shown, self._within = False, unseen
+            elif self._within is not None and line.startswith(CONTINUED):
+                self._within.append(line)
+            elif ceremony := _CEREMONY.match(line):
+                said.beats |= ceremony["beating"] is not None
             else:
-                # Whatever else writes to standard error: the JVM, the script, a C library.
-                self._within = False
-        return shown
+                self._within = None
+                said.output.append(line)
+        return said
+
+    def _begin(self, record: re.Match[str], said: Said, unseen: list[str]) -> None:
+        room = record["logger"].partition(".")[0]
+        self._is_shown = record["level"] in _SHOWN and room not in _ENGINE
+        if self._is_shown:
+            ours = room == _OURS
+            text = record["text"] if ours else f"{record['logger']}: {record['text']}"
+            self.has_failed |= record["logger"] == _FAILING and record["level"] != "WARNING"
+            said.notes.append(f"{self._name}: {text}")
+            self._within = said.notes
+        else:
+            # What says that all is well has one line.
+            self._within = unseen if record["level"] in _SHOWN else None

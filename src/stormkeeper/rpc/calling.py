@@ -267,9 +267,11 @@ class Client:
         try:
             if message.kind is Kind.EXCEPTION:
                 kind, text = read_fault(message.body)
+                # Storm's words, which say nothing more.
+                is_short = text == f"Internal error processing {method.name}"
                 raise RpcRefusedError(
                     f"{self.address}: {method.name}: {text or 'no reason told'}"
-                    f"{'; its log says why' if kind == FaultKind.INTERNAL_ERROR else ''}",
+                    f"{'; its log says why' if is_short else ''}",
                     kind,
                 )
             assert method.answer is not None

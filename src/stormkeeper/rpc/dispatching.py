@@ -7,7 +7,7 @@ the handler returns a value           the value
 it returns None where one belongs     an answer without it: its Thrift library says MISSING_RESULT
 it raises what the method declares    that exception
 it raises anything else               INTERNAL_ERROR, ``Internal error processing <method>``; why is
-                                      in the log alone
+                                      in the log alone, unless it is a `CallRefusedError`
 the arguments cannot be read          PROTOCOL_ERROR
 there is no such method               UNKNOWN_METHOD
 ====================================  =============================================================
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.daemon.line_budget import LineBudget
-from stormkeeper.errors import SerializationError, StormkeeperError
+from stormkeeper.errors import CallRefusedError, SerializationError, StormkeeperError
 from stormkeeper.rpc.messages import FaultKind, Kind, Message, fault_frame, record_frame
 from stormkeeper.thrift.idl import STRUCT, Method, Service, schema_of
 from stormkeeper.thrift.reader import decode
@@ -157,6 +157,8 @@ class Dispatcher:
                 return DECLARED, declared
             self._tell(name, by, error)
             text = f"Internal error processing {name}"
+            if isinstance(error, CallRefusedError):
+                text += f": {error}"
             return FAILED, fault_frame(name, sequence, FaultKind.INTERNAL_ERROR, text)
         finally:
             _CALLER.reset(mark)

@@ -34,8 +34,14 @@ from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NimbusCall
 
 _log = logging.getLogger(__name__)
 
+#: After so many rounds a pause grows no more, if its limit allows that: by then it is weeks.
+_GROWTH: Final = 30
 #: Seconds that one seed may take, so that a dead one leaves the others their time.
 _SEED_SECONDS: Final = 5.0
+
+
+class _LeaderAwayError(RpcUnavailableError):
+    """A seed has answered, and whom it takes for the leader is not reached."""
 
 
 class LeaderClient:
@@ -194,6 +200,7 @@ class LeaderClient:
 
     def _search(self, deadline: float) -> Client:
         reasons: dict[str, str] = {}
+        is_electing = False
         for number in range(self._rounds + 1):
             for seed, address in self._seeds:
                 left = deadline - time.monotonic()
@@ -203,9 +210,10 @@ class LeaderClient:
                     return self._ask(address, min(left, _SEED_SECONDS))
                 except StormkeeperError as error:
                     reasons[seed] = str(error)
+                    is_electing |= isinstance(error, RpcRefusedError | _LeaderAwayError)
                 except AuthorizationException as error:
                     reasons[seed] = f"{address}: {error}"
-            pause = min(self._pause + 2**number / 1000, self._longest_pause)
+            pause = min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
             if number == self._rounds or deadline - time.monotonic() <= pause:
                 break
             self._sleep(pause)
@@ -213,7 +221,8 @@ class LeaderClient:
         why = "; ".join(reasons.values()) or "there was no time to ask"
         raise LeaderNotFoundError(
             f"Could not find leader nimbus from seed hosts [{seeds}]. Did you specify a valid list"
-            f" of nimbus hosts for config nimbus.seeds? ({why})"
+            f" of nimbus hosts for config nimbus.seeds? ({why})",
+            is_electing=is_electing,
         )
 
     def _ask(self, seed: Address, timeout: float) -> Client:
@@ -234,7 +243,7 @@ class LeaderClient:
             other.connect(max(0.0, deadline - time.monotonic()))
         except RpcUnavailableError as error:
             other.close()
-            raise RpcUnavailableError(f"the leader by {seed}'s word, {error}") from error
+            raise _LeaderAwayError(f"the leader by {seed}'s word, {error}") from error
         return other
 
     def _client_of(self, address: Address) -> Client:

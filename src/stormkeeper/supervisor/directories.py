@@ -3,11 +3,12 @@
 The layout is Storm's, so what looks at a Storm's folders finds its way here:
 
 - ``supervisor/stormdist/ID``: the code and the configuration of a topology;
+- ``supervisor/packages``, which is ours: the packages of topologies, laid out, by their checksums;
 - ``supervisor/environments``, which is ours: what topologies require;
 - ``supervisor/localstate``: what outlives a supervisor;
 - ``supervisor/tmp``: what is not finished yet, or half removed. Empty after each start;
-- ``workers/WORKER``: the files of one launch (``pids``, ``heartbeats``, ``tmp``), with the link
-  ``artifacts``;
+- ``workers/WORKER``: the files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
+  ``artifacts`` and ``package``;
 - ``workers-artifacts/ID/PORT`` in the folder of logs: what stays of a worker, with ``worker.log``
   and ``worker.pid``.
 """
@@ -17,7 +18,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,9 +49,10 @@ class Directories:
         self.local_state = self.supervisor / "localstate"
         self.temporary = self.supervisor / "tmp"
         self.environments = self.supervisor / "environments"
+        self.packages = self.supervisor / "packages"
         self._code = self.supervisor / "stormdist"
         self._workers = local.absolute() / "workers"
-        self._artifacts = artifacts.absolute()
+        self.all_artifacts = artifacts.absolute()
 
     @classmethod
     def from_conf(cls, conf: Mapping[str, Any]) -> "Directories":
@@ -77,7 +79,7 @@ class Directories:
 
     def artifacts(self, storm_id: str, port: int) -> Path:
         """Return where all workers of a topology in a slot leave what stays."""
-        return self._artifacts / _name(storm_id) / str(port)
+        return self.all_artifacts / _name(storm_id) / str(port)
 
     def log(self, storm_id: str, port: int) -> Path:
         """Return the file that those workers write their log to."""
@@ -92,7 +94,9 @@ class Directories:
             They cannot be made.
         """
         with _explained():
-            for path in (self.supervisor, self._code, self.local_state, self._workers):
+            for path in (
+                *(self.supervisor, self._code, self.packages, self.local_state, self._workers),
+            ):
                 path.mkdir(_PRIVATE, parents=True, exist_ok=True)
             self.temporary.mkdir(_PRIVATE, exist_ok=True)
         for left in _entries(self.temporary):
@@ -134,8 +138,11 @@ class Directories:
         """Remove the files of one launch; what is in its artifacts stays."""
         self._put_aside(self.worker(worker_id))
 
-    def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Collection[str]) -> list[str]:
+    def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
         """Remove the code of all but some topologies and the files of all but some launches.
+
+        What is being fetched of a topology stays with its code. It is looked first for what is
+        there, then for what is needed.
 
         Returns
         -------
@@ -143,12 +150,23 @@ class Directories:
             The ids of those that were removed.
         """
         removed = []
-        for place, needed in ((self._code, storm_ids), (self._workers, worker_ids)):
-            for path in _entries(place):
-                if path.name not in needed:
-                    self._put_aside(path)
-                    removed.append(path.name)
+        for path in _entries(self._code):
+            if _fetched(path.name) not in storm_ids:
+                self._put_aside(path)
+                removed.append(path.name)
+        for path in _entries(self._workers):
+            if path.name not in worker_ids:
+                self._put_aside(path)
+                removed.append(path.name)
         return removed
+
+    def remove_unused_packages(self, used: Container[str]) -> None:
+        """Remove all packages but those of these names, and those that a launch has a link to."""
+        there = _entries(self.packages)
+        linked = {link.readlink().name for link in self._workers.glob("*/package")}
+        for path in there:
+            if path.name not in used and path.name not in linked:
+                self._put_aside(path)
 
     def _put_aside(self, path: Path) -> None:
         """Remove a folder: by one step, for who looks for it, then bit by bit."""
@@ -184,6 +202,13 @@ def _name(text: str) -> str:
     if text in ("", ".", "..") or "/" in text or "\0" in text or len(os.fsencode(text)) > 255:
         raise SupervisorError(f"{text!r} cannot be the name of a folder, as an id must")
     return text
+
+
+def _fetched(name: str) -> str:
+    """Return whose code has that name, also while it is being fetched (`code.delivery`)."""
+    if name.startswith("."):
+        return name[1:].removesuffix(".part").removesuffix(".old")
+    return name
 
 
 def _entries(path: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """What outlives a supervisor: its id, and what it must know of its slots to adopt their workers.
 
-Both are files in one folder, each written as a whole or not at all. One that cannot be read is put
+These are files in one folder, each written as a whole or not at all. One that cannot be read is put
 aside with a warning, and taken for none. Then no worker is adopted, and whatever ran is ended:
 `WorkerProcesses.end_strays`.
 """
@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 #: Raised when the form of the file changes, so that an older supervisor does not misread it.
 _VERSION: Final = 1
 
-_SLOTS, _ID, _LOCK = "slots.json", "supervisor-id", "lock"
+_SLOTS, _ID, _STARTS, _LOCK = "slots.json", "supervisor-id", "starts", "lock"
 
 _ID_FORM: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[^\s/]{1,100}")
 
@@ -40,6 +41,31 @@ class _Slots(msgspec.Struct):
     version: int
     boot: str
     slots: dict[int, SlotRecord]
+
+
+def peek(folder: Path) -> dict[int, SlotRecord]:
+    """Return what was saved of each slot, whoever has the folder; nothing where it is unreadable.
+
+    Nothing is changed there.
+    """
+    try:
+        saved = msgspec.json.decode((folder / _SLOTS).read_bytes(), type=_Slots)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    is_of_now = saved.version == _VERSION and saved.boot == process_table.boot_id()
+    return saved.slots if is_of_now else {}
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a supervisor runs that has the folder."""
+    try:
+        with (folder / _LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 class LocalState:
@@ -113,6 +139,23 @@ class LocalState:
         new = f"{uuid.uuid4()}-{address}"
         self._write(path, f"{new}\n".encode())
         return new
+
+    def next_start(self) -> int:
+        """Return a number for the start of a worker, greater than all that were returned before.
+
+        Where the last one was lost, it is the time, in seconds since 1970: nobody has started so
+        many.
+
+        Raises
+        ------
+        SupervisorError
+            It cannot be written down.
+        """
+        path = self._folder / _STARTS
+        text = (self._read(path) or b"").strip()
+        number = int(text) + 1 if text.isdigit() else int(time.time())
+        self._write(path, f"{number}\n".encode())
+        return number
 
     def load(self) -> dict[int, SlotRecord]:
         """Return what was saved of each slot, by port; nothing where that cannot be read.

@@ -53,6 +53,10 @@ from stormkeeper.supervisor.times import Times
 #: Measurements in a row of too much memory that end a worker.
 _TOO_LARGE = 2
 
+#: Exit code of a worker that is to be started anew at once, which is no crash: a plain script's
+#: queries stop and go on by that.
+AGAIN = 4
+
 
 class SlotState(Enum):
     """What a slot is doing, in words for whoever looks."""
@@ -375,6 +379,8 @@ class Slot:
         self._out.append(CleanUp(worker.id))
         if worker.is_unwanted:
             self._reason = ""
+            return
+        if not worker.fault and worker.exit_code == AGAIN:
             return
         is_wanted = worker.assignment == self._wanted
         restart = worker.assignment.restart

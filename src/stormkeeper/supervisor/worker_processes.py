@@ -213,6 +213,10 @@ class WorkerProcesses:
         found = worker.members if worker is not None else ()
         return sum(process_table.memory_bytes(process.pid) for process in found)
 
+    def strays(self) -> set[str]:
+        """Return the ids of workers of this place that nobody has started or adopted here."""
+        return self._marked(process_table.snapshot()).keys() - self._workers.keys()
+
     def end_strays(self, timeout_secs: float) -> int:
         """End by force the workers of this place that nobody has started or adopted here.
 
@@ -230,7 +234,7 @@ class WorkerProcesses:
             Some were still there after `timeout_secs`.
         """
         deadline = time.monotonic() + timeout_secs
-        strays = self._marked(process_table.snapshot()).keys() - self._workers.keys()
+        strays = self.strays()
         for worker_id in strays:
             self.adopt(worker_id, None)
         while left := [one for one, look in self.look().items() if one in strays and look.members]:

@@ -186,6 +186,8 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
     yield f"uptime-secs  {beat.uptime_secs}{_duration(beat.uptime_secs)}"
     if beat.completed:
         yield "completed    true"
+    if beat.inactive:
+        yield "inactive     true"
     yield f"executors    {len(beat.executor_stats)}"
     for name, text in also:
         yield f"{name:<11}  {text}"

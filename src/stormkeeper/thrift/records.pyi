@@ -102,6 +102,7 @@ class ClusterWorkerHeartbeat(TPayload):
     time_secs: int
     uptime_secs: int
     completed: bool | None
+    inactive: bool | None
     def __init__(
         self,
         storm_id: str,
@@ -109,6 +110,7 @@ class ClusterWorkerHeartbeat(TPayload):
         time_secs: int,
         uptime_secs: int,
         completed: bool | None = None,
+        inactive: bool | None = None,
     ) -> None: ...
 
 class NodeInfo(TPayload):
@@ -296,6 +298,8 @@ class SupervisorInfo(TPayload):
     resources_map: dict[str, float] | None
     server_port: int | None
     stopped_workers: dict[int, LaunchClaim] | None
+    http_port: int | None
+    refuses: str | None
     def __init__(
         self,
         time_secs: int,
@@ -309,6 +313,8 @@ class SupervisorInfo(TPayload):
         resources_map: dict[str, float] | None = None,
         server_port: int | None = None,
         stopped_workers: dict[int, LaunchClaim] | None = None,
+        http_port: int | None = None,
+        refuses: str | None = None,
     ) -> None: ...
 
 class NimbusSummary(TPayload):

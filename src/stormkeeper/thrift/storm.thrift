@@ -64,6 +64,8 @@ struct ClusterWorkerHeartbeat {
   4: required i32 uptime_secs
   // Ours: true in the last heartbeat of a worker whose queries have all ended by themselves.
   1000: optional bool completed
+  // Ours: true while its queries wait, as the topology is not active.
+  1001: optional bool inactive
 }
 
 // ---- assignments: which worker runs what ----------------------------------------------------------
@@ -214,6 +216,10 @@ struct SupervisorInfo {
   10: optional i32 server_port
   // Ours: by port, the newest launch of which it knows that nothing runs any more.
   1000: optional map<i64, LaunchClaim> stopped_workers
+  // Ours: where it serves its workers' logs over HTTP, at its hostname.
+  1001: optional i32 http_port
+  // Ours: why it takes no new work; absent where it does.
+  1002: optional string refuses
 }
 
 // tlsPort came with Storm 3.

@@ -18,7 +18,7 @@ from stormkeeper.errors import SerializationError, TopologyError
 from stormkeeper.topology.component import ComponentDescription
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.source import script_name
-from stormkeeper.topology.topology import Topology, unheard
+from stormkeeper.topology.topology import Topology, spread, unheard
 
 #: Rises when a reader of the version before would misread what is written.
 VERSION: Final = 1
@@ -123,6 +123,23 @@ def of_topology(topology: Topology, *, needs_session: bool = False) -> Descripti
             for run in the_plan.executors
         ),
     )
+
+
+def with_parallelism(description: Description, hints: Mapping[str, int]) -> Description:
+    """Return a description in which components have another parallelism, as after a rebalance.
+
+    Parameters
+    ----------
+    description
+        As it was submitted. A plain script has no components, and stays as it is.
+    hints
+        The parallelism of components, by their ids.
+    """
+    if all(hints.get(one.id, one.parallelism) == one.parallelism for one in description.components):
+        return description
+    topology = _rebuilt(description)
+    spread(topology, hints)
+    return of_topology(topology, needs_session=description.needs_session)
 
 
 def of_script(script: Path) -> Description:

@@ -25,8 +25,7 @@ from pathlib import Path
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import faults
-from stormkeeper.topology.source_topology import FaultError, check_described, first_argument
-from stormkeeper.topology.topology import TOPOLOGY_NAME
+from stormkeeper.topology.source_topology import FaultError, check_described
 
 #: Where a script imports `Topology` from.
 MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
@@ -36,7 +35,7 @@ MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
 _KNOWN = frozenset({"py4j", "pyspark", "stormkeeper"})
 
 
-def check(script: Path, py_files: Sequence[Path] = ()) -> None:
+def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True) -> None:
     """Look for faults in the source of a script.
 
     Parameters
@@ -46,6 +45,8 @@ def check(script: Path, py_files: Sequence[Path] = ()) -> None:
     py_files
         Modules, and archives of modules, that it can import besides those beside it and the
         installed ones.
+    runs_here
+        Whether what is installed here is all that it finds. Else no missing module is a fault.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def check(script: Path, py_files: Sequence[Path] = ()) -> None:
         return
     modules = _Modules([script.resolve().parent, *py_files])
     for node, name in _first_imports(tree.body):
-        if not modules.has(name):
+        if runs_here and not modules.has(name):
             raise _at(script, node.lineno, faults.missing_module(name))
         if not modules.knows(name):
             break  # it may bring others
@@ -82,25 +83,6 @@ def parsed(source: bytes) -> ast.Module:
     """Return the syntax tree, without Python's warnings: these come when the script is run."""
     with warnings.catch_warnings(action="ignore"):
         return ast.parse(source)
-
-
-def declared_name(source: bytes) -> str | None:
-    """Return the name that the source of a script gives to its one topology, None where unclear.
-
-    Examples
-    --------
-    >>> declared_name(b"from stormkeeper.topology import Topology; t = Topology('word-count')")
-    'word-count'
-    """
-    try:
-        tree = parsed(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    called = _names_of_topology(tree)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = {first_argument(call) for call in calls if ast.unparse(call.func) in called}
-    name = names.pop() if len(names) == 1 else None
-    return name if name is not None and TOPOLOGY_NAME.fullmatch(name) else None
 
 
 def script_name(script: Path) -> str:
@@ -228,7 +210,8 @@ class _Modules:
 
     def has(self, name: str) -> bool:
         package = name.partition(".")[0]
-        if self._brings(package):
+        # Whoever runs scripts has the known ones, if not who only looks at them.
+        if self._brings(package) or package in _KNOWN:
             return True
         try:
             # Of a name without a dot it imports nothing.

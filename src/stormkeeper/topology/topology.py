@@ -243,6 +243,16 @@ def unheard(name: str, conf: Mapping[str, Any] | None = None) -> Topology:
         on_declared.reset(token)
 
 
+def spread(topology: Topology, hints: Mapping[str, int]) -> None:
+    """Give components of a topology another parallelism, by their ids, as a rebalance does.
+
+    Ids that it does not have are passed over: a rebalance is checked where it is asked for.
+    """
+    for id_, parallelism in hints.items():
+        if id_ in topology.components:
+            topology.components[id_].parallelism = max(1, parallelism)
+
+
 def _named(thing: Any) -> str:
     if isinstance(thing, Component):
         return repr(thing.id)

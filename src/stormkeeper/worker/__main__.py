@@ -1,4 +1,7 @@
-"""``python -m stormkeeper.worker SCRIPT --storm-id ID --node NODE --port PORT``."""
+"""``python -m stormkeeper.worker SCRIPT --storm-id ID --node NODE --port PORT``.
+
+A supervisor adds ``--root``, ``--overrides`` and ``--alive``.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,17 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TextIO, cast
 
 from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError
+from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.claims import Claim
+from stormkeeper.worker import overrides, unpacked
 from stormkeeper.worker.command_line import CommandLine
+from stormkeeper.worker.job import Job
 
 #: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
 _MISSING_EXTRA = 69
@@ -32,27 +38,38 @@ def main(arguments: list[str] | None = None) -> int:
     cast("TextIO", sys.stdout).reconfigure(line_buffering=True)  # type: ignore[attr-defined]
     try:
         extras.require("spark", "a worker")
+        saved = overrides.read(given.overrides) if given.overrides is not None else {}
         # Whether a key is known shows later: the topology has keys of its own.
         conf = load(files=files, overrides=given.conf, unknown="keep")
-        from stormkeeper.worker import process, settings  # noqa: PLC0415  (imports PySpark)
-
-        return process.serve(
-            conf,
+        commanded = {override.partition("=")[0].strip() for override in given.conf}
+        conf = overrides.applied(conf, saved, keep=commanded)
+        job = Job(
             script=given.script,
+            storm_id=given.storm_id,
+            node=given.node,
+            port=given.port,
             arguments=given.arguments,
             py_files=given.py_files,
             queries=given.query,
             claims=dict(given.claim),
-            storm_id=given.storm_id,
-            node=given.node,
-            port=given.port,
-            settle=lambda topology: settings.merged(
-                topology, files=files, overrides=given.conf, strict=given.strict
+            package=unpacked.read(given.root) if given.root is not None else None,
+            alive=given.alive,
+        )
+        from stormkeeper.worker import process, settings  # noqa: PLC0415  (imports PySpark)
+
+        return process.serve(
+            conf,
+            job,
+            lambda topology: settings.merged(
+                topology, files=files, overrides=given.conf, strict=given.strict, saved=saved
             ),
         )
     except (ConfigError, InvalidPathError) as error:  # the latter of --storm-id or --node
         sys.stderr.write(f"{error}\n")
         return 2
+    except WorkerError as error:  # of --root
+        sys.stderr.write(f"{error}\n")
+        return 1
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
         return _MISSING_EXTRA
@@ -78,6 +95,25 @@ def _parser() -> CommandLine:
         metavar="ID=CLAIM",
         help="run this query with this claim, EPOCH-COUNTER-LAUNCH, and end it when a greater one"
         " is in its checkpoint; may be given several times",
+    )
+    parser.add_argument(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="run SCRIPT of the topology's package that lies unpacked in DIR, and those of its"
+        " queries that have claims; follow whether it is active, and report to the cluster's state",
+    )
+    parser.add_argument(
+        "--overrides",
+        type=Path,
+        metavar="FILE",
+        help="a JSON object with the topology's saved configuration: wins over all else but -c",
+    )
+    parser.add_argument(
+        "--alive",
+        type=Path,
+        metavar="FILE",
+        help="touch this file every worker.heartbeat.frequency.secs as long as the worker gets on",
     )
     parser.add_argument("--storm-id", required=True, help="id of the topology: NAME-NUMBER-EPOCH")
     parser.add_argument("--node", required=True, help="id of the supervisor")

@@ -64,6 +64,8 @@ class Beater:
         self._clock = clock
         self._sender: HeartbeatSender | None = None
         self._failing_since: float | None = None
+        #: When a beat last came round, taken or not; None before the first one has.
+        self.beaten_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-heartbeat", daemon=True)
 
@@ -106,6 +108,7 @@ class Beater:
                 log.exception("heartbeats do not go out, the worker goes on without")
         else:
             self._taken()
+        self.beaten_at = self._clock()
 
     def _taken(self) -> None:
         if self._failing_since is not None:

@@ -102,7 +102,7 @@ def _call(component: Component, inputs: list[DataFrame], services: Mapping[str, 
         return component.function(*positional, **keywords)
     except Exception as error:
         raise WorkerError(
-            f"the {component.kind} {component.id!r} failed:\n{readable(error)}"
+            f"the {component.kind} {component.id!r} failed:\n{readable(error)}", component.id
         ) from error
 
 

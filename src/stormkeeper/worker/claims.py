@@ -99,6 +99,9 @@ class Checkpoint:
 class Claims:
     """The claims of a worker's queries.
 
+    A plain script, which is one query to the cluster, may have several, and says itself where their
+    checkpoints are: these are claimed by their places, all with the claim of the script.
+
     Parameters
     ----------
     claims
@@ -112,13 +115,13 @@ class Claims:
     ) -> None:
         self._claims = claims
         self._checkpoint = checkpoint
-        self._taken: dict[str, Checkpoint] = {}
+        self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
         #: The greater claim of each query that was lost to one.
         self.lost: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
-    def take(self, query: str) -> None:
-        """Claim a query before it is started.
+    def take(self, query: str, claim: Claim | None = None) -> None:
+        """Claim a query before it is started, with the claim that it has, or else with `claim`.
 
         Raises
         ------
@@ -127,7 +130,7 @@ class Claims:
         WorkerError
             The checkpoint could not be read or written.
         """
-        claim = self._claims.get(query)
+        claim = self._claims.get(query, claim)
         if claim is None:
             return
         try:
@@ -143,15 +146,16 @@ class Claims:
                 f"the query {query!r} runs elsewhere: the launch {newer} has claimed it, and this"
                 f" is {claim}"
             )
-        self._taken[query] = checkpoint
+        self._taken[query] = checkpoint, claim
 
     def look(self, query: str) -> bool:
         """Return whether a query that was started is still this launch's."""
-        checkpoint = self._taken.get(query)
-        if checkpoint is None or query in self.lost:
+        taken = self._taken.get(query)
+        if taken is None or query in self.lost:
             return query not in self.lost
+        checkpoint, claim = taken
         try:
-            newer = checkpoint.newer(self._claims[query])
+            newer = checkpoint.newer(claim)
         except _UNREADABLE as error:
             # Spark cannot go on without the checkpoint either, and says why.
             log.debug("the claims of %s could not be read: %s", query, error)
@@ -159,6 +163,11 @@ class Claims:
         if newer is not None:
             self._lose(query, newer)
         return newer is None
+
+    def look_at_all(self) -> bool:
+        """Return whether all queries that were started are still this launch's."""
+        lost = [query for query in [*self._taken] if not self.look(query)]
+        return not lost
 
     def _lose(self, query: str, newer: Claim) -> None:
         with self._lock:

@@ -60,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         description="Write the description of a script's topology.",
     )
     parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="what is written")
+    parser.add_argument("--root", type=Path, metavar="DIR", help="first in sys.path")
     parser.add_argument("--session", action="store_true", help="give the script a Spark session")
     given = parser.parse_args(arguments)
     configure_logging()
@@ -71,8 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         )
 
     try:
-        scripts.prepare(given.script, given.arguments, given.py_files)
-        described = describe(given.script, settle if given.session else None, given.py_files)
+        scripts.prepare(given.script, given.arguments, given.py_files, given.root)
+        described = describe(
+            given.script, settle if given.session else None, given.py_files, given.root
+        )
         given.to.write_bytes(description.encode(described))
     except NeedsSessionError:
         return Outcome.NEEDS_SESSION
@@ -86,6 +89,7 @@ def describe(
     script: Path,
     settle: Callable[[Topology | None], Conf] | None = None,
     py_files: Sequence[Path] = (),
+    root: Path | None = None,
 ) -> Description:
     """Run a script in this process, and describe what it defines.
 
@@ -98,6 +102,8 @@ def describe(
         start, with the first topology if there is one by then. None: it gets no session.
     py_files
         What Spark's Python workers get as well.
+    root
+        As of `scripts.run`.
 
     Raises
     ------
@@ -124,7 +130,7 @@ def describe(
     )
     try:
         with _ended_by(_QueryStartedError, *_STARTS), sessions:
-            names = _run(script, declared)
+            names = _run(script, declared, root)
     except _QueryStartedError as started:
         if made:
             raise TopologyError(f"{script}: {faults.starts_beside(made[0].name)}") from started
@@ -136,10 +142,10 @@ def describe(
         return description.of_topology(topology, needs_session=session is not None)
 
 
-def _run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
+def _run(script: Path, declared: Callable[[Topology], None], root: Path | None) -> dict[str, Any]:
     with scripts.explained(script):
         try:
-            return scripts.run(script, declared)
+            return scripts.run(script, declared, root)
         except Exception as error:
             # A column, for one, asks for no session: it needs one, and fails.
             if SparkContext._active_spark_context is None and _comes_from_spark(error):

@@ -45,6 +45,7 @@ class Outcome(IntEnum):
 def describe(
     script: Path,
     *,
+    root: Path | None = None,
     arguments: Sequence[str] = (),
     py_files: Sequence[Path] = (),
     files: Sequence[Path] = (),
@@ -61,6 +62,8 @@ def describe(
     ----------
     script
         Defines a topology, or is any PySpark streaming script.
+    root
+        The folder that is first in ``sys.path``; the script's own if left out.
     arguments
         What the script finds in ``sys.argv``.
     py_files
@@ -76,21 +79,17 @@ def describe(
         The script has a fault, takes too long, or describes too much, or one of `py_files` is not
         there; the message says what to do.
     MissingExtraError
-        PySpark is not installed.
+        It has to be run, and PySpark is not installed.
     ChildError
         The process cannot be started.
     """
-    extras.require("spark", "a topology's script", "pyspark")
-    for file in py_files:
-        if not file.is_file():
-            raise TopologyError(f"there is no file {file}, which {script} is to be able to import")
-    source.check(script, py_files)
-    if not source.imports_topology(script, py_files):
+    if not has_to_run(script, root=root, py_files=py_files):
         return description.of_script(script)
     command = [sys.executable, "-P", "-m", "stormkeeper.worker.describe_script", str(script)]
     command += [option for file in py_files for option in ("--py-files", str(file))]
     command += [option for file in files for option in ("--config", str(file))]
     command += [f"--conf={override}" for override in overrides]
+    command += [] if root is None else ["--root", str(root)]
     described = _run(script, command, arguments, plain_secs)
     if described is None:
         described = _run(script, [*command, "--session"], arguments, session_secs)
@@ -99,8 +98,27 @@ def describe(
     return described
 
 
+def has_to_run(script: Path, *, root: Path | None = None, py_files: Sequence[Path] = ()) -> bool:
+    """Return whether a script has to be run to be described, and can be.
+
+    Parameters and errors are those of `describe`, as far as they show before it is run.
+    """
+    for file in py_files:
+        if not file.is_file():
+            raise TopologyError(f"there is no file {file}, which {script} is to be able to import")
+    importable = [*py_files] if root is None else [root, *py_files]
+    is_run = source.imports_topology(script, importable)
+    if is_run:
+        extras.require("spark", f"{script}, which has to be run to see what it defines,", "pyspark")
+    source.check(script, importable, runs_here=is_run)
+    return is_run
+
+
 def _run(
-    script: Path, command: Sequence[str], arguments: Sequence[str], secs: float
+    script: Path,
+    command: Sequence[str],
+    arguments: Sequence[str],
+    secs: float,
 ) -> Description | None:
     """Return the description; None where it needs a session."""
     mark = uuid.uuid4().hex

@@ -41,9 +41,16 @@ class FileSinks:
     """Knows the options of this process's streaming writers, and refuses what would write nothing.
 
     A writer does not tell what was set: that is noted as it is set, through its public methods.
+
+    Parameters
+    ----------
+    on_start
+        Told of each writer that any code is about to start where its checkpoint is to be, None
+        where Spark makes one up. What it raises keeps the writer from its start. None: nobody is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_start: Callable[[str | None], None] | None = None) -> None:
+        self._on_start = on_start
         self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
 
     def check(self, writer: DataStreamWriter) -> None:
@@ -79,6 +86,8 @@ class FileSinks:
             given = signature.bind(*args, **kwargs).arguments
             writer = given.pop("self")
             self._note(writer, given)
+            if method.__name__ in ("start", "toTable") and self._on_start is not None:
+                self._on_start(_checkpoint(SparkSession.active(), self._known[writer]))
             if method.__name__ == "start":
                 self.check(writer)
             elif method.__name__ == "toTable":
@@ -97,12 +106,8 @@ class FileSinks:
 
 
 def _check(folder: str, options: Mapping[str, Any]) -> None:
-    checkpoint = options.get("checkpointlocation")
-    name = options.get(_QUERY)
     spark = SparkSession.active()
-    if not checkpoint:
-        root = spark.conf.get(_CHECKPOINTS, None)
-        checkpoint = f"{root}/{name}" if root and name else None
+    checkpoint = _checkpoint(spark, options)
     try:
         written = _newest(_names(spark, f"{folder}/{_LOG}"))
         begun = _newest(_names(spark, f"{checkpoint}/offsets")) if checkpoint else None
@@ -121,6 +126,14 @@ def _check(folder: str, options: Mapping[str, Any]) -> None:
         "with that run's checkpoint, if there still is one: storm local keeps none but that which "
         "the script names"
     )
+
+
+def _checkpoint(spark: SparkSession, options: Mapping[str, Any]) -> str | None:
+    """Return where a query keeps its checkpoint; None where Spark makes one up."""
+    if options.get("checkpointlocation"):
+        return str(options["checkpointlocation"])
+    root, name = spark.conf.get(_CHECKPOINTS, None), options.get(_QUERY)
+    return f"{root}/{name}" if root and name else None
 
 
 def _newest(names: Iterable[str]) -> int | None:

@@ -31,6 +31,7 @@ def heartbeat(
     time_secs: int,
     uptime_secs: int,
     completed: bool = False,
+    inactive: bool = False,
 ) -> ClusterWorkerHeartbeat:
     """Return the record of a heartbeat.
 
@@ -46,6 +47,8 @@ def heartbeat(
         Age of the worker.
     completed
         Whether all of its queries have ended by themselves, well.
+    inactive
+        Whether its queries wait, as the topology is not active.
     """
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
@@ -58,6 +61,7 @@ def heartbeat(
         time_secs=time_secs,
         uptime_secs=uptime_secs,
         completed=completed or None,
+        inactive=inactive or None,
     )
 
 

@@ -13,14 +13,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
@@ -34,93 +30,64 @@ from stormkeeper.errors import (
 )
 from stormkeeper.state import factory
 from stormkeeper.state.storm.codec import Codec
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.topology import faults
-from stormkeeper.topology.claims import Claim
-from stormkeeper.topology.plan import plan
-from stormkeeper.topology.topology import Topology
-from stormkeeper.worker import batch_functions, settings
+from stormkeeper.topology.plan import Plan, plan
+from stormkeeper.topology.topology import Topology, spread
 from stormkeeper.worker import script as scripts
+from stormkeeper.worker import settings
+from stormkeeper.worker.alive import alive_file
 from stormkeeper.worker.beater import Beater
-from stormkeeper.worker.building import build
-from stormkeeper.worker.claims import Checkpoint, Claims
+from stormkeeper.worker.building import Built, build
+from stormkeeper.worker.claiming import Claiming
+from stormkeeper.worker.claims import Checkpoint
 from stormkeeper.worker.counting import TopologyCounts
+from stormkeeper.worker.deadlines import (
+    AFTER_SECS,
+    BEAT_SECS,
+    DRAIN_SECS,
+    END_SECS,
+    JVM_SECS,
+    LAST_BEAT_SECS,
+    PAUSE_SECS,
+    SCRIPT_SECS,
+)
+from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED, Ending
 from stormkeeper.worker.failure import log_failure, readable_text
 from stormkeeper.worker.file_sinks import FileSinks
 from stormkeeper.worker.heartbeat import heartbeat
+from stormkeeper.worker.job import Job
+from stormkeeper.worker.live_queries import LiveQueries
+from stormkeeper.worker.log_file import LogFile
+from stormkeeper.worker.overrides import with_credentials
 from stormkeeper.worker.query_events import QueryEvents
+from stormkeeper.worker.reports import Reports
 from stormkeeper.worker.running import TopologyRun
 from stormkeeper.worker.script_queries import ScriptQueries, writes_counted
-from stormkeeper.worker.session import WorkerSession, check_jvm, is_running
+from stormkeeper.worker.session import WorkerSession, check_jvm
 from stormkeeper.worker.statistics import WorkerStatistics
-from stormkeeper.worker.stopping import BatchGate, Countdown, stop_queries
+from stormkeeper.worker.stopping import BatchGate, Countdown
 
 log = logging.getLogger(__name__)
-
-# The deadline of each step of a stop, in seconds since its beginning. Time that a step does not
-# need goes to those after it. Whoever started the worker waits little longer than the last one.
-
-#: The batches that run when the worker is asked to stop.
-STOP_SECS = 15.0
-
-#: What Spark tells of the last batches.
-DRAIN_SECS = 18.0
-
-#: The script, which goes on once its queries have been stopped.
-SCRIPT_SECS = 21.0
-
-#: The last heartbeat.
-LAST_BEAT_SECS = 24.0
-
-#: The JVM.
-END_SECS = 27.0
-
-#: How long a script may go on after its queries, however much of the time is left.
-AFTER_SECS = 6.0
-
-#: How long a heartbeat and the JVM may take at most, in the same way.
-BEAT_SECS = 4.0
-JVM_SECS = 12.0
 
 #: Between the moment that calls to a dying JVM fail, and the end of its process.
 _DYING_SECS = 2.0
 
 _LOOK_SECS = 0.2
 
-#: Exit code of a worker that has left a query to a later launch.
-CLAIMED = 3
+#: The descriptor that a supervisor has append to the worker's log.
+_STDERR = 2
 
 
-def serve(
-    conf: Conf,
-    *,
-    script: Path,
-    storm_id: str,
-    node: str,
-    port: int,
-    arguments: Sequence[str] = (),
-    py_files: Sequence[Path] = (),
-    queries: Sequence[str] = (),
-    claims: Mapping[str, Claim] | None = None,
-    settle: Callable[[Topology | None], Conf] | None = None,
-) -> int:
+def serve(conf: Conf, job: Job, settle: Callable[[Topology | None], Conf] | None = None) -> int:
     """Run a worker until its queries have ended or it is told to stop; return its exit code.
 
     Parameters
     ----------
     conf
         The configuration to beat with, from the start on.
-    script
-        Defines a topology, or is any PySpark streaming script.
-    arguments
-        What the script finds in ``sys.argv``.
-    py_files
-        Modules and archives of modules that it can import.
-    queries
-        Ids of the topology's queries to run; all where none is named.
-    claims
-        By the query's id, the claim with which it is run.
-    storm_id, node, port
-        Whose heartbeats these are: the topology's id, the supervisor's, and the slot's port.
+    job
+        What to run.
     settle
         Returns the configuration to run with, once the topology is known. Default: `conf` with
         the topology's own values.
@@ -135,16 +102,9 @@ def serve(
     with StopSignals() as signals:
         worker = Worker(
             conf,
-            script=script,
-            storm_id=storm_id,
-            node=node,
-            port=port,
-            arguments=arguments,
-            py_files=py_files,
-            queries=queries,
-            claims=claims or {},
+            job,
             settle=settle or (lambda topology: settings.with_topology(conf, topology)),
-            stopping=lambda: signals.stopped,
+            signalled=lambda: signals.stopped,
         )
         stopper = threading.Thread(
             target=worker.stop_when, args=(signals.wait,), name="worker-stop", daemon=True
@@ -162,50 +122,50 @@ class Worker:
     def __init__(
         self,
         conf: Conf,
+        job: Job,
         *,
-        script: Path,
-        storm_id: str,
-        node: str,
-        port: int,
-        arguments: Sequence[str],
-        py_files: Sequence[Path],
-        queries: Sequence[str],
-        claims: Mapping[str, Claim],
         settle: Callable[[Topology | None], Conf],
-        stopping: Callable[[], bool],
+        signalled: Callable[[], bool],
     ) -> None:
-        self._script = script
-        self._arguments = arguments
-        self._py_files = py_files
-        self._queries = queries
-        self._storm_id = storm_id
-        self._settle = settle
-        self._stopping = stopping
+        self._job = job
+        self._settle_without = settle
         self._began = time.monotonic()
         self._settled: Conf | None = None
         self._topologies: list[Topology] = []
+        self._ending = Ending(signalled, STOPPED if job.package is not None else 0)
         self._statistics = WorkerStatistics()
-        self._script_queries = ScriptQueries(self._statistics)
+        self._script_queries = ScriptQueries(self._statistics, job.script_id)
         self._events = QueryEvents(self._script_queries)
-        self._session = WorkerSession(self._run_conf, storm_id, py_files, cancelled=stopping)
-        self._claimed = claims
-        self._claims = Claims(claims, self._checkpoint)
-        self._gate = BatchGate(self._admits)
-        self._sinks = FileSinks()
+        self._session = WorkerSession(
+            self._run_conf,
+            job.storm_id,
+            job.all_py_files,
+            package=job.package,
+            cancelled=lambda: self._ending.is_asked,
+        )
+        self._claiming = Claiming(job, self._checkpoint, self._events, self._ending)
+        self._gate = BatchGate(self._claiming.admits)
+        self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
+        self._sinks = FileSinks(self._claiming.take_for_script if job.script_claim else None)
         self._countdown = Countdown()
         self._queries_stopped = threading.Event()
+        self._script_began = False
         self._script_over = threading.Event()
         self._finishing = threading.Lock()
         self._finished = False
         self._completed = False
+        self._waits = False
         self._codec = Codec.from_conf(conf)
+        self._reports = Reports(conf, job, self._beat_of)
         self._beater = Beater(
             lambda: factory.heartbeat_sender(conf),
-            paths.workerbeat(storm_id, node, port),
+            paths.workerbeat(job.storm_id, job.node, job.port),
             self._heartbeat,
             period_secs=conf["task.heartbeat.frequency.secs"],
-            on_first=lambda: announce(f"worker beating {storm_id} {node} {port}"),
+            on_first=lambda: announce(f"worker beating {job.storm_id} {job.node} {job.port}"),
         )
+        self._log_file = LogFile(_STDERR if job.package is not None else None)
+        self._alive = alive_file(job.alive, conf, lambda: self._beater.beaten_at)
 
     def run(self) -> int:
         """Run the script and its queries; return the exit code.
@@ -216,28 +176,46 @@ class Worker:
             When the configuration to run with is wrong.
         """
         try:
-            scripts.prepare(self._script, self._arguments, self._py_files)
+            self._reports.start()
+            self._log_file.start()
+            job = self._job
+            scripts.prepare(job.script_file, job.all_arguments, job.all_py_files, job.root)
             self._beater.start()
-            code = self._work()
-        except ConfigError:
+            if self._alive is not None:
+                self._alive.start()
+            self._reports.wait_known(lambda: self._ending.is_asked)
+            self._wait_until_active()
+            if not self._ending.is_asked:
+                try:
+                    self._script_began = True
+                    self._work()
+                finally:
+                    self._script_over.set()
+        except ConfigError as error:
+            self._reports.failed(error)
             raise
         except ClaimedError as error:
             log.warning("%s", error)
             return CLAIMED
         except (StormkeeperError, Py4JError, OSError) as error:
-            if self._stopping():
+            if self._ending.is_asked:
                 log.debug("while stopping: %s", error)
-                return 0
-            log_failure(log, self._jvm_failure(error) or error)
+                return self._ending.code
+            failure = self._jvm_failure(error) or error
+            log_failure(log, failure)
+            self._reports.failed(failure)
             return 1
         else:
-            self._completed = not self._stopping()
-            return code
+            if self._ending.is_asked:
+                return self._ending.code
+            self._reports.completed()
+            self._completed = True
+            return 0
         finally:
             self._script_over.set()
-            if self._stopping():
+            if self._ending.is_asked:
                 self._queries_stopped.wait(self._countdown.left(DRAIN_SECS))
-            self._stop_queries(self._countdown)  # also what was just being started then
+            self._live.stop(self._countdown)  # also what was just being started then
             self._finish()
 
     def stop_when(self, asked: Callable[[float], bool]) -> None:
@@ -248,17 +226,19 @@ class Worker:
         asked
             Waits for as many seconds; returns whether the worker is asked to stop.
         """
-        while not asked(_LOOK_SECS):
+        while not asked(_LOOK_SECS) and not self._ending.is_asked:
             if self._finished:
                 return
+            if self._job.script_id and self._script_began and not self._reports.is_active:
+                self._ending.ask(INACTIVE)
             if self._blocked_without_jvm():
                 self._leave(1)
         log.info("stopping")
-        self._stop_queries(self._countdown)
+        self._live.stop(self._countdown)
         self._queries_stopped.set()
         if not self._script_over.wait(min(AFTER_SECS, self._countdown.left(SCRIPT_SECS))):
-            log.warning("%s is still not over; leaving it", self._script)
-            self._leave(0)
+            log.warning("%s is still not over; leaving it", self._job.script)
+            self._leave(self._ending.code)
 
     def _blocked_without_jvm(self) -> bool:
         """Return whether the JVM has ended and the script, in a wait of its own, goes on."""
@@ -271,6 +251,7 @@ class Worker:
             if self._script_over.wait(AFTER_SECS):
                 return False
             log_failure(log, error)
+            self._reports.failed(error)
             return True
         return False
 
@@ -292,32 +273,28 @@ class Worker:
             return failure
         return None
 
-    def _work(self) -> int:
+    def _work(self) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._gate.installed())
             stack.enter_context(self._sinks.installed())
             stack.enter_context(self._events.readings.installed())
             stack.enter_context(self._session.offered(self._before_session_stop))
+            stack.enter_context(self._claiming.watched(self._live))
             with writes_counted(self._events):
                 names = self._run_script()
-                topology = scripts.the_topology(names, self._topologies, self._script)
+                topology = scripts.the_topology(names, self._topologies, self._job.script)
                 if topology is None:
-                    for named, option in ((self._queries, "--query"), (self._claimed, "--claim")):
-                        if named:
-                            raise TopologyError(
-                                f"{self._script} defines no Topology, so there is no query "
-                                f"{next(iter(named))!r}: leave out {option}"
-                            )
+                    self._check_is_script()
                     self._stay()
-                    return 0
+                    return
             if self._script_queries.any:
-                raise TopologyError(f"{self._script}: {faults.starts_beside(topology.name)}")
+                raise TopologyError(f"{self._job.script}: {faults.starts_beside(topology.name)}")
             self._run_topology(topology)
-        return 0
 
     def _run_script(self) -> dict[str, Any]:
-        with scripts.explained(self._script):
-            return scripts.run(self._script, self._declared)
+        script = self._job.script_file
+        with scripts.explained(script):
+            return scripts.run(script, self._declared, self._job.root)
 
     def _declared(self, topology: Topology) -> None:
         self._topologies.append(topology)
@@ -329,109 +306,125 @@ class Worker:
             else:
                 self._session.adapt()
 
+    def _settle(self, topology: Topology | None) -> Conf:
+        return with_credentials(self._settle_without(topology), self._reports.credentials)
+
     def _run_conf(self) -> Conf:
         if self._settled is None:
             self._settled = self._settle(None)
         return self._settled
 
+    # --- a topology ----------------------------------------------------------------------------
+
     def _run_topology(self, topology: Topology) -> None:
         conf = self._run_conf() if topology is self._topologies[0] else self._settle(topology)
+        spread(topology, self._reports.hints)
         the_plan = plan(topology)
-        if self._queries:
-            the_plan = the_plan.only(self._queries)
-        the_plan.only([*self._claimed])  # refuses a claim to what does not run here
-        session = self._session.get()
+        if self._job.chosen:
+            the_plan = the_plan.only(self._job.chosen)
+        the_plan.only([*self._job.claims])  # refuses a claim to what does not run here
         self._events.counter = TopologyCounts(the_plan, self._statistics)
-        self._events.attach(session)
+        self._events.attach(self._session.get())
+        left = [query.id for query in the_plan.queries]
+        while left and not self._ending.is_asked:
+            run = TopologyRun(
+                self._built(the_plan.only(left), topology, conf),
+                self._events,
+                self._is_interrupted,
+                self._claiming.claims,
+                self._reports.ended,
+            )
+            left = run.run()
+            if left and not self._ending.is_asked:
+                self._live.stop(Countdown(), PAUSE_SECS)
+                self._wait_until_active()
+        self._claiming.check()
+
+    def _built(self, the_plan: Plan, topology: Topology, conf: Conf) -> list[Built]:
         built = build(
             the_plan,
             topology.components,
-            session,
+            self._session.get(),
             conf,
-            lambda query: settings.checkpoint(conf, self._storm_id, query),
+            lambda query: settings.checkpoint(conf, self._job.storm_id, query),
         )
         for query in built:  # before any of them runs
             self._sinks.check(query.writer)
-        with self._claims.watched(self._leave_to_another):
-            TopologyRun(built, self._events, self._stopping, self._claims).run()
-        if self._claims.lost:
-            left = ", ".join(f"{query} ({claim})" for query, claim in self._claims.lost.items())
-            raise ClaimedError(f"later launches have claimed what this worker ran: {left}")
+        return built
+
+    def _is_interrupted(self) -> bool:
+        return self._ending.is_asked or not self._reports.is_active
+
+    def _wait_until_active(self) -> None:
+        """Go on beating, and do nothing else, for as long as the topology is not active."""
+        if self._reports.is_active:
+            return
+        log.info("waiting until the topology is activated")
+        self._waits = True
+        while not self._reports.is_active and not self._ending.is_asked:
+            check_jvm(self._events.sessions)
+            time.sleep(_LOOK_SECS)
+        self._waits = False
 
     def _checkpoint(self, query: str) -> Checkpoint:
-        location = settings.checkpoint(self._run_conf(), self._storm_id, query)
+        location = settings.checkpoint(self._run_conf(), self._job.storm_id, query)
         return Checkpoint(self._session.get(), location)
 
-    def _admits(self, batch: Any) -> bool:
-        """Return whether a batch may run: its query has not been claimed by another launch."""
-        if not self._claimed:
-            return True
-        run = self._events.running_as(batch_functions.query_id(batch))
-        return run is None or run.name is None or self._claims.look(run.name)
+    # --- a plain script ------------------------------------------------------------------------
 
-    def _leave_to_another(self, query: str) -> None:
-        """End a query that another launch has claimed, and a batch that runs with it."""
-        for active in [found for spark in self._events.sessions for found in _active(spark)]:
-            if active.name == query:
-                with contextlib.suppress(Py4JError, PySparkException):
-                    active.stop()
+    def _check_is_script(self) -> None:
+        if self._job.script_id is None:
+            job = self._job
+            for named, option in ((job.queries, "--query"), (job.claims, "--claim")):
+                if named:
+                    raise TopologyError(
+                        f"{job.script} defines no Topology, so there is no query "
+                        f"{next(iter(named))!r}: leave out {option}"
+                    )
 
     def _stay(self) -> None:
         """Wait for the queries that a plain script has left running."""
         if not self._script_queries.any:
             raise WorkerError(
-                f"{self._script} defines no Topology and starts no streaming query: "
+                f"{self._job.script} defines no Topology and starts no streaming query: "
                 "there is nothing to run"
             )
-        left = self._events.running()
-        while self._events.running() and not self._stopping():
-            check_jvm(self._events.sessions)
-            if not any(is_running(session) for session in self._events.sessions):
-                return
-            self._events.wait(lambda: not self._events.running(), _LOOK_SECS)
-        for run in left:
+        for run in self._live.wait():
             if run.error is not None:
-                name = self._script_queries.component(run)
+                name = run.name or self._script_queries.component(run)
                 raise WorkerError(f"the query {name!r} failed:\n{readable_text(run.error)}")
 
-    def _before_session_stop(self) -> None:
-        self._stop_queries(self._countdown if self._stopping() else Countdown())
+    # --- ends ----------------------------------------------------------------------------------
 
-    def _stop_queries(self, countdown: Countdown) -> None:
-        self._gate.close()
-        try:
-            if not any(is_running(session) for session in self._events.sessions):
-                return  # nobody is left to tell of an end
-            if not countdown.left(STOP_SECS):
-                return  # all that there was to wait for has been waited for
-            active = [query for spark in self._events.sessions for query in _active(spark)]
-            stop_queries(active, countdown.left(STOP_SECS))
-            self._events.wait(lambda: not self._events.running(), countdown.left(DRAIN_SECS))
-        finally:
-            if not self._stopping():
-                self._gate.open()
+    def _before_session_stop(self) -> None:
+        self._live.stop(self._countdown if self._ending.is_asked else Countdown())
 
     def _heartbeat(self) -> bytes:
+        return self._codec.write(self._beat_of(None))
+
+    def _beat_of(self, query: str | None) -> ClusterWorkerHeartbeat:
+        """Return the heartbeat of now; or the last one of the executors of a query."""
         now = time.monotonic()
-        beat = heartbeat(
-            self._storm_id,
-            self._statistics.snapshot(now),
+        return heartbeat(
+            self._job.storm_id,
+            [
+                (executor, figures)
+                for executor, figures in self._statistics.snapshot(now)
+                if query is None or executor.query == query
+            ],
             time_secs=int(time.time()),
             uptime_secs=int(now - self._began),
-            completed=self._completed,
+            completed=self._completed or query is not None,
+            inactive=self._waits,
         )
-        return self._codec.write(beat)
 
     def _finish(self) -> None:
         with self._finishing:
             if not self._finished:
                 self._finished = True
                 self._beater.close(min(BEAT_SECS, self._countdown.left(LAST_BEAT_SECS)))
+                self._reports.close()
                 self._session.end(min(JVM_SECS, self._countdown.left(END_SECS)))
-
-
-def _active(session: SparkSession) -> list[StreamingQuery]:
-    try:
-        return session.streams.active if is_running(session) else []
-    except (Py4JError, PySparkException):  # it is being stopped at this moment
-        return []
+                self._log_file.close()
+                if self._alive is not None:
+                    self._alive.close()

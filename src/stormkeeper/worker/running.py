@@ -58,6 +58,8 @@ class TopologyRun:
         Whether the worker is asked to stop.
     claims
         Those of the queries.
+    on_end
+        Told of each query that has ended by itself, well.
     """
 
     def __init__(
@@ -66,26 +68,33 @@ class TopologyRun:
         events: QueryEvents,
         stopping: Callable[[], bool],
         claims: Claims,
+        on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._built = built
         self._events = events
         self._stopping = stopping
         self._claims = claims
+        self._on_end = on_end
         self._running: list[_Running] = []
 
-    def run(self) -> None:
+    def run(self) -> list[str]:
         """Start the queries one after another; return when all have ended, or on a stop.
 
         A query that a later launch has claimed is not started, or has ended when that is seen.
+
+        Returns
+        -------
+        list of str
+            The ids of those that a stop has kept from their end, or from their start.
 
         Raises
         ------
         WorkerError
             When a query failed; the others still run. When the JVM has ended, and all with it.
         """
-        for built in self._built:
+        for position, built in enumerate(self._built):
             if self._stopping():
-                return
+                return [one.query.id for one in (*self._started, *self._built[position:])]
             try:
                 self._claims.take(built.query.id)
             except ClaimedError:  # the log has it
@@ -99,13 +108,18 @@ class TopologyRun:
             check_jvm(self._events.sessions)
             for running in [r for r in self._running if self._has_ended(r)]:
                 self._ended(running)
+        return [built.query.id for built in self._started]
+
+    @property
+    def _started(self) -> list[Built]:
+        return [running.built for running in self._running]
 
     def _start(self, built: Built) -> StreamingQuery:
         try:
             return built.writer.start()
         except (PySparkException, Py4JError) as error:
             raise WorkerError(
-                f"the query {built.query.id!r} did not start:\n{readable(error)}"
+                f"the query {built.query.id!r} did not start:\n{readable(error)}", built.query.id
             ) from error
 
     def _settle(self, running: _Running) -> None:
@@ -126,15 +140,17 @@ class TopologyRun:
             self._running.remove(running)
             return
         if error is None:
-            log.info("the query %s has ended", id_)
-            self._running.remove(running)
+            if not self._stopping():
+                log.info("the query %s has ended", id_)
+                self._running.remove(running)
+                self._on_end(id_)
             return
         if self._stopping():
             return
         if run is not None and run.batches:
             running.starts = 0
         if not any(text in error for text in _TRANSIENT) or running.starts >= _STARTS:
-            raise WorkerError(f"the query {id_!r} failed:\n{readable_text(error)}")
+            raise WorkerError(f"the query {id_!r} failed:\n{readable_text(error)}", id_)
         log.warning(
             "the query %s lost a Python worker that was slow to start; starting it again", id_
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import traceback
@@ -19,11 +20,25 @@ from stormkeeper.topology.topology import Topology, on_declared
 from stormkeeper.worker.failure import readable
 
 
-def prepare(script: Path, arguments: Sequence[str] = (), py_files: Sequence[Path] = ()) -> None:
+def prepare(
+    script: Path,
+    arguments: Sequence[str] = (),
+    py_files: Sequence[Path] = (),
+    root: Path | None = None,
+) -> None:
     """Make this process look like ``python SCRIPT ARGUMENTS`` to the script.
 
     Spark's Python workers find modules beside the script, too. The modules of `py_files` are found
     in this process only; Spark gets them with the session (`SparkContext.addPyFile`).
+
+    Parameters
+    ----------
+    script, arguments
+        What is run.
+    py_files
+        Modules and archives of modules that it can import.
+    root
+        The folder that is first in ``sys.path``; the script's own if left out.
 
     Raises
     ------
@@ -36,8 +51,8 @@ def prepare(script: Path, arguments: Sequence[str] = (), py_files: Sequence[Path
         if not file.is_file():
             what = "script" if file is script else "file"
             raise WorkerError(f"there is no {what} {file}")
-    source.check(script, py_files)
-    folder = str(script.resolve().parent)
+    source.check(script, py_files if root is None else [root, *py_files])
+    folder = str(script.resolve().parent if root is None else root)
     sys.argv = [str(script), *arguments]
     modules = {file.stem: str(file) for file in py_files if file.suffix == ".py"}
     sys.path[:0] = [folder, *(str(file) for file in py_files if file.suffix != ".py")]
@@ -64,7 +79,9 @@ class SingleModules:
         return spec_from_file_location(name, file) if file is not None else None
 
 
-def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
+def run(
+    script: Path, declared: Callable[[Topology], None], root: Path | None = None
+) -> dict[str, Any]:
     """Run the script to its end and return its global names.
 
     The script stays the module ``__main__`` afterwards. So PySpark sends its functions to Python
@@ -76,6 +93,9 @@ def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
         A Python file.
     declared
         Called with each topology that it makes, when it makes it.
+    root
+        As of `prepare`. A script in a folder below is a module of that package, as ``python -m``
+        has it.
 
     Raises
     ------
@@ -90,6 +110,10 @@ def run(script: Path, declared: Callable[[Topology], None]) -> dict[str, Any]:
     sys.modules["__main__"] = module
     token = on_declared.set(declared)
     try:
+        package = script.parent.relative_to(root).parts if root is not None else ()
+        if package:
+            module.__package__ = ".".join(package)
+            importlib.import_module(module.__package__)
         code = compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
         exec(code, module.__dict__)
     except SystemExit as end:

@@ -40,14 +40,20 @@ class ScriptQueries:
     ----------
     statistics
         Where they are counted.
+    one
+        The id of the one component that all of them are in a cluster; None: each is its own.
     clock
         Seconds of a monotonic clock.
     """
 
     def __init__(
-        self, statistics: WorkerStatistics, clock: Callable[[], float] = time.monotonic
+        self,
+        statistics: WorkerStatistics,
+        one: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._statistics = statistics
+        self._one = one
         self._clock = clock
         self._lock = threading.Lock()
         self._components: dict[str, str] = {}  # by the query's name, else by its id
@@ -55,10 +61,10 @@ class ScriptQueries:
     def component(self, run: Run) -> str:
         """Return the component of a query: the same at a restart in this process."""
         with self._lock:
-            key = run.name or run.query_id
+            key = self._one or run.name or run.query_id
             if key not in self._components:
                 task = len(self._components) + 1
-                name = run.name or f"query-{task}"
+                name = self._one or run.name or f"query-{task}"
                 while name in self._components.values():
                     name += "'"
                 self._components[key] = name
@@ -82,7 +88,8 @@ class ScriptQueries:
         """Take in the end of a query; the script may not look for errors itself."""
         if run.error is not None:
             cause = readable_text(run.error).rpartition("\n")[2]
-            log.warning("the query %s has ended with an error: %s", self.component(run), cause)
+            name = run.name or self.component(run)
+            log.warning("the query %s has ended with an error: %s", name, cause)
 
     @property
     def any(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from pyspark.sql import SparkSession
 from stormkeeper.daemon import spark as engine
 from stormkeeper.errors import WorkerError
 from stormkeeper.worker.settings import spark_values
+from stormkeeper.worker.sizes import slot_share
+from stormkeeper.worker.unpacked import Unpacked
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +57,9 @@ class WorkerSession:
         ``spark.app.name``, unless the configuration names one.
     py_files
         Modules and archives of modules that Spark's Python workers get.
+    package
+        What a supervisor has it run: with its jars, and in the share that a slot has of the
+        machine. None where there is none.
     cancelled
         Asked while Spark starts; once it says so, the start is given up.
     """
@@ -64,11 +70,13 @@ class WorkerSession:
         name: str,
         py_files: Sequence[Path] = (),
         *,
+        package: Unpacked | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._conf = conf
         self._name = name
         self._py_files = py_files
+        self._package = package
         self._cancelled = cancelled
         self._lock = threading.RLock()
         self._session: SparkSession | None = None
@@ -95,7 +103,7 @@ class WorkerSession:
         """
         with self._lock:
             if not is_running(self._session):
-                self._given = spark_values(self._conf(), asked or {})
+                self._given = self._values(asked or {}, self._share())
                 self._starting = True
                 try:
                     self._session = engine.session(
@@ -160,7 +168,7 @@ class WorkerSession:
         What cannot be changed in a running session is logged.
         """
         session = self.get()
-        for key, value in spark_values(self._conf(), {}).items():
+        for key, value in self._values({}, {}).items():
             if value is None or self._given.get(key) == value:
                 continue
             if session.conf.isModifiable(key):
@@ -172,6 +180,15 @@ class WorkerSession:
                     key,
                     value,
                 )
+
+    def _values(self, asked: Mapping[str, Any], share: Mapping[str, Any]) -> dict[str, Any]:
+        values = spark_values(self._conf(), asked, share)
+        return values if self._package is None else self._package.with_jars(values)
+
+    def _share(self) -> dict[str, str]:
+        if self._package is None:
+            return {}
+        return slot_share(self._conf(), len(os.sched_getaffinity(0)))
 
     def end(self, timeout_secs: float) -> None:
         """End the session, if there is one, with the JVM and Spark's Python workers.

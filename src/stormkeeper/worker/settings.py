@@ -13,6 +13,7 @@ from stormkeeper.daemon.spark import LOCAL_CHECKPOINTS
 from stormkeeper.errors import ConfigError
 from stormkeeper.state import factory
 from stormkeeper.topology.topology import Topology
+from stormkeeper.worker.overrides import applied
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ def merged(
     files: Sequence[Path] | None = None,
     overrides: Sequence[str] = (),
     strict: bool = False,
+    saved: Mapping[str, Any] | None = None,
 ) -> Conf:
     """Return the cluster's configuration, under the topology's own, under the command line's.
 
@@ -35,16 +37,21 @@ def merged(
         Its ``conf`` is taken, and its keys are known ones from then on.
     files, overrides, strict
         As in `stormkeeper.conf.load`.
+    saved
+        What was saved of the topology's when it was submitted (`stormkeeper.worker.overrides`):
+        wins over its own, and over the cluster's.
 
     Raises
     ------
     ConfigError
         When a layer is wrong, or `strict` and a key is unknown.
     """
-    own = topology.conf if topology is not None else {}
+    saved = saved or {}
+    own = {*(topology.conf if topology is not None else ()), *saved}
     conf = load(files=files, overrides=overrides, strict=strict, also_known=own)
     commanded = {override.partition("=")[0].strip() for override in overrides}
-    return with_topology(conf, topology, keep=commanded)
+    conf = with_topology(conf, topology, keep=commanded | saved.keys())
+    return applied(conf, saved, keep=commanded)
 
 
 def with_topology(
@@ -78,7 +85,9 @@ def warn_of_silent_pacemakers(conf: Conf) -> None:
         )
 
 
-def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str, Any]:
+def spark_values(
+    conf: Mapping[str, Any], script: Mapping[str, Any], share: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the ``spark.*`` values that a session is asked for.
 
     Parameters
@@ -87,6 +96,8 @@ def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str
         The configuration; wins over the others.
     script
         What a script of its own says in ``SparkSession.builder``.
+    share
+        What a slot has of its machine (`stormkeeper.worker.sizes`), where neither says anything.
     """
     chosen: dict[str, Any] = {
         "spark.sql.streaming.stopTimeout": _STOP_TIMEOUT,
@@ -95,7 +106,7 @@ def spark_values(conf: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str
     }
     if _is_local(checkpoint_root(conf)):
         chosen |= LOCAL_CHECKPOINTS
-    chosen |= script
+    chosen |= {**(share or {}), **script}
     return chosen | {key: value for key, value in conf.items() if key.startswith("spark.")}
 
 

@@ -135,6 +135,13 @@ def test_a_supervisor_is_what_it_says():
     assert mapping.supervisor("a", info, refuses="disk").refuses == "disk"
 
 
+def test_a_supervisor_that_refuses_work_is_believed():
+    info = SupervisorInfo(NOW, "a.example", refuses="the health check disk.sh failed")
+    read = deserialize(SupervisorInfo, serialize(info))
+    assert mapping.supervisor("a", read).refuses == "the health check disk.sh failed"
+    assert mapping.supervisor("a", read, refuses="disk").refuses == "disk"
+
+
 @pytest.mark.parametrize(
     ("resources", "memory_mb"),
     [(None, inf), ({}, inf), ({"supervisor.memory.capacity.mb": 9.0}, 9)],

@@ -167,6 +167,7 @@ def test_health_and_readiness():
         503,
         b"the last sweep was 7.3 s ago\n",
         "text/plain; charset=utf-8",
+        (),
     )
     made = pages(lambda: dataclasses.replace(SNAPSHOT, is_serving=False))
     assert made["/readyz"]("")[:2] == (503, b"draining\n")

@@ -92,6 +92,16 @@ def test_what_a_supervisor_says_anew_is_no_coming_or_going(storm, ensemble):
     assert told == []
 
 
+def test_who_waits_for_one_is_told_what_it_says_anew(storm, ensemble):
+    told = []
+    for uptime_secs in (1, 6):  # it comes, and says something new
+        storm.supervisor_info("sup-1", lambda: told.append("told"))
+        storm.supervisor_heartbeat("sup-1", info(uptime_secs=uptime_secs))
+        ensemble.deliver()
+        assert told == ["told"]
+        told.clear()
+
+
 def test_another_record_is_no_registration_and_no_heartbeat(storm, memory):
     for write, cls in (
         (lambda: storm.supervisor_heartbeat("a", None), "SupervisorInfo"),

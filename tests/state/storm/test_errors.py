@@ -181,3 +181,25 @@ def test_an_error_whose_answer_was_lost_is_said_to_be_so(ensemble, memory, worke
     ensemble.lose_answer(memory, applied=True)
     with pytest.raises(OutcomeUnknownError):
         worker.report_error(STORM, "split", "boom")
+
+
+def test_all_errors_of_a_topology_are_read_in_one_go(worker, storm, memory, clock):
+    assert storm.topology_errors(STORM) == {}
+    for number in range(3):
+        clock.secs += number
+        worker.report_error(STORM, "split bolt/é", f"error {number}", host="h", port=1)
+    worker.report_error(STORM, "count-last-error", "other")
+    memory.set_data(f"{paths.component_errors(STORM, 'count-last-error')}/e7", b"no error")
+    found = storm.topology_errors(STORM)
+    assert found.keys() == {"split bolt/é", "count-last-error"}
+    assert found["split bolt/é"] == worker.errors(STORM, "split bolt/é")
+    assert [error.error for error in found["count-last-error"]] == ["other"]
+
+
+def test_the_last_error_of_a_worker_that_is_gone_is_among_them(worker, storm, memory):
+    worker.report_error(STORM, "split", "boom")
+    top = paths.component_errors(STORM, "split")
+    [name] = memory.get_children(top)
+    memory.delete_node(f"{top}/{name}")  # as with its worker's session
+    assert storm.errors(STORM, "split") == []
+    assert storm.topology_errors(STORM) == {"split": [worker.last_error(STORM, "split")]}

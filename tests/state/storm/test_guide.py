@@ -44,6 +44,7 @@ LAYOUT = {
     f"{paths.LEADER_LOCK}/_c_<guid>-latch-<number>",
     paths.LEADER_INFO,
     paths.workerbeat("<id>", "<node>", "<port>"),
+    paths.query_end("<id>", "<query>").replace("%3C", "<").replace("%3E", ">"),
     paths.error_prefix("<id>", "<component>").replace("%3C", "<").replace("%3E", ">") + "<number>",
     paths.last_error("<id>", "<component>").replace("%3C", "<").replace("%3E", ">"),
     paths.backpressure("<id>", "<node>", "<port>"),

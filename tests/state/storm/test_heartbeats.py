@@ -84,6 +84,20 @@ def test_what_is_no_heartbeat_is_an_error_alone_and_left_out_among_others(cluste
     assert cluster.unreadable == 1
 
 
+def test_queries_that_have_ended_stay_ended_and_are_no_workers(cluster, memory):
+    assert cluster.ended_queries(STORM) == frozenset()
+    cluster.set_worker_heartbeat(STORM, "sup", 6700, beat(1))
+    for query in ("totals", "a query/6701"):
+        cluster.set_query_ended(STORM, query, beat(1))
+    assert cluster.ended_queries(STORM) == {"totals", "a query/6701"}
+    assert list(cluster.worker_heartbeats(STORM)) == [("sup", 6700)]
+    assert cluster.unreadable == 0
+    # Pacemakers forget; the nodes are there all the same, and go with the topology.
+    assert "totals-ended" in memory.get_children(paths.workerbeats(STORM))
+    lead(cluster).teardown_heartbeats(STORM)
+    assert cluster.ended_queries(STORM) == frozenset()
+
+
 @pytest.mark.parametrize("ours", Release)
 @pytest.mark.parametrize("theirs", Release)
 def test_heartbeats_for_another_storm_are_read_and_told_of_once(

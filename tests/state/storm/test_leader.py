@@ -40,6 +40,7 @@ WRITES = {
     "set_assignment": lambda on: on.set_assignment(ID, Assignment("/code")),
     "activate_storm": lambda on: on.activate_storm(ID, StormBase("a", TopologyStatus.ACTIVE, 1)),
     "update_storm": lambda on: on.update_storm(ID, StormBase(None, TopologyStatus.KILLED, None)),
+    "change_storm": lambda on: on.change_storm(ID, lambda base: base),
     "deactivate_storm": lambda on: on.deactivate_storm(ID),
     "remove_storm": lambda on: on.remove_storm(ID),
     "setup_heartbeats": lambda on: on.setup_heartbeats(ID),

@@ -3,8 +3,15 @@ import dataclasses
 import pytest
 
 from stormkeeper import paths
+from stormkeeper.errors import PacemakerUnavailableError
 from stormkeeper.state.node_heartbeats import ZOOKEEPER
-from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+from stormkeeper.thrift.records import (
+    Assignment,
+    ClusterWorkerHeartbeat,
+    NimbusSummary,
+    StormBase,
+    SupervisorInfo,
+)
 from support.heartbeats import heartbeat, path
 
 STORM = "wc-1-1700000000"
@@ -73,3 +80,30 @@ def test_heartbeats_are_read_last(storm, leader, memory, monkeypatch):
     found = storm.snapshot()
     assert STORM in found.assignments
     assert path(STORM) in found.heartbeats.by_path
+
+
+def test_values_are_read_only_where_they_are_asked_for(storm):
+    storm.heartbeats.beat(path(STORM), heartbeat(STORM))
+    assert storm.snapshot(values=True).heartbeats.by_path[path(STORM)].value is not None
+
+
+def test_queries_that_have_ended_are_in_it(storm, leader):
+    leader.activate_storm(STORM, base())
+    assert storm.snapshot().ended == {}
+    last = ClusterWorkerHeartbeat(STORM, {}, 1, 1)
+    for query in ("counts", "a/b"):
+        storm.set_query_ended(STORM, query, last)
+    assert storm.snapshot().ended == {STORM: {"counts", "a/b"}}
+
+
+def test_heartbeats_may_be_lacking_where_that_was_said(storm, leader, monkeypatch):
+    def nobody_answers(*_, **__):
+        raise PacemakerUnavailableError("nobody answers")
+
+    leader.activate_storm(STORM, base())
+    monkeypatch.setattr(storm.heartbeats, "read_all", nobody_answers)
+    with pytest.raises(PacemakerUnavailableError):
+        storm.snapshot()
+    found = storm.snapshot(may_lack_heartbeats=True)
+    assert (list(found.bases), found.heartbeats.by_path) == ([STORM], {})
+    assert found.heartbeats.coverage == {}

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.errors import NoNodeError, StateError, TransactionError
+from stormkeeper.errors import NoNodeError, StateError, StatusError, TransactionError
 from stormkeeper.state import fences
 from stormkeeper.state.access import digest_id
 from stormkeeper.state.transactions import Create, Delete
@@ -215,6 +215,16 @@ def test_what_there_is_not_cannot_be_changed(storm, leader):
     assert storm.active_storms() == []
 
 
+def test_what_a_change_raises_is_raised_and_changes_nothing(storm, leader, base):
+    def refuse(_):
+        raise StatusError("not now")
+
+    leader.activate_storm(ID, base)
+    with pytest.raises(StatusError, match="not now"):
+        leader.change_storm(ID, refuse)
+    assert plain(storm.storm_base(ID)) == base
+
+
 def meddle(monkeypatch, leader, change):
     """Have `change` happen right before whatever the leader commits."""
     writer = leader._writer
@@ -243,6 +253,10 @@ def test_a_change_by_another_in_between_is_kept(storm, leader, base, monkeypatch
     leader.deactivate_storm(ID)
     found = storm.storm_base(ID)
     assert (found.status, found.num_workers) == (TopologyStatus.INACTIVE, 7)
+    workers = iter([11])
+    leader.change_storm(ID, lambda base: StormBase("new", base.status, base.num_workers + 1))
+    found = storm.storm_base(ID)
+    assert (found.name, found.num_workers) == ("new", 12)
 
 
 def test_a_topology_that_goes_in_between_is_not_made_again(

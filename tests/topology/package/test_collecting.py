@@ -189,7 +189,7 @@ def test_the_requirements_of_a_wheel_that_cannot_be_sent(tmp_path, empty):
     [
         ("none.py", "cannot be read: No such file"),
         ("none", "is not there: name a script"),
-        ("text.txt", "is none of them: name a script"),
+        ("text.txt", "is no topology: name a script"),
         ("bad.whl", "does not have the name of a wheel"),
         ("x-1.0-py3-none-any.whl", "cannot be read: File is not a zip file"),
     ],
@@ -198,3 +198,13 @@ def test_what_cannot_be_submitted(tmp_path, empty, name, said):
     tree(tmp_path, {"text.txt": "", "bad.whl": "", "x-1.0-py3-none-any.whl": "no zip"})
     with pytest.raises(TopologyError, match=said):
         collect(tmp_path / name, empty)
+
+
+def test_what_is_to_be_installed_need_not_be_here(tmp_path):
+    files = {"job.py": "import not_there_at_all\n", "requirements.txt": "not-there==1\n"}
+    folder = tree(tmp_path / "code", files)
+    assert collect(folder / "job.py", tmp_path).script.name == "job.py"
+    assert collect(folder, tmp_path).script.name == "job.py"
+    (folder / "requirements.txt").unlink()
+    required = ("not-there==1\n", "mine.txt")
+    assert collect(folder / "job.py", tmp_path, (), required).required == required

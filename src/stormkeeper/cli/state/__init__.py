@@ -96,7 +96,7 @@ def tree(path: str, as_json: bool) -> None:
     or refused.
     """
     conf = load_conf()
-    with _looking(conf) as store:
+    with looking(conf) as store:
         from stormkeeper.state import survey
 
         path = _meant(store, path)
@@ -144,10 +144,10 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
         from stormkeeper.cli.state import following
 
         wait = functools.partial(_wait_for_root, waited=[])
-        with until_interrupted(), _looking(conf, wait) as store:
+        with until_interrupted(), looking(conf, wait) as store:
             following.run_list(store, _meant(store, path), as_json=as_json)
         return
-    with _looking(conf) as store:
+    with looking(conf) as store:
         path = _meant(store, path)
         names = _found(conf, path, store.children_many)
     from stormkeeper.state.decoding import printable
@@ -183,7 +183,7 @@ def get(path: str, as_json: bool, show_secrets: bool) -> None:
     or refused.
     """
     conf = load_conf()
-    with _looking(conf) as store:
+    with looking(conf) as store:
         path = _meant(store, path)
         node = _found(conf, path, store.read_many)
     from stormkeeper.cli.state import showing
@@ -233,7 +233,7 @@ def watch(path: str, recursive: bool, as_json: bool) -> None:
     conf = load_conf()
     waited: list[str] = []
     wait = functools.partial(_wait_for_root, waited=waited)
-    with until_interrupted(), _looking(conf, wait) as store:
+    with until_interrupted(), looking(conf, wait) as store:
         path = _meant(store, path)
         following.run(store, path, recursive=recursive, as_json=as_json, was_absent=bool(waited))
 
@@ -257,7 +257,7 @@ def check(as_json: bool) -> None:
     was found, but something, or everything, could not be read.
     """
     conf = load_conf()
-    with _what_was_not_seen(), _looking(conf) as store:
+    with _what_was_not_seen(), looking(conf) as store:
         from stormkeeper.state import checking, survey
 
         with _pacemakers(conf) as pacemakers:
@@ -357,7 +357,7 @@ def _asked() -> Iterator[None]:
 
 
 @contextmanager
-def _looking(
+def looking(
     conf: "Conf | None" = None, wait: "Callable[[NoNodeError], None] | None" = None
 ) -> Iterator["ClusterState"]:
     """Yield the store. While it has no root, call `wait` and try again."""

@@ -35,7 +35,7 @@ def supervisor(id_: str, info: SupervisorInfo, *, refuses: str | None = None) ->
     Parameters
     ----------
     refuses
-        Why it takes no new work; None: it does.
+        Why it is to get no new work, whatever it says itself; None: that counts.
     """
     resources = info.resources_map or {}
     return Supervisor(
@@ -49,7 +49,7 @@ def supervisor(id_: str, info: SupervisorInfo, *, refuses: str | None = None) ->
             for port, claim in (info.stopped_workers or {}).items()
         },
         uptime_secs=inf if info.uptime_secs is None else info.uptime_secs,
-        refuses=refuses,
+        refuses=info.refuses if refuses is None else refuses,
     )
 
 

@@ -89,9 +89,11 @@ def _left_out(placed: Placed, room: Room, cluster: Cluster) -> Iterable[str]:
     topology = standing.topology
     left_out = placed.left_out
     if left_out and standing.most - placed.given <= 0:
+        is_bound = any(node is not None for node in left_out)
+        bound = ", and checkpoints are on several machines and not shared" if is_bound else ""
         yield (
             f"Not enough workers: {_slots(len(left_out))} missing, as topology.workers is"
-            f" {topology.workers}; raise it with `storm rebalance -n`"
+            f" {topology.workers}{bound}; raise it with `storm rebalance -n`"
         )
         return
     for node in left_out:

@@ -114,6 +114,14 @@ class BlobReads(RecordReader):
         holders = map(paths.parse_blob_holder, self._names(path, callback))
         return [holder for holder in holders if holder]
 
+    def blob_holders(self, keys: Collection[str]) -> dict[str, list[BlobHolder]]:
+        """Return who holds each of some blobs, as of now or a moment ago, read in one go."""
+        names = self._state.children_many([paths.blob(key) for key in keys])
+        return {
+            key: [holder for holder in map(paths.parse_blob_holder, of_key or ()) if holder]
+            for key, of_key in zip(keys, names, strict=True)
+        }
+
     def blobs(
         self, keys: Collection[str] | None = None, callback: Callback | None = None
     ) -> dict[str, BlobEntry]:

@@ -36,15 +36,19 @@ class DaemonReads(RecordReader):
         """
         return self._names(paths.SUPERVISORS, callback)
 
-    def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
+    def supervisor_info(
+        self, supervisor_id: str, callback: Callback | None = None
+    ) -> SupervisorInfo | None:
         """Return what a supervisor says of itself, None when it is not there.
+
+        `callback` is told, once, when it says something new, comes or goes.
 
         Raises
         ------
         SerializationError
             What is there is not a record of a supervisor.
         """
-        return self._record(SupervisorInfo, paths.supervisor(supervisor_id))
+        return self._record(SupervisorInfo, paths.supervisor(supervisor_id), callback)
 
     def all_supervisor_info(self, callback: Callback | None = None) -> dict[str, SupervisorInfo]:
         """Return what every supervisor says of itself, by its id, read in one go.

@@ -131,6 +131,39 @@ class ErrorReads(RecordReader):
         """
         return self._record(ErrorInfo, paths.last_error(storm_id, component))
 
+    def topology_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
+        """Return the newest errors of all components of a topology, the newest first, by component.
+
+        They are read in one go. The last error of a component is among them.
+        """
+        top = paths.errors(storm_id)
+        names = self._names(top)
+        below = self._state.children_many([f"{top}/{name}" for name in names])
+        places: list[tuple[str, int | None, str]] = []
+        for name, numbered in zip(names, below, strict=True):
+            for each in numbered or ():
+                if (number := _number(each)) is not None:
+                    component = paths.parse_component_errors(name)
+                    places.append((component, number, f"{name}/{each}"))
+            if not numbered and (of := paths.parse_last_error(name)) is not None:
+                places.append((of, None, name))
+        nodes = self._state.read_many([f"{top}/{place}" for *_, place in places])
+        values = {
+            place: node.data
+            for (*_, place), node in zip(places, nodes, strict=True)
+            if node is not None
+        }
+        errors = self._decoded(ErrorInfo, top, values.items())
+        found: dict[str, list[tuple[int, int, ErrorInfo]]] = {}
+        # The last ones at the end: most of them are there already.
+        for component, number, place in sorted(places, key=lambda one: one[1] is None):
+            error = errors.get(place)
+            of_it = found.setdefault(component, [])
+            if error is None or (number is None and any(error == one for *_, one in of_it)):
+                continue
+            of_it.append((error.error_time_secs, -1 if number is None else number, error))
+        return {component: _newest_first(of_it) for component, of_it in found.items()}
+
     def task_errors(self, storm_id: str, task: int) -> list[ErrorInfo]:
         """Return a task's newest errors, the newest first; else as `errors`."""
         return self._errors_below(paths.task_errors(storm_id, task))
@@ -146,7 +179,7 @@ class ErrorReads(RecordReader):
             for name, error in self._records(ErrorInfo, top).items()
             if (number := _number(name)) is not None
         ]
-        return [error for *_, error in sorted(numbered, key=lambda one: one[:2], reverse=True)]
+        return _newest_first(numbered)
 
 
 class ErrorWrites(SessionWriter):
@@ -243,6 +276,11 @@ class ErrorCleaning(LeaderWriter):
         # What `error_topologies` lists goes last: after a crash in between it is found again.
         self._writer.delete_node(paths.taskerrors(storm_id))
         self._writer.delete_node(paths.errors(storm_id))
+
+
+def _newest_first(errors: list[tuple[int, int, ErrorInfo]]) -> list[ErrorInfo]:
+    """Return errors by their times and numbers."""
+    return [error for *_, error in sorted(errors, key=lambda one: one[:2], reverse=True)]
 
 
 def _number(name: str) -> int | None:

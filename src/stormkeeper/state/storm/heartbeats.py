@@ -78,6 +78,12 @@ class HeartbeatReads(RecordReader):
         top = paths.workerbeats(storm_id)
         return self._beats(top, self._heartbeats.read_all(top, values=True).by_path)
 
+    def ended_queries(self, storm_id: str) -> frozenset[str]:
+        """Return the ids of a topology's queries that have ended by themselves, for good."""
+        names = self._names(paths.workerbeats(storm_id))
+        ended = (paths.parse_query_end(name) for name in names)
+        return frozenset(query for query in ended if query is not None)
+
     def executor_beats(
         self, storm_id: str, executor_node_port: ExecutorNodePort | None
     ) -> dict[ExecutorInfo, ExecutorBeat]:
@@ -160,6 +166,23 @@ class HeartbeatWrites(SessionWriter):
         """
         path = paths.workerbeat(storm_id, node, port)
         self._heartbeats.beat(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
+
+    def set_query_ended(self, storm_id: str, query: str, heartbeat: ClusterWorkerHeartbeat) -> None:
+        """Say that a query has ended by itself; it stays said until the topology is gone.
+
+        It is written in ZooKeeper, also where heartbeats are in Pacemaker, which forgets them.
+
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        query : str
+            The query's id.
+        heartbeat : ClusterWorkerHeartbeat
+            The last one of its executors.
+        """
+        path = paths.query_end(storm_id, query)
+        self._state.set_data(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
 
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
         """Delete a worker's heartbeat; none is fine."""

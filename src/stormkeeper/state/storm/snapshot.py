@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from stormkeeper import paths
-from stormkeeper.errors import NoNodeError
+from stormkeeper.errors import NoNodeError, PacemakerError
 from stormkeeper.heartbeats.protocols import Heartbeats, HeartbeatStore
 from stormkeeper.state.storm.codec import Record
 from stormkeeper.state.storm.records import RecordReader
 from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,10 @@ class ClusterSnapshot:
         By their ids.
     nimbuses
         By the names of their nodes.
+    ended
+        The queries that have ended by themselves, by the ids of their topologies.
     heartbeats
-        By path, without values, and how far back each server can vouch.
+        By path, without values unless they were asked for, and how far back each server can vouch.
     unreadable
         The paths of records that are there and cannot be read, so that nobody takes them for
         absent.
@@ -40,6 +45,7 @@ class ClusterSnapshot:
     assignments: Mapping[str, Assignment]
     supervisors: Mapping[str, SupervisorInfo]
     nimbuses: Mapping[str, NimbusSummary]
+    ended: Mapping[str, frozenset[str]]
     heartbeats: Heartbeats
     unreadable: frozenset[str]
 
@@ -49,10 +55,20 @@ class SnapshotReads(RecordReader):
 
     _heartbeats: HeartbeatStore
 
-    def snapshot(self) -> ClusterSnapshot:
+    def snapshot(
+        self, *, values: bool = False, may_lack_heartbeats: bool = False
+    ) -> ClusterSnapshot:
         """Read bases, assignments, supervisors, Nimbuses, and then who beats.
 
-        It takes eight round trips to ZooKeeper, and one bulk read of the heartbeats.
+        It takes nine round trips to ZooKeeper, and one bulk read of the heartbeats.
+
+        Parameters
+        ----------
+        values
+            Whether to read the heartbeats' values too.
+        may_lack_heartbeats
+            Whether there are no heartbeats, and no server that could vouch for anything, where no
+            Pacemaker answered. Else that is an error.
 
         Raises
         ------
@@ -70,11 +86,33 @@ class SnapshotReads(RecordReader):
             unreadable.update(f"{path}/{name}" for name in nodes.keys() - found.keys())
             return MappingProxyType(found)
 
+        def beats() -> Heartbeats:
+            try:
+                return self._heartbeats.read_all(values=values)
+            except PacemakerError as error:
+                if not may_lack_heartbeats:
+                    raise
+                log.debug("no heartbeats were read: %s", error)
+                return Heartbeats({}, {})
+
+        bases = read(StormBase, paths.STORMS)
         return ClusterSnapshot(
-            bases=read(StormBase, paths.STORMS),
+            bases=bases,
             assignments=read(Assignment, paths.ASSIGNMENTS),
             supervisors=read(SupervisorInfo, paths.SUPERVISORS),
             nimbuses=read(NimbusSummary, paths.NIMBUSES),
-            heartbeats=self._heartbeats.read_all(),
+            ended=self._ended(list(bases)),
+            heartbeats=beats(),
             unreadable=frozenset(unreadable),
         )
+
+    def _ended(self, storm_ids: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        """Return which queries of topologies have ended by themselves, read in one go."""
+        names = self._state.children_many([paths.workerbeats(each) for each in storm_ids])
+        found = {
+            storm_id: frozenset(
+                query for name in below or () if (query := paths.parse_query_end(name)) is not None
+            )
+            for storm_id, below in zip(storm_ids, names, strict=True)
+        }
+        return MappingProxyType({storm_id: ended for storm_id, ended in found.items() if ended})

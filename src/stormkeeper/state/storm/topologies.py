@@ -150,7 +150,44 @@ class TopologyWrites(LeaderWriter):
                     f"{name!r} of a StormBase cannot be cleared; these can:"
                     f" {', '.join(sorted(_CLEARABLE))}"
                 )
-        self._change(storm_id, lambda base: _merged(_without(base, clear), changes))
+        self.change_storm(storm_id, lambda base: _merged(_without(base, clear), changes))
+
+    def change_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
+        """Write what `change` makes of a topology's base, whoever else changes it meanwhile.
+
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        change : callable
+            Returns another base than the one that it is given, which stays as it is. It is called
+            again, with the newer base, when somebody has written one meanwhile. What it raises is
+            raised, and nothing is written.
+
+        Raises
+        ------
+        NoNodeError
+            There is no such topology.
+        """
+        path = paths.storm(storm_id)
+        for attempt in range(ROUNDS):
+            if attempt:
+                # The server that was asked may lag behind.
+                self._state.sync_path(path)
+            found = self._versioned(StormBase, path)
+            if found is None:
+                if attempt:
+                    raise NoNodeError(f"there is no topology {storm_id}: {path} does not exist")
+                continue
+            data = self._stamped(change(found.record))
+            try:
+                self._writer.commit([SetData(path, data, found.version)])
+            except TransactionError as error:
+                if not isinstance(error.reason, BadVersionError | NoNodeError):
+                    raise error.reason from error
+            else:
+                return
+        raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
 
     def deactivate_storm(self, storm_id: str) -> None:
         """Have a topology's spouts emit nothing until it is activated again.
@@ -160,7 +197,7 @@ class TopologyWrites(LeaderWriter):
         NoNodeError
             There is no such topology.
         """
-        self._change(storm_id, _inactive)
+        self.change_storm(storm_id, _inactive)
 
     def remove_storm(self, storm_id: str) -> None:
         """Remove all that was written about a topology; one that is gone, or half gone, is fine.
@@ -199,28 +236,6 @@ class TopologyWrites(LeaderWriter):
             else:
                 return
         raise StateError(f"cannot delete {' and '.join(remaining)}: others keep adding nodes below")
-
-    def _change(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> None:
-        """Write `change` of the base that there is, when nobody else wrote it meanwhile."""
-        path = paths.storm(storm_id)
-        for attempt in range(ROUNDS):
-            if attempt:
-                # The server that was asked may lag behind.
-                self._state.sync_path(path)
-            found = self._versioned(StormBase, path)
-            if found is None:
-                if attempt:
-                    raise NoNodeError(f"there is no topology {storm_id}: {path} does not exist")
-                continue
-            data = self._stamped(change(found.record))
-            try:
-                self._writer.commit([SetData(path, data, found.version)])
-            except TransactionError as error:
-                if not isinstance(error.reason, BadVersionError | NoNodeError):
-                    raise error.reason from error
-            else:
-                return
-        raise StateError(f"cannot change {path}: others changed it {ROUNDS} times meanwhile")
 
     def set_credentials(
         self,

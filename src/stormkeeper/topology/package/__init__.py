@@ -11,6 +11,7 @@ worker does.
 ``wheel``           a wheel as a folder of code
 ``requirements``    what a ``requirements.txt`` asks for, and what it may not
 ``pinning``         the versions that pip chooses for it
+``gathering``       the wheels of these, for machines that cannot fetch them
 ``environment``     the identity of an environment: what is installed, over what
 ``manifest``        what is in a package, as JSON
 ``writing``         makes the zip; the same bytes of the same input

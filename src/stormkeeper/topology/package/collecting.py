@@ -64,7 +64,12 @@ class Code:
         return requirements.parse(text, file, base)
 
 
-def collect(given: Path, folder: Path, py_files: Sequence[Path] = ()) -> Code:
+def collect(
+    given: Path,
+    folder: Path,
+    py_files: Sequence[Path] = (),
+    required: tuple[str, str] | None = None,
+) -> Code:
     """Return the code that is submitted.
 
     Parameters
@@ -75,6 +80,8 @@ def collect(given: Path, folder: Path, py_files: Sequence[Path] = ()) -> Code:
         An empty folder, where a wheel is laid out. Keep it as long as the result.
     py_files
         Modules, and archives of modules, that come with it.
+    required
+        As `Code.required`; None: as the code itself says it.
 
     Raises
     ------
@@ -83,33 +90,34 @@ def collect(given: Path, folder: Path, py_files: Sequence[Path] = ()) -> Code:
         message begins with the file and the line.
     """
     if given.is_dir():
-        code = _of_folder(given, py_files)
+        code = _of_folder(given, py_files, required)
     elif given.suffix == ".whl":
-        code = _of_wheel(given, folder, py_files)
+        code = _of_wheel(given, folder, py_files, required)
     elif given.suffix == ".py":
-        code = _of_script(given, py_files)
+        code = _of_script(given, py_files, required)
     else:
-        there = "is none of them" if given.exists() else "is not there"
+        there = "is no topology" if given.exists() else "is not there"
         raise TopologyError(f"{given} {there}: name a script (.py), a folder or a wheel (.whl)")
     _check_complete(code, py_files)
     return code
 
 
-def _of_script(given: Path, py_files: Sequence[Path]) -> Code:
-    source.check(given, py_files)
+def _of_script(given: Path, py_files: Sequence[Path], required: tuple[str, str] | None) -> Code:
+    beside = _required(given.resolve().parent)
+    required = required or beside
+    source.check(given, py_files, runs_here=required is None)
     script = given.resolve()  # Python, too, looks for modules where a link leads
     root = script.parent
     ignored = ignoring.read(root)
     files = {script}
     for module in source.modules_beside(script, py_files):
         files.update(ignoring.walk(root, ignored, module) if module.is_dir() else [module])
-    required = _required(root)
-    if required is not None:
+    if beside is not None:
         files.add(root / REQUIREMENTS)
     return Code(root, script, tuple(sorted(files)), source.script_name(script), required)
 
 
-def _of_folder(root: Path, py_files: Sequence[Path]) -> Code:
+def _of_folder(root: Path, py_files: Sequence[Path], required: tuple[str, str] | None) -> Code:
     files = tuple(ignoring.walk(root, ignoring.read(root)))
     scripts = [file for file in files if file.parent == root and file.suffix == ".py"]
     named = [file for name in _SCRIPTS for file in scripts if file.name == name]
@@ -125,14 +133,19 @@ def _of_folder(root: Path, py_files: Sequence[Path]) -> Code:
             f"{script} is a link, and its modules are looked for where it leads: put the script "
             "itself there"
         )
-    source.check(script, py_files)
-    return Code(root, script, files, source.script_name(root.resolve()), _required(root))
+    required = required or _required(root)
+    source.check(script, py_files, runs_here=required is None)
+    return Code(root, script, files, source.script_name(root.resolve()), required)
 
 
-def _of_wheel(given: Path, folder: Path, py_files: Sequence[Path]) -> Code:
+def _of_wheel(
+    given: Path, folder: Path, py_files: Sequence[Path], required: tuple[str, str] | None
+) -> Code:
     laid_out = wheel.lay_out(given, folder)
+    if required is None and laid_out.requires:
+        required = ("\n".join(laid_out.requires), f"the METADATA of {given}")
     try:
-        source.check(laid_out.script, [folder, *py_files])
+        source.check(laid_out.script, [folder, *py_files], runs_here=required is None)
     except TopologyError as error:
         # The user knows the wheel, and not the folder.
         raise TopologyError(str(error).replace(f"{folder}/", f"{given}/", 1)) from error
@@ -141,7 +154,7 @@ def _of_wheel(given: Path, folder: Path, py_files: Sequence[Path]) -> Code:
         script=laid_out.script,
         files=tuple(sorted(path for path in folder.rglob("*") if path.is_file())),
         name=laid_out.name,
-        required=("\n".join(laid_out.requires), f"the METADATA of {given}"),
+        required=required,
     )
 
 

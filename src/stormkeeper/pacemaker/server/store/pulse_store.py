@@ -163,7 +163,8 @@ class PulseStore:
     def delete_path(self, path: bytes, limit: int = 0) -> int:
         """Delete all pulses at and below `path`; return their number.
 
-        Trailing slashes do not count, so ``/`` is everything.
+        Trailing slashes do not count, so ``/`` is everything. A pulse that is too old may make room
+        for the tombstone of another; it counts as expired then, and not as deleted.
 
         Parameters
         ----------

@@ -1,0 +1,216 @@
+"""``storm blobstore``: named files that a cluster keeps on its Nimbuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from stormkeeper.cli.effects import connected, json_option
+from stormkeeper.cli.groups import Group
+from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, load_conf
+from stormkeeper.errors import RefusedError
+
+if TYPE_CHECKING:
+    from stormkeeper.client.blobs import Blob
+    from stormkeeper.client.connection import Connection
+
+_file_option = click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    type=click.File("rb"),
+    default="-",
+    help="Read it from FILE; by default from standard input.",
+)
+
+
+@click.group(
+    cls=Group,
+    epilog=examples(
+        "storm blobstore list",
+        "storm blobstore create rates.csv -f rates.csv",
+        "storm blobstore cat rates.csv -f copy.csv",
+    ),
+)
+@conf_options
+def blobstore() -> None:
+    """Look at and change the blobs of the cluster: named files, among them topologies' code.
+
+    A key has letters, digits, spaces, and any of . _ - in it.
+    """
+
+
+@blobstore.command(
+    "list",
+    epilog=examples(
+        "storm blobstore list",
+        "storm blobstore list rates.csv cities.csv",
+        "storm blobstore list --json",
+    ),
+)
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@json_option
+@conf_options
+def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
+    """List all blobs, or those named: key, version and access list, as Storm does.
+
+    Exit code 1: one is not there; the others are listed.
+    """
+    missing: list[str] = []
+    with connected() as connection:
+        from stormkeeper.client import blobs
+
+        def described() -> Iterator[Blob]:
+            for key in keys:
+                try:
+                    yield blobs.describe(connection, key)
+                except RefusedError as error:
+                    click.echo(f"storm: {error}", err=True)
+                    missing.append(key)
+
+        found = described() if keys else blobs.all_blobs(connection)
+        if as_json:
+            click.echo(json.dumps([asdict(blob) for blob in found]))
+        else:
+            for blob in found:
+                click.echo(f"{blob.key} {blob.version} [{', '.join(blob.acl)}]")
+    exit_with(1 if missing else 0)
+
+
+@blobstore.command(
+    epilog=examples("storm blobstore cat rates.csv", "storm blobstore cat rates.csv -f copy.csv")
+)
+@click.argument("key")
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write it to FILE, which is replaced when all of it is there; by default to standard"
+    " output.",
+)
+@conf_options
+def cat(key: str, file: Path | None) -> None:
+    """Print the blob KEY, or write it to a file."""
+    with connected() as connection:
+        from stormkeeper.client import blobs
+
+        if file is None:
+            blobs.download(connection, key, sys.stdout.buffer.write)
+            return
+        with _replacing(file) as new:
+            blobs.download(connection, key, new.write)
+
+
+@blobstore.command(
+    epilog=examples(
+        "storm blobstore create rates.csv -f rates.csv",
+        "make-rates | storm blobstore create rates.csv",
+    )
+)
+@click.argument("key")
+@_file_option
+@click.option(
+    "-r",
+    "--replication-factor",
+    "replication",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="On how many Nimbuses it should be; those of Storm heed it, ours all have every blob.",
+)
+@conf_options
+def create(key: str, file: BinaryIO, replication: int | None) -> None:
+    """Create the blob KEY."""
+    with _sending() as (connection, max_frame):
+        from stormkeeper.client import blobs
+
+        size = blobs.create(connection, key, file, replication=replication, max_frame=max_frame)
+    click.echo(f"storm: created {key} with {size} bytes", err=True)
+
+
+@blobstore.command(epilog=examples("storm blobstore update rates.csv -f rates.csv"))
+@click.argument("key")
+@_file_option
+@conf_options
+def update(key: str, file: BinaryIO) -> None:
+    """Replace what the blob KEY has."""
+    with _sending() as (connection, max_frame):
+        from stormkeeper.client import blobs
+
+        size = blobs.update(connection, key, file, max_frame=max_frame)
+    click.echo(f"storm: {key} has {size} bytes now", err=True)
+
+
+@blobstore.command(epilog=examples("storm blobstore delete rates.csv"))
+@click.argument("key")
+@conf_options
+def delete(key: str) -> None:
+    """Delete the blob KEY. One that a topology uses is not deleted."""
+    with connected() as connection:
+        connection.nimbus.deleteBlob(key)
+    click.echo(f"storm: deleted {key}", err=True)
+
+
+@blobstore.command(
+    epilog=examples(
+        "storm blobstore replication rates.csv", "storm blobstore replication rates.csv --json"
+    )
+)
+@click.argument("key")
+@click.option("--read", "is_read", is_flag=True, help="Only print it, as without -r.")
+@click.option("--update", "is_update", is_flag=True, help="Change it, as -r alone does.")
+@click.option(
+    "-r",
+    "--replication-factor",
+    "replication",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Have it on so many; Nimbuses of Storm can, ours all have every blob.",
+)
+@json_option
+@conf_options
+def replication(
+    *, key: str, is_read: bool, is_update: bool, replication: int | None, as_json: bool
+) -> None:
+    """Print on how many Nimbuses the blob KEY is, or change it with -r where they can."""
+    if is_read and (is_update or replication is not None):
+        raise click.UsageError("--read changes nothing: leave it out with --update or -r")
+    if is_update and replication is None:
+        raise click.UsageError("--update needs -r N")
+    with connected() as connection:
+        if replication is None:
+            count = connection.nimbus.getBlobReplication(key)
+        else:
+            count = connection.nimbus.updateBlobReplication(key, replication)
+    if as_json:
+        click.echo(json.dumps({"key": key, "replication": count}))
+    else:
+        click.echo(f"Current replication factor {count}")
+
+
+@contextmanager
+def _sending() -> Iterator[tuple[Connection, int]]:
+    """Give a connection to the leading Nimbus, and how long a message may be."""
+    with connected() as connection:
+        yield connection, load_conf()["nimbus.thrift.max_buffer_size"]
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file that takes the place of the one at `path` if nothing is raised."""
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            yield file
+        new.replace(path)
+    except OSError as error:
+        raise Fault(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,0 +1,192 @@
+"""``storm submit``: a topology into a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from stormkeeper.cli import effects, files
+from stormkeeper.cli.credentials import read
+from stormkeeper.cli.effects import interrupted_with, waiting, waiting_options
+from stormkeeper.cli.options import examples, faults, load_conf, settings
+from stormkeeper.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from stormkeeper.client.packing import Given
+    from stormkeeper.client.submitting import Submitted
+    from stormkeeper.client.waiting import Seen
+    from stormkeeper.conf import Conf
+
+#: Seconds in which a topology should have its workers: its environment may have to be built.
+_TIMEOUT = 300.0
+#: Where the context keeps what stands behind ``--``.
+_ARGUMENTS = "stormkeeper.arguments"
+
+
+class _Submit(click.Command):
+    """Keeps what stands behind ``--`` for the script: it is no NAME."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_ARGUMENTS] = tuple(args[at + 1 :])
+        try:
+            return super().parse_args(ctx, args[:at])
+        except click.NoSuchOption as error:
+            hint = f"An option of the script's stands behind --, as in: -- {error.option_name}"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
+
+
+def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    from stormkeeper.topology.package.manifest import JVM_PACKAGE
+
+    packages = [name for names in given for name in names.split(",") if name]
+    for package in packages:
+        if not JVM_PACKAGE.fullmatch(package):
+            raise click.BadParameter(f"{package} is no GROUP:NAME:VERSION")
+    return tuple(packages)
+
+
+@click.command(
+    cls=_Submit,
+    epilog=examples(
+        "storm submit examples/word_count.py",
+        "storm submit my_topology.py nightly-counts -c topology.workers=2 -c input=/data/in",
+        "storm submit my_project/ --requirements my_project/requirements.lock",
+        "storm submit my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
+        "storm jar my_job-1.0-py3-none-any.whl my-job --no-wait",
+    ),
+)
+@click.argument("code", metavar="FILE|DIR|WHEEL", type=click.Path(path_type=Path))
+@click.argument("name", required=False)
+@click.option(
+    "--py-files",
+    metavar="FILE[,FILE...]",
+    multiple=True,
+    callback=files.py_files,
+    help="Modules (.py) and archives of modules (.zip, .egg) that come along, for Spark's executors"
+    " too.",
+)
+@click.option(
+    "--requirements",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What has to be installed, instead of the requirements.txt beside the code.",
+)
+@click.option(
+    "--with-wheels",
+    is_flag=True,
+    help="Bring the wheels of what has to be installed, for machines that cannot fetch them.",
+)
+@click.option(
+    "--jars",
+    metavar="FILE[,FILE...]",
+    multiple=True,
+    callback=files.files_of(".jar"),
+    help="Jars that come along.",
+)
+@click.option(
+    "--packages",
+    metavar="GROUP:NAME:VERSION[,...]",
+    multiple=True,
+    callback=_packages,
+    help="What Spark fetches from a Maven repository.",
+)
+@click.option(
+    "--credentials",
+    "secrets",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="Send the secrets in FILE (- is standard input) as credentials: a line KEY=VALUE for each,"
+    " or one JSON object. The topology finds them in its conf.",
+)
+@waiting_options(f"{_TIMEOUT:.0f} s")
+def submit(
+    *,
+    code: Path,
+    name: str | None,
+    py_files: tuple[Path, ...],
+    requirements: Path | None,
+    with_wheels: bool,
+    jars: tuple[Path, ...],
+    packages: tuple[str, ...],
+    secrets: TextIO | None,
+    no_wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Submit a topology to the cluster, where it runs until it is killed.
+
+    It is a Python file that defines a Topology, any PySpark streaming script, a folder (its
+    __main__.py or topology.py runs), or a wheel (its package's __main__.py runs). The file
+    requirements.txt beside it says what has to be installed. NAME is what it is called in the
+    cluster; without one it is called as it calls itself. The script's own arguments stand behind
+    --.
+
+    All is checked on this machine before anything is sent, with file and line in what is wrong. -c
+    sets keys of the topology's conf; what -c says of nimbus.* is not sent. Then it waits until all
+    of its workers run, and says what they wait for. Ctrl-C ends only the waiting.
+
+    Exit code 0: it runs, or --no-wait. 1: it has a fault, or Nimbus refused it or was not reached.
+    2: wrong usage or configuration. 4: it is submitted, and does not run yet. 69: the script has to
+    be run to see what it defines, or requires something, and the extra stormkeeper[spark] is not
+    installed.
+    """
+    conf = load_conf(unknown="keep")
+    with faults():
+        credentials = {} if secrets is None else read(secrets)
+    from stormkeeper.client import packing
+
+    given = packing.Given(
+        code=code,
+        name=name,
+        arguments=click.get_current_context().meta[_ARGUMENTS],
+        py_files=py_files,
+        jars=jars,
+        jvm_packages=packages,
+        requirements=requirements,
+        with_wheels=with_wheels,
+        files=tuple(settings().files),
+        overrides=tuple(settings().overrides),
+        credentials=credentials,
+    )
+    wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
+    with faults(), Progress() as progress:
+        submitted, seen = _submit(conf, given, progress, wait_secs, as_json=as_json)
+    if as_json:
+        effects.print_json(
+            name=submitted.name,
+            id=submitted.storm_id,
+            package_bytes=submitted.package_bytes,
+            **effects.as_values(seen),
+        )
+    effects.end(submitted.name, seen, wait_secs)
+
+
+def _submit(
+    conf: Conf, given: Given, progress: Progress, wait_secs: float, *, as_json: bool
+) -> tuple[Submitted, Seen | None]:
+    from stormkeeper.client import acting, packing, submitting
+    from stormkeeper.client.connection import connect
+
+    told = submitting.Told(
+        say=progress.step,
+        sent=lambda arrived, size: progress.step(
+            f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
+        ),
+        warn=lambda text: progress.remark(f"warning: {text}"),
+    )
+    with packing.collected(given) as code, connect(conf, say=progress.say) as connection:
+        submitted = submitting.submit(connection, conf, given, code, told)
+        name = submitted.name
+        progress.wipe()
+        if not as_json:
+            click.echo(f"Finished submitting topology: {name}")
+        if not wait_secs:
+            return submitted, None
+        stays = f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`"
+        with interrupted_with(progress, stays):
+            seen = acting.until_placed(connection, name, waiting(progress, name, wait_secs))
+        return submitted, seen

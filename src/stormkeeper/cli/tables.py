@@ -1,0 +1,168 @@
+"""Topologies of a cluster as lines for people, and as objects for JSON; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from stormkeeper.state.decoding import printable
+
+if TYPE_CHECKING:
+    from stormkeeper.client.looking import Topology
+    from stormkeeper.thrift.nimbus import TopologySummary
+
+#: The columns of Storm's table and their widths; the last one is as wide as it gets.
+_COLUMNS: Final = (
+    ("Topology_name", 20),
+    ("Status", 10),
+    ("Num_tasks", 10),
+    ("Num_workers", 12),
+    ("Uptime_secs", 12),
+    ("Topology_Id", 20),
+    ("Owner", 20),
+)
+#: The line below its head.
+_DASHES: Final = 88
+
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
+    """Yield Storm's table of topologies, in which longer names widen their columns."""
+    if not found:
+        yield "No topologies running."
+        return
+    rows = [
+        (
+            printable(each.name),
+            each.status,
+            str(each.num_tasks),
+            str(each.num_workers),
+            str(each.uptime_secs),
+            printable(each.id),
+            printable(each.owner or ""),
+        )
+        for each in found
+    ]
+    widths = [
+        max(width, *(len(row[column]) for row in rows))
+        for column, (_, width) in enumerate(_COLUMNS)
+    ]
+    yield _line([name for name, _ in _COLUMNS], widths)
+    yield "-" * _DASHES
+    for row in rows:
+        yield _line(row, widths)
+
+
+def as_values(each: TopologySummary) -> dict[str, Any]:
+    """Return a topology of the table as an object for JSON."""
+    return {
+        "name": each.name,
+        "id": each.id,
+        "status": each.status,
+        "sched_status": each.sched_status,
+        "num_tasks": each.num_tasks,
+        "num_executors": each.num_executors,
+        "num_workers": each.num_workers,
+        "uptime_secs": each.uptime_secs,
+        "owner": each.owner,
+        "replication_count": each.replication_count,
+    }
+
+
+def of_topology(topology: Topology, now: float) -> Iterator[str]:
+    """Yield what there is to say of a topology.
+
+    Parameters
+    ----------
+    topology
+        It.
+    now
+        Seconds since 1970.
+    """
+    yield f"{printable(topology.name)}: {topology.status}, for {duration(topology.uptime_secs)}"
+    yield f"  id        {printable(topology.id)}"
+    if topology.owner:
+        yield f"  owner     {printable(topology.owner)}"
+    yield f"  schedule  {printable(topology.sched_status) or 'not planned yet'}"
+    if topology.replication_count is not None:
+        yield f"  code on   {topology.replication_count} Nimbus{_es(topology.replication_count)}"
+    yield ""
+    if topology.components:
+        yield from _aligned(
+            [
+                ("COMPONENT", "KIND", "EXECUTORS", "TASKS", "EMITTED", "FAILED"),
+                *(
+                    (
+                        printable(each.id),
+                        each.kind,
+                        str(each.executors),
+                        str(each.tasks),
+                        _number(each.emitted),
+                        _number(each.failed),
+                    )
+                    for each in topology.components
+                ),
+            ]
+        )
+        yield ""
+    if topology.workers:
+        yield from _aligned(
+            [
+                ("WORKER", "SUPERVISOR", "EXECUTORS", "RUNS FOR"),
+                *(
+                    (
+                        printable(each.place),
+                        printable(each.supervisor_id or ""),
+                        str(each.executors),
+                        duration(each.uptime_secs) if each.uptime_secs else "no pulse yet",
+                    )
+                    for each in topology.workers
+                ),
+            ]
+        )
+    else:
+        yield "No workers."
+    errors = [each for each in topology.components if each.error is not None]
+    if errors:
+        yield ""
+    for each in sorted(errors, key=lambda each: -(each.error_time_secs or 0)):
+        ago = duration(max(0, int(now - (each.error_time_secs or 0))))
+        yield f"{printable(each.id)}, {ago} ago: {printable(each.error or '')}"
+
+
+def duration(secs: int) -> str:
+    """Return seconds as a person says them.
+
+    Examples
+    --------
+    >>> duration(59), duration(61), duration(7_260), duration(90_000)
+    ('59 s', '1 min 1 s', '2 h 1 min', '1 d 1 h')
+    """
+    for unit, name, below, part in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "min"),
+        (_MINUTE, "min", 1, "s"),
+    ):
+        if secs >= unit:
+            return f"{secs // unit} {name} {secs % unit // below} {part}"
+    return f"{secs} s"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _es(number: int) -> str:
+    return "" if number == 1 else "es"
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+    return " ".join(cells).rstrip()
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield _line(row, [width + 1 for width in widths])

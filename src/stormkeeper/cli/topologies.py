@@ -1,0 +1,291 @@
+"""The commands for topologies that are in a cluster: look at them, change them, end them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from stormkeeper.cli import effects
+from stormkeeper.cli.effects import (
+    connected,
+    interrupted_with,
+    json_option,
+    waiting,
+    waiting_options,
+)
+from stormkeeper.cli.options import conf_options, examples
+from stormkeeper.cli.progress import Progress
+from stormkeeper.errors import StormkeeperError
+
+if TYPE_CHECKING:
+    from stormkeeper.client.connection import Connection
+    from stormkeeper.client.waiting import Seen, Wait
+
+#: Seconds that an effect may take, beyond what Nimbus waits before it begins.
+_SOON = 60.0
+_PLACED = 180.0
+
+_wait_option = click.option(
+    "-w",
+    "--wait",
+    "wait_secs",
+    metavar="SECS",
+    type=click.IntRange(min=0),
+    help="Nimbus waits so long before it does it; by default the topology's"
+    " topology.message.timeout.secs.",
+)
+
+
+@click.command("list", epilog=examples("storm list", "storm list --json"))
+@json_option
+@conf_options
+def list_all(as_json: bool) -> None:
+    """List the topologies of the cluster.
+
+    Prints a table as Storm does, or `No topologies running.`. The table says of a topology its
+    status, tasks, workers, seconds since it was submitted, id, and whose it is.
+    """
+    with connected() as connection:
+        from stormkeeper.cli import tables
+        from stormkeeper.client import looking
+
+        found = looking.summaries(connection)
+        if as_json:
+            click.echo(json.dumps([tables.as_values(each) for each in found]))
+        else:
+            click.echo("\n".join(tables.of_topologies(found)))
+
+
+@click.command(epilog=examples("storm status word-count", "storm status word-count --json"))
+@click.argument("name")
+@json_option
+@conf_options
+def status(name: str, as_json: bool) -> None:
+    """Show topology NAME: its status, components, workers, and what it waits for.
+
+    A worker's time is that since its start, as it told last. Of errors the newest line of each
+    component is shown; `storm get-errors` prints them whole.
+
+    Exit code 1: there is no such topology, or Nimbus was not reached.
+    """
+    with connected() as connection:
+        from stormkeeper.cli import tables
+        from stormkeeper.client import looking
+
+        found = looking.topology(connection, name)
+        if as_json:
+            click.echo(json.dumps(asdict(found)))
+        else:
+            click.echo("\n".join(tables.of_topology(found, time.time())))
+
+
+@click.command(
+    epilog=examples(
+        "storm kill word-count",
+        "storm kill word-count -w 0",
+        "storm kill word-count nightly-counts -i --no-wait",
+    )
+)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@_wait_option
+@click.option("-i", "--ignore-errors", is_flag=True, help="Go on with the next one after an error.")
+@waiting_options(f"{_SOON:.0f} s longer than Nimbus waits")
+def kill(
+    *,
+    names: tuple[str, ...],
+    wait_secs: int | None,
+    ignore_errors: bool,
+    no_wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Kill topologies.
+
+    Nimbus deactivates them at once, waits, and then removes them; running batches are finished.
+    Checkpoints stay where they are. The command waits until they are gone. Ctrl-C ends only that.
+
+    Exit code 1: one is not there or cannot be killed, or Nimbus was not reached; those before it
+    are killed (with -i: those behind it, too, and the exit code is 0). 4: one is killed, and not
+    gone in time.
+    """
+    with connected() as connection, Progress() as progress:
+        from stormkeeper.client import acting, looking
+
+        killed: list[tuple[str, str, float]] = []
+        for name in names:
+            try:
+                waits = looking.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
+                killed.append((name, acting.kill(connection, name, wait_secs), waits))
+            except StormkeeperError as error:
+                if not ignore_errors:
+                    raise
+                progress.remark(f"warning: {error}")
+                continue
+            if not as_json:
+                click.echo(f"Killed topology: {name}")
+        ends: list[tuple[str, str, Seen | None, float]] = []
+        for name, storm_id, waits in killed:
+            seen, secs = None, timeout or waits + _SOON
+            if not no_wait:
+                with interrupted_with(progress, f"{', '.join(names)}: killed, and gone in time"):
+                    wait = waiting(progress, name, secs, waits)
+                    seen = acting.until_gone(connection, name, storm_id, wait)
+            ends.append((name, storm_id, seen, secs))
+    if as_json:
+        objects = [
+            {"name": name, "id": storm_id, **effects.as_values(seen)}
+            for name, storm_id, seen, _ in ends
+        ]
+        click.echo(json.dumps(objects))
+    for name, _, seen, secs in ends:
+        effects.end(name, seen, secs)
+
+
+@click.command(epilog=examples("storm activate word-count"))
+@click.argument("name")
+@waiting_options(f"{_SOON:.0f} s")
+def activate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
+    """Activate topology NAME: its queries go on from their checkpoints."""
+    _set_active(name, active=True, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+@click.command(epilog=examples("storm deactivate word-count"))
+@click.argument("name")
+@waiting_options(f"{_SOON:.0f} s")
+def deactivate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
+    """Deactivate topology NAME: its queries stop after their running batch, its workers stay."""
+    _set_active(name, active=False, no_wait=no_wait, timeout=timeout, as_json=as_json)
+
+
+def _set_active(
+    name: str, *, active: bool, no_wait: bool, timeout: float | None, as_json: bool
+) -> None:
+    from stormkeeper.client import acting
+
+    _carry_out(
+        name,
+        f"{'Activated' if active else 'Deactivated'} topology: {name}",
+        ask=lambda connection: acting.set_active(connection, name, active=active),
+        until=lambda connection, wait: acting.until_status(
+            connection, name, "ACTIVE" if active else "INACTIVE", wait
+        ),
+        secs=0.0 if no_wait else timeout or _SOON,
+        as_json=as_json,
+    )
+
+
+def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
+    wanted = {}
+    for text in given:
+        component, _equals, number = text.rpartition("=")
+        if not (component and number.isascii() and number.isdigit() and int(number)):
+            raise click.BadParameter(f"{text!r} is no COMPONENT=NUMBER, with a number from 1 up")
+        wanted[component] = int(number)
+    return wanted
+
+
+@click.command(
+    epilog=examples(
+        "storm rebalance word-count -w 0",
+        "storm rebalance word-count -n 2",
+        "storm rebalance word-count -e words=4 -e counts=2",
+    )
+)
+@click.argument("name")
+@_wait_option
+@click.option(
+    "-n",
+    "--num-workers",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="On how many workers it is to run, at most.",
+)
+@click.option(
+    "-e",
+    "--executor",
+    "parallelism",
+    metavar="COMPONENT=N",
+    multiple=True,
+    callback=_parallelism,
+    help="The parallelism of a component: how many partitions its input gets. Repeatable.",
+)
+@waiting_options(f"{_PLACED:.0f} s longer than Nimbus waits")
+def rebalance(
+    *,
+    name: str,
+    wait_secs: int | None,
+    num_workers: int | None,
+    parallelism: dict[str, int],
+    no_wait: bool,
+    timeout: float | None,
+    as_json: bool,
+) -> None:
+    """Spread topology NAME anew over the cluster, on other numbers where they are given.
+
+    Its queries stop after their running batch; then Nimbus waits, and starts its workers anew. A
+    query whose checkpoint is not shared stays on its machine. The command waits until all workers
+    run. Ctrl-C ends only that.
+
+    Exit code 4: it is rebalanced, and its workers do not all run in time.
+    """
+    with connected() as connection:
+        from stormkeeper.client import acting, looking
+
+        waits = looking.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
+    change = acting.Change(wait_secs=wait_secs, workers=num_workers, parallelism=parallelism)
+    _carry_out(
+        name,
+        f"Topology {name} is rebalancing",
+        ask=lambda connection: acting.rebalance(connection, name, change),
+        until=lambda connection, wait: acting.until_placed(connection, name, wait),
+        secs=0.0 if no_wait else timeout or waits + _PLACED,
+        waits=waits,
+        as_json=as_json,
+    )
+
+
+def _carry_out(
+    name: str,
+    said: str,
+    *,
+    ask: Callable[[Connection], str],
+    until: Callable[[Connection, Wait], Seen],
+    secs: float,
+    as_json: bool,
+    waits: float = 0.0,
+) -> None:
+    """Have Nimbus do something with a topology, and wait until it is done.
+
+    Parameters
+    ----------
+    name
+        The topology.
+    said
+        What is printed when Nimbus has taken it.
+    ask
+        Asks Nimbus; returns the topology's id.
+    until
+        Waits for the effect.
+    secs
+        How long at most; 0: not at all.
+    as_json
+        Whether one JSON object is printed, at the end.
+    waits
+        How long Nimbus waits before.
+    """
+    with connected() as connection, Progress() as progress:
+        storm_id = ask(connection)
+        if not as_json:
+            click.echo(said)
+        seen = None
+        if secs:
+            with interrupted_with(progress, f"{said}; that stays so"):
+                seen = until(connection, waiting(progress, name, secs, waits))
+    if as_json:
+        effects.print_json(name=name, id=storm_id, **effects.as_values(seen))
+    effects.end(name, seen, secs)

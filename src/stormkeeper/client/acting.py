@@ -1,0 +1,118 @@
+"""Kills, activates, deactivates and rebalances topologies, and waits until that has its effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stormkeeper.client import effects, looking
+from stormkeeper.client.connection import Connection
+from stormkeeper.client.waiting import Seen, Wait
+from stormkeeper.errors import RefusedError, RpcRefusedError
+from stormkeeper.thrift.nimbus import TopologySummary
+from stormkeeper.thrift.records import KillOptions, RebalanceOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a rebalance is to change; None and nothing: as it is.
+
+    Parameters
+    ----------
+    wait_secs
+        How long Nimbus waits before; None: ``topology.message.timeout.secs``.
+    workers
+        On how many slots the topology is to run, at most.
+    parallelism
+        Of components, by their ids.
+    """
+
+    wait_secs: int | None = None
+    workers: int | None = None
+    parallelism: Mapping[str, int]
+
+
+def kill(connection: Connection, name: str, wait_secs: int | None) -> str:
+    """Have Nimbus kill a topology; return its id.
+
+    Parameters
+    ----------
+    wait_secs
+        How long Nimbus waits before; None: ``topology.message.timeout.secs``.
+
+    Raises
+    ------
+    NotAliveError
+        If there is none of that name.
+    RefusedError
+        If its status does not take it.
+    """
+    found = connection.nimbus.getTopologySummaryByName(name)
+    _asked(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs))
+    return found.id
+
+
+def until_gone(connection: Connection, name: str, storm_id: str, wait: Wait) -> Seen:
+    """Wait until a topology that was killed is gone."""
+    return wait.until(lambda: effects.gone(looking.summary(connection, name), storm_id))
+
+
+def set_active(connection: Connection, name: str, *, active: bool) -> str:
+    """Have Nimbus activate or deactivate a topology; return its id.
+
+    Raises
+    ------
+    NotAliveError
+        If there is none of that name.
+    RefusedError
+        If its status does not take it.
+    """
+    found = connection.nimbus.getTopologySummaryByName(name)
+    _asked(connection, found, "activate" if active else "deactivate", name)
+    return found.id
+
+
+def until_status(connection: Connection, name: str, status: str, wait: Wait) -> Seen:
+    """Wait until a topology has a status."""
+    return wait.until(lambda: effects.has_status(looking.summary(connection, name), status))
+
+
+def rebalance(connection: Connection, name: str, change: Change) -> str:
+    """Have Nimbus rebalance a topology; return its id.
+
+    Raises
+    ------
+    NotAliveError
+        If there is none of that name.
+    RefusedError
+        If it has no such component, or its status does not take it.
+    """
+    found = connection.nimbus.getTopologySummaryByName(name)
+    options = RebalanceOptions(
+        wait_secs=change.wait_secs,
+        num_workers=change.workers,
+        num_executors=dict(change.parallelism),
+    )
+    _asked(connection, found, "rebalance", name, options)
+    return found.id
+
+
+def until_placed(connection: Connection, name: str, wait: Wait) -> Seen:
+    """Wait until a topology that is new, or was rebalanced, has its workers."""
+    placed = effects.Placed()
+    return wait.until(lambda: placed(looking.topology(connection, name)))
+
+
+def _asked(connection: Connection, found: TopologySummary, method: str, *arguments: Any) -> None:
+    try:
+        connection.call(method, *arguments)
+    except RpcRefusedError as error:
+        # Storm's service has no word for a status that does not take it.
+        now = looking.summary(connection, found.name)
+        if now is not None and now.status in ("KILLED", "REBALANCING"):
+            raise RefusedError(
+                f"{found.name} is {now.status}, and takes no other command until that is over;"
+                f" see `storm status {found.name}`"
+            ) from error
+        raise

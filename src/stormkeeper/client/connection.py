@@ -1,0 +1,202 @@
+"""A command's connection to the leading Nimbus: short waits, and errors that say what to do.
+
+`stormkeeper.rpc.leader` finds the leader. Here a search ends after seconds, as somebody sits before
+the command, or, where a Nimbus answers, when an election should be over. Whatever a call ends in is
+an error of ours: Thrift's exceptions stay here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from stormkeeper.conf import Conf
+from stormkeeper.errors import (
+    LeaderNotFoundError,
+    NotAliveError,
+    RefusedError,
+    RpcRefusedError,
+)
+from stormkeeper.rpc.calling import Calls
+from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.rpc.messages import FaultKind
+from stormkeeper.thrift.nimbus import (
+    AlreadyAliveException,
+    AuthorizationException,
+    IllegalStateException,
+    InvalidTopologyException,
+    KeyAlreadyExistsException,
+    KeyNotFoundException,
+    Nimbus,
+    NimbusCalls,
+    NotAliveException,
+)
+
+#: Seconds in which a Nimbus has to be found.
+FINDING_SECS: Final = 15.0
+#: Seconds that an election is waited for, beyond the session of a leader that was lost.
+_ELECTION_SECS: Final = 10.0
+#: Seconds between two searches meanwhile.
+_PAUSE_SECS: Final = 0.5
+#: Seconds that a call may take, where it does not say.
+CALL_SECS: Final = 30.0
+
+_REMEDY: Final = (
+    "see that `storm nimbus` runs there, or name another with -c nimbus.seeds=HOST or HOST:PORT"
+)
+
+#: What Nimbus's exceptions say, in which their own message stands.
+_IN_WORDS: Final[dict[type[Exception], str]] = {
+    AlreadyAliveException: "{}",
+    AuthorizationException: "{}",
+    IllegalStateException: "{}",
+    InvalidTopologyException: "{}",
+    KeyAlreadyExistsException: "there is a blob {} already",
+    KeyNotFoundException: "there is no blob {}; see `storm blobstore list`",
+}
+
+
+class Connection:
+    """Calls the leading Nimbus; `connect` makes it.
+
+    Parameters
+    ----------
+    client
+        Finds the leader and calls it.
+    finding_secs
+        How long a Nimbus is looked for.
+    electing_secs
+        How long a leader is looked for where a Nimbus answers.
+    say
+        Called with what is waited for.
+    """
+
+    def __init__(
+        self,
+        client: LeaderClient,
+        *,
+        finding_secs: float = FINDING_SECS,
+        electing_secs: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._finding_secs = finding_secs
+        self._electing_secs = electing_secs
+        self._say = say
+
+    @property
+    def nimbus(self) -> NimbusCalls:
+        """The leader's methods; each is a `call`."""
+        return cast("NimbusCalls", Calls(Nimbus, self.call))
+
+    def find(self) -> None:
+        """Find the leader, if that is not done; else the first call does it.
+
+        Raises
+        ------
+        LeaderNotFoundError
+            If nobody of ``nimbus.seeds`` knows one in time; it says what each of them said.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                self._client.find(time.monotonic() + self._finding_secs)
+            except LeaderNotFoundError as error:
+                if not error.is_electing or time.monotonic() >= began + self._electing_secs:
+                    raise LeaderNotFoundError(f"{error}; {_REMEDY}") from error
+                self._say("no Nimbus leads at present: waiting until one does")
+                time.sleep(_PAUSE_SECS)
+            else:
+                return
+
+    def call(self, name: str, *arguments: Any, timeout: float = CALL_SECS) -> Any:
+        """Make a call of the leader.
+
+        It is made once more where it was refused by a Nimbus that leads no longer.
+
+        Parameters
+        ----------
+        name
+            The method.
+        *arguments
+            In the order of the IDL; what is left out is absent.
+        timeout
+            Seconds that it may take, when the leader is found.
+
+        Returns
+        -------
+        object
+            What the method returns; None if that is nothing.
+
+        Raises
+        ------
+        NotAliveError
+            If there is no topology of that name or id.
+        RefusedError
+            If Nimbus refuses it for another reason that the method declares.
+        RpcError
+            If it was not carried out, or nobody knows; as `stormkeeper.rpc.calling.Client.call`.
+        ProtocolError
+            If it is too large for a message, or what came is no answer.
+        """
+        self.find()
+        asked = self._client.address
+        try:
+            return self._in_words(lambda: self._client.call(name, *arguments, timeout=timeout))
+        except RpcRefusedError as error:
+            if error.kind != FaultKind.INTERNAL_ERROR:
+                raise
+            self.find()
+            if self._client.address == asked:
+                raise
+        return self._in_words(lambda: self._client.call(name, *arguments, timeout=timeout))
+
+    def _in_words(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except NotAliveException as error:
+            raise NotAliveError(f"{error}; `storm list` names those that are") from error
+        except LeaderNotFoundError as error:
+            raise LeaderNotFoundError(f"{error}; {_REMEDY}") from error
+        except tuple(_IN_WORDS) as error:
+            raise RefusedError(_IN_WORDS[type(error)].format(error)) from error
+
+
+@contextmanager
+def connect(
+    conf: Conf,
+    *,
+    finding_secs: float = FINDING_SECS,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Connection]:
+    """Give a connection to the leading Nimbus of the cluster that a configuration is for.
+
+    Parameters
+    ----------
+    conf
+        Names the seeds.
+    finding_secs
+        How long a Nimbus is looked for. Where one answers, a leader is waited for as long as an
+        election takes after a machine was lost.
+    say
+        Called with what is waited for.
+
+    Raises
+    ------
+    ConfigError
+        If one of ``nimbus.seeds`` is no address.
+    LeaderNotFoundError
+        If no leader is found in time.
+    """
+    session_secs = conf["storm.zookeeper.session.timeout"] / 1000
+    with LeaderClient.from_conf(conf) as client:
+        connection = Connection(
+            client,
+            finding_secs=finding_secs,
+            electing_secs=session_secs + _ELECTION_SECS,
+            say=say,
+        )
+        connection.find()
+        yield connection

@@ -1,0 +1,134 @@
+"""When what was asked of a topology has its effect, and what it waits for until then; pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stormkeeper.client.looking import Topology
+from stormkeeper.client.waiting import Seen
+from stormkeeper.thrift.nimbus import TopologySummary
+
+#: What ``sched_status`` begins with where nothing more is to come.
+_PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
+_COMPLETED: Final = "Completed"
+#: Seconds that a worker of a topology in which something has failed has to live to count: one that
+#: fails at its start tells of itself before.
+_LIFE_SECS: Final = 30
+
+
+def gone(found: TopologySummary | None, storm_id: str) -> Seen:
+    """Return whether a topology that was killed is gone.
+
+    Parameters
+    ----------
+    found
+        The topology of its name, if there is one.
+    storm_id
+        The id of the one that was killed: its name may be another one's by now.
+    """
+    if found is None or found.id != storm_id:
+        return Seen(True, "it is gone")
+    return Seen(False, f"it is {found.status}, until its time is up and Nimbus removes it")
+
+
+def has_status(found: TopologySummary | None, status: str) -> Seen:
+    """Return whether a topology has a status; one that is gone never will."""
+    if found is None:
+        return Seen(True, "it is gone")
+    return Seen(found.status == status, f"it is {found.status}")
+
+
+class Placed:
+    """Whether a topology has its workers; called with what each look shows.
+
+    What a worker told last is shown until the next one in its slot tells of itself. So a worker
+    counts once what it tells has changed while all was planned, be it the next one or the same.
+    That is time, too, for a query that fails in its first batch.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] | None = None
+
+    def __call__(self, topology: Topology) -> Seen:
+        """Return whether it has them."""
+        seen = running(topology)
+        if not _is_planned(topology):
+            self._first = None
+            return seen
+        if not seen.is_done:
+            return seen
+        now = {worker.place: worker.uptime_secs for worker in topology.workers}
+        if self._first is None:
+            self._first = now
+        unchanged = [place for place in now if self._first.get(place) == now[place]]
+        return Seen(False, f"no new pulse yet of {_listed(unchanged)}") if unchanged else seen
+
+
+def running(topology: Topology) -> Seen:
+    """Return whether a topology has its workers, and whether all of their queries have started.
+
+    One whose queries have all ended needs none.
+    """
+    status = topology.sched_status
+    if topology.status == "REBALANCING":
+        return Seen(False, "it is REBALANCING, until its time is up")
+    if topology.status == "KILLED":
+        return Seen(True, "it was killed")
+    if status.startswith(_COMPLETED):
+        return Seen(True, "all of its queries have ended")
+    text = _waits_for(topology)
+    if text:
+        return Seen(False, text + _last_error(topology))
+    places = ", ".join(worker.place for worker in topology.workers)
+    return Seen(True, f"it runs at {places}{_fewer(status)}")
+
+
+def _waits_for(topology: Topology) -> str:
+    """Return what a topology that is to run waits for; empty: nothing."""
+    if not _is_planned(topology):
+        return topology.sched_status
+    workers = topology.workers
+    if not workers:
+        return "no worker is assigned yet"
+    silent = [each.place for each in workers if not each.uptime_secs]
+    if silent:
+        return f"no pulse yet of {_listed(silent)}: code, environment and Spark take their time"
+    started = sum(each.executors for each in topology.components)
+    # Storm's own Nimbus says nothing of its schedule, and counts executors of its own.
+    is_ours = bool(topology.sched_status)
+    if is_ours and _is_active(topology) and started < sum(each.executors for each in workers):
+        return "its queries have yet to start"
+    youngest = min(workers, key=lambda each: each.uptime_secs)
+    if youngest.uptime_secs < _LIFE_SECS and _last_error(topology):
+        return f"the worker at {youngest.place} has started {youngest.uptime_secs} s ago"
+    return ""
+
+
+def _is_active(topology: Topology) -> bool:
+    return topology.status == "ACTIVE"
+
+
+def _is_planned(topology: Topology) -> bool:
+    status = topology.sched_status
+    is_to_run = topology.status not in ("REBALANCING", "KILLED")
+    return is_to_run and (not status or status.startswith(_PLACED))
+
+
+def _fewer(status: str) -> str:
+    return f" ({status})" if status.startswith(_PLACED[1]) else ""
+
+
+def _listed(places: list[str], most: int = 3) -> str:
+    return ", ".join(places) if len(places) <= most else f"{len(places)} workers"
+
+
+def _last_error(topology: Topology) -> str:
+    errors = [
+        (each.error_time_secs or 0, each.id, each.error)
+        for each in topology.components
+        if each.error is not None
+    ]
+    if not errors:
+        return ""
+    _, component, error = max(errors)
+    return f"; the last error, of {component}: {error}"

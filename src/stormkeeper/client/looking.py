@@ -1,0 +1,180 @@
+"""What Nimbus tells of topologies, as values to be shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stormkeeper.client.connection import Connection
+from stormkeeper.errors import NotAliveError
+from stormkeeper.thrift.nimbus import ComponentAggregateStats, TopologyPageInfo, TopologySummary
+
+#: The window of a page: since a worker has started.
+_ALL_TIME: Final = ":all-time"
+_KILL_WAIT: Final = "topology.message.timeout.secs"
+#: What Storm's default is, where a topology's conf does not say.
+_KILL_WAIT_SECS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A spout or a bolt.
+
+    Parameters
+    ----------
+    id, kind
+        As in its topology.
+    executors, tasks
+        How many there are.
+    emitted, failed
+        Rows, since its workers have started; None where that is not known.
+    error, error_time_secs
+        The newest error in one line, and when it was, in seconds since 1970.
+    """
+
+    id: str
+    kind: str
+    executors: int
+    tasks: int
+    emitted: int | None = None
+    failed: int | None = None
+    error: str | None = None
+    error_time_secs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A worker: where it is, and since when it has run; 0 where it has not told yet."""
+
+    host: str
+    port: int
+    supervisor_id: str | None
+    executors: int
+    uptime_secs: int
+
+    @property
+    def place(self) -> str:
+        """Where it is, in one word."""
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A topology with its components and workers."""
+
+    id: str
+    name: str
+    status: str
+    sched_status: str
+    uptime_secs: int
+    owner: str
+    replication_count: int | None
+    components: tuple[Component, ...]
+    workers: tuple[Worker, ...]
+
+
+def summaries(connection: Connection) -> list[TopologySummary]:
+    """Return all topologies, by name."""
+    return sorted(connection.nimbus.getTopologySummaries(), key=lambda each: each.name)
+
+
+def summary(connection: Connection, name: str) -> TopologySummary | None:
+    """Return a topology by its name; None where there is none."""
+    try:
+        return connection.nimbus.getTopologySummaryByName(name)
+    except NotAliveError:
+        return None
+
+
+def topology(connection: Connection, name: str) -> Topology:
+    """Return what there is to say of a topology.
+
+    Raises
+    ------
+    NotAliveError
+        If there is none of that name.
+    """
+    found = connection.nimbus.getTopologySummaryByName(name)
+    return of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
+
+
+def of_page(page: TopologyPageInfo) -> Topology:
+    """Return what a page says, in an order that does not depend on it; pure."""
+    components = [
+        _component(id_, kind, stats)
+        for kind, by_id in (
+            ("spout", page.id_to_spout_agg_stats),
+            ("bolt", page.id_to_bolt_agg_stats),
+        )
+        for id_, stats in sorted((by_id or {}).items())
+    ]
+    workers = [
+        Worker(
+            host=each.host or "?",
+            port=each.port or 0,
+            supervisor_id=each.supervisor_id,
+            executors=each.num_executors or 0,
+            uptime_secs=each.uptime_secs or 0,
+        )
+        for each in page.workers or ()
+    ]
+    return Topology(
+        id=page.id,
+        name=page.name or page.id,
+        status=page.status or "?",
+        sched_status=page.sched_status or "",
+        uptime_secs=page.uptime_secs or 0,
+        owner=page.owner or "",
+        replication_count=page.replication_count,
+        components=tuple(components),
+        workers=tuple(sorted(workers, key=lambda each: (each.host, each.port))),
+    )
+
+
+def kill_wait_secs(connection: Connection, name: str) -> float:
+    """Return how long Nimbus waits before it kills or rebalances a topology, if nobody says.
+
+    Raises
+    ------
+    NotAliveError
+        If there is no topology of that name.
+    """
+    found = connection.nimbus.getTopologySummaryByName(name)
+    return wait_in(json.loads(connection.nimbus.getTopologyConf(found.id)))
+
+
+def wait_in(conf: Mapping[str, Any]) -> float:
+    """Return that wait out of a topology's conf; pure."""
+    value = conf.get(_KILL_WAIT)
+    return float(value) if isinstance(value, int | float) else _KILL_WAIT_SECS
+
+
+def _component(id_: str, kind: str, stats: ComponentAggregateStats) -> Component:
+    common, error = stats.common_stats, stats.last_error
+    return Component(
+        id=id_,
+        kind=kind,
+        executors=(common.num_executors if common else None) or 0,
+        tasks=(common.num_tasks if common else None) or 0,
+        emitted=common.emitted if common else None,
+        failed=common.failed if common else None,
+        error=None if error is None else newest_line(error.error),
+        error_time_secs=None if error is None else error.error_time_secs,
+    )
+
+
+def newest_line(error: str) -> str:
+    r"""Return in one line what an error says happened: of a traceback of Python's, its last line.
+
+    Examples
+    --------
+    >>> newest_line("it failed:\nTraceback (most recent call last):\n  …\nValueError: no day\n")
+    'it failed: ValueError: no day'
+    """
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    traces = [number for number, line in enumerate(lines) if line.startswith("Traceback (most ")]
+    if not traces:
+        return lines[0] if lines else ""
+    return " ".join([*lines[: min(traces[0], 1)], lines[-1]])

@@ -1,0 +1,65 @@
+"""The conf that a topology is submitted with; pure.
+
+It is what the topology brings along, under what the command line says with ``-c``. What the command
+line says of Nimbus itself is for the way there, and is not sent: a machine of the cluster may reach
+it otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stormkeeper.conf import Conf
+from stormkeeper.conf.keys import is_secret, storm_keys
+from stormkeeper.errors import ConfigError
+
+#: How the keys begin that say how to reach Nimbus.
+_OF_THE_WAY: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
+
+
+def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
+    """Return a topology's conf.
+
+    Parameters
+    ----------
+    own
+        What the topology brings along.
+    conf
+        The configuration of this command.
+    name
+        The topology's, for errors.
+
+    Raises
+    ------
+    ConfigError
+        If a value is not what its key may be, or may be a secret.
+    """
+    given = {
+        key: conf[key] for key in conf if conf.is_override(key) and not key.startswith(_OF_THE_WAY)
+    }
+    try:
+        conf.with_values(own)
+    except ConfigError as error:
+        what = str(error).removeprefix("with_values: ")
+        raise ConfigError(f"the conf of the topology {name!r}: {what}") from error
+    values = {**own, **given}
+    secret = sorted(key for key, value in values.items() if _holds_a_secret(key, value))
+    if secret:
+        raise ConfigError(
+            f"the conf of the topology {name!r} has what may be a secret, by the name of the key:"
+            f" {', '.join(secret)}. Everybody who reaches Nimbus can read the conf: send it in"
+            " the file of --credentials, or give the key another name if it is none"
+        )
+    return values
+
+
+def as_json(sent: Mapping[str, Any]) -> str:
+    """Return a topology's conf as Nimbus takes it."""
+    return json.dumps(sent)
+
+
+def _holds_a_secret(key: str, value: Any) -> bool:
+    """Return whether Nimbus would take a value for a secret; of Storm's own keys it takes none."""
+    return bool(value) and isinstance(value, str) and is_secret(key) and key not in storm_keys()

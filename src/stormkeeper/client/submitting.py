@@ -1,0 +1,177 @@
+"""Submits a topology: everything is checked here before the first byte of it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from stormkeeper.client import looking, packing, sent_conf
+from stormkeeper.client.connection import Connection
+from stormkeeper.client.packing import Given, Packed
+from stormkeeper.client.structure import storm_topology
+from stormkeeper.client.uploading import upload
+from stormkeeper.conf import Conf
+from stormkeeper.errors import RefusedError, RpcError, RpcOutcomeUnknownError
+from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
+from stormkeeper.thrift.records import Credentials
+from stormkeeper.topology.package.collecting import Code
+
+#: Seconds that Nimbus may take for a submission, beyond what it waits for copies of the code.
+_SUBMIT_SECS: Final = 60.0
+_COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
+#: As long as it waits where that is without an end.
+_COPIES_MOST_SECS: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Whom a submission tells how it gets on.
+
+    Parameters
+    ----------
+    say
+        Called with what takes its time.
+    sent
+        Called with how many bytes of how many have arrived.
+    warn
+        Called with what is not as it should be, and is done all the same.
+    """
+
+    say: Callable[[str], None]
+    sent: Callable[[int, int], None]
+    warn: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """A topology that Nimbus has taken: its name and id, and the bytes of its package."""
+
+    name: str
+    storm_id: str
+    package_bytes: int
+
+
+def submit(connection: Connection, conf: Conf, given: Given, code: Code, told: Told) -> Submitted:
+    """Submit a topology.
+
+    Parameters
+    ----------
+    connection
+        To the leading Nimbus.
+    conf
+        The configuration of this command.
+    given, code
+        What is submitted, and its code as `packing.collected` gives it.
+    told
+        Hears how it gets on.
+
+    Raises
+    ------
+    TopologyError
+        Of a fault in what is submitted.
+    ConfigError
+        Of a value in its conf that is none.
+    MissingExtraError
+        PySpark is needed to describe it, and is not installed.
+    RefusedError
+        Nimbus does not take it.
+    RpcError
+        Nimbus was not reached, or could not.
+    """
+    if given.name is not None:
+        _check_free(connection, given.name)
+    told.say(f"reading {given.code}")
+    description = packing.describe(given, code)
+    values = sent_conf.sent(description.conf, conf, description.name)
+    with packing.packed(given, code, description, told.say) as packed:
+        name = packed.manifest.name
+        _check_free(connection, name)
+        return send(connection, conf, packed, values, told, credentials=given.credentials)
+
+
+def _check_free(connection: Connection, name: str) -> None:
+    if not connection.nimbus.isTopologyNameAllowed(name):
+        raise RefusedError(
+            f"there is a topology {name} already: end it with `storm kill {name}`, or give another"
+            " name behind the file"
+        )
+
+
+def send(
+    connection: Connection,
+    conf: Conf,
+    packed: Packed,
+    values: dict[str, Any],
+    told: Told,
+    *,
+    credentials: Mapping[str, str] | None = None,
+) -> Submitted:
+    """Send a package, and have Nimbus take it.
+
+    Parameters
+    ----------
+    connection, conf, told
+        As of `submit`.
+    packed
+        The package.
+    values
+        The topology's conf.
+    credentials
+        Texts by their names.
+
+    Raises
+    ------
+    RefusedError
+        Nimbus does not take it.
+    RpcError
+        Nimbus was not reached, or could not.
+    """
+    name = packed.manifest.name
+    location = _uploaded(connection, conf, packed, told)
+    told.say(f"waiting for the cluster to take {name}")
+    creds = Credentials(dict(credentials)) if credentials else None
+    _call(
+        connection,
+        _SUBMIT_SECS + _copies_secs(values, conf),
+        name,
+        location,
+        sent_conf.as_json(values),
+        storm_topology(packed.description, packed.manifest.entry_point),
+        SubmitOptions(TopologyInitialStatus.ACTIVE, creds),
+    )
+    found = connection.nimbus.getTopologySummaryByName(name)
+    return Submitted(name=name, storm_id=found.id, package_bytes=packed.size)
+
+
+def _uploaded(connection: Connection, conf: Conf, packed: Packed, told: Told) -> str:
+    """Upload a package; to the next leader, if the one goes away meanwhile."""
+
+    def try_once() -> str:
+        return upload(
+            connection,
+            packed.file,
+            max_frame=conf["nimbus.thrift.max_buffer_size"],
+            sent=lambda arrived: told.sent(arrived, packed.size),
+        )
+
+    try:
+        return try_once()
+    except RpcError as error:
+        told.warn(f"{error}; the upload begins anew")
+    return try_once()
+
+
+def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
+    """Return how long Nimbus may wait for copies of the code."""
+    secs = values.get(_COPIES_SECS, conf[_COPIES_SECS])
+    return float(secs) if secs > 0 else _COPIES_MOST_SECS
+
+
+def _call(connection: Connection, timeout: float, name: str, *arguments: Any) -> None:
+    try:
+        connection.call("submitTopologyWithOpts", name, *arguments, timeout=timeout)
+    except RpcOutcomeUnknownError:
+        # The name was free a moment ago: whoever has it now was submitted by this.
+        if looking.summary(connection, name) is None:
+            raise

@@ -1,0 +1,123 @@
+"""The workers of a local cluster, which its supervisors start: seen by what they leave on the disk.
+
+That is ``worker.log`` and ``worker.pid`` of each slot, where an operator looks, too.
+"""
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from stormkeeper.local.worker_log import Said, WorkerLog
+from stormkeeper.supervisor.directories import Directories
+
+#: Lines of the topology's output that are kept for the view.
+KEPT_LINES: Final = 200
+
+
+@dataclass
+class _Slot:
+    folder: Path
+    pid: int | None = None
+    offset: int = 0
+    log: WorkerLog = field(default_factory=lambda: WorkerLog("worker"))
+    is_ready: bool = False
+
+    def new_lines(self) -> list[str]:
+        """Return the whole lines that the log has got since the last call."""
+        try:
+            with (self.folder / "worker.log").open("rb") as log:
+                if log.seek(0, 2) < self.offset:  # what is old was put aside
+                    self.offset = 0
+                log.seek(self.offset)
+                new, newline, _ = log.read().rpartition(b"\n")
+        except OSError:
+            return []
+        self.offset += len(new) + len(newline)
+        return new.decode(errors="replace").splitlines() if newline else []
+
+    def look_at_pid(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((self.folder / "worker.pid").read_text())
+            if pid != self.pid:
+                self.pid, self.is_ready = pid, False
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A worker's process: its pid, and what it is doing."""
+
+    pid: int
+    state: str
+
+
+class Workers:
+    """All workers of one topology.
+
+    Parameters
+    ----------
+    machines
+        The folders of the supervisors.
+    code
+        Where the topology's code was packed: what is noted names the files there, which stay.
+    """
+
+    def __init__(self, machines: Sequence[Directories], code: Path) -> None:
+        self._machines = machines
+        places = "|".join(re.escape(str(machine.packages)) for machine in machines)
+        self._packed = re.compile(rf"(?:{places})/[0-9a-f]+/code(?=/)")
+        self._code = str(code)
+        self._slots: dict[Path, _Slot] = {}
+        self._output: list[str] = []
+        self._output_count = 0
+
+    def look(self, storm_id: str) -> list[str]:
+        """Read what is new; return what is to be noted of it."""
+        for machine in self._machines:
+            for folder in sorted((machine.all_artifacts / storm_id).glob("*")):
+                self._slots.setdefault(folder, _Slot(folder))
+        notes = []
+        for slot in self._slots.values():
+            slot.look_at_pid()
+            said: Said = slot.log.read(slot.new_lines())
+            notes += [self._packed.sub(lambda _: self._code, line) for line in said.notes]
+            if said.beats and not slot.is_ready:
+                slot.is_ready = True
+                notes.append(f"worker {storm_id} beats (process {slot.pid})")
+            self._output = [*self._output, *said.output][-KEPT_LINES:]
+            self._output_count += len(said.output)
+        return notes
+
+    @property
+    def output(self) -> tuple[Sequence[str], int]:
+        """The last lines that the topology has printed, and how many there have been."""
+        return self._output, self._output_count
+
+    @property
+    def beat(self) -> bool:
+        """Whether one of them has sent its first heartbeat."""
+        return any(slot.is_ready for slot in self._slots.values())
+
+    @property
+    def have_failed(self) -> bool:
+        """Whether one of them has said with which error it ends."""
+        return any(slot.log.has_failed for slot in self._slots.values())
+
+    def processes(self) -> list[WorkerProcess]:
+        """Return the newest process of each slot."""
+        return [
+            WorkerProcess(
+                slot.pid,
+                "ended"
+                if not psutil.pid_exists(slot.pid)
+                else "running"
+                if slot.is_ready
+                else "starting",
+            )
+            for slot in self._slots.values()
+            if slot.pid is not None
+        ]

@@ -1,0 +1,155 @@
+"""One round of a leader: of what was read, and what it remembers, to what is to be written; pure.
+
+A round reads once, decides once, and then writes. What a round remembers for the next one is what
+no record has: since when this Nimbus looks at each worker, when a deadline is due by its own clock,
+which claims it may have given, and what was told of each topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from stormkeeper.nimbus import deadlines
+from stormkeeper.nimbus.deadlines import Due
+from stormkeeper.nimbus.scheduling import reading
+from stormkeeper.nimbus.scheduling.actions import Action, Remove, SetStatus, counter_after
+from stormkeeper.nimbus.scheduling.cluster import Cluster
+from stormkeeper.nimbus.scheduling.mapping import Facts
+from stormkeeper.nimbus.scheduling.planning import plan
+from stormkeeper.nimbus.scheduling.watching import Watch, judge
+from stormkeeper.nimbus.times import Times
+from stormkeeper.state.storm.snapshot import ClusterSnapshot
+
+#: How long after a worker's time is over it is looked at, in seconds: it is dead only then.
+_AFTER_SECS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a leader remembers from one round to the next; a new reign starts with nothing.
+
+    Parameters
+    ----------
+    watch
+        Of the workers.
+    due
+        When kills and rebalances are due, by the ids of their topologies.
+    texts
+        What is told of topologies, by their ids: their ``sched_status``.
+    next_counter
+        The least counter that no claim of this reign can have had.
+    """
+
+    watch: Watch = field(default_factory=Watch)
+    due: Mapping[str, Due] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    next_counter: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a round leads to.
+
+    Parameters
+    ----------
+    actions
+        What is to be written, in that order.
+    memory
+        For the next round.
+    cluster
+        What it was decided about.
+    again_at
+        When to look again at the latest, on the clock of the round.
+    """
+
+    actions: tuple[Action, ...]
+    memory: Memory
+    cluster: Cluster
+    again_at: float
+
+
+def decide(
+    memory: Memory,
+    snapshot: ClusterSnapshot,
+    facts: Mapping[str, Facts],
+    *,
+    now: float,
+    epoch: int,
+    times: Times,
+    default_wait_secs: Mapping[str, float],
+) -> Decision:
+    """Return what a round leads to.
+
+    Parameters
+    ----------
+    memory
+        What the round before has left.
+    snapshot
+        What was read.
+    facts
+        What is known of topologies besides their records, by their ids.
+    now
+        When the read began, in seconds since 1970, on a clock that never jumps.
+    epoch
+        The leader's.
+    times
+        What is configured.
+    default_wait_secs
+        What a topology waits whose kill or rebalance does not say how long, by its id.
+    """
+    watch, statuses = judge(
+        memory.watch,
+        reading.workers(snapshot),
+        snapshot.heartbeats,
+        now=now,
+        epoch=epoch,
+        limits=times.limits,
+        launch_secs=times.launch,
+    )
+    due = deadlines.due(memory.due, snapshot.bases, default_wait_secs=default_wait_secs, now=now)
+    cluster = reading.cluster(
+        snapshot,
+        facts=facts,
+        due=due,
+        statuses=statuses,
+        refusals={id_: info.refuses for id_, info in snapshot.supervisors.items() if info.refuses},
+        now=now,
+        epoch=epoch,
+        next_counter=memory.next_counter,
+        launch_secs=times.launch,
+    )
+    actions = plan(cluster)
+    after = Memory(
+        watch=watch,
+        due=due,
+        texts=_texts(memory.texts, cluster, actions),
+        next_counter=counter_after(actions, epoch, memory.next_counter),
+    )
+    return Decision(
+        tuple(each for each in actions if not isinstance(each, SetStatus)),
+        after,
+        cluster,
+        _again_at(after, now, times),
+    )
+
+
+def _texts(
+    before: Mapping[str, str], cluster: Cluster, actions: Iterable[Action]
+) -> dict[str, str]:
+    told = {each.storm_id: each.text for each in actions if isinstance(each, SetStatus)}
+    removed = {each.storm_id for each in actions if isinstance(each, Remove)}
+    left = cluster.topologies.keys() - removed
+    return {id_: text for id_, text in {**before, **told}.items() if id_ in left}
+
+
+def _again_at(memory: Memory, now: float, times: Times) -> float:
+    """Return when something may be due by itself, or it is time to look in any case."""
+    watch = memory.watch
+    ends = [row.last_seen + times.limits.timeout_secs for row in watch.rows]
+    ends += [max(since) + times.launch for since in watch.since.values()]
+    moments = [due.at for due in memory.due.values()]
+    moments += [end + _AFTER_SECS for end in ends]
+    # What is past has been seen to, or waits for something else.
+    return min([now + times.monitor, *(moment for moment in moments if moment > now)])

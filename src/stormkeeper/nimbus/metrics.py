@@ -1,0 +1,159 @@
+"""What a Nimbus sees and serves as Prometheus reads it, and its health, as pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from stormkeeper.daemon.http import Page
+from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.heartbeats.liveness import Status
+from stormkeeper.nimbus.sight import Seen
+from stormkeeper.rpc.serving import Server
+from stormkeeper.state.storage import ConnectionState
+
+#: What all names begin with.
+PREFIX: Final = "stormkeeper_nimbus_"
+
+#: After how many seconds without a round a leader is not healthy: this many of its periods, and
+#: this many seconds at least. A round that waits for ZooKeeper or a Pacemaker takes half a minute.
+_PERIODS: Final = 6
+_LEAST_SECS: Final = 60.0
+
+
+def pages(
+    seen: Callable[[], Seen],
+    server: Server,
+    connection: Callable[[], ConnectionState],
+    period_secs: float,
+    clock: Callable[[], float],
+) -> dict[str, Callable[[str], Page]]:
+    """Return the pages of a Nimbus, by path.
+
+    ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
+    whether it does what it is to do; ``/readyz`` whether its calls can be answered, and whether it
+    leads.
+
+    Parameters
+    ----------
+    seen
+        Returns what is seen now.
+    server
+        Its service.
+    connection
+        Returns how its session with ZooKeeper stands.
+    period_secs
+        Time between two rounds at most.
+    clock
+        Seconds of the monotonic clock of `seen`.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_NimbusMetrics(seen, server, connection))
+    registry.register(ProcessMetrics())
+
+    def metrics(accept: str) -> Page:
+        encode, content_type = choose_encoder(accept)
+        return Page(200, encode(registry), content_type)
+
+    def healthz(_: str) -> Page:
+        why = unhealthy(seen(), period_secs, clock())
+        return Page(200, b"ok\n") if why is None else Page(503, f"{why}\n".encode())
+
+    def readyz(_: str) -> Page:
+        if connection() is not ConnectionState.CONNECTED:
+            return Page(503, b"ZooKeeper cannot be reached\n")
+        return Page(200, b"leads\n" if seen().epoch is not None else b"stands by\n")
+
+    return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+
+
+def unhealthy(seen: Seen, period_secs: float, now: float) -> str | None:
+    """Return what is wrong with a Nimbus; None where nothing is."""
+    if seen.epoch is None or seen.looked_at is None:
+        return None
+    ago = now - seen.looked_at
+    if ago > max(_LEAST_SECS, _PERIODS * period_secs):
+        return f"it leads, and has last looked at the cluster {ago:.0f} s ago"
+    return None
+
+
+class _NimbusMetrics(Collector):
+    def __init__(
+        self,
+        seen: Callable[[], Seen],
+        server: Server,
+        connection: Callable[[], ConnectionState],
+    ) -> None:
+        self._seen = seen
+        self._server = server
+        self._connection = connection
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        seen = self._seen()  # once: all that a scrape has is of one moment
+        connected = self._connection() is ConnectionState.CONNECTED
+        yield _gauge("connected", "Whether ZooKeeper is reached.", connected)
+        yield _gauge("leads", "Whether this Nimbus leads.", seen.epoch is not None)
+        yield _counter("reigns", "Times that it has begun to lead.", seen.reigns)
+        yield _counter("rounds", "Rounds of scheduling that were done.", seen.rounds)
+        yield _counter("failed_rounds", "Rounds that were not done.", seen.failures)
+        yield _gauge("round_seconds", "What the last round took.", seen.round_secs)
+        actions = CounterMetricFamily(
+            f"{PREFIX}actions", "Writes of scheduling, by what they do.", labels=["action"]
+        )
+        for name in ("assign", "remove", "rebalance"):
+            actions.add_metric([name], seen.actions.get(name, 0))
+        yield actions
+        if seen.epoch is not None:
+            yield from _of_leader(seen)
+        yield from _of_service(self._server)
+
+
+def _of_leader(seen: Seen) -> Iterator[Metric]:
+    yield _gauge("supervisors", "Supervisors that are there.", seen.supervisors)
+    yield _gauge("slots", "Their slots.", seen.slots)
+    yield _gauge("free_slots", "Those of them that are no topology's.", seen.free_slots)
+    yield _by_status("topologies", "Topologies.", dict(seen.topologies))
+    counts = {str(status): seen.workers.get(status, 0) for status in Status}
+    yield _by_status("workers", "Workers that are assigned; unproven ones are not moved.", counts)
+    yield _gauge("unread_pacemakers", "Pacemakers that did not answer.", seen.unread)
+
+
+def _of_service(server: Server) -> Iterator[Metric]:
+    yield _gauge("connections", "Connections of clients.", server.open)
+    yield _counter("connections_accepted", "Connections that were let in.", server.counts.accepted)
+    yield _gauge("calls_waiting", "Calls that wait for a thread.", server.workers.waiting)
+    calls = CounterMetricFamily(
+        f"{PREFIX}calls", "Calls, by how they ended.", labels=["method", "outcome"]
+    )
+    for (method, outcome), count in dict(server.dispatcher.calls).items():
+        calls.add_metric([method, outcome], count)
+    yield calls
+    seconds = CounterMetricFamily(
+        f"{PREFIX}call_seconds", "Time that calls took, in all.", labels=["method"]
+    )
+    for method, secs in dict(server.dispatcher.seconds).items():
+        seconds.add_metric([method], secs)
+    yield seconds
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}{name}", meaning, float(value))
+
+
+def _counter(name: str, meaning: str, value: float) -> Metric:
+    return CounterMetricFamily(f"{PREFIX}{name}", meaning, value)
+
+
+def _by_status(name: str, meaning: str, counts: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}{name}", meaning, labels=["status"])
+    for status, count in counts.items():
+        family.add_metric([status], count)
+    return family

@@ -1,0 +1,296 @@
+"""Nimbus as a process: ``storm nimbus``."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, wait
+from typing import Final
+
+import stormkeeper
+from stormkeeper.code.distributor import LocalCodeDistributor
+from stormkeeper.code.peers import peers
+from stormkeeper.code.settings import Settings
+from stormkeeper.conf import Conf
+from stormkeeper.conf.hostname import hostname
+from stormkeeper.daemon.accepting import BACKLOG
+from stormkeeper.daemon.http_thread import HttpThread
+from stormkeeper.daemon.lifecycle import (
+    StopSignals,
+    announce,
+    die_with_parent,
+    raise_file_limit,
+)
+from stormkeeper.daemon.listening import address_of, listen
+from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.errors import (
+    CodeError,
+    ListenError,
+    StateError,
+    StateUnavailableError,
+)
+from stormkeeper.nimbus.cleaning import Cleaner
+from stormkeeper.nimbus.elector import Elector
+from stormkeeper.nimbus.knowing import Knowledge
+from stormkeeper.nimbus.leading import Leading
+from stormkeeper.nimbus.reign import Reign
+from stormkeeper.nimbus.scheduler import Scheduler
+from stormkeeper.nimbus.service.given import Given
+from stormkeeper.nimbus.service.handler import Handler
+from stormkeeper.nimbus.service.submissions import Submissions
+from stormkeeper.nimbus.sight import Sight
+from stormkeeper.nimbus.submitted import SubmittedCode
+from stormkeeper.nimbus.times import Times
+from stormkeeper.paths import NimbusId
+from stormkeeper.rpc.limits import Limits
+from stormkeeper.rpc.serving import Server
+from stormkeeper.state.storm import cluster
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.thrift.nimbus import Nimbus
+from stormkeeper.thrift.records import NimbusSummary
+
+log = logging.getLogger(__name__)
+
+#: Pauses between tries to reach ZooKeeper at the start, in seconds.
+_RETRY_SECS: Final = 2.0
+_POLL_SECS: Final = 0.2
+
+#: How long one wait for a signal lasts, in seconds.
+_LOOK_SECS: Final = 3600.0
+
+#: How long calls under way, and the reading of their answers, may take at the end, in seconds.
+DRAIN_SECS: Final = 5.0
+
+
+def serve(conf: Conf, stop: StopSignals, *, may_take_over: bool = False) -> int:
+    """Run a Nimbus until told to stop.
+
+    Prints ``nimbus listening on HOST:PORT`` when clients are answered. Returns 0 after SIGTERM or
+    SIGINT: the lead is left to others first, then calls under way are answered. Returns 1 if it
+    cannot start.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    stop
+        Says that it is to stop.
+    may_take_over
+        Whether to lead topologies that a Java Nimbus has led.
+
+    Raises
+    ------
+    ConfigError
+        When something in the configuration is wrong.
+    """
+    configure_logging()
+    die_with_parent()
+    raise_file_limit()
+    settings = Settings.from_conf(conf)
+    log.info("version %s", stormkeeper.__version__)
+    try:
+        storm = _connect(conf, stop)
+        if storm is None:
+            log.info("stopping: ZooKeeper was not reached; asked by %s", stop.asked_by)
+            return 0
+        try:
+            _run(conf, settings, storm, stop, may_take_over=may_take_over)
+        finally:
+            storm.disconnect()
+    except (CodeError, ListenError, StateError) as error:
+        log.error("%s", error)  # noqa: TRY400 - the trace says nothing more
+        return 1
+    log.info("stopped")
+    return 0
+
+
+def _connect(conf: Conf, stop: StopSignals) -> StormClusterState | None:
+    """Connect to ZooKeeper, however long that takes; None if it is to stop before."""
+    failures = 0
+    while not stop.stopped:
+        trying: Future[StormClusterState] = Future()
+        # One that hangs is not waited for at a stop.
+        threading.Thread(target=_try, args=(conf, trying), name="connect", daemon=True).start()
+        while not (trying.done() or stop.stopped):
+            wait([trying], _POLL_SECS)
+        if not trying.done():
+            break
+        try:
+            return trying.result()
+        except StateUnavailableError as error:
+            failures += 1
+            if failures & (failures - 1) == 0:
+                log.warning("ZooKeeper is not reached, and is tried again: %s", error)
+            stop.wait(_RETRY_SECS)
+    return None
+
+
+def _try(conf: Conf, trying: Future[StormClusterState]) -> None:
+    try:
+        trying.set_result(cluster.connect(conf))
+    except BaseException as error:
+        trying.set_exception(error)
+
+
+def _run(
+    conf: Conf,
+    settings: Settings,
+    storm: StormClusterState,
+    stop: StopSignals,
+    *,
+    may_take_over: bool,
+) -> None:
+    listener = _listener(conf)
+    address = address_of(listener)
+    nimbus_id = NimbusId(hostname(conf), listener.getsockname()[1], 0)
+    offset = time.time() - time.monotonic()
+
+    def clock() -> float:
+        """Return seconds since 1970, by a clock that never jumps."""
+        return offset + time.monotonic()
+
+    def leader() -> LeaderClusterState | None:
+        return leading.leader
+
+    submissions = Submissions()
+    times = Times.from_conf(conf)
+    sight = Sight()
+    with contextlib.ExitStack() as running:
+        running.callback(listener.close)
+        code = LocalCodeDistributor(
+            storm,
+            nimbus_id,
+            peers(conf),
+            settings,
+            leader=leader,
+            submitted=submissions.ids,
+        )
+        running.callback(code.close)
+        submitted = SubmittedCode(code.store)
+        scheduler = Scheduler(
+            storm,
+            Knowledge(submitted, conf),
+            times,
+            sight,
+            master_code_dir=str(settings.folder),
+            clock=clock,
+        )
+        cleaner = Cleaner(
+            storm,
+            submissions.ids,
+            period_secs=times.monitor,
+            kept_secs=times.kept,
+            clock=time.monotonic,
+        )
+        leading = Leading(scheduler, cleaner, sight)
+        elector = Elector(
+            storm,
+            nimbus_id,
+            code.sync,
+            elected=leading.begin,
+            deposed=leading.end,
+            may_take_over=may_take_over,
+        )
+        running.callback(elector.close)
+
+        def is_next() -> bool:
+            """Return whether the lock is ours, and so whoever asks is sent to us."""
+            try:
+                return elector.leader_address() == nimbus_id
+            except StateError:
+                return False
+
+        def reign() -> Reign:
+            return leading.reign(is_next)
+
+        given = Given(
+            conf=conf,
+            storm=storm,
+            code=code,
+            submitted=submitted,
+            leadership=elector,
+            reign=reign,
+            submissions=submissions,
+            # What it told in an earlier reign may be wrong by now.
+            sched_status=lambda: scheduler.sched_status() if leading.leader else {},
+            clock=clock,
+        )
+        server = Server(Nimbus, Handler(given), Limits.of(conf), name="nimbus")
+        running.enter_context(_observed(conf, server, sight, storm, times))
+        server.start(listener)
+        running.callback(server.stop, DRAIN_SECS)
+        code.start()
+        _register(storm, nimbus_id, clock())
+        elector.add_to_leader_lock_queue()
+        _warn_of_openness(listener, address)
+        announce(f"nimbus listening on {address}")
+        log.info("this Nimbus is %s:%d", nimbus_id.host, nimbus_id.port)
+        while not stop.wait(_LOOK_SECS):
+            pass
+        log.info("stopping: %d connections; asked by %s", server.open, stop.asked_by)
+        # Before anything else ends: others lead meanwhile.
+        elector.close()
+
+
+def _listener(conf: Conf) -> socket.socket:
+    return listen(
+        conf["nimbus.bind.host"],
+        conf["nimbus.thrift.port"],
+        keys="nimbus.bind.host, nimbus.thrift.port",
+        backlog=BACKLOG,
+        if_taken="another Nimbus may run there; stop it, or set nimbus.thrift.port to another port",
+        if_elsewhere="set nimbus.bind.host to an address of this machine",
+        if_forbidden="set nimbus.thrift.port to 1024 or more",
+    )
+
+
+@contextlib.contextmanager
+def _observed(
+    conf: Conf, server: Server, sight: Sight, storm: StormClusterState, times: Times
+) -> Iterator[None]:
+    """Serve metrics and health meanwhile, if ``nimbus.metrics.port`` says where."""
+    port = conf["nimbus.metrics.port"]
+    if port is None:
+        yield
+        return
+    listener = listen(
+        conf["nimbus.metrics.bind.host"] or conf["nimbus.bind.host"],
+        port,
+        keys="nimbus.metrics.bind.host, nimbus.metrics.port",
+        backlog=16,
+        if_taken="set nimbus.metrics.port to another port, or to 0 for any free one",
+        if_elsewhere="set nimbus.metrics.bind.host to an address of this machine",
+        if_forbidden="set nimbus.metrics.port to 1024 or more",
+    )
+    from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415 - 5 MB, for who asks for them
+
+    served = pages(
+        lambda: sight.seen, server, lambda: storm.state.connection, times.monitor, time.monotonic
+    )
+    log.info("metrics on http://%s/metrics", address_of(listener))
+    with HttpThread(listener, served):
+        yield
+
+
+def _register(storm: StormClusterState, nimbus_id: NimbusId, now: float) -> None:
+    """Say that this Nimbus is there, as long as its session lives."""
+    # As in Storm: its uptime is the time of its start there, and whether it leads is elsewhere.
+    summary = NimbusSummary(
+        nimbus_id.host, nimbus_id.port, int(now), False, stormkeeper.__version__, nimbus_id.tls_port
+    )
+    storm.add_nimbus_host(summary)
+
+
+def _warn_of_openness(listener: socket.socket, address: str) -> None:
+    if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
+        log.warning(
+            "whoever reaches %s may submit and kill topologies: nobody is asked who he is; let only"
+            " the cluster's machines reach that port, or set nimbus.bind.host to 127.0.0.1",
+            address,
+        )

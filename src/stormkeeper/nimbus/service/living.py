@@ -1,0 +1,95 @@
+"""What is commanded of topologies: kill, activate, deactivate, rebalance.
+
+A command is decided by `stormkeeper.nimbus.lifecycle` on the base that there is, and written if
+that is still the one. A kill and a rebalance are written with their deadline, and carried out by
+whoever leads then.
+"""
+
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import logging
+import math
+
+from stormkeeper.errors import CallRefusedError, NoNodeError, StatusError
+from stormkeeper.nimbus import lifecycle
+from stormkeeper.nimbus.lifecycle import Command, Event
+from stormkeeper.nimbus.reign import Reign
+from stormkeeper.nimbus.service import structure
+from stormkeeper.nimbus.service.served import Served
+from stormkeeper.thrift.nimbus import InvalidTopologyException, NotAliveException
+from stormkeeper.thrift.records import KillOptions, RebalanceOptions, StormBase
+
+log = logging.getLogger(__name__)
+
+
+class Living(Served):
+    """The methods that command topologies."""
+
+    def killTopology(self, name: str, /) -> None:
+        """Kill a topology after its own time for messages."""
+        self.killTopologyWithOpts(name, KillOptions())
+
+    def killTopologyWithOpts(self, name: str, options: KillOptions, /) -> None:
+        """Kill a topology after a while."""
+        reign, storm_id, _ = self._led(name)
+        wait_secs = self._wait_secs(storm_id, options.wait_secs)
+        self._command(reign, name, storm_id, Command(Event.KILL, self._now_ms(), wait_secs))
+
+    def activate(self, name: str, /) -> None:
+        """Have a topology's queries run."""
+        reign, storm_id, _ = self._led(name)
+        self._command(reign, name, storm_id, Command(Event.ACTIVATE, self._now_ms()))
+
+    def deactivate(self, name: str, /) -> None:
+        """Have a topology's queries stop, and its workers wait."""
+        reign, storm_id, _ = self._led(name)
+        self._command(reign, name, storm_id, Command(Event.INACTIVATE, self._now_ms()))
+
+    def rebalance(self, name: str, options: RebalanceOptions, /) -> None:
+        """Have a topology placed anew after a while, with other settings."""
+        reign, storm_id, base = self._led(name)
+        if options.topology_conf_overrides or options.topology_resources_overrides:
+            raise InvalidTopologyException(
+                "a rebalance cannot change a topology's conf or resources here: kill the topology,"
+                " and submit it again with the new ones"
+            )
+        if options.num_workers is not None and options.num_workers < 0:
+            raise InvalidTopologyException("Number of workers must not be negative")
+        asked = options.num_executors or {}
+        structure.check_rebalance(name, base.component_executors or (), asked)
+        if asked:
+            hints = {**(base.component_executors or {}), **asked}
+            structure.check_tasks(self._submitted(storm_id).spread(hints).executors)
+        wait_secs = self._wait_secs(storm_id, options.wait_secs)
+        command = Command(Event.REBALANCE, self._now_ms(), wait_secs, options)
+        try:
+            self._command(reign, name, storm_id, command)
+        except StatusError as error:
+            raise InvalidTopologyException(str(error)) from error
+
+    def _command(self, reign: Reign, name: str, storm_id: str, command: Command) -> None:
+        def changed(base: StormBase) -> StormBase:
+            # Only the deadline of a kill ends without a base, and nobody commands that.
+            return lifecycle.after(storm_id, base, command) or base
+
+        try:
+            reign.leader.change_storm(storm_id, changed)
+        except NoNodeError as error:
+            raise NotAliveException(f"{name} is not alive") from error
+        except StatusError as error:
+            if command.event is Event.REBALANCE:
+                raise
+            raise CallRefusedError(str(error)) from error
+        log.info("%s: %s", storm_id, command.event.value)
+        reign.wake()
+
+    def _wait_secs(self, storm_id: str, asked: int | None) -> int:
+        if asked is not None:
+            return max(0, asked)
+        wait_secs: float = self._conf(storm_id)["topology.message.timeout.secs"]
+        return math.ceil(wait_secs)
+
+    def _now_ms(self) -> int:
+        return int(self._given.clock() * 1000)

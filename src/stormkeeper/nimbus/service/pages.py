@@ -1,0 +1,306 @@
+"""The pages of topologies and components, in Storm's structs; pure.
+
+What is counted is `stormkeeper.statistics.pages`'s; here it gets names, errors and its Thrift form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from stormkeeper.nimbus.service.summaries import View, memory_of, seconds
+from stormkeeper.nimbus.service.topology_conf import without_secrets
+from stormkeeper.statistics import pages
+from stormkeeper.statistics.pages import SpoutStatistics, Statistics
+from stormkeeper.statistics.reports import Component, ExecutorReport, Slot, reports
+from stormkeeper.thrift.nimbus import (
+    BoltAggregateStats,
+    CommonAggregateStats,
+    ComponentAggregateStats,
+    ComponentPageInfo,
+    ComponentType,
+    ExecutorAggregateStats,
+    ExecutorSummary,
+    NumErrorsChoice,
+    SpecificAggregateStats,
+    SpoutAggregateStats,
+    TopologyInfo,
+    TopologyPageInfo,
+    TopologyStats,
+    WorkerSummary,
+)
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ErrorInfo, ExecutorInfo
+
+#: A topology's errors, the newest first, by component.
+Errors = Mapping[str, Sequence[ErrorInfo]]
+
+#: The window of a page where nobody says: all of the time.
+ALL_TIME: Final = ":all-time"
+
+#: Errors of a component that are told.
+_TOLD: Final = 10
+
+
+def executors(
+    view: View, heartbeats: Mapping[Slot, ClusterWorkerHeartbeat]
+) -> tuple[Mapping[str, Component], tuple[ExecutorReport, ...]]:
+    """Return a topology's components, and its assigned executors with what they reported.
+
+    Which components a script has shows in what its worker says; before that it is one.
+
+    Parameters
+    ----------
+    view
+        The topology.
+    heartbeats
+        Of its workers, by slot.
+    """
+    if view.submitted is None:
+        return {}, ()
+    assigned = reports(view.assignment, view.submitted.tasks, heartbeats)
+    if not view.submitted.is_script:
+        return view.submitted.components, assigned
+    said = tuple(
+        report
+        for slot in {each.slot: each for each in assigned}.values()
+        for report in _of_script(slot, heartbeats.get(slot.slot))
+    )
+    components = {each.component_id: Component("spout", 1, each.num_tasks) for each in said}
+    return components or view.submitted.components, said
+
+
+def _of_script(
+    slot: ExecutorReport, beat: ClusterWorkerHeartbeat | None
+) -> Iterable[ExecutorReport]:
+    """Yield what the worker in a slot says of the queries that its script has started."""
+    if beat is None:
+        yield slot
+        return
+    alive = replace(slot, uptime_secs=beat.uptime_secs)
+    if not beat.executor_stats:
+        yield alive
+    for tasks, stats in sorted(beat.executor_stats.items(), key=_first):
+        yield replace(
+            alive,
+            task_start=tasks.task_start,
+            task_end=tasks.task_end,
+            component_id=stats.component or f"query-{tasks.task_start}",
+            stats=stats,
+        )
+
+
+def _first(item: tuple[ExecutorInfo, object]) -> int:
+    return item[0].task_start
+
+
+def topology_info(
+    view: View,
+    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
+    errors: Errors,
+    choice: NumErrorsChoice,
+) -> TopologyInfo:
+    """Return what ``getTopologyInfo`` tells.
+
+    Parameters
+    ----------
+    view, heartbeats
+        As `executors`.
+    errors
+        Of its components.
+    choice
+        How many of each component are told.
+    """
+    components, reported = executors(view, heartbeats)
+    base = view.base
+    most = {NumErrorsChoice.ALL: _TOLD, NumErrorsChoice.ONE: 1, NumErrorsChoice.NONE: 0}[choice]
+    having_tasks = [id_ for id_, component in components.items() if component.num_tasks > 0]
+    return TopologyInfo(
+        id=view.storm_id,
+        name=base.name,
+        uptime_secs=view.uptime_secs,
+        executors=[_executor(each, with_stats=True) for each in reported],
+        status=base.status.name,
+        errors={id_: list(errors.get(id_, ())[:most]) for id_ in {*having_tasks, *errors}},
+        component_debug=dict(base.component_debug or {}),
+        storm_version=view.storm_version,
+        sched_status=view.sched_status,
+        owner=base.owner,
+        replication_count=view.replication_count,
+        requested_memonheap=view.requested_memory,
+        requested_memoffheap=0.0,
+        requested_cpu=0.0,
+        assigned_memonheap=view.assigned_memory,
+        assigned_memoffheap=0.0,
+        assigned_cpu=0.0,
+    )
+
+
+def topology_page(
+    view: View,
+    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
+    errors: Errors,
+    window: str,
+    *,
+    include_sys: bool,
+) -> TopologyPageInfo:
+    """Return what ``getTopologyPageInfo`` tells; parameters as `topology_info` and the pages."""
+    components, reported = executors(view, heartbeats)
+    page = pages.topology_page(components, reported, window, include_sys=include_sys)
+    base = view.base
+    return TopologyPageInfo(
+        id=view.storm_id,
+        name=base.name,
+        uptime_secs=view.uptime_secs,
+        status=base.status.name,
+        num_tasks=page.num_tasks,
+        num_workers=page.num_workers,
+        num_executors=page.num_executors,
+        topology_conf=json.dumps(without_secrets(view.conf), sort_keys=True),
+        id_to_spout_agg_stats={
+            id_: _row(stats, _last(errors, id_))
+            for id_, stats in page.id_to_spout_agg_stats.items()
+        },
+        id_to_bolt_agg_stats={
+            id_: _row(stats, _last(errors, id_)) for id_, stats in page.id_to_bolt_agg_stats.items()
+        },
+        sched_status=view.sched_status,
+        topology_stats=TopologyStats(
+            window_to_emitted=dict(page.topology_stats.window_to_emitted),
+            window_to_transferred=dict(page.topology_stats.window_to_transferred),
+            window_to_complete_latencies_ms=dict(
+                page.topology_stats.window_to_complete_latencies_ms
+            ),
+            window_to_acked=dict(page.topology_stats.window_to_acked),
+            window_to_failed=dict(page.topology_stats.window_to_failed),
+        ),
+        owner=base.owner,
+        debug_options=(base.component_debug or {}).get(view.storm_id),
+        replication_count=view.replication_count,
+        workers=[_worker(view, each) for each in page.workers],
+        storm_version=view.storm_version,
+        topology_version=base.topology_version,
+        requested_memonheap=view.requested_memory,
+        requested_memoffheap=0.0,
+        requested_cpu=0.0,
+        assigned_memonheap=view.assigned_memory,
+        assigned_memoffheap=0.0,
+        assigned_cpu=0.0,
+    )
+
+
+def component_page(
+    view: View,
+    component: str,
+    heartbeats: Mapping[Slot, ClusterWorkerHeartbeat],
+    errors: Errors,
+    window: str,
+    *,
+    include_sys: bool,
+) -> ComponentPageInfo:
+    """Return what ``getComponentPageInfo`` tells; parameters as `topology_page`.
+
+    Raises
+    ------
+    UnknownComponentError
+        The topology has no such component.
+    """
+    components, reported = executors(view, heartbeats)
+    page = pages.component_page(component, components, reported, window, include_sys=include_sys)
+    return ComponentPageInfo(
+        component_id=component,
+        component_type=ComponentType[page.component_type.upper()],
+        topology_id=view.storm_id,
+        topology_name=view.base.name,
+        num_executors=page.num_executors,
+        num_tasks=page.num_tasks,
+        window_to_stats={each: _row(stats) for each, stats in page.window_to_stats.items()},
+        gsid_to_input_stats=(
+            None
+            if page.gsid_to_input_stats is None
+            else {stream: _row(stats) for stream, stats in page.gsid_to_input_stats.items()}
+        ),
+        sid_to_output_stats={
+            stream: _row(stats) for stream, stats in page.sid_to_output_stats.items()
+        },
+        exec_stats=[
+            ExecutorAggregateStats(_executor(each.exec_summary), _row(each.stats))
+            for each in page.exec_stats
+        ],
+        errors=list(errors.get(component, ())[:_TOLD]),
+        debug_options=(view.base.component_debug or {}).get(component),
+        topology_status=view.base.status.name,
+        resources_map={},
+    )
+
+
+def worker_summaries(
+    view: View, heartbeats: Mapping[Slot, ClusterWorkerHeartbeat], *, include_sys: bool
+) -> list[WorkerSummary]:
+    """Return a topology's workers; parameters as `topology_page`."""
+    _, reported = executors(view, heartbeats)
+    found = pages.workers(reported, include_sys=include_sys)
+    return [_worker(view, each) for each in found]
+
+
+def _last(errors: Errors, component: str) -> ErrorInfo | None:
+    of_it = errors.get(component)
+    return of_it[0] if of_it else None
+
+
+def _row(stats: Statistics, last_error: ErrorInfo | None = None) -> ComponentAggregateStats:
+    common = CommonAggregateStats(
+        num_executors=stats.num_executors,
+        num_tasks=stats.num_tasks,
+        emitted=stats.emitted,
+        transferred=stats.transferred,
+        acked=stats.acked,
+        failed=stats.failed,
+    )
+    if isinstance(stats, SpoutStatistics):
+        kind = ComponentType.SPOUT
+        specific = SpecificAggregateStats(spout=SpoutAggregateStats(stats.complete_latency_ms))
+    else:
+        kind = ComponentType.BOLT
+        specific = SpecificAggregateStats(
+            bolt=BoltAggregateStats(
+                execute_latency_ms=stats.execute_latency_ms,
+                process_latency_ms=stats.process_latency_ms,
+                executed=stats.executed,
+                capacity=stats.capacity,
+            )
+        )
+    return ComponentAggregateStats(kind, common, specific, last_error)
+
+
+def _executor(report: ExecutorReport, *, with_stats: bool = False) -> ExecutorSummary:
+    return ExecutorSummary(
+        executor_info=ExecutorInfo(report.task_start, report.task_end),
+        component_id=report.component_id,
+        host=report.host,
+        port=report.port,
+        uptime_secs=seconds(report.uptime_secs),
+        stats=report.stats if with_stats else None,
+    )
+
+
+def _worker(view: View, worker: pages.WorkerSummary) -> WorkerSummary:
+    memory = memory_of(view.assignment).get((worker.supervisor_id, worker.port), 0.0)
+    return WorkerSummary(
+        supervisor_id=worker.supervisor_id,
+        host=worker.host,
+        port=worker.port,
+        topology_id=view.storm_id,
+        topology_name=view.base.name,
+        num_executors=worker.num_executors,
+        component_to_num_tasks=dict(worker.component_to_num_tasks),
+        uptime_secs=seconds(worker.uptime_secs),
+        requested_memonheap=memory,
+        requested_memoffheap=0.0,
+        requested_cpu=0.0,
+        assigned_memonheap=memory,
+        assigned_memoffheap=0.0,
+        assigned_cpu=0.0,
+        owner=view.base.owner,
+    )

@@ -1,0 +1,134 @@
+"""What is set for a topology that runs: credentials, log levels, sampling.
+
+A leader writes it. Log levels, and requests to profile a JVM, have methods that declare no
+exception: whatever is wrong is Thrift's own fault, with the reason as its text.
+"""
+
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import copy
+
+from stormkeeper.errors import CallRefusedError, NoNodeError
+from stormkeeper.nimbus.service.served import Served
+from stormkeeper.thrift.nimbus import NotAliveException
+from stormkeeper.thrift.records import (
+    Credentials,
+    DebugOptions,
+    LogConfig,
+    LogLevel,
+    LogLevelAction,
+    ProfileAction,
+    ProfileRequest,
+    StormBase,
+)
+
+
+class Settings(Served):
+    """The methods that set something for a topology, and tell it."""
+
+    def uploadNewCredentials(self, name: str, creds: Credentials, /) -> None:
+        """Give a topology credentials in place of those it has."""
+        reign, storm_id, _ = self._led(name)
+        reign.leader.set_credentials(storm_id, creds, self._given.conf)
+
+    def setLogConfig(self, storm_id: str, config: LogConfig, /) -> None:
+        """Change a topology's log levels, by its id."""
+        reign = self._reign()
+        self._known(storm_id)
+        before = reign.leader.topology_log_config(storm_id)
+        after = log_levels(before, config, now=self._given.clock())
+        reign.leader.set_topology_log_config(storm_id, after, self._given.conf)
+
+    def getLogConfig(self, storm_id: str, /) -> LogConfig:
+        """Return a topology's log levels, by its id."""
+        self._known(storm_id)
+        found = self._given.storm.topology_log_config(storm_id)
+        return LogConfig(None if found is None else found.named_logger_level)
+
+    def debug(
+        self, name: str, component: str | None, enable: bool, sampling_percentage: float, /
+    ) -> None:
+        """Have rows of a component, or of a whole topology, be sampled, or no longer."""
+        reign, storm_id, base = self._led(name)
+        if component and component not in (base.component_executors or {component}):
+            raise CallRefusedError(f"{name} has no component {component}")
+        if not 0 <= sampling_percentage <= 100:
+            raise CallRefusedError(
+                f"a sampling percentage is from 0 to 100, not {sampling_percentage:g}"
+            )
+        of = component or storm_id
+
+        def changed(base: StormBase) -> StormBase:
+            debugged = copy.copy(base)
+            known = dict(base.component_debug or {})
+            before = known.get(of)
+            kept = before.samplingpct if before is not None else None
+            known[of] = DebugOptions(enable, sampling_percentage if enable else kept)
+            debugged.component_debug = known
+            return debugged
+
+        try:
+            reign.leader.change_storm(storm_id, changed)
+        except NoNodeError as error:
+            raise NotAliveException(f"{name} is not alive") from error
+
+    def setWorkerProfiler(self, storm_id: str, request: ProfileRequest, /) -> None:
+        """Refuse to profile a worker."""
+        del request
+        self._known(storm_id)
+        raise CallRefusedError(
+            "workers are Python programs, which no JVM profiler knows: see Spark's own pages"
+        )
+
+    def getComponentPendingProfileActions(
+        self, storm_id: str, component: str, action: ProfileAction, /
+    ) -> list[ProfileRequest]:
+        """Return no request, as none is taken."""
+        del component, action
+        self._known(storm_id)
+        return []
+
+    def _known(self, storm_id: str) -> None:
+        try:
+            self._base(storm_id)
+        except NotAliveException as error:
+            # Their methods do not declare it.
+            raise CallRefusedError(f"there is no topology {storm_id}") from error
+
+
+def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> LogConfig:
+    """Return a topology's log levels after what is asked, as Storm's Nimbus makes them; pure.
+
+    Parameters
+    ----------
+    before
+        As they are.
+    asked
+        What is to be updated or removed, by the logger's name; ``ROOT`` is the root logger.
+    now
+        Seconds since 1970.
+
+    Raises
+    ------
+    CallRefusedError
+        A logger has no name.
+    """
+    levels: dict[str, LogLevel] = {}
+    known = None if before is None else before.named_logger_level
+    for name, level in (known or {}).items():
+        levels[name] = copy.copy(level)
+        levels[name].action = LogLevelAction.UNCHANGED
+    for name, level in (asked.named_logger_level or {}).items():
+        if not name:
+            raise CallRefusedError("Named loggers need a valid name. Use ROOT for the root logger")
+        if level.action == LogLevelAction.UPDATE:
+            updated = copy.copy(level)
+            secs = level.reset_log_level_timeout_secs or 0
+            ends = int((now + secs) * 1000)
+            updated.reset_log_level_timeout_epoch = ends if secs > 0 else None
+            levels[name] = updated
+        elif level.action == LogLevelAction.REMOVE:
+            levels.pop(name, None)
+    return LogConfig(levels)

@@ -1,0 +1,202 @@
+"""Whether a topology holds together, by itself and with its package; pure.
+
+What Storm's Nimbus checks has Storm's words. Beyond that, a topology's record must say what its
+package does: the package is what runs, and the record is what everybody is shown.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from stormkeeper.nimbus.submitted import MOST_TASKS, TASKS, commons
+from stormkeeper.statistics.tasks import is_system
+from stormkeeper.thrift.nimbus import ComponentCommon, InvalidTopologyException, StormTopology
+from stormkeeper.topology.description import Description, ExecutorDescription
+
+
+def check(topology: StormTopology) -> None:
+    """Check a topology by itself.
+
+    Raises
+    ------
+    InvalidTopologyException
+        It is none that Storm would run.
+    """
+    every = [*topology.spouts, *topology.bolts, *topology.state_spouts]
+    twice = sorted(id_ for id_, count in Counter(every).items() if count > 1)
+    if twice:
+        raise InvalidTopologyException(f"Duplicate component ids: [{', '.join(twice)}]")
+    if not every:
+        raise InvalidTopologyException("the topology has no component")
+    components = commons(topology)
+    _check_components(components)
+    for spout in topology.spouts.values():
+        if spout.common.inputs:
+            raise InvalidTopologyException("May not declare inputs for a spout")
+    _check_inputs(components)
+
+
+def _check_components(components: Mapping[str, ComponentCommon]) -> None:
+    for id_, common in components.items():
+        if is_system(id_):
+            raise InvalidTopologyException(f"{id_} is not a valid component id")
+        for stream in common.streams:
+            if is_system(stream):
+                raise InvalidTopologyException(f"{stream} is not a valid stream id")
+        if common.parallelism_hint is not None and common.parallelism_hint < 1:
+            raise InvalidTopologyException("Number of executors must be greater than 0")
+        _conf_of(id_, common)
+
+
+def _check_inputs(components: Mapping[str, ComponentCommon]) -> None:
+    for id_, common in components.items():
+        for source in common.inputs:
+            if source.componentId not in components:
+                raise InvalidTopologyException(
+                    f"Component: [{id_}] subscribes from non-existent component"
+                    f" [{source.componentId}]"
+                )
+            if source.streamId not in components[source.componentId].streams:
+                raise InvalidTopologyException(
+                    f"Component: [{id_}] subscribes from non-existent stream: [{source.streamId}]"
+                    f" of component [{source.componentId}]"
+                )
+
+
+def check_package(topology: StormTopology, description: Description) -> None:
+    """Check a topology's record, which holds together by itself, with its package's description.
+
+    Raises
+    ------
+    InvalidTopologyException
+        They are of different topologies, or it is too large.
+    """
+    recorded = {
+        id_: ("spout" if id_ in topology.spouts else "bolt", _hint(common), _sources(common))
+        for id_, common in commons(topology).items()
+    }
+    described: dict[str, tuple[str, int, frozenset[str]]] = {
+        each.id: (each.kind, each.parallelism, frozenset(each.inputs))
+        for each in description.components
+    }
+    if description.kind == "script":
+        described = {description.name: ("spout", 1, frozenset())}
+    if recorded != described:
+        names = {name for name, _ in recorded.items() ^ described.items()}
+        raise InvalidTopologyException(
+            f"the topology is not the one in its package: they differ in {', '.join(sorted(names))}"
+        )
+    check_tasks(description.executors)
+
+
+def check_tasks(executors: Iterable[ExecutorDescription]) -> None:
+    """Check how many tasks a topology has, or would have.
+
+    Raises
+    ------
+    InvalidTopologyException
+        They are too many.
+    """
+    tasks = sum(each.task_end - each.task_start + 1 for each in executors)
+    if tasks > MOST_TASKS:
+        raise InvalidTopologyException(
+            f"the topology has {tasks:,} tasks, and may have {MOST_TASKS:,}"
+        )
+
+
+def check_limits(
+    conf: Mapping[str, Any], executors: int, *, most_workers: Any, most_executors: Any
+) -> None:
+    """Check what a topology asks for against what an operator allows.
+
+    Parameters
+    ----------
+    conf
+        The topology's.
+    executors
+        How many it has.
+    most_workers, most_executors
+        ``nimbus.slots.perTopology`` and ``nimbus.executors.perTopology``; no number: any.
+
+    Raises
+    ------
+    InvalidTopologyException
+        It is too much.
+    """
+    for asked, most, what in (
+        (conf["topology.workers"], most_workers, "workers"),
+        (executors, most_executors, "executors"),
+    ):
+        if isinstance(most, int) and asked > most:
+            raise InvalidTopologyException(
+                f"Failed to submit topology. Topology requests more than {most} {what}."
+            )
+
+
+def normalised(topology: StormTopology, description: Description) -> StormTopology:
+    """Return a topology that says of each component how many tasks it has."""
+    tasks: Counter[str] = Counter()
+    for each in description.executors:
+        tasks[each.component] += each.task_end - each.task_start + 1
+    found = copy.copy(topology)
+    for group in ("spouts", "bolts"):
+        parts = {}
+        for id_, part in getattr(topology, group).items():
+            whole, common = copy.copy(part), copy.copy(part.common)
+            conf = {**_conf_of(id_, common), TASKS: tasks[id_] or _hint(common)}
+            common.json_conf = json.dumps(conf)
+            whole.common = common
+            parts[id_] = whole
+        setattr(found, group, parts)
+    return found
+
+
+def check_rebalance(name: str, components: Iterable[str], num_executors: Mapping[str, int]) -> None:
+    """Check which executors a rebalance asks for.
+
+    Parameters
+    ----------
+    name
+        The topology's.
+    components
+        Its components.
+    num_executors
+        What is asked for, by component.
+
+    Raises
+    ------
+    InvalidTopologyException
+        There is no such component, or it may not have so many.
+    """
+    known = sorted(components)
+    for id_, number in num_executors.items():
+        if id_ not in known:
+            raise InvalidTopologyException(
+                f"Invalid component {id_} for topology {name}, valid values are {','.join(known)}"
+            )
+        if number < 1:
+            raise InvalidTopologyException("Number of executors must be greater than 0")
+        if number > MOST_TASKS:
+            raise InvalidTopologyException(f"Number of executors must be {MOST_TASKS:,} or less")
+
+
+def _hint(common: ComponentCommon) -> int:
+    return 1 if common.parallelism_hint is None else common.parallelism_hint
+
+
+def _sources(common: ComponentCommon) -> frozenset[str]:
+    return frozenset(source.componentId for source in common.inputs)
+
+
+def _conf_of(id_: str, common: ComponentCommon) -> dict[str, Any]:
+    try:
+        conf = json.loads(common.json_conf or "{}")
+    except (ValueError, RecursionError):
+        conf = None
+    if not isinstance(conf, dict):
+        raise InvalidTopologyException(f"the conf of the component {id_} is no mapping in JSON")
+    return conf

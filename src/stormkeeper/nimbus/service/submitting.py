@@ -1,0 +1,277 @@
+"""Submits topologies: an upload, checks, and what is written in which order.
+
+The checks come in Storm's order, with its words. What is written comes before what needs it, and
+the base last: with it the topology is there. Whoever is interrupted before that leaves what no
+topology needs, which is removed in time.
+"""
+
+# ruff: noqa: N802
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from stormkeeper import paths
+from stormkeeper.code import replication
+from stormkeeper.errors import (
+    CallRefusedError,
+    OutcomeUnknownError,
+    SerializationError,
+    StormkeeperError,
+    TransferEndedError,
+)
+from stormkeeper.nimbus.service import names, structure, topology_conf
+from stormkeeper.nimbus.service.served import Served, told
+from stormkeeper.nimbus.submitted import commons, encode_conf
+from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.thrift.nimbus import (
+    AlreadyAliveException,
+    InvalidTopologyException,
+    StormTopology,
+    SubmitOptions,
+    TopologyInitialStatus,
+)
+from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.topology.description import Description
+from stormkeeper.topology.package import reading
+
+log = logging.getLogger(__name__)
+
+#: How long a submission waits for copies of its code.
+_WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """A topology that is to be written."""
+
+    name: str
+    storm_id: str
+    package: Path
+    description: Description
+    topology: StormTopology
+    conf: Mapping[str, Any]
+    options: SubmitOptions
+
+
+class Submitting(Served):
+    """The methods by which topologies are submitted."""
+
+    def isTopologyNameAllowed(self, name: str, /) -> bool:
+        """Return whether a topology of that name could be submitted now."""
+        try:
+            names.check(name)
+        except InvalidTopologyException:
+            return False
+        # The server that is asked may lag behind.
+        self._given.storm.state.sync_path(paths.STORMS)
+        return self._given.storm.storm_id_by_name(name) is None
+
+    def beginFileUpload(self) -> str:
+        """Begin a file, and return where it will be; of a leader alone, who will have it."""
+        self._reign()
+        with told():
+            return self._given.code.inbox.begin()
+
+    def uploadChunk(self, location: str, chunk: bytes, /) -> None:
+        """Take the next bytes of a file."""
+        with told():
+            self._given.code.inbox.chunk(location, chunk)
+
+    def finishFileUpload(self, location: str, /) -> None:
+        """Have a file be there."""
+        with told():
+            self._given.code.inbox.finish(location)
+
+    def submitTopology(
+        self, name: str, location: str | None, json_conf: str, topology: StormTopology, /
+    ) -> None:
+        """Submit a topology that is active from the beginning."""
+        options = SubmitOptions(TopologyInitialStatus.ACTIVE)
+        self.submitTopologyWithOpts(name, location, json_conf, topology, options)
+
+    def submitTopologyWithOpts(
+        self,
+        name: str,
+        location: str | None,
+        json_conf: str,
+        topology: StormTopology,
+        options: SubmitOptions,
+        /,
+    ) -> None:
+        """Submit a topology."""
+        reign = self._reign()
+        names.check(name)
+        with self._given.submissions.submitting(name):
+            if any(base.name == name for base in reign.leader.storm_bases().values()):
+                raise AlreadyAliveException(f"{name} is already alive")
+            own = topology_conf.read(json_conf)
+            self._check_blobs(own)
+            now = self._given.clock()
+            storm_id = self._given.submissions.new_id(name, now)
+            principal = self._principal()
+            conf = topology_conf.saved(
+                own,
+                self._given.conf,
+                storm_id=storm_id,
+                name=name,
+                principal=principal,
+                user=principal or _process_user(),
+            )
+            structure.check(topology)
+            package = self._package(location)
+            description = _described(package)
+            structure.check_package(topology, description)
+            structure.check_limits(
+                conf,
+                max(1, len(description.executors)),
+                most_workers=self._given.conf.get("nimbus.slots.perTopology"),
+                most_executors=self._given.conf.get("nimbus.executors.perTopology"),
+            )
+            checked = _Checked(
+                name=name,
+                storm_id=storm_id,
+                package=package,
+                description=description,
+                topology=structure.normalised(topology, description),
+                conf=conf,
+                options=options,
+            )
+            self._prepare(reign.leader, checked)
+            self._activate(reign.leader, storm_id, _base(checked, int(now)))
+        package.unlink(missing_ok=True)
+        log.info("submitted %s as %s", name, storm_id)
+        reign.wake()
+
+    def _check_blobs(self, conf: Mapping[str, Any]) -> None:
+        """Check that there are the blobs that a topology uses."""
+        used = conf.get("topology.blobstore.map") or {}
+        if not isinstance(used, dict):
+            raise InvalidTopologyException("topology.blobstore.map is no mapping")
+        known = self._given.storm.blobs(list(used)) if used else {}
+        for key in used:
+            if key not in known:
+                raise InvalidTopologyException(f"Key not found: {key}")
+
+    def _package(self, location: str | None) -> Path:
+        if not location:
+            raise InvalidTopologyException(
+                "no package was uploaded with the topology: submit it by `storm submit`"
+            )
+        try:
+            return self._given.code.inbox.take(location)
+        except TransferEndedError as error:
+            raise InvalidTopologyException(str(error)) from error
+
+    def _prepare(self, leader: LeaderClusterState, checked: _Checked) -> None:
+        """Write all of a topology but its base, or leave nothing of it where that can be done."""
+        storm_id, conf = checked.storm_id, self._given.conf
+        credentials = checked.options.creds
+        try:
+            if credentials is not None and credentials.creds:
+                leader.set_credentials(storm_id, credentials, conf)
+            self._given.code.upload(
+                storm_id,
+                {
+                    "stormjar.jar": checked.package,
+                    "stormcode.ser": self._given.storm.codec.write(checked.topology),
+                    "stormconf.ser": encode_conf(checked.conf),
+                },
+            )
+            self._wait_for_copies(checked)
+            leader.setup_heartbeats(storm_id, conf)
+            leader.setup_errors(storm_id, conf)
+            leader.setup_backpressure(storm_id, conf)
+        except BaseException:
+            self._leave_nothing(leader, storm_id)
+            raise
+
+    def _wait_for_copies(self, checked: _Checked) -> None:
+        """Wait until enough Nimbuses have a topology's code.
+
+        Nobody waits without an end: whoever wants that is refused when its client has gone.
+        """
+        conf = {**self._given.conf, **checked.conf}
+        asked = conf[_WAIT_SECS]
+        longest = conf["storm.thrift.socket.timeout.ms"] / 1000
+        has_end = 0 < asked <= longest
+        found = replication.wait(
+            self._given.storm,
+            checked.storm_id,
+            {**conf, _WAIT_SECS: asked if has_end else longest},
+        )
+        if found.is_enough:
+            return
+        told = f"{found.copies} of {found.wanted} copies of its code"
+        if not has_end:
+            raise CallRefusedError(
+                f"{checked.name} is not submitted, as there are {told} after {longest:g} s: start"
+                " more Nimbuses, or submit it with a lower topology.min.replication.count"
+            )
+        log.warning("%s is submitted with %s after %g s", checked.storm_id, told, asked)
+
+    def _activate(self, leader: LeaderClusterState, storm_id: str, base: StormBase) -> None:
+        """Have a topology be there."""
+        try:
+            try:
+                leader.activate_storm(storm_id, base, self._given.conf)
+            except OutcomeUnknownError:
+                leader.activate_storm(storm_id, base, self._given.conf)
+        except OutcomeUnknownError:
+            # It may be there: nothing of it is to be removed.
+            raise
+        except BaseException:
+            self._leave_nothing(leader, storm_id)
+            raise
+
+    def _leave_nothing(self, leader: LeaderClusterState, storm_id: str) -> None:
+        with suppress(StormkeeperError):
+            leader.remove_storm(storm_id)
+            leader.teardown_heartbeats(storm_id)
+            leader.teardown_errors(storm_id)
+            leader.remove_backpressure(storm_id)
+        with suppress(StormkeeperError):
+            self._given.code.cleanup(storm_id)
+
+
+def _described(package: Path) -> Description:
+    """Return what a package says of its topology, once all of it was found to be whole."""
+    try:
+        with package.open("rb") as file:
+            return reading.read(file).description
+    except SerializationError as error:
+        raise InvalidTopologyException(
+            f"what was uploaded is no package that can be run here: {error}"
+        ) from error
+
+
+def _base(checked: _Checked, now: int) -> StormBase:
+    is_active = checked.options.initial_status != TopologyInitialStatus.INACTIVE
+    version = checked.conf.get("topology.version")
+    return StormBase(
+        name=checked.name,
+        status=TopologyStatus.ACTIVE if is_active else TopologyStatus.INACTIVE,
+        num_workers=checked.conf["topology.workers"],
+        component_executors={
+            id_: common.parallelism_hint or 1 for id_, common in commons(checked.topology).items()
+        },
+        launch_time_secs=now,
+        owner=checked.conf[topology_conf.USER],
+        principal=checked.conf[topology_conf.PRINCIPAL],
+        topology_version=None if version is None else str(version),
+    )
+
+
+def _process_user() -> str:
+    """Return the operating system's user that this process runs as."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # one without a name, as in a container
+        return str(os.getuid())

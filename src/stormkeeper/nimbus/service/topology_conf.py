@@ -1,0 +1,166 @@
+"""A topology's configuration: what a client sends, and what is saved; pure.
+
+Anybody who reaches Nimbus can read what is saved, and every machine that runs the topology has it.
+So no secret is in it: neither the cluster's, as Storm's Nimbus saves its whole configuration, nor
+one of the topology's own. Those are credentials.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stormkeeper.conf.keys import is_secret, storm_keys
+from stormkeeper.conf.kinds import Key
+from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.errors import ConfigError
+from stormkeeper.thrift.nimbus import InvalidTopologyException
+
+#: What a topology cannot say, and Nimbus does not save: it is of a machine, or of Nimbus.
+_NOT_A_TOPOLOGYS: Final = (
+    "storm.local.hostname",
+    "storm.workers.artifacts.dir",
+    "storm.zookeeper.superACL",
+    "storm.zookeeper.topology.auth.scheme",
+)
+
+#: How the keys begin that are a topology's.
+_TOPOLOGYS: Final = "topology."
+
+#: Keys of a saved conf that say who has submitted the topology: as whom, and as which user.
+PRINCIPAL: Final = "topology.submitter.principal"
+USER: Final = "topology.submitter.user"
+
+#: What JSON's values are to Storm, and a value of each kind of key.
+_JAVA: Final[Mapping[type, str]] = {
+    bool: "java.lang.Boolean",
+    int: "java.lang.Long",
+    float: "java.lang.Double",
+    str: "java.lang.String",
+    list: "java.util.ArrayList",
+    dict: "java.util.HashMap",
+}
+_KINDS: Final[tuple[tuple[object, str], ...]] = (
+    (1, "java.lang.Number"),
+    (True, "java.lang.Boolean"),
+    ([], "java.util.List"),
+)
+
+
+def read(text: str) -> dict[str, Any]:
+    """Return the configuration that a client sent.
+
+    Raises
+    ------
+    InvalidTopologyException
+        It is none; a value is not what its key may be; or there is a secret in it.
+    """
+    try:
+        conf = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTopologyException(f"the topology's conf is no JSON: {error}") from error
+    if not isinstance(conf, dict):
+        raise InvalidTopologyException("the topology's conf is no mapping")
+    checked = {}
+    for name, value in conf.items():
+        key = SCHEMA.get(name)
+        if key is None:
+            checked[name] = value
+        elif value is not None and not key.is_unset(value):
+            checked[name] = _converted(key, value)
+    kept = {name: value for name, value in checked.items() if not _is_the_clusters(name)}
+    secret = sorted(name for name, value in kept.items() if _holds_a_secret(name, value))
+    if secret:
+        raise InvalidTopologyException(
+            f"the topology's conf has what may be a secret, by the name of the key:"
+            f" {', '.join(secret)}; everybody who reaches Nimbus can read a conf, so send it as a"
+            " credential, or give the key another name if it is none"
+        )
+    return kept
+
+
+def saved(
+    own: Mapping[str, Any],
+    cluster: Mapping[str, Any],
+    *,
+    storm_id: str,
+    name: str,
+    principal: str,
+    user: str,
+) -> dict[str, Any]:
+    """Return what is saved of a topology's configuration.
+
+    Parameters
+    ----------
+    own
+        The topology's own, as `read` returns it.
+    cluster
+        This Nimbus's. Of it a topology needs what its keys are by default.
+    storm_id, name
+        The topology's.
+    principal, user
+        Who submits it: '' where nobody was asked, and the operating system's user then.
+    """
+    needed = {
+        key: value
+        for key, value in cluster.items()
+        if key.startswith(_TOPOLOGYS) and value is not None and not is_secret(key)
+    }
+    return {
+        **needed,
+        **own,
+        "storm.id": storm_id,
+        "topology.name": name,
+        PRINCIPAL: principal,
+        USER: user,
+    }
+
+
+def without_secrets(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as everybody may see it."""
+    return {key: value for key, value in conf.items() if not is_secret(key)}
+
+
+def _is_the_clusters(name: str) -> bool:
+    """Return whether Storm's clients send it along, and a topology has no business with it."""
+    if name.startswith(_TOPOLOGYS):
+        return False
+    return name in _NOT_A_TOPOLOGYS or (is_secret(name) and name in storm_keys())
+
+
+def _holds_a_secret(name: str, value: Any) -> bool:
+    # Of Storm's keys of topologies, none does.
+    return is_secret(name) and name not in storm_keys() and isinstance(value, str) and value != ""
+
+
+def _converted(key: Key, value: Any) -> Any:
+    try:
+        return key.convert(value)
+    except ConfigError as error:
+        raise InvalidTopologyException(f"{_fault(key, value)} ({error})") from error
+
+
+def _fault(key: Key, value: Any) -> str:
+    """Say in Storm's words what is wrong with a value."""
+    expected = next((java for sample, java in _KINDS if _takes(key, sample)), "java.lang.String")
+    if expected == _KINDS[0][1] and isinstance(value, int | float) and not isinstance(value, bool):
+        if value <= 0:
+            return f"Field {key.name} must be a Positive Number"
+        return f"Field {key.name} must be an Integer within type range."
+    return (
+        f"Field {key.name} must be of type class {expected}."
+        f" Object: {value} actual type: class {_JAVA.get(type(value), 'java.lang.Object')}"
+    )
+
+
+def _takes(key: Key, value: object) -> bool:
+    try:
+        key.convert(value)
+    except ConfigError:
+        return False
+    return True
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")

@@ -1,0 +1,235 @@
+"""What was submitted of topologies, out of the blobs that their code is in.
+
+Scheduling takes from it what there is to run, and the service what it tells of a topology. Nothing
+of a user's is run for that. The number of tasks of a component is in its ``json_conf``, as
+``topology.tasks``, where Storm has it, too.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from stormkeeper.code import keys
+from stormkeeper.code.blobs import BlobStore
+from stormkeeper.errors import BlobNotFoundError, CodeError, SerializationError
+from stormkeeper.statistics.reports import Component
+from stormkeeper.statistics.tasks import components_of_tasks
+from stormkeeper.thrift.compression import decompress
+from stormkeeper.thrift.nimbus import ComponentCommon, StormTopology
+from stormkeeper.thrift.reader import decode
+from stormkeeper.topology.description import (
+    Description,
+    ExecutorDescription,
+    with_parallelism,
+)
+from stormkeeper.topology.package.manifest import DESCRIPTION
+from stormkeeper.topology.package.reading import Package
+
+#: The key of a component's conf that says how many tasks it has.
+TASKS: Final = "topology.tasks"
+
+#: Tasks that a topology may have: who lists them has memory for that.
+MOST_TASKS: Final = 100_000
+
+#: Bytes that a topology or its conf may have when decompressed.
+_LARGEST: Final = 32 * 1024 * 1024
+
+#: Such bytes of all topologies that are remembered: what is made of them takes forty times as much.
+_REMEMBERED: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A topology as it was submitted.
+
+    Parameters
+    ----------
+    topology
+        As Storm's tools know it.
+    conf
+        Its configuration, with what it needs of the cluster's.
+    description
+        What its package says of it; None where it is no package of ours, as after Storm's Nimbus.
+    """
+
+    topology: StormTopology
+    conf: Mapping[str, Any]
+    description: Description | None
+
+    def spread(self, hints: Mapping[str, int]) -> Submitted:
+        """Return it with another parallelism of components, by their ids, as after a rebalance."""
+        if self.description is None:
+            return self
+        description = with_parallelism(self.description, hints)
+        return self if description is self.description else replace(self, description=description)
+
+    @cached_property
+    def queries(self) -> tuple[str, ...]:
+        """What there is to run, each in one worker; a script is one query."""
+        if self.description is None:
+            return ()
+        if self.description.kind == "script":
+            return (self.description.name,)
+        return tuple(query.id for query in self.description.queries)
+
+    @cached_property
+    def executors(self) -> tuple[ExecutorDescription, ...]:
+        """The executors of these queries; a script is one, whatever it will start."""
+        if self.description is None:
+            return ()
+        if self.description.kind == "script":
+            name = self.description.name
+            return (ExecutorDescription(name, name, 1, 1),)
+        return self.description.executors
+
+    @property
+    def is_script(self) -> bool:
+        """Whether its components are known only when it runs, from what its worker says."""
+        return self.description is not None and self.description.kind == "script"
+
+    @cached_property
+    def components(self) -> Mapping[str, Component]:
+        """Its components by id."""
+        executors, tasks = Counter[str](), Counter[str]()
+        for executor in self.executors:
+            executors[executor.component] += 1
+            tasks[executor.component] += executor.task_end - executor.task_start + 1
+        found = {}
+        for id_, common in commons(self.topology).items():
+            hint = common.parallelism_hint
+            hint = 1 if hint is None else hint
+            found[id_] = Component(
+                kind="spout" if id_ in self.topology.spouts else "bolt",
+                num_executors=executors[id_] or hint,
+                num_tasks=tasks[id_] or _tasks(common, hint),
+            )
+        return MappingProxyType(found)
+
+    @cached_property
+    def tasks(self) -> Mapping[int, str]:
+        """The component of each task."""
+        counts = {id_: component.num_tasks for id_, component in self.components.items()}
+        return MappingProxyType(components_of_tasks(counts))
+
+
+class SubmittedCode:
+    """Reads the code of topologies that is on this Nimbus's disk. Safe for many threads.
+
+    What it has read it remembers, by what the blobs are.
+
+    Parameters
+    ----------
+    store
+        The blobs.
+    """
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._read: OrderedDict[str, _Read] = OrderedDict()
+
+    def get(self, storm_id: str) -> Submitted | None:
+        """Return what was submitted of a topology, None where not all of its code is here.
+
+        Raises
+        ------
+        CodeError
+            The code is damaged, or the disk does not give it.
+        """
+        blobs = keys.of_topology(storm_id)
+        records = [self._store.get(key) for key in blobs]
+        state = tuple(record.sha256 for record in records if record is not None)
+        if len(state) < len(blobs):
+            return None
+        with self._lock:
+            known = self._read.get(storm_id)
+            if known is not None and known.of == state:
+                self._read.move_to_end(storm_id)
+                return known.what
+        try:
+            found, cost = self._submitted(*blobs)
+        except BlobNotFoundError:  # deleted just now
+            return None
+        except SerializationError as error:
+            raise CodeError(f"the code of {storm_id} is damaged: {error}") from error
+        with self._lock:
+            self._read[storm_id] = _Read(state, found, cost)
+            while sum(each.cost for each in self._read.values()) > _REMEMBERED:
+                self._read.popitem(last=False)
+        return found
+
+    def _submitted(self, jar: str, code: str, conf: str) -> tuple[Submitted, int]:
+        """Return what these blobs are, and of how many bytes it was made."""
+        struct, saved = self._bytes(code), self._bytes(conf)
+        cost = len(struct) + len(saved)
+        _, file = self._store.open(jar)
+        with file:
+            try:
+                package = Package(file)
+                description = package.description
+                cost += sum(f.size for f in package.manifest.files if f.name == DESCRIPTION)
+            except SerializationError:  # a Java topology's
+                description = None
+        topology = decode(StormTopology, struct)
+        found = Submitted(topology, MappingProxyType(decode_conf(saved)), description)
+        if sum(component.num_tasks for component in found.components.values()) > MOST_TASKS:
+            raise SerializationError(f"it has more than {MOST_TASKS:,} tasks")
+        return found, cost
+
+    def _bytes(self, key: str) -> bytes:
+        record, file = self._store.open(key)
+        with file:
+            if record.size > _LARGEST:
+                raise SerializationError(f"{key} has {record.size:,} bytes")
+            return decompress(file.read(), _LARGEST)
+
+
+class _Read(NamedTuple):
+    #: The checksums of the blobs.
+    of: tuple[str, ...]
+    what: Submitted
+    cost: int
+
+
+def commons(topology: StormTopology) -> dict[str, ComponentCommon]:
+    """Return what spouts and bolts have in common, by their ids."""
+    parts = (topology.spouts, topology.bolts, topology.state_spouts)
+    return {id_: part.common for group in parts for id_, part in group.items()}
+
+
+def encode_conf(conf: Mapping[str, Any]) -> bytes:
+    """Return a saved configuration as Storm keeps it: JSON, with gzip."""
+    return gzip.compress(json.dumps(conf, sort_keys=True).encode(), mtime=0)
+
+
+def decode_conf(data: bytes) -> dict[str, Any]:
+    """Read what `encode_conf`, or Storm, has written.
+
+    Raises
+    ------
+    SerializationError
+        It is something else.
+    """
+    try:
+        conf = json.loads(decompress(data, _LARGEST))
+    except (ValueError, RecursionError) as error:
+        raise SerializationError(f"a topology's saved conf is no JSON: {error}") from error
+    if not isinstance(conf, dict):
+        raise SerializationError("a topology's saved conf is no mapping")
+    return conf
+
+
+def _tasks(common: ComponentCommon, hint: int) -> int:
+    try:
+        tasks = json.loads(common.json_conf or "{}").get(TASKS, hint)
+    except (ValueError, AttributeError, RecursionError):
+        tasks = hint
+    return max(0, tasks) if isinstance(tasks, int) else hint

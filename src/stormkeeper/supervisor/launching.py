@@ -1,0 +1,165 @@
+"""How a worker is launched: its files, its command line, its environment.
+
+The command line can be read by every user of the machine. So what is configured goes into files
+that only this user can read: ``worker.yaml`` has what the supervisor runs with, ``topology.json``
+what the topology does, which wins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from stormkeeper.conf import Conf
+from stormkeeper.conf.folders import folder
+from stormkeeper.errors import ConfigError, SupervisorError
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.orders import started
+from stormkeeper.supervisor.records import Restart, SlotAssignment
+from stormkeeper.supervisor.topology_code import TopologyCode
+from stormkeeper.supervisor.worker_processes import WorkerCommand
+
+#: The files of a launch, in its folder.
+_CONF, _OVERRIDES, _ALIVE, _PACKAGE = "worker.yaml", "topology.json", "heartbeats/alive", "package"
+
+#: For this user alone.
+_MODE: Final = 0o600
+
+
+class Launching:
+    """Makes what workers are launched with.
+
+    Parameters
+    ----------
+    conf
+        The supervisor's.
+    supervisor_id
+        Its id.
+    directories
+        Where workers have their folders.
+    code
+        The code of topologies.
+    next_start
+        Returns a greater number for each start of a worker.
+    """
+
+    def __init__(
+        self,
+        conf: Conf,
+        supervisor_id: str,
+        directories: Directories,
+        code: TopologyCode,
+        next_start: Callable[[], int],
+    ) -> None:
+        self._conf = conf.with_values(_wherever_it_runs(conf))
+        self._supervisor_id = supervisor_id
+        self._directories = directories
+        self._code = code
+        self._next_start = next_start
+
+    def command(
+        self, worker_id: str, port: int, assignment: SlotAssignment, python: Path
+    ) -> WorkerCommand:
+        """Make the folder of a launch, and return the command that it is started by.
+
+        Parameters
+        ----------
+        worker_id
+            Names the launch.
+        port
+            Of its slot.
+        assignment
+            What is launched.
+        python
+            The Python of the topology's environment.
+
+        Raises
+        ------
+        SupervisorError
+            The code is not here, or the disk does not take the files.
+        ConfigError
+            The topology's configuration is not as it must be.
+        """
+        storm_id = assignment.storm_id
+        root, manifest = self._code.unpacked(storm_id), self._code.manifest(storm_id)
+        values = self._code.conf(storm_id)
+        conf = self._of_topology(storm_id, values)
+        place = self._directories.make_worker(worker_id, storm_id, port)
+        claims = started(assignment, self._next_start())
+        try:
+            self._conf.write(place / _CONF)
+            _write(place / _OVERRIDES, msgspec.json.encode(values))
+            (place / _PACKAGE).symlink_to(root)
+        except OSError as error:
+            raise SupervisorError(
+                f"the files of a worker cannot be written to {place} ({error}): make space, or the"
+                " folder writable"
+            ) from error
+        argv = [str(python), "-m", "stormkeeper.worker", manifest.entry_point]
+        argv += ["--root", str(root), "--overrides", str(place / _OVERRIDES)]
+        argv += ["--alive", str(self.alive(worker_id)), "--storm-id", storm_id]
+        argv += ["--node", self._supervisor_id, "--port", str(port)]
+        argv += [part for each in claims.items() for part in ("--claim", "=".join(each))]
+        argv += ["--config", str(place / _CONF)]
+        return WorkerCommand(
+            argv=argv,
+            folder=place,
+            log=self._directories.log(storm_id, port),
+            environment=_environment(conf, python, place / "tmp"),
+            nice=self._conf["supervisor.worker.nice"],
+        )
+
+    def alive(self, worker_id: str) -> Path:
+        """Return the file that a worker touches as a sign of life."""
+        return self._directories.worker(worker_id) / _ALIVE
+
+    def restart(self, storm_id: str) -> Restart | None:
+        """Return what a topology says of workers that end by themselves; None if it is not here."""
+        try:
+            return Restart.from_conf(self._of_topology(storm_id, self._code.conf(storm_id)))
+        except (ConfigError, SupervisorError):
+            return None
+
+    def _of_topology(self, storm_id: str, values: Mapping[str, Any]) -> Conf:
+        try:
+            return self._conf.with_values(values)
+        except ConfigError as error:
+            raise ConfigError(f"the configuration of {storm_id}: {error}") from error
+
+
+def _wherever_it_runs(conf: Conf) -> dict[str, Any]:
+    """Return the folders that a worker has in common with its supervisor, as whole paths.
+
+    Each worker has a current folder of its own.
+    """
+    named = {
+        key: conf[key]
+        for key in ("storm.local.dir", "topology.checkpoint.dir")
+        if conf[key] is not None and ":" not in conf[key]
+    }
+    return {key: str(folder(key, value).absolute()) for key, value in named.items()}
+
+
+def _environment(conf: Conf, python: Path, temporary: Path) -> dict[str, str]:
+    chosen = conf["topology.environment"] or {}
+    return {
+        # So that what is left there goes with the worker's folder.
+        "TMPDIR": str(temporary),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        **{name: _text(value) for name, value in chosen.items()},
+        "PYSPARK_PYTHON": str(python),
+    }
+
+
+def _text(value: Any) -> str:
+    """Return a value of YAML as it was most likely written."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _write(file: Path, data: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "wb") as opened:
+        opened.write(data)

@@ -1,0 +1,212 @@
+"""The supervisor as a process: ``storm supervisor``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from stormkeeper import paths
+from stormkeeper.code.peers import peers
+from stormkeeper.conf import Conf
+from stormkeeper.conf.hostname import hostname
+from stormkeeper.daemon.http_thread import HttpThread
+from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
+from stormkeeper.daemon.listening import address_of, listen
+from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.errors import ListenError, StateError, SupervisorError
+from stormkeeper.state import factory
+from stormkeeper.state.storage import ConnectionState
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.errors import ErrorLimits
+from stormkeeper.supervisor import registration
+from stormkeeper.supervisor.assignments import Assignments
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.environments import Environments
+from stormkeeper.supervisor.health_watch import HealthWatch
+from stormkeeper.supervisor.launching import Launching
+from stormkeeper.supervisor.local_state import LocalState
+from stormkeeper.supervisor.log_files import LogFiles
+from stormkeeper.supervisor.log_pages import queries
+from stormkeeper.supervisor.means import Means
+from stormkeeper.supervisor.registration import Machine, Registration
+from stormkeeper.supervisor.reports import Reports
+from stormkeeper.supervisor.slot_loop import SlotLoop
+from stormkeeper.supervisor.times import Times
+from stormkeeper.supervisor.topology_code import TopologyCode
+from stormkeeper.supervisor.worker_processes import WorkerProcesses
+from stormkeeper.topology.package.environment import Base
+
+log = logging.getLogger(__name__)
+
+#: How often it is looked whether the supervisor is ready, and then, whether it has failed.
+_LOOK_SECS: Final = 0.05
+_WATCH_SECS: Final = 1.0
+
+
+class _Part(Protocol):
+    """What has a thread of its own."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def serve(conf: Conf, stop: StopSignals) -> int:
+    """Run a supervisor until it is told to stop; return its exit code. Its workers go on.
+
+    Prints ``supervisor ready ID`` once it can take work.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    stop
+        Says that it is to stop; entered by the caller.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is not as it must be.
+    """
+    die_with_parent()
+    configure_logging()
+    directories = Directories.from_conf(conf)
+    try:
+        with LocalState(directories.local_state) as state, _connected(conf) as storm:
+            return _serve(conf, stop, directories, state, storm)
+    except (ListenError, StateError, SupervisorError) as error:
+        log.error("%s", error)  # noqa: TRY400 - it says all that there is to know
+        return 1
+
+
+@contextlib.contextmanager
+def _connected(conf: Conf) -> Iterator[StormClusterState]:
+    """Yield a session with the cluster's state, without heartbeats, which are not for supervisors.
+
+    What ends with it tells everybody that this supervisor is gone.
+    """
+    state = factory.connect(conf)
+    storm = StormClusterState(state, Codec.from_conf(conf), limits=ErrorLimits.from_conf(conf))
+    try:
+        for directory in paths.DIRECTORIES:
+            state.mkdirs(directory)
+        yield storm
+    finally:
+        storm.disconnect()
+
+
+def _serve(
+    conf: Conf,
+    stop: StopSignals,
+    directories: Directories,
+    state: LocalState,
+    storm: StormClusterState,
+) -> int:
+    with contextlib.ExitStack() as started:
+        listener = _listener(conf)
+        http_port = None
+        if listener is not None:
+            started.enter_context(listener)
+            http_port = int(listener.getsockname()[1])
+        address = registration.address(hostname(conf))
+        machine = Machine.from_conf(conf, state.supervisor_id(address), http_port)
+        directories.make()
+        code = TopologyCode(storm, peers(conf), directories)
+        reports = Reports(storm, machine.hostname)
+        registered = Registration(storm, machine, conf["supervisor.heartbeat.frequency.secs"])
+        means = Means(
+            machine=machine,
+            times=Times.from_conf(conf),
+            monitor_secs=conf["supervisor.monitor.frequency.secs"],
+            beat_secs=conf["worker.heartbeat.frequency.secs"],
+            ended_queries=lambda storm_id: _ended_queries(storm, storm_id),
+            state=state,
+            processes=WorkerProcesses(str(directories.supervisor)),
+            directories=directories,
+            code=code,
+            environments=Environments(directories.environments, Base.here()),
+            launching=Launching(conf, machine.supervisor_id, directories, code, state.next_start),
+            registration=registered,
+            reports=reports,
+        )
+        slots = SlotLoop(means, state.load())
+        health = HealthWatch(conf, registered.refuse)
+        assignments = Assignments(storm, slots.order)
+        if listener is not None:
+            started.enter_context(_served(listener, slots, registered, directories))
+        health.look()  # before anybody hears of this supervisor
+        parts: tuple[_Part, ...] = (reports, slots, assignments, registered, health)
+        for part in parts:
+            part.start()
+            started.callback(part.close)
+
+        def failure() -> str:
+            if not all(part.is_running for part in parts):
+                return slots.failure or "one of its threads has ended; what it said is above"
+            return ""
+
+        def is_ready() -> bool:
+            return slots.ready.is_set() and registered.done.is_set()
+
+        while not (is_ready() or failure() or stop.wait(_LOOK_SECS)):
+            pass
+        if is_ready():
+            announce(f"supervisor ready {machine.supervisor_id}")
+        while not (failure() or stop.wait(_WATCH_SECS)):
+            pass
+        if stop.stopped:
+            log.info("stopping; the workers go on")
+            return 0
+        log.error("the supervisor ends, and its workers go on: %s", failure())
+        return 1
+
+
+def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:
+    """Return which queries of a topology are done, as far as that is known without waiting."""
+    if storm.state.connection is not ConnectionState.CONNECTED:
+        return frozenset()
+    return storm.ended_queries(storm_id)
+
+
+def _listener(conf: Conf) -> socket.socket | None:
+    """Return where to listen for HTTP, if ``supervisor.metrics.port`` says so."""
+    port = conf["supervisor.metrics.port"]
+    if port is None:
+        return None
+    listener = listen(
+        conf["supervisor.metrics.bind.host"] or "127.0.0.1",
+        port,
+        keys="supervisor.metrics.bind.host, supervisor.metrics.port",
+        backlog=16,
+        if_taken="set supervisor.metrics.port to another port, or to 0 for any free one",
+        if_elsewhere="set supervisor.metrics.bind.host to an address of this machine",
+        if_forbidden="set supervisor.metrics.port to 1024 or more",
+    )
+    log.info("metrics on http://%s/metrics", address_of(listener))
+    return listener
+
+
+def _served(
+    listener: socket.socket, slots: SlotLoop, registered: Registration, directories: Directories
+) -> HttpThread:
+    """Return what serves metrics, health and the workers' logs."""
+    # 5 MB, for who asks for them.
+    from stormkeeper.supervisor.pages import pages  # noqa: PLC0415
+
+    def unready() -> str | None:
+        if not (slots.ready.is_set() and registered.done.is_set()):
+            return "it is starting"
+        return registered.refuses
+
+    return HttpThread(
+        listener,
+        pages(lambda: slots.seen, unready, time.monotonic),
+        queries(LogFiles(directories.all_artifacts)),
+    )

@@ -1,0 +1,194 @@
+"""A supervisor's registration: what it says of itself to the cluster, while it is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import stormkeeper
+from stormkeeper.conf import Conf
+from stormkeeper.conf.hostname import hostname
+from stormkeeper.errors import StateClosedError, StateError
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.thrift.records import LaunchClaim, SupervisorInfo
+
+log = logging.getLogger(__name__)
+
+_MIB: Final = 2**20
+
+#: How long the thread may take to end, in seconds: a write has a deadline of its own.
+_END_SECS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What never changes while a supervisor runs.
+
+    Parameters
+    ----------
+    supervisor_id, hostname
+        Its id, and its machine's name.
+    ports
+        Its slots.
+    memory_mb, cpu_percent
+        What its workers may have together.
+    http_port
+        Where it serves metrics, health and logs; None: nowhere.
+    """
+
+    supervisor_id: str
+    hostname: str
+    ports: tuple[int, ...]
+    memory_mb: float
+    cpu_percent: float
+    http_port: int | None = None
+
+    @classmethod
+    def from_conf(cls, conf: Conf, supervisor_id: str, http_port: int | None) -> Machine:
+        """Return what is configured, and what the machine has where nothing is."""
+        memory, cpu = conf["supervisor.memory.capacity.mb"], conf["supervisor.cpu.capacity"]
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return cls(
+            supervisor_id=supervisor_id,
+            hostname=hostname(conf),
+            ports=tuple(conf["supervisor.slots.ports"]),
+            memory_mb=float(pages // _MIB if memory is None else memory),
+            cpu_percent=float(100 * (os.cpu_count() or 1) if cpu is None else cpu),
+            http_port=http_port,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What changes.
+
+    Parameters
+    ----------
+    used_ports
+        The slots in which some process of a worker may be left.
+    stopped
+        By port, the newest launch of which nothing runs any more.
+    refuses
+        Why it takes no new work; None: it does.
+    """
+
+    used_ports: frozenset[int] = frozenset()
+    stopped: Mapping[int, LaunchClaim] = field(default_factory=dict)
+    refuses: str | None = None
+
+
+def address(host: str) -> str:
+    """Return the address of this machine, for its id; that of the loopback where it has none."""
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return "127.0.0.1"
+
+
+def info(machine: Machine, facts: Facts, *, now: float, uptime_secs: float) -> SupervisorInfo:
+    """Return the record of a supervisor."""
+    return SupervisorInfo(
+        time_secs=int(now),
+        hostname=machine.hostname,
+        assignment_id=machine.supervisor_id,
+        used_ports=sorted(facts.used_ports),
+        meta=list(machine.ports),
+        scheduler_meta={},
+        uptime_secs=int(uptime_secs),
+        version=stormkeeper.__version__,
+        resources_map={"memory.mb": machine.memory_mb, "cpu.pcore.percent": machine.cpu_percent},
+        stopped_workers=dict(facts.stopped) or None,
+        http_port=machine.http_port,
+        refuses=facts.refuses,
+    )
+
+
+class Registration:
+    """Keeps a supervisor registered, from its start to the end of its session.
+
+    Parameters
+    ----------
+    storm
+        The cluster's state.
+    machine
+        Whose registration.
+    period_secs
+        How often it is renewed (``supervisor.heartbeat.frequency.secs``). A change is written at
+        once.
+    """
+
+    def __init__(self, storm: StormClusterState, machine: Machine, period_secs: float) -> None:
+        self._storm = storm
+        self._machine = machine
+        self._period_secs = period_secs
+        self._started = time.monotonic()
+        self._lock = threading.Lock()
+        self._facts = Facts()
+        self._woken = threading.Event()
+        self._is_closed = False
+        self._is_failing = False
+        #: Set once it was written.
+        self.done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread goes on."""
+        return self._thread.is_alive()
+
+    @property
+    def refuses(self) -> str | None:
+        """Why no new work is taken; None: it is."""
+        return self._facts.refuses
+
+    def start(self) -> None:
+        """Begin to register."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Renew it no more; it is there until the session ends."""
+        self._is_closed = True
+        self._woken.set()
+        self._thread.join(_END_SECS)
+
+    def tell(self, used_ports: frozenset[int], stopped: Mapping[int, LaunchClaim]) -> None:
+        """Say which slots are used, and which launches have stopped."""
+        self._change(used_ports=used_ports, stopped=stopped)
+
+    def refuse(self, reason: str | None) -> None:
+        """Say why no new work is taken; None: it is."""
+        self._change(refuses=reason)
+
+    def _change(self, **changes: object) -> None:
+        with self._lock:
+            before = self._facts
+            self._facts = replace(before, **changes)  # type: ignore[arg-type]
+            if self._facts != before:
+                self._woken.set()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            self._woken.clear()
+            facts = self._facts
+            uptime = time.monotonic() - self._started
+            record = info(self._machine, facts, now=time.time(), uptime_secs=uptime)
+            try:
+                self._storm.supervisor_heartbeat(self._machine.supervisor_id, record)
+            except StateClosedError:
+                return
+            except StateError as error:
+                if not self._is_failing:
+                    log.warning("this supervisor cannot be registered, and tries again: %s", error)
+                self._is_failing = True
+            else:
+                if self._is_failing:
+                    log.info("this supervisor is registered again")
+                self._is_failing = False
+                self.done.set()
+            self._woken.wait(min(1.0, self._period_secs) if self._is_failing else self._period_secs)

@@ -1,0 +1,399 @@
+"""The thread that lives the slots' lives: it tells their machines what happens, and obeys them.
+
+All that it waits for, it waits for at one place: messages of other threads, the ends of workers'
+own processes (by a descriptor of each, so that they are noticed at once), and the next time to do
+something. Whatever takes long is done by others, which answer by a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
+
+from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
+from stormkeeper.supervisor import events
+from stormkeeper.supervisor.means import Means, Seen
+from stormkeeper.supervisor.orders import Orders, orders, stopped
+from stormkeeper.supervisor.preparing import Preparing
+from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
+from stormkeeper.supervisor.reports import last_lines
+from stormkeeper.supervisor.slots import Slot
+from stormkeeper.supervisor.tidying import Needed, Tidying
+from stormkeeper.supervisor.waiting import Waiting
+from stormkeeper.thrift.records import Assignment
+
+log = logging.getLogger(__name__)
+
+#: How often it is looked whether anything is left of a worker whose own process has ended, in
+#: seconds, and for how long so often: a look costs some milliseconds.
+_SOON_SECS: Final = 0.1
+_SOON_FOR_SECS: Final = 20.0
+
+#: How long a turn rests at most, in seconds, so that one can see that this thread goes on.
+_REST_SECS: Final = 1.0
+
+#: How long workers of an unknown past may take to end when they are killed, in seconds.
+_STRAYS_SECS: Final = 60.0
+
+#: How long the thread may take to end, in seconds.
+_END_SECS: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A worker of which something may be left."""
+
+    port: int
+    #: When it was first seen that its own process has ended, or is not known.
+    ended_at: float = inf
+    #: The last change of its sign of life, in nanoseconds; None before the first one.
+    beat: int | None = None
+    #: Whether one that has ended, nobody knows how, was done; None before that was asked.
+    is_done: bool | None = None
+
+
+class SlotLoop:
+    """The slots of one supervisor.
+
+    Parameters
+    ----------
+    means
+        What it works with.
+    records
+        What was written down of the slots before. The workers that they name are adopted.
+
+    Raises
+    ------
+    SupervisorError
+        Workers of an earlier supervisor, of which nothing was written down, do not end.
+    """
+
+    def __init__(self, means: Means, records: Mapping[int, SlotRecord]) -> None:
+        self._means = means
+        ports = dict.fromkeys(means.machine.ports)
+        # A slot that is not configured any more is a slot until its worker is gone.
+        ports |= dict.fromkeys(port for port, record in records.items() if record.worker)
+        self._records = {port: records.get(port, SlotRecord()) for port in ports}
+        self._workers: dict[str, _Worker] = {}
+        self._adopt()
+        now = time.monotonic()
+        self._slots = {
+            port: Slot(lambda: str(uuid.uuid4()), means.times, record=record, now=now)
+            for port, record in self._records.items()
+        }
+        self._preparing = Preparing(means.code, means.environments, lambda *said: self._send(said))
+        self._tidying = Tidying(means.code, means.environments, lambda: self.needed)
+        self._assignments: Mapping[str, Assignment] | None = None
+        self._orders = Orders()
+        self._look_at = self._measure_at = self._beats_at = now
+        self._memory: dict[int, int] = {}
+        self._launches = self._crashes = self._problems = 0
+        self.needed = self._what_is_needed()
+        self.seen = Seen(now)
+        #: Why the thread has ended that was not told to; empty if it did not.
+        self.failure = ""
+        #: Set once the slots know what they are to run.
+        self.ready = threading.Event()
+        self._lock = threading.Lock()
+        self._messages: deque[tuple[int, events.Event] | Mapping[str, Assignment]] = deque()
+        self._waiting = Waiting()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="slots", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its threads go on."""
+        return self._thread.is_alive() and self._tidying.is_running
+
+    def start(self) -> None:
+        """Begin. Nothing is done before the first `order`."""
+        self._tell()
+        self._tidying.start()
+        self._thread.start()
+
+    def order(self, assignments: Mapping[str, Assignment]) -> None:
+        """Say what is assigned in the cluster, by the topologies' ids; from any thread."""
+        self._send(assignments)
+
+    def close(self) -> None:
+        """End the thread; the workers go on."""
+        self._is_closed = True
+        self._waiting.wake()
+        self._preparing.close()
+        self._thread.join(_END_SECS)
+        self._tidying.close()
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        processes = self._means.processes
+        for port, record in self._records.items():
+            if (worker := record.worker) is not None:
+                processes.adopt(worker.worker_id, worker.process)
+                self._workers[worker.worker_id] = adopted = _Worker(port)
+                adopted.beat = self._last_beat(worker.worker_id)
+                log.info("slot %d: looking after the worker %s again", port, worker.worker_id)
+        if strays := processes.end_strays(_STRAYS_SECS):
+            log.warning("%d workers ran of which nothing was written down: they were ended", strays)
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closed:
+                self._turn()
+        except StormkeeperError as error:
+            self.failure = str(error)
+        except BaseException as error:
+            self.failure = f"an error of this program: {error!r}"
+            raise
+        finally:
+            self._waiting.close()
+
+    def _turn(self) -> None:
+        if self._assignments is not None:
+            # First: silence is judged by whatever comes after.
+            self._listen()
+        for message in self._received():
+            if isinstance(message, Mapping):
+                self._assignments = message
+                self._order()
+            else:
+                self._hear(*message)
+        if self._assignments is not None:
+            self._look()
+            now = time.monotonic()
+            for port, slot in self._slots.items():
+                if slot.deadline <= now:
+                    self._hear(port, events.Tick())
+            if not self.ready.is_set():
+                self._tidying.wake()
+                self.ready.set()
+        self._tell()
+        self._rest()
+
+    def _order(self) -> None:
+        """Tell the slots what they are to run, by what is assigned and known by now."""
+        machine, assignments = self._means.machine, self._assignments
+        assert assignments is not None
+        self._orders = orders(assignments, machine.supervisor_id, machine.ports, self._restart)
+        for port in self._slots:
+            self._hear(port, events.Wanted(self._orders.wanted.get(port)))
+        self._note_what_is_needed()
+
+    def _restart(self, storm_id: str) -> Restart:
+        """Return what a topology says of workers that end, or what was known of that last."""
+        found = self._means.launching.restart(storm_id)
+        if found is not None:
+            return found
+        wanted = (record.wanted for record in self._records.values())
+        known = (each.restart for each in wanted if each and each.storm_id == storm_id)
+        return next(known, Restart.ON_FAILURE)
+
+    def _listen(self) -> None:
+        """Look for signs of life."""
+        now = time.monotonic()
+        if now < self._beats_at:
+            return
+        self._beats_at = now + self._means.beat_secs
+        for worker_id, worker in list(self._workers.items()):
+            beat = self._last_beat(worker_id)
+            if beat is not None and beat != worker.beat:
+                worker.beat = beat
+                self._hear(worker.port, events.Beaten(worker_id))
+
+    def _last_beat(self, worker_id: str) -> int | None:
+        try:
+            return self._means.launching.alive(worker_id).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def _look(self) -> None:
+        """Look at the processes of the workers, if it is time."""
+        now = time.monotonic()
+        if now < self._look_at or not self._workers:
+            return
+        is_to_measure = now >= self._measure_at
+        if is_to_measure:
+            self._measure_at = now + self._means.monitor_secs
+        for worker_id, look in self._means.processes.look().items():
+            worker = self._workers[worker_id]
+            if look.is_alive and look.process is not None:
+                self._waiting.follow(worker_id, look.process)
+            else:
+                self._waiting.forget(worker_id)
+                worker.ended_at = min(worker.ended_at, now)
+            code = look.exit_code
+            if code is None and not look.is_alive and self._is_done(worker):
+                code = 0
+            for event in replace(look, exit_code=code).events(worker_id):
+                self._hear(worker.port, event)
+            if is_to_measure and look.is_alive:
+                size = self._means.processes.memory_bytes(worker_id)
+                self._memory[worker.port] = size
+                self._hear(worker.port, events.Measured(worker_id, size))
+        ended = [worker.ended_at for worker in self._workers.values()]
+        is_soon = any(at <= now < at + _SOON_FOR_SECS for at in ended)
+        period = min(_SOON_SECS, self._means.monitor_secs) if is_soon else self._means.monitor_secs
+        self._look_at = time.monotonic() + period
+
+    def _is_done(self, worker: _Worker) -> bool:
+        """Return whether all queries of an adopted worker, whose end nobody saw, are done."""
+        record = self._records[worker.port].worker
+        if worker.is_done is None and record is not None:
+            queries, storm_id = record.assignment.claims.keys(), record.assignment.storm_id
+            try:
+                worker.is_done = queries <= self._means.ended_queries(storm_id)
+            except StateError as error:
+                log.warning("what %s has ended cannot be read: %s", storm_id, error)
+                worker.is_done = False
+        return bool(worker.is_done)
+
+    def _rest(self) -> None:
+        """Wait for a message, for the end of a worker's process, or for the next thing to do."""
+        dues = [time.monotonic() + _REST_SECS]
+        if self._workers:
+            dues += [self._look_at, self._beats_at]
+        if self._assignments is not None:
+            dues += [slot.deadline for slot in self._slots.values()]
+        if self._waiting.wait(min(dues) - time.monotonic()):
+            self._look_at = -inf
+
+    def _tell(self) -> None:
+        """Say how the slots are, where it is asked for."""
+        used = frozenset(port for port, record in self._records.items() if record.worker)
+        self._means.registration.tell(used, stopped(self._orders, self._records))
+        self._memory = {port: size for port, size in self._memory.items() if port in used}
+        self.seen = Seen(
+            time.monotonic(),
+            {port: slot.status() for port, slot in self._slots.items()},
+            dict(self._memory),
+            self._launches,
+            self._crashes,
+            self._problems,
+        )
+
+    # --- what the slots say --------------------------------------------------------------------
+
+    def _hear(self, port: int, event: events.Event) -> None:
+        """Tell a slot what has happened, and do what it says."""
+        if isinstance(event, events.Prepared):
+            # Now it may be known what the topology says of its workers.
+            self._reorder(port)
+        waiting = deque([event])
+        while waiting:
+            for one in self._slots[port].handle(waiting.popleft(), time.monotonic()):
+                answer = self._carry_out(port, one)
+                if answer is not None:
+                    waiting.append(answer)
+
+    def _reorder(self, port: int) -> None:
+        wanted = self._orders.wanted.get(port)
+        if wanted is None:
+            return
+        if self._restart(wanted.storm_id) is not wanted.restart:
+            self._order()
+
+    def _carry_out(self, port: int, one: events.Instruction) -> events.Event | None:
+        match one:
+            case events.Record(record):
+                self._write_down(port, record)
+            case events.FetchCode(request, assignment):
+                self._preparing.fetch(port, request, assignment.storm_id)
+            case events.PrepareEnvironment(request, assignment):
+                self._preparing.build(port, request, assignment.storm_id)
+            case events.Abandon(request):
+                self._preparing.abandon(port, request)
+            case events.Launch(worker_id, assignment):
+                return self._launch(port, worker_id, assignment)
+            case events.Terminate(worker_id):
+                log.info("slot %d: asking the worker %s to end", port, worker_id)
+                self._means.processes.terminate(worker_id)
+            case events.Kill(worker_id):
+                log.warning("slot %d: ending what is left of %s by force", port, worker_id)
+                self._means.processes.kill(worker_id)
+            case events.ReportCrash():
+                self._report_crash(port, one)
+            case events.ReportProblem(assignment, reason):
+                self._problems += 1
+                log.warning("slot %d: %s: %s", port, assignment.storm_id, reason)
+                self._means.reports.put(assignment, port, reason)
+            case events.CleanUp(worker_id):
+                log.info("slot %d: nothing is left of the worker %s", port, worker_id)
+                self._means.processes.forget(worker_id)
+                self._waiting.forget(worker_id)
+                del self._workers[worker_id]
+        return None
+
+    def _write_down(self, port: int, record: SlotRecord) -> None:
+        self._records[port] = record
+        self._means.state.save(self._records)
+        self._note_what_is_needed()
+
+    def _note_what_is_needed(self) -> None:
+        before, self.needed = self.needed, self._what_is_needed()
+        if before != self.needed:
+            self._tidying.wake()
+
+    def _what_is_needed(self) -> Needed:
+        workers = [record.worker for record in self._records.values() if record.worker]
+        storm_ids = {record.wanted.storm_id for record in self._records.values() if record.wanted}
+        storm_ids |= {worker.assignment.storm_id for worker in workers} | self._orders.storm_ids
+        return Needed(frozenset(storm_ids), frozenset(worker.worker_id for worker in workers))
+
+    def _launch(self, port: int, worker_id: str, assignment: SlotAssignment) -> events.Event:
+        means, storm_id = self._means, assignment.storm_id
+        try:
+            python = self._preparing.python(storm_id)
+            command = means.launching.command(worker_id, port, assignment, python)
+            process = means.processes.start(worker_id, command)
+        except (SupervisorError, ConfigError) as error:
+            self._workers[worker_id] = _Worker(port)  # of which nothing is left
+            return events.NotStarted(worker_id, str(error))
+        log.info("slot %d: started a worker of %s as process %d", port, storm_id, process.pid)
+        self._launches += 1
+        self._workers[worker_id] = _Worker(port)
+        self._waiting.follow(worker_id, process)
+        if not self._waiting.follows(worker_id):
+            self._look_at = -inf  # it has ended already
+        with contextlib.suppress(SupervisorError):  # it is for people alone
+            means.directories.note_process(worker_id, storm_id, port, process.pid)
+        return events.Started(worker_id, process)
+
+    def _report_crash(self, port: int, crash: events.ReportCrash) -> None:
+        self._crashes += 1
+        assignment = crash.assignment
+        file = self._means.directories.log(assignment.storm_id, port)
+        log.warning(
+            "slot %d: the worker %s of %s crashed (%d in a row): %s; its log is %s",
+            port,
+            crash.worker_id,
+            assignment.storm_id,
+            crash.crashes,
+            crash.reason,
+            file,
+        )
+        said = last_lines(file)
+        text = f"the worker in slot {port} crashed ({crash.crashes} in a row): {crash.reason}"
+        self._means.reports.put(
+            assignment, port, f"{text}\nIts log ends with:\n{said}" if said else text
+        )
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def _send(self, message: tuple[int, events.Event] | Mapping[str, Assignment]) -> None:
+        with self._lock:
+            self._messages.append(message)
+        self._waiting.wake()
+
+    def _received(self) -> list[tuple[int, events.Event] | Mapping[str, Assignment]]:
+        with self._lock:
+            messages = list(self._messages)
+            self._messages.clear()
+        return messages

@@ -1,0 +1,124 @@
+"""What a worker tells the cluster's state besides its heartbeats, and asks of it.
+
+Only a worker that a supervisor runs does so. Any other one needs no ZooKeeper, and its topology
+counts as active.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from stormkeeper.conf import Conf
+from stormkeeper.conf.hostname import hostname
+from stormkeeper.errors import WorkerError
+from stormkeeper.state import factory
+from stormkeeper.state.access import Role
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.errors import ErrorLimits
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.worker.cluster_link import ClusterLink
+from stormkeeper.worker.deadlines import CLOSE_SECS, REPORT_SECS, STATUS_SECS
+from stormkeeper.worker.job import Job
+
+_LOOK_SECS = 0.1
+
+
+class Reports:
+    """The reports of one worker. Safe for many threads.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    job
+        Whose reports these are.
+    beat_of
+        Returns the heartbeat of a query's executors, by the query's id.
+    """
+
+    def __init__(
+        self, conf: Conf, job: Job, beat_of: Callable[[str], ClusterWorkerHeartbeat]
+    ) -> None:
+        self._job = job
+        self._beat_of = beat_of
+        self._host = hostname(conf)
+        # What is run again whenever it has ended has no end.
+        self._has_end = conf["topology.restart"] != "always"
+        self._link: ClusterLink | None = None
+        if job.package is not None:
+            self._link = ClusterLink(lambda: _connect(conf), job.storm_id)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the topology's queries are to run."""
+        return self._link is None or self._link.is_active
+
+    @property
+    def hints(self) -> dict[str, int]:
+        """The parallelism of components, by their ids, as a rebalance may have left it."""
+        return {} if self._link is None else self._link.hints
+
+    @property
+    def credentials(self) -> Mapping[str, str]:
+        """The topology's credentials by name; none before `wait_known`."""
+        return {} if self._link is None else self._link.credentials
+
+    def start(self) -> None:
+        """Begin to follow whether the topology is active."""
+        if self._link is not None:
+            self._link.start()
+
+    def wait_known(self, stopping: Callable[[], bool]) -> None:
+        """Wait until it is known whether the topology is active, or for as long as makes sense."""
+        deadline = time.monotonic() + STATUS_SECS
+        while self._link is not None and not stopping() and time.monotonic() < deadline:
+            if self._link.wait_known(_LOOK_SECS):
+                return
+
+    def failed(self, error: Exception) -> None:
+        """Report what the worker ends with, of the component that it happened in.
+
+        What is of no single one is reported of all sinks.
+        """
+        if self._link is None:
+            return
+        own = error.component if isinstance(error, WorkerError) else None
+        for component in [own] if own is not None else self._job.reported:
+            self._report_error(self._link, component, str(error))
+        self._link.settle(REPORT_SECS)
+
+    def ended(self, query: str) -> None:
+        """Have it said that a query has ended by itself."""
+        if self._link is not None and self._has_end:
+            beat, storm_id = self._beat_of(query), self._job.storm_id
+            self._link.report(lambda storm: storm.set_query_ended(storm_id, query, beat))
+
+    def completed(self) -> None:
+        """Have it said that all has ended by itself, and wait until that is written."""
+        if self._link is None:
+            return
+        if self._job.script_id is not None:
+            self.ended(self._job.script_id)
+        self._link.settle(REPORT_SECS)
+
+    def close(self) -> None:
+        """End the session with the cluster's state."""
+        if self._link is not None:
+            self._link.close(CLOSE_SECS)
+
+    def _report_error(self, link: ClusterLink, component: str, text: str) -> None:
+        job, host = self._job, self._host
+        link.report(
+            lambda storm: storm.report_error(
+                job.storm_id, component, text, host=host, port=job.port
+            )
+        )
+
+
+def _connect(conf: Conf) -> StormClusterState:
+    """Connect as a worker; heartbeats go their own way."""
+    codec, limits = Codec.from_conf(conf), ErrorLimits.from_conf(conf)
+    state = factory.connect(conf, role=Role.WORKER)
+    return StormClusterState(state, codec, limits=limits)

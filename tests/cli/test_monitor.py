@@ -1,0 +1,155 @@
+"""``storm monitor``, ``get-errors`` and ``remoteconfvalue`` with a small Nimbus."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from stormkeeper.cli.commands import storm as command
+from stormkeeper.thrift.nimbus import (
+    ExecutorSummary,
+    NotAliveException,
+    NumErrorsChoice,
+    TopologyInfo,
+)
+from stormkeeper.thrift.records import (
+    BoltStats,
+    ErrorInfo,
+    ExecutorInfo,
+    ExecutorSpecificStats,
+    ExecutorStats,
+)
+from support.command import Running
+from support.small_nimbus import SmallNimbus, serving
+
+
+class Informed(SmallNimbus):
+    """Knows one topology, whose one bolt emits ten tuples between two looks."""
+
+    def __init__(self):
+        super().__init__()
+        self.emitted = 0
+        self.conf = {}
+        #: How often it fails before it answers.
+        self.fails = 0
+
+    def getNimbusConf(self):  # noqa: N802
+        return json.dumps(self.conf)
+
+    def getTopologyInfoByNameWithOpts(self, name, options):  # noqa: N802
+        if name != "wc":
+            raise NotAliveException(f"{name} is not alive")
+        errors = {}
+        if options.num_err_choice == NumErrorsChoice.ONE:
+            errors = {"counts": [ErrorInfo("java.lang.Oops\n\tat x", 17)], "words": []}
+        if self.emitted and self.fails:
+            self.fails -= 1
+            raise ValueError("an error of this Nimbus")
+        self.emitted += 10
+        windows = {":all-time": {"default": self.emitted, "late": 1}}
+        specific = ExecutorSpecificStats(bolt=BoltStats({}, {}, {}, {}, {}))
+        stats = ExecutorStats(windows, {}, specific, 1.0)
+        executors = [
+            ExecutorSummary(ExecutorInfo(1, 1), "counts", "node-1", 6700, 5, stats),
+            ExecutorSummary(ExecutorInfo(2, 2), "words", "node-1", 6700, 5),
+        ]
+        return TopologyInfo("wc-1-17", "wc", 5, executors, "ACTIVE", errors)
+
+
+@pytest.fixture
+def nimbus():
+    return Informed()
+
+
+@pytest.fixture
+def options(nimbus):
+    with serving(nimbus) as seed:
+        yield ["-c", f"nimbus.seeds=[{seed}]"]
+
+
+@pytest.fixture
+def run(environ, options):
+    return lambda *arguments: CliRunner(env=environ).invoke(command, [*arguments, *options])
+
+
+def test_the_newest_errors_in_storms_shape(run):
+    told = run("get-errors", "wc")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout) == {
+        "Topology Name": "wc",
+        "Comp-Errors": {"counts": "java.lang.Oops\n\tat x"},
+    }
+    told = run("get-errors", "cw")
+    assert told.exit_code == 1
+    assert json.loads(told.stdout) == {"Failure": "No topologies running with name cw"}
+
+
+def test_the_components_of_a_topology(run):
+    told = run("monitor", "wc")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.splitlines() == [
+        "Available components for wc :",
+        "------------------",
+        "counts",
+        "words",
+        "------------------",
+        "Please use -m to specify one component",
+    ]
+    assert json.loads(run("monitor", "wc", "--json").stdout) == ["counts", "words"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cw"], "cw is not alive; `storm list` names those that are"),
+        (["wc", "-m", "sums"], "wc has no component sums; it has counts, words"),
+        (
+            ["wc", "-m", "counts", "-s", "early"],
+            "counts has emitted nothing on a stream early; it has default, late",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said(run, arguments, said):
+    told = run("monitor", *arguments)
+    assert (told.exit_code, told.stdout, told.stderr) == (1, "", f"storm: {said}\n")
+
+
+def test_rows_as_storms_until_ctrl_c(environ, options):
+    with Running(["monitor", "wc", "-m", "counts", "-i", "1", *options], environ) as running:
+        assert running.line().split("\t") == [
+            *("topology", "component", "parallelism", "stream", "time-diff ms", "emitted"),
+            "throughput (Kt/s)",
+        ]
+        assert running.line().split("\t") == ["wc", "counts", "1", "default", "0", "10", "0.0"]
+        name, component, *_, passed, count, rate = running.line().split("\t")
+        assert (name, component, count) == ("wc", "counts", "10")
+        assert float(rate) == 10 / int(passed)
+        assert running.interrupt() == 0
+
+
+def test_rows_as_json_go_on_when_nimbus_answers_again(environ, options, nimbus):
+    arguments = ["monitor", "wc", "-m", "words", "-i", "1", "--json", *options]
+    nimbus.fails = 1
+    with Running(arguments, environ) as running:
+        assert json.loads(running.line()) == {
+            **{"topology": "wc", "component": "words", "executors": 1, "stream": "default"},
+            **{"ms": 0, "emitted": 0, "per_ms": 0.0},
+        }
+        assert "Nimbus does not answer: " in running.remark()
+        assert running.remark().endswith("Nimbus answers again")
+        assert json.loads(running.line())["ms"] >= 1_000
+        assert running.interrupt() == 0
+
+
+def test_a_value_of_nimbus(run, nimbus):
+    nimbus.conf = {"storm.zookeeper.servers": ["a", "b"], "my.key": True}
+    told = run("remoteconfvalue", "storm.zookeeper.servers")
+    assert (told.exit_code, told.stdout) == (0, "storm.zookeeper.servers: [a, b]\n")
+    assert run("remoteconfvalue", "my.key", "--json").stdout == '{"my.key": true}\n'
+    assert run("remoteconfvalue", "ui.port").stdout == "ui.port: null\n"
+    told = run("remoteconfvalue", "storm.zookeeper.server")
+    assert (told.exit_code, told.stderr) == (
+        1,
+        "storm: there is no configuration key storm.zookeeper.server; is storm.zookeeper.servers"
+        " meant?\n",
+    )

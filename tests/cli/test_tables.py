@@ -1,0 +1,82 @@
+"""Topologies as lines for people."""
+
+import pytest
+
+from stormkeeper.cli import tables
+from stormkeeper.client.looking import Component, Topology, Worker
+from stormkeeper.thrift.nimbus import TopologySummary
+
+
+def summary(name, **more):
+    return TopologySummary(f"{name}-1-17", name, 4, 2, 1, 60, "ACTIVE", **more)
+
+
+def test_the_table_is_storms():
+    assert [*tables.of_topologies([summary("word-count", owner="alice")])] == [
+        "Topology_name        Status     Num_tasks  Num_workers  Uptime_secs  Topology_Id"
+        "          Owner",
+        "-" * 88,
+        "word-count           ACTIVE     4          1            60           word-count-1-17"
+        "      alice",
+    ]
+
+
+def test_no_topologies_in_storms_words():
+    assert [*tables.of_topologies([])] == ["No topologies running."]
+
+
+def test_long_names_widen_their_column():
+    head, _, row, other = tables.of_topologies([summary("x" * 30), summary("y")])
+    assert head.index("Status") == row.index("ACTIVE") == other.index("ACTIVE") == 31
+
+
+def test_all_there_is_to_say_of_a_topology():
+    topology = Topology(
+        id="wc-1-17",
+        name="wc",
+        status="ACTIVE",
+        sched_status="Fully Scheduled",
+        uptime_secs=61,
+        owner="alice",
+        replication_count=2,
+        components=(
+            Component(id="lines", kind="spout", executors=1, tasks=2, emitted=12_345, failed=0),
+            Component(
+                id="words",
+                kind="bolt",
+                executors=1,
+                tasks=1,
+                error="ValueError: no day\x1b[31m",
+                error_time_secs=1_000,
+            ),
+        ),
+        workers=(
+            Worker(host="node-1", port=6700, supervisor_id="s1", executors=2, uptime_secs=59),
+            Worker(host="node-2", port=6700, supervisor_id="s2", executors=1, uptime_secs=0),
+        ),
+    )
+    assert [*tables.of_topology(topology, now=1_090.0)] == [
+        "wc: ACTIVE, for 1 min 1 s",
+        "  id        wc-1-17",
+        "  owner     alice",
+        "  schedule  Fully Scheduled",
+        "  code on   2 Nimbuses",
+        "",
+        "COMPONENT  KIND   EXECUTORS  TASKS  EMITTED  FAILED",
+        "lines      spout  1          2      12,345   0",
+        "words      bolt   1          1      -        -",
+        "",
+        "WORKER       SUPERVISOR  EXECUTORS  RUNS FOR",
+        "node-1:6700  s1          2          59 s",
+        "node-2:6700  s2          1          no pulse yet",
+        "",
+        r"words, 1 min 30 s ago: ValueError: no day\x1b[31m",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"),
+    [(0, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (7_260, "2 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_durations(secs, text):
+    assert tables.duration(secs) == text

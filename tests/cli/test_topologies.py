@@ -1,0 +1,152 @@
+"""The commands for a cluster's topologies, with a small Nimbus."""
+
+import json
+import signal
+
+import pytest
+from click.testing import CliRunner
+
+from stormkeeper.cli import effects
+from stormkeeper.cli.commands import storm as command
+from stormkeeper.client import looking, waiting
+from stormkeeper.thrift.nimbus import CommonAggregateStats, ComponentAggregateStats
+from support.small_nimbus import SmallNimbus, serving
+
+
+@pytest.fixture
+def nimbus():
+    return SmallNimbus()
+
+
+@pytest.fixture
+def run(environ, nimbus, monkeypatch):
+    """Run a command on the cluster of the small Nimbus."""
+    monkeypatch.setattr(waiting, "PERIOD_SECS", 0.01)
+    with serving(nimbus) as seed:
+
+        def invoke(*arguments):
+            return CliRunner(env=environ).invoke(
+                command, [*arguments, "-c", f"nimbus.seeds=[{seed}]"]
+            )
+
+        yield invoke
+
+
+def test_an_empty_cluster_in_storms_words(run):
+    told = run("list")
+    assert (told.exit_code, told.stdout) == (0, "No topologies running.\n")
+    assert json.loads(run("list", "--json").stdout) == []
+
+
+def test_topologies_are_listed(run, nimbus):
+    nimbus.has("wc")
+    nimbus.has("a-first")
+    lines = run("list").stdout.splitlines()
+    assert lines[0].split()[:2] == ["Topology_name", "Status"]
+    assert [line.split()[0] for line in lines[2:]] == ["a-first", "wc"]
+    assert [each["name"] for each in json.loads(run("list", "--json").stdout)] == ["a-first", "wc"]
+
+
+def test_the_status_of_one(run, nimbus):
+    standing = nimbus.has("wc")
+    standing.components["id_to_spout_agg_stats"] = {
+        "lines": ComponentAggregateStats(common_stats=CommonAggregateStats(1, 2, emitted=7))
+    }
+    told = run("status", "wc")
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith("wc: ACTIVE, for 17 s\n")
+    assert "lines      spout" in told.stdout
+    assert "node-1:6700" in told.stdout
+    found = json.loads(run("status", "wc", "--json").stdout)
+    assert (found["id"], found["workers"][0]["port"]) == (standing.id, 6700)
+
+
+@pytest.mark.parametrize("name", ["status", "kill", "activate", "deactivate", "rebalance"])
+def test_what_is_not_there_is_said(run, name):
+    told = run(name, "wc")
+    assert told.exit_code == 1
+    assert told.stderr == "storm: wc is not alive; `storm list` names those that are\n"
+    assert told.stdout == ""
+
+
+def test_kill_waits_until_it_is_gone(run, nimbus):
+    nimbus.has("wc")
+    told = run("kill", "wc", "-w", "3")
+    assert told.exit_code == 0, told.output
+    assert told.stdout == "Killed topology: wc\n"
+    assert told.stderr.splitlines() == [
+        "storm: wc: it is KILLED, until its time is up and Nimbus removes it",
+        "storm: wc: it is gone",
+    ]
+    assert nimbus.topologies == {}
+
+
+def test_kill_of_several_goes_on_after_an_error_if_told_to(run, nimbus):
+    nimbus.has("a")
+    nimbus.has("c")
+    told = run("kill", "a", "b", "c", "-i", "--json")
+    assert told.exit_code == 0, told.output
+    killed = json.loads(told.stdout)
+    assert [(each["name"], each["done"]) for each in killed] == [("a", True), ("c", True)]
+    assert "warning: b is not alive" in told.stderr
+
+
+def test_without_waiting_it_ends_at_once(run, nimbus):
+    nimbus.has("wc")
+    told = run("kill", "wc", "--no-wait")
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert nimbus.topologies["wc"].status == "KILLED"
+    told = run("list", "--json")
+    assert json.loads(told.stdout)[0]["status"] == "KILLED"
+
+
+def test_an_effect_that_does_not_come_is_an_exit_code_of_its_own(run, nimbus):
+    nimbus.has("wc")
+    nimbus.looks = 1_000_000
+    told = run("kill", "wc", "-w", "0", "--timeout", "0.1")
+    assert told.exit_code == effects.NOT_YET
+    assert told.stdout == "Killed topology: wc\n"
+    assert "storm: wc: after 0 s, it is KILLED" in told.stderr
+
+
+def test_ctrl_c_ends_only_the_waiting(run, nimbus, monkeypatch):
+    nimbus.has("wc")
+    nimbus.looks = 1_000_000
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(looking, "summary", interrupt)
+    told = run("kill", "wc")
+    assert told.exit_code == 128 + signal.SIGINT
+    assert told.stdout == "Killed topology: wc\n"
+    assert told.stderr == "storm: wc: killed, and gone in time\n"
+
+
+def test_deactivate_and_activate(run, nimbus):
+    standing = nimbus.has("wc")
+    assert run("deactivate", "wc").stdout == "Deactivated topology: wc\n"
+    assert standing.status == "INACTIVE"
+    told = run("activate", "wc", "--json")
+    assert json.loads(told.stdout) == {
+        "name": "wc",
+        "id": standing.id,
+        "done": True,
+        "text": "it is ACTIVE",
+    }
+
+
+def test_rebalance_with_numbers(run, nimbus):
+    nimbus.has("wc")
+    told = run("rebalance", "wc", "-w", "0", "-n", "2", "-e", "words=4", "-e", "a=b=1")
+    assert told.exit_code == 0, told.output
+    assert told.stdout == "Topology wc is rebalancing\n"
+    assert told.stderr.splitlines()[-1] == "storm: wc: it runs at node-1:6700"
+    assert nimbus.calls == [("rebalance", "wc", 0, 2, {"words": 4, "a=b": 1})]
+
+
+@pytest.mark.parametrize("wrong", ["words", "words=", "=3", "words=0", "words=-1", "words=²"])
+def test_a_parallelism_that_is_none(run, wrong):
+    told = run("rebalance", "wc", "-e", wrong)
+    assert told.exit_code == 2
+    assert "is no COMPONENT=NUMBER" in told.stderr

@@ -1,0 +1,63 @@
+"""Topologies that are killed, activated, deactivated, rebalanced."""
+
+import pytest
+
+from stormkeeper.client import acting, looking
+from stormkeeper.client.acting import Change
+from stormkeeper.client.waiting import Wait
+from stormkeeper.errors import NotAliveError, RefusedError, RpcRefusedError
+from support.waiting import DEADLINE_SECS
+
+
+@pytest.fixture
+def wait():
+    return Wait(DEADLINE_SECS, lambda _text, _passed: None, sleep=lambda _secs: None)
+
+
+def test_one_is_killed_and_gone_in_time(connected, nimbus, wait):
+    nimbus.has("wc")
+    storm_id = acting.kill(connected, "wc", 5)
+    assert nimbus.calls == [("kill", "wc", 5)]
+    assert acting.until_gone(connected, "wc", storm_id, wait).is_done
+    assert looking.summary(connected, "wc") is None
+
+
+def test_what_is_not_there_is_not_killed(connected):
+    with pytest.raises(NotAliveError, match="wc is not alive"):
+        acting.kill(connected, "wc", None)
+
+
+def test_deactivated_and_activated(connected, nimbus, wait):
+    standing = nimbus.has("wc")
+    assert acting.set_active(connected, "wc", active=False) == standing.id
+    assert acting.until_status(connected, "wc", "INACTIVE", wait).is_done
+    assert standing.status == "INACTIVE"
+    acting.set_active(connected, "wc", active=True)
+    assert acting.until_status(connected, "wc", "ACTIVE", wait).is_done
+    assert standing.status == "ACTIVE"
+
+
+def test_a_status_that_does_not_take_it_is_named(connected, nimbus):
+    nimbus.has("wc").status = "REBALANCING"
+    with pytest.raises(RefusedError, match="wc is REBALANCING, and takes no other command until"):
+        acting.set_active(connected, "wc", active=True)
+
+
+def test_another_internal_error_stays_one(connected, nimbus):
+    nimbus.has("wc")
+    nimbus.activate = None  # which nobody can call
+    with pytest.raises(RpcRefusedError, match="Internal error processing activate"):
+        acting.set_active(connected, "wc", active=True)
+
+
+def test_rebalanced_with_what_was_asked_for(connected, nimbus, wait):
+    nimbus.has("wc")
+    change = Change(wait_secs=0, workers=2, parallelism={"words": 4})
+    acting.rebalance(connected, "wc", change)
+    assert nimbus.calls == [("rebalance", "wc", 0, 2, {"words": 4})]
+    assert acting.until_placed(connected, "wc", wait).is_done
+
+
+def test_how_long_nimbus_waits_is_the_topologys(connected, nimbus):
+    nimbus.has("wc", **{"topology.message.timeout.secs": 3})
+    assert looking.kill_wait_secs(connected, "wc") == 3.0

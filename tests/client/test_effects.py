@@ -1,0 +1,122 @@
+"""When what was asked has its effect."""
+
+import pytest
+
+from stormkeeper.client import effects
+from stormkeeper.client.looking import Component, Topology, Worker
+from stormkeeper.thrift.nimbus import TopologySummary
+
+
+def summary(status, storm_id="wc-1-17"):
+    return TopologySummary(storm_id, "wc", 1, 1, 1, 17, status)
+
+
+def topology(status="ACTIVE", sched_status="Fully Scheduled", uptimes=(), errors=(), started=None):
+    """One with a worker for each uptime, of which so many have started their query."""
+    errors = [*errors, *[(None, None)] * (len(uptimes) - len(errors))]
+    return Topology(
+        id="wc-1-17",
+        name="wc",
+        status=status,
+        sched_status=sched_status,
+        uptime_secs=17,
+        owner="alice",
+        replication_count=1,
+        components=tuple(
+            Component(
+                id=f"c{n}",
+                kind="bolt",
+                executors=int(started is None or n < started),
+                tasks=1,
+                error=error,
+                error_time_secs=when,
+            )
+            for n, (error, when) in enumerate(errors)
+        ),
+        workers=tuple(
+            Worker(host="node", port=6700 + n, supervisor_id="s", executors=1, uptime_secs=secs)
+            for n, secs in enumerate(uptimes)
+        ),
+    )
+
+
+def test_one_that_was_killed_is_gone_when_nimbus_has_none_of_its_id():
+    assert effects.gone(None, "wc-1-17").is_done
+    assert effects.gone(summary("ACTIVE", "wc-2-18"), "wc-1-17").is_done
+    seen = effects.gone(summary("KILLED"), "wc-1-17")
+    assert not seen.is_done
+    assert "KILLED" in seen.text
+
+
+def test_a_status_is_there_or_never_will_be():
+    assert effects.has_status(summary("INACTIVE"), "INACTIVE").is_done
+    assert not effects.has_status(summary("ACTIVE"), "INACTIVE").is_done
+    assert effects.has_status(None, "INACTIVE") == effects.Seen(True, "it is gone")
+
+
+@pytest.mark.parametrize(
+    ("found", "is_done", "text"),
+    [
+        (topology(uptimes=[5, 9]), True, "it runs at node:6700, node:6701"),
+        # Storm's own Nimbus says nothing of its schedule.
+        (topology(sched_status="", uptimes=[5]), True, "it runs at node:6700"),
+        (topology(sched_status=""), False, "no worker is assigned yet"),
+        (topology(uptimes=[5, 0]), False, "no pulse yet of node:6701: code"),
+        (topology(uptimes=[5, 9], started=1), False, "its queries have yet to start"),
+        (topology("INACTIVE", uptimes=[5], started=0), True, "it runs at node:6700"),
+        # Storm's own counts system components in its workers alone.
+        (topology(sched_status="", uptimes=[5], started=0), True, "it runs at node:6700"),
+        (topology(uptimes=[0] * 4), False, "no pulse yet of 4 workers: code"),
+        (
+            topology(sched_status="Running with fewer slots than requested (1/2)", uptimes=[5]),
+            True,
+            "it runs at node:6700 (Running with fewer slots than requested (1/2))",
+        ),
+        (
+            topology(sched_status="Not enough slots: 1 slot is missing", uptimes=[5]),
+            False,
+            "Not enough slots: 1 slot is missing",
+        ),
+        (topology(sched_status="Completed"), True, "all of its queries have ended"),
+        (topology(status="REBALANCING", uptimes=[5]), False, "it is REBALANCING"),
+        (topology(status="KILLED", uptimes=[5]), True, "it was killed"),
+    ],
+)
+def test_a_topology_is_there_when_all_of_its_workers_have_told(found, is_done, text):
+    seen = effects.running(found)
+    assert seen.is_done is is_done
+    assert seen.text.startswith(text)
+
+
+def test_while_it_is_not_there_the_newest_error_is_told():
+    errors = [("OSError: old", 10), ("ValueError: no day", 20), (None, None)]
+    seen = effects.running(topology(uptimes=[0], errors=errors))
+    assert seen.text.endswith("; the last error, of c1: ValueError: no day")
+    young = effects.running(topology(uptimes=[90, 29], errors=errors))
+    assert young == effects.Seen(
+        False,
+        "the worker at node:6701 has started 29 s ago; the last error, of c1: ValueError: no day",
+    )
+    assert "error" not in effects.running(topology(uptimes=[90, 30], errors=errors)).text
+
+
+def test_after_a_rebalance_the_last_pulse_of_the_worker_before_does_not_count():
+    placed = effects.Placed()
+    assert placed(topology(status="REBALANCING", uptimes=[9])).text.startswith("it is REBALANCING")
+    seen = placed(topology(uptimes=[10, 7]))
+    assert seen == effects.Seen(False, "no new pulse yet of node:6700, node:6701")
+    # One goes on, and the other one is new.
+    assert placed(topology(uptimes=[13, 7])).text == "no new pulse yet of node:6701"
+    assert placed(topology(uptimes=[13, 0])).text.startswith("no pulse yet of node:6701")
+    assert placed(topology(uptimes=[13, 2])).is_done
+
+
+def test_after_a_rebalance_what_was_told_before_the_plan_does_not_count():
+    placed = effects.Placed()
+    waits = "Waits until the worker at node:6700 is known to have stopped"
+    assert not placed(topology(uptimes=[10])).is_done
+    assert placed(topology(sched_status=waits, uptimes=[13])).text == waits
+    assert not placed(topology(uptimes=[13])).is_done
+    assert placed(topology(uptimes=[1])).is_done
+    assert effects.Placed()(topology(sched_status="Completed")).is_done
+    assert effects.Placed()(topology(status="KILLED", uptimes=[5])).is_done

@@ -1,0 +1,84 @@
+"""Where a topology's workers are, and whom to ask for their logs."""
+
+import pytest
+
+from stormkeeper.client.log_places import Machine, of_component, of_host, of_topology, only
+from stormkeeper.conf.address import Address
+from stormkeeper.errors import UnknownComponentError
+from stormkeeper.thrift.nimbus import ExecutorSummary, TopologyInfo
+from stormkeeper.thrift.records import (
+    Assignment,
+    ExecutorInfo,
+    LaunchClaim,
+    NodeInfo,
+    SupervisorInfo,
+    WorkerLaunch,
+)
+
+SUPERVISORS = {
+    "one": SupervisorInfo(1, "host-a", http_port=8000),
+    "two": SupervisorInfo(1, "host-b"),
+    "other": SupervisorInfo(1, "host-a", http_port=8001),
+}
+
+
+def launch(node, port, *, released):
+    return WorkerLaunch(node, port, LaunchClaim(1, 1), ["out"], 1, 1.0, released)
+
+
+ASSIGNMENT = Assignment(
+    "",
+    {"one": "host-a", "two": "host-b", "three": "host-c"},
+    {
+        (1, 1): NodeInfo("one", {6700}),
+        (2, 2): NodeInfo("one", {6701}),
+        (3, 3): NodeInfo("two", {6700}),
+        (4, 4): NodeInfo("three", {6702}),
+    },
+    launches=[launch("one", 6700, released=False), launch("two", 6703, released=True)],
+)
+
+
+def test_the_machines_of_a_topology_with_those_that_workers_have_left():
+    machines = of_topology(ASSIGNMENT, SUPERVISORS)
+    assert machines == {
+        "one": Machine("host-a", 8000, True, (6700, 6701)),
+        "two": Machine("host-b", None, True, (6700, 6703)),
+        "three": Machine("host-c", None, False, (6702,)),
+    }
+    assert machines["one"].address == Address("host-a", 8000)
+    assert machines["two"].address is None
+    assert "set supervisor.metrics.port" in machines["two"].fault
+    assert "no supervisor is registered" in machines["three"].fault
+
+
+def test_a_topology_that_runs_nowhere():
+    assert of_topology(None, SUPERVISORS) == {}
+    assert of_topology(Assignment(""), SUPERVISORS) == {}
+
+
+def test_every_supervisor_of_a_machine_may_have_had_a_worker():
+    assert [*of_host("host-a", 6700, SUPERVISORS)] == ["one", "other"]
+    assert of_host("host-a", 6700, SUPERVISORS)["other"].ports == (6700,)
+    assert of_host("host-x", 6700, SUPERVISORS) == {}
+
+
+def test_the_workers_of_a_component_alone():
+    def executor(component, host, port):
+        return ExecutorSummary(ExecutorInfo(1, 1), component, host, port, 1)
+
+    info = TopologyInfo(
+        "wc-1-1",
+        "wc",
+        1,
+        [executor("lines", "host-a", 6700), executor("words", "host-b", 6700)],
+        "ACTIVE",
+        {},
+    )
+    assert of_component(info, "words") == {("host-b", 6700)}
+    with pytest.raises(
+        UnknownComponentError, match="wc has no component sums; it has lines, words"
+    ):
+        of_component(info, "sums")
+    machines = of_topology(ASSIGNMENT, SUPERVISORS)
+    assert only(machines, {("host-b", 6700)}) == {"two": Machine("host-b", None, True, (6700,))}

@@ -1,0 +1,63 @@
+"""The conf that a topology is submitted with."""
+
+import json
+
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.client import sent_conf
+from stormkeeper.errors import ConfigError
+
+
+def command(*overrides):
+    return conf.load(files=[], overrides=overrides, unknown="keep")
+
+
+def test_the_command_line_wins_over_the_topology():
+    own = {"input": "/a", "topology.workers": 1}
+    given = command("input=/b", "limit=3")
+    assert sent_conf.sent(own, given, "wc") == {"input": "/b", "topology.workers": 1, "limit": 3}
+
+
+def test_what_the_machine_is_configured_for_is_not_sent(tmp_path):
+    file = tmp_path / "storm.yaml"
+    file.write_text("storm.local.dir: /here\nnimbus.seeds: [a]\n")
+    given = conf.load(files=[file], overrides=["topology.workers=2"])
+    assert sent_conf.sent({}, given, "wc") == {"topology.workers": 2}
+
+
+def test_the_way_to_nimbus_is_not_sent():
+    given = command(
+        "nimbus.seeds=[a]", "nimbus.thrift.port=1", "storm.nimbus.retry.times=0", "a.key=1"
+    )
+    assert sent_conf.sent({}, given, "wc") == {"a.key": 1}
+
+
+def test_a_value_that_its_key_cannot_have_is_refused():
+    with pytest.raises(ConfigError, match=r"the conf of the topology 'wc': topology.workers"):
+        sent_conf.sent({"topology.workers": "many"}, command(), "wc")
+
+
+def test_it_is_json():
+    assert json.loads(sent_conf.as_json({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
+
+
+def test_what_may_be_a_secret_is_refused():
+    own = {"db.password": "x", "input": "secret"}
+    with pytest.raises(
+        ConfigError, match=r"by the name of the key: db\.password, fs\.secret\.key\."
+    ):
+        sent_conf.sent(own, command("fs.secret.key=y"), "wc")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"api.token": None},
+        {"api.token": ""},
+        {"secret.rounds": 3},
+        {"storm.zookeeper.auth.payload": "u:p"},  # Storm's own, which Nimbus leaves out
+    ],
+)
+def test_what_nimbus_takes_is_sent(own):
+    assert sent_conf.sent(own, command(), "wc") == own

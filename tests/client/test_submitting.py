@@ -1,0 +1,147 @@
+"""A topology on its way into a cluster."""
+
+import json
+
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.client import packing
+from stormkeeper.client.packing import Given
+from stormkeeper.client.submitting import Told, submit
+from stormkeeper.errors import (
+    ConfigError,
+    RefusedError,
+    RpcOutcomeUnknownError,
+    RpcRefusedError,
+    StateError,
+    TopologyError,
+)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "plain_job.py"
+    path.write_text("print(1)\n")
+    return path
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def send(connected, script, told):
+    """Submit the script, with configuration of the command line."""
+
+    def run(*overrides, **given):
+        settings = conf.load(files=[], overrides=overrides, unknown="keep")
+        wanted = Given(code=script, **given)
+        with packing.collected(wanted) as code:
+            told_of = Told(
+                say=lambda text: told.append(("say", text)),
+                sent=lambda arrived, size: told.append(("sent", arrived, size)),
+                warn=lambda text: told.append(("warn", text)),
+            )
+            return submit(connected, settings, wanted, code, told_of)
+
+    return run
+
+
+def test_nimbus_gets_the_package_the_conf_and_the_structure(send, nimbus, told):
+    submitted = send("topology.workers=2", "nimbus.seeds=[a]", name="nightly")
+    standing = nimbus.topologies["nightly"]
+    assert (submitted.name, submitted.storm_id) == ("nightly", standing.id)
+    assert nimbus.calls == [("submit", "nightly", "ACTIVE")]
+    assert nimbus.packages["nightly"].manifest.name == "nightly"
+    assert standing.conf == {"topology.workers": 2}
+    assert [*standing.structure.spouts] == ["plain-job"]
+    assert ("sent", submitted.package_bytes, submitted.package_bytes) in told
+    assert [kind for kind, *_ in told].count("warn") == 0
+
+
+def test_a_name_that_is_taken_is_said_before_anything_is_sent(send, nimbus):
+    nimbus.has("plain-job")
+    with pytest.raises(RefusedError, match="there is a topology plain-job already: end it with"):
+        send()
+    assert nimbus.uploads == {}
+
+
+def test_a_fault_is_said_before_anything_is_sent(send, nimbus, script):
+    script.write_text("def f(:\n")
+    with pytest.raises(TopologyError, match=r"plain_job\.py, line 1"):
+        send()
+    assert nimbus.uploads == {}
+
+
+def test_a_topologys_conf_is_checked_before_anything_is_sent(send, nimbus, script):
+    script.write_text(
+        "from stormkeeper.topology import Topology\n"
+        "topology = Topology('t', conf={'topology.workers': 'many'})\n"
+        "@topology.spout\n"
+        "def a(spark): return spark.readStream.format('rate').load()\n"
+        "@topology.bolt(a)\n"
+        "def b(a): return a.writeStream.format('noop')\n"
+    )
+    with pytest.raises(ConfigError, match=r"the conf of the topology 't': topology\.workers"):
+        send()
+    assert nimbus.uploads == {}
+
+
+def test_a_secret_is_said_before_anything_is_sent(send, nimbus):
+    with pytest.raises(ConfigError, match=r"what may be a secret, .*: db\.password\."):
+        send("db.password=x")
+    assert nimbus.uploads == {}
+
+
+def test_an_upload_that_ends_midway_begins_anew(send, nimbus, told):
+    begin, refusals = nimbus.beginFileUpload, [StateError("not the leader")]
+
+    def refuse_once():
+        if refusals:
+            raise refusals.pop()
+        return begin()
+
+    nimbus.beginFileUpload = refuse_once
+    assert send().name == "plain-job"
+    [warning] = [text for kind, text, *_ in told if kind == "warn"]
+    assert warning.endswith("; the upload begins anew")
+
+
+def test_an_upload_that_always_ends_is_an_error(send, nimbus):
+    def refuse():
+        raise StateError("the disk is full")
+
+    nimbus.beginFileUpload = refuse
+    with pytest.raises(RpcRefusedError, match="beginFileUpload"):
+        send()
+    assert nimbus.calls == []
+
+
+def test_a_submission_without_an_answer_is_looked_for(send, nimbus):
+    nimbus.submitTopologyWithOpts = lost_after(nimbus, nimbus.submitTopologyWithOpts)
+    assert send().storm_id == nimbus.topologies["plain-job"].id
+
+
+def test_a_submission_that_was_lost_is_an_error(send, nimbus):
+    nimbus.submitTopologyWithOpts = lost_after(nimbus, lambda *_: None)
+    with pytest.raises(RpcOutcomeUnknownError, match="submitTopologyWithOpts"):
+        send()
+
+
+def lost_after(nimbus, submit_topology):
+    """Return what carries a submission out and ends the connection instead of answering."""
+
+    def run(*arguments):
+        submit_topology(*arguments)
+        nimbus.cut()
+
+    return run
+
+
+def test_the_conf_is_json_for_nimbus(send, nimbus):
+    send("input=/ü", "limits=[1, 2]")
+    assert json.loads(json.dumps(nimbus.topologies["plain-job"].conf)) == {
+        "input": "/ü",
+        "limits": [1, 2],
+    }

@@ -1,0 +1,180 @@
+"""A user's day with a whole cluster: real daemons and workers, of which any may be killed."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.cluster import RealCluster
+from support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+#: Spark's drivers start one after another, on a machine that has other things to do.
+SOON = 180.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with RealCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def numbers(cluster, tmp_path):
+    """The topology of two queries, which runs, and the folder that it writes to."""
+    cluster.storm("submit", str(EXAMPLES / "two_queries.py"), "-c", f"output={tmp_path}")
+    yield tmp_path
+    cluster.storm("kill", "two-queries", "-w", "0", check=False)
+
+
+def workers(cluster, name="two-queries"):
+    return cluster.told("status", name)["workers"]
+
+
+def places(cluster, name="two-queries"):
+    return {(one["supervisor_id"], one["port"]) for one in workers(cluster, name)}
+
+
+def pids(storm_id):
+    """The processes that are a topology's workers, by the slot that each says it is in."""
+    found = {}
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        line = process.info["cmdline"] or []
+        if "stormkeeper.worker" in line and storm_id in line:
+            port = int(line[line.index("--port") + 1])
+            found[port] = process.info["pid"]
+    return found
+
+
+def written(folder):
+    """The numbers in a file sink's folder, as its log has them: what a reader gets."""
+    log = folder / "_spark_metadata"
+    entries = [file for file in log.glob("*") if not file.name.startswith(".")]
+    files = set()
+    for entry in entries:
+        for line in entry.read_text().splitlines()[1:]:
+            files.add(Path(json.loads(line)["path"].removeprefix("file://")))
+    values = []
+    for file in files:
+        values += [json.loads(line)["value"] for line in file.read_text().splitlines()]
+    return sorted(values)
+
+
+def grows(folder):
+    """Wait until there is more in a file sink's folder than now."""
+    before = len(written(folder))
+    until(lambda: len(written(folder)) > before, SOON)
+
+
+def assert_once(folder, first):
+    values = written(folder)
+    assert values == list(range(first, values[-1] + 1, 2))
+
+
+def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster, numbers):
+    assert [each["name"] for each in cluster.told("list")] == ["two-queries"]
+    found = cluster.told("status", "two-queries")
+    assert found["status"] == "ACTIVE"
+    assert len({one["supervisor_id"] for one in found["workers"]}) == 2
+    grows(numbers / "even")
+    grows(numbers / "odd")
+
+    # A worker that is killed is started again where it was, and goes on.
+    before = places(cluster)
+    port, pid = next(iter(pids(found["id"]).items()))
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: pids(found["id"]).get(port) not in (None, pid), SOON)
+    grows(numbers / "even")
+    grows(numbers / "odd")
+    assert places(cluster) == before
+
+    # Its queries rest, and go on.
+    cluster.storm("deactivate", "two-queries")
+    until(lambda: rests(numbers / "even") and rests(numbers / "odd"), SOON)
+    assert cluster.told("status", "two-queries")["status"] == "INACTIVE"
+    cluster.storm("activate", "two-queries")
+    grows(numbers / "even")
+    grows(numbers / "odd")
+
+    # One worker runs both, and two do again.
+    cluster.storm("rebalance", "two-queries", "-w", "0", "-n", "1")
+    assert len(workers(cluster)) == 1
+    grows(numbers / "even")
+    cluster.storm("rebalance", "two-queries", "-w", "0", "-n", "2")
+    assert len(workers(cluster)) == 2
+    grows(numbers / "odd")
+
+    cluster.storm("kill", "two-queries", "-w", "0")
+    assert cluster.told("list") == []
+    until(lambda: not pids(found["id"]), SOON)
+    assert_once(numbers / "even", 0)
+    assert_once(numbers / "odd", 1)
+
+
+def rests(folder):
+    before = len(written(folder))
+    time.sleep(3)
+    return len(written(folder)) == before
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_script_runs_beside_a_topology(cluster):
+    cluster.storm("submit", str(EXAMPLES / "plain_streaming.py"), "imports")
+    assert {each["name"] for each in cluster.told("list")} == {"two-queries", "imports"}
+    assert len(places(cluster) | places(cluster, "imports")) == 3
+    cluster.storm("kill", "imports", "-w", "0")
+
+
+def test_workers_outlive_their_supervisors(cluster, numbers):
+    storm_id = cluster.told("status", "two-queries")["id"]
+    before = pids(storm_id)
+    assert len(before) == 2
+    for supervisor in cluster.supervisors:
+        supervisor.kill()
+    grows(numbers / "even")
+    for supervisor in cluster.supervisors:
+        supervisor.start()
+    grows(numbers / "odd")
+    assert pids(storm_id) == before
+
+
+@pytest.mark.usefixtures("numbers")
+def test_the_next_leader_keeps_a_kill_and_its_deadline(cluster):
+    storm_id = cluster.told("status", "two-queries")["id"]
+    before = pids(storm_id)
+    cluster.storm("kill", "two-queries", "-w", "20", "--no-wait")
+    asked = time.time()
+    leader = cluster.nimbuses[cluster.leader()]
+    leader.kill()
+    try:
+        found = cluster.told("status", "two-queries")
+        assert found["status"] == "KILLED"
+        assert pids(storm_id) == before
+        until(lambda: not cluster.told("list"), SOON)
+        assert time.time() - asked > 19
+    finally:
+        leader.start()
+
+
+def test_the_whole_cluster_is_stopped_and_started(cluster, numbers):
+    storm_id = cluster.told("status", "two-queries")["id"]
+    for daemon in (*cluster.nimbuses, *cluster.supervisors):
+        assert daemon.stop() == 0
+    for number in range(len(cluster.supervisors)):
+        cluster.kill_workers(number)
+    assert not pids(storm_id)
+    for daemon in (*cluster.nimbuses, *cluster.supervisors):
+        daemon.start()
+    grows(numbers / "even")
+    grows(numbers / "odd")
+    assert cluster.told("status", "two-queries")["id"] == storm_id
+    cluster.storm("kill", "two-queries", "-w", "0")
+    assert_once(numbers / "even", 0)
+    assert_once(numbers / "odd", 1)

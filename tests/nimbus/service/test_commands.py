@@ -1,0 +1,106 @@
+"""What is commanded of topologies, and set for them."""
+
+import pytest
+
+from stormkeeper.thrift.records import TopologyStatus
+from support.nimbus_clients import REQUEST, declared, fault, submit
+from support.nimbus_service import SECRET
+from support.waiting import until
+
+pytestmark = pytest.mark.zookeeper
+
+
+def test_a_topology_is_commanded_until_it_is_killed(leading, client, tmp_path):
+    storm_id = submit(client, tmp_path, "life")
+
+    def status():
+        return client.call("getTopologySummary", {"id": storm_id})["status"]
+
+    assert status() == "ACTIVE"
+    leading.woken.clear()
+    client.call("deactivate", {"name": "life"})
+    assert status() == "INACTIVE"
+    assert leading.woken.is_set()
+    client.call("activate", {"name": "life"})
+    assert status() == "ACTIVE"
+
+    cls, text = declared(
+        client, "rebalance", {"name": "life", "options": {"num_executors": [("x", 1)]}}
+    )
+    assert (cls, text) == (
+        "InvalidTopologyException",
+        "Invalid component x for topology life, valid values are count,lines,raw,words",
+    )
+    # Each may be so many, and all together may not.
+    many = {"num_executors": [("words", 50_000), ("raw", 50_000)]}
+    cls, text = declared(client, "rebalance", {"name": "life", "options": many})
+    assert (cls, text) == (
+        "InvalidTopologyException",
+        "the topology has 100,003 tasks, and may have 100,000",
+    )
+    options = {"wait_secs": 5, "num_workers": 2, "num_executors": [("words", 3)]}
+    client.call("rebalance", {"name": "life", "options": options})
+    assert status() == "REBALANCING"
+    base = leading.storm.storm_base(storm_id)
+    assert base.deadline_ms == 1_700_000_005_000
+    assert base.prev_status == TopologyStatus.ACTIVE
+    assert declared(client, "rebalance", {"name": "life", "options": options})[0] == (
+        "InvalidTopologyException"
+    )
+    assert "REBALANCING, and cannot activate" in fault(client, "activate", {"name": "life"})
+
+    client.call("killTopology", {"name": "life"})
+    assert status() == "KILLED"
+    assert leading.storm.storm_base(storm_id).deadline_ms == 1_700_000_030_000
+    client.call("killTopologyWithOpts", {"name": "life", "options": {"wait_secs": 1}})
+    assert leading.storm.storm_base(storm_id).deadline_ms == 1_700_000_001_000
+    assert "KILLED, and cannot deactivate" in fault(client, "deactivate", {"name": "life"})
+    leading.leader.remove_storm(storm_id)
+    assert declared(client, "killTopology", {"name": "life"}) == (
+        "NotAliveException",
+        "life is not alive",
+    )
+
+
+def test_a_nimbus_that_does_not_lead_says_of_no_topology_that_it_is_not_alive(
+    client, other, tmp_path
+):
+    submit(client, tmp_path, "runs")
+    for method in ("killTopology", "activate", "deactivate"):
+        assert "not a leader" in fault(other, method, {"name": "runs"})
+    assert other.call("getTopologySummaryByName", {"name": "runs"})["status"] == "ACTIVE"
+
+
+def test_credentials_log_levels_and_sampling_are_set(leading, client, other, tmp_path):
+    storm_id = submit(client, tmp_path, "set")
+    client.call("uploadNewCredentials", {"name": "set", "creds": {"creds": [("a", SECRET)]}})
+    credentials = leading.storm.credentials(storm_id)
+    assert credentials.creds == {"a": SECRET}
+    assert credentials.leader_epoch == leading.leader.fence.epoch
+
+    assert other.call("getLogConfig", {"name": storm_id}) == {}
+    levels = [("ROOT", {"action": 2, "target_log_level": "DEBUG"})]
+    client.call("setLogConfig", {"name": storm_id, "config": {"named_logger_level": levels}})
+    until(lambda: other.call("getLogConfig", {"name": storm_id}) == {"named_logger_level": levels})
+
+    def debug(**options):
+        arguments = {"name": "set", "samplingPercentage": 10.0, "enable": True, **options}
+        client.call("debug", arguments)
+
+    debug()
+    debug(component="words", samplingPercentage=20.0)
+    debug(component="words", enable=False)
+    found = client.call("getTopologyInfo", {"id": storm_id})["component_debug"]
+    assert sorted(found) == [
+        (storm_id, {"enable": True, "samplingpct": 10.0}),
+        ("words", {"enable": False, "samplingpct": 20.0}),
+    ]
+    arguments = {"name": "set", "enable": True, "samplingPercentage": 101.0}
+    assert "from 0 to 100" in fault(client, "debug", arguments)
+    arguments = {"name": "set", "component": "x", "enable": True, "samplingPercentage": 1.0}
+    assert "set has no component x" in fault(client, "debug", arguments)
+
+    request = {"id": storm_id, "profileRequest": REQUEST}
+    assert "which no JVM profiler knows" in fault(client, "setWorkerProfiler", request)
+    pending = {"id": storm_id, "component_id": "words", "action": 0}
+    assert client.call("getComponentPendingProfileActions", pending) == []

@@ -1,0 +1,76 @@
+"""What a request costs: as many questions to the store for a hundred topologies as for one."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.thrift.records import Assignment, NodeInfo, StormBase, TopologyStatus
+from support.nimbus_service import nimbuses
+
+MANY = 100
+
+
+class Counted:
+    """A session that counts what the thread of the test asks of it."""
+
+    def __init__(self, session):
+        self._session = session
+        self._thread = threading.current_thread()
+        self.calls = Counter()
+
+    def __getattr__(self, name):
+        found = getattr(self._session, name)
+        if callable(found) and threading.current_thread() is self._thread:
+            self.calls[name] += 1
+        return found
+
+
+@pytest.fixture
+def counted():
+    return Counted(MemoryEnsemble().session())
+
+
+@pytest.fixture
+def nimbus(counted, tmp_path):
+    with nimbuses(tmp_path, StormClusterState(counted, Codec())) as [nimbus]:
+        yield nimbus
+
+
+def activate(nimbus, number):
+    storm_id = f"wc{number}-{number}-1700000000"
+    nimbus.leader.activate_storm(storm_id, StormBase(f"wc{number}", TopologyStatus.ACTIVE, 1))
+    place = NodeInfo("sup", {6700 + number})
+    nimbus.leader.set_assignment(storm_id, Assignment("x", {"sup": "h"}, {(1, 1): place}))
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("getClusterInfo", ()),
+        ("getTopologySummaries", ()),
+        ("getTopologySummaryByName", ("wc0",)),
+        ("getTopologyInfoByName", ("wc0",)),
+        ("getTopologyPageInfo", ("wc0-0-1700000000", "600", True)),
+        ("getOwnerResourceSummaries", (None,)),
+        ("getTopologyHistory", (None,)),
+        ("getSupervisorAssignments", ("sup",)),
+        ("isTopologyNameAllowed", ("other",)),
+    ],
+)
+def test_no_read_is_made_for_each_topology(nimbus, counted, method, arguments):
+    def asked():
+        counted.calls.clear()
+        getattr(nimbus.handler, method)(*arguments)
+        return dict(counted.calls)
+
+    activate(nimbus, 0)
+    of_one = asked()
+    assert sum(of_one.values()) < 16
+    for number in range(1, MANY):
+        activate(nimbus, number)
+    assert len(nimbus.handler.getTopologySummaries()) == MANY
+    assert asked() == of_one

@@ -1,0 +1,135 @@
+"""What a submission leaves that fails on its way, on a store in memory that can be told to fail."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stormkeeper import paths
+from stormkeeper.code import replication
+from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.thrift.nimbus import (
+    AlreadyAliveException,
+    SubmitOptions,
+    TopologyInitialStatus,
+)
+from stormkeeper.thrift.records import Credentials
+from support.nimbus_service import nimbuses
+from support.waiting import DEADLINE_SECS, until
+
+
+@pytest.fixture
+def ensemble():
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+def nimbus(ensemble, tmp_path):
+    with nimbuses(tmp_path, StormClusterState(ensemble.session(), Codec())) as [nimbus]:
+        yield nimbus
+
+
+def test_who_leads_no_more_leaves_nothing_and_no_topology(nimbus, monkeypatch):
+    setup = nimbus.leader.setup_backpressure
+
+    def depose(*arguments):
+        setup(*arguments)
+        nimbus.storm.state.delete_node(nimbus.leader.fence.path)
+
+    monkeypatch.setattr(nimbus.leader, "setup_backpressure", depose)
+    with pytest.raises(NotLeaderError):
+        nimbus.submit("wc")
+    assert nimbus.storm.active_storms() == []
+    assert nimbus.storm.blobs() == {}
+    assert nimbus.code.store.all() == {}
+    assert nimbus.submissions.ids() == []
+
+
+def test_what_fails_in_the_middle_leaves_nothing(nimbus, monkeypatch):
+    def fail(*_):
+        raise OutcomeUnknownError("the connection was lost")
+
+    monkeypatch.setattr(nimbus.leader, "setup_backpressure", fail)
+    options = SubmitOptions(TopologyInitialStatus.ACTIVE, Credentials({"a": "b"}))
+    with pytest.raises(OutcomeUnknownError):
+        nimbus.submit("wc", options=options)
+    state = nimbus.storm.state
+    for top in (paths.STORMS, paths.CREDENTIALS, paths.WORKERBEATS, paths.ERRORS):
+        assert not state.node_exists(top) or state.get_children(top) == []
+    assert nimbus.storm.blobs() == {}
+    monkeypatch.undo()
+    assert nimbus.submit("wc") == "wc-2-1700000000", "the name is free, and the id another one"
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_base_of_unknown_outcome_is_written_once_more(nimbus, monkeypatch, applied):
+    activate = nimbus.leader.activate_storm
+    tries = []
+
+    def lose_the_answer(*arguments):
+        tries.append(arguments)
+        if len(tries) == 1:
+            if applied:
+                activate(*arguments)
+            raise OutcomeUnknownError("the connection was lost")
+        activate(*arguments)
+
+    monkeypatch.setattr(nimbus.leader, "activate_storm", lose_the_answer)
+    assert nimbus.submit("wc") in nimbus.storm.active_storms()
+    assert len(tries) == 2
+
+
+def test_nothing_is_removed_of_a_topology_that_may_be_there(nimbus, monkeypatch):
+    activate = nimbus.leader.activate_storm
+
+    def lose_the_answer(*arguments):
+        activate(*arguments)
+        raise OutcomeUnknownError("the connection was lost")
+
+    monkeypatch.setattr(nimbus.leader, "activate_storm", lose_the_answer)
+    with pytest.raises(OutcomeUnknownError):
+        nimbus.submit("wc")
+    [storm_id] = nimbus.storm.active_storms()
+    assert nimbus.handler.getTopologyConf(storm_id)
+
+
+def test_of_two_submissions_at_once_one_is_taken(nimbus, monkeypatch):
+    waiting, go_on = threading.Event(), threading.Event()
+    wait = replication.wait
+
+    def held(*arguments):
+        waiting.set()
+        assert go_on.wait(DEADLINE_SECS)
+        return wait(*arguments)
+
+    monkeypatch.setattr(replication, "wait", held)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(nimbus.submit, "wc")
+        assert waiting.wait(DEADLINE_SECS)
+        assert nimbus.submissions.ids() == ["wc-1-1700000000"]
+        nimbus.code.sync.run_once()
+        with pytest.raises(AlreadyAliveException, match="wc is already alive"):
+            nimbus.submit("wc")
+        go_on.set()
+        assert first.result(DEADLINE_SECS) == "wc-1-1700000000"
+    assert nimbus.storm.active_storms() == ["wc-1-1700000000"]
+
+
+def test_copies_that_do_not_come_in_time_are_done_without(nimbus, caplog):
+    conf = '{"topology.min.replication.count": 2, "topology.max.replication.wait.time.sec": 0.01}'
+    nimbus.submit("wc", conf=conf)
+    assert "submitted with 1 of 2 copies of its code" in caplog.text
+
+
+def test_who_would_wait_for_copies_for_ever_is_refused_in_the_end(tmp_path, ensemble):
+    storm = StormClusterState(ensemble.session(), Codec())
+    short = {"storm.thrift.socket.timeout.ms": 10}
+    conf = '{"topology.min.replication.count": 2, "topology.max.replication.wait.time.sec": -1}'
+    with nimbuses(tmp_path, storm, **short) as [nimbus]:
+        with pytest.raises(CallRefusedError, match="1 of 2 copies"):
+            nimbus.submit("wc", conf=conf)
+        assert nimbus.storm.active_storms() == []
+        until(lambda: nimbus.code.store.all() == {})

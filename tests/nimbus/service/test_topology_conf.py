@@ -1,0 +1,134 @@
+"""The conf that is sent, and the one that is saved, without a secret."""
+
+import json
+
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.conf.keys import is_secret, storm_keys
+from stormkeeper.nimbus.service import topology_conf
+from stormkeeper.thrift.nimbus import InvalidTopologyException
+
+
+def read(**values):
+    return topology_conf.read(json.dumps(values))
+
+
+def refusal(text):
+    with pytest.raises(InvalidTopologyException) as error:
+        topology_conf.read(text)
+    return error.value.msg
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "no JSON"),
+        ('{"a": NaN}', "NaN is no number"),
+        ("[1]", "no mapping"),
+        ("[" * 100_000, "no JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "no JSON"),
+    ],
+)
+def test_it_is_a_mapping_in_json(text, why):
+    assert why in refusal(text)
+
+
+def test_what_is_sent_is_kept():
+    sent = {"topology.workers": 2, "own": [1, {"a": None}], "spark.app": "x", "java.x": 1.5}
+    assert read(**sent) == sent
+
+
+def test_what_is_null_of_keys_that_are_read_is_not_set():
+    assert read(**{"topology.workers": None, "own": None}) == {"own": None}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("topology.workers", 0, "Field topology.workers must be a Positive Number"),
+        ("topology.workers", -1, "Field topology.workers must be a Positive Number"),
+        ("topology.workers", 1.5, "Field topology.workers must be an Integer within type range."),
+        (
+            "topology.workers",
+            "two",
+            "Field topology.workers must be of type class java.lang.Number."
+            " Object: two actual type: class java.lang.String",
+        ),
+        (
+            "topology.message.timeout.secs",
+            True,
+            "Field topology.message.timeout.secs must be of type class java.lang.Number."
+            " Object: True actual type: class java.lang.Boolean",
+        ),
+        (
+            "topology.name",
+            5,
+            "Field topology.name must be of type class java.lang.String."
+            " Object: 5 actual type: class java.lang.Long",
+        ),
+        (
+            "storm.zookeeper.ssl.enable",
+            [],
+            "Field storm.zookeeper.ssl.enable must be of type class java.lang.Boolean."
+            " Object: [] actual type: class java.util.ArrayList",
+        ),
+    ],
+)
+def test_a_wrong_value_is_told_in_storms_words(key, value, text):
+    assert refusal(json.dumps({key: value})).startswith(text)
+
+
+@pytest.mark.parametrize("key", ["spark.hadoop.fs.s3a.secret.key", "my.password", "apiToken"])
+def test_a_secret_is_refused_and_not_shown(key):
+    message = refusal(json.dumps({key: "hunter2"}))
+    assert key in message
+    assert "credential" in message
+    assert "hunter2" not in message
+    assert read(**{key: ""}) == {key: ""}, "nothing is no secret"
+    assert read(**{key: 12}) == {key: 12}
+
+
+def test_what_storms_clients_send_along_of_the_cluster_is_left_out():
+    sent = {
+        "storm.zookeeper.topology.auth.scheme": "digest",
+        "storm.zookeeper.topology.auth.payload": "user:password",
+        "storm.zookeeper.superACL": "sasl:nimbus",
+        "storm.local.hostname": "laptop",
+        "topology.auto-credentials": "a.b.C",
+        "topology.debug": True,
+    }
+    assert read(**sent) == {"topology.auto-credentials": "a.b.C", "topology.debug": True}
+
+
+def saved(own, cluster):
+    return topology_conf.saved(
+        own, cluster, storm_id="wc-1-1", name="wc", principal="", user="storm"
+    )
+
+
+def test_what_is_saved_is_the_topologys_over_what_it_needs_of_the_clusters():
+    cluster = conf.defaults().with_values(
+        {"topology.workers": 3, "topology.restart": "always", "nimbus.thrift.port": 7}
+    )
+    found = saved({"topology.workers": 5, "own": 1, "topology.name": "x"}, cluster)
+    assert found["topology.workers"] == 5
+    assert found["topology.restart"] == "always"
+    assert found["own"] == 1
+    assert (found["storm.id"], found["topology.name"]) == ("wc-1-1", "wc")
+    assert (found["topology.submitter.principal"], found["topology.submitter.user"]) == (
+        "",
+        "storm",
+    )
+    assert not [key for key in found if key.startswith(("nimbus.", "storm.zookeeper"))]
+    assert conf.defaults().with_values(found)["topology.workers"] == 5, "a worker reads it"
+
+
+def test_no_secret_of_the_cluster_is_saved_or_shown():
+    secrets = {key: "hunter2" for key in storm_keys() if is_secret(key)}
+    secrets["topology.own.password"] = "hunter2"
+    cluster = {**conf.defaults(), **secrets}
+    assert "hunter2" not in json.dumps(saved({}, cluster))
+    shown = topology_conf.without_secrets(cluster)
+    assert "hunter2" not in json.dumps(shown)
+    assert shown["nimbus.thrift.port"] == 6627

@@ -1,0 +1,241 @@
+"""``storm nimbus`` as a process, called by a client that is not ours."""
+
+import time
+import urllib.request
+
+import pytest
+from thrift.Thrift import TApplicationException
+
+from stormkeeper.conf.schema import PACEMAKER_STATE_STORES
+from stormkeeper.daemon.listening import listen
+from stormkeeper.nimbus import process
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.state import locks
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.zookeeper.state import ZooKeeperState
+from stormkeeper.thrift.records import SupervisorInfo
+from support.apache_thrift import ApacheClient
+from support.daemon import DaemonProcess
+from support.heartbeats import heartbeat, path
+from support.nimbus_service import describe, package, plain_topology
+from support.nimbuses import submit_by_java
+from support.pacemaker import PacemakerProcess
+from support.stores import settings_for
+from support.waiting import until
+
+pytestmark = pytest.mark.zookeeper
+
+#: How long the server keeps the session of a Nimbus that was killed.
+SESSION_MS = 4000
+
+READY = "nimbus listening on 127.0.0.1:"
+
+
+@pytest.fixture
+def storm(zookeeper_server, zookeeper_root):
+    """A session beside those of the Nimbuses."""
+    storm = StormClusterState(
+        ZooKeeperState(settings_for(zookeeper_server, zookeeper_root)), Codec()
+    )
+    yield storm
+    storm.disconnect()
+
+
+@pytest.fixture
+def start(zookeeper_settings, tmp_path):
+    """Starts Nimbuses; returns each with its port."""
+    opened = []
+
+    def start(*options, **changes):
+        conf = zookeeper_settings(
+            **{
+                "nimbus.bind.host": "127.0.0.1",
+                "nimbus.thrift.port": 0,
+                "storm.local.hostname": "127.0.0.1",
+                "storm.local.dir": str(tmp_path / f"nimbus-{len(opened)}"),
+                "storm.zookeeper.session.timeout": SESSION_MS,
+                **changes,
+            }
+        )
+        nimbus = DaemonProcess("nimbus", READY, conf, options)
+        opened.append(nimbus)
+        return nimbus, int(nimbus.start())
+
+    yield start
+    for each in opened:
+        with each:
+            pass
+
+
+@pytest.fixture
+def pacemaker():
+    with PacemakerProcess() as process:
+        yield process
+
+
+def asked(port, name, arguments=None):
+    with ApacheClient(port) as client:
+        return client.call(name, arguments or {})
+
+
+def leader_of(port):
+    """Who leads by the word of a Nimbus, None where it knows of none."""
+    try:
+        return asked(port, "getLeader")["port"]
+    except TApplicationException:
+        return None
+
+
+def submit(port, folder, name, conf="{}"):
+    """Submit a topology of two queries, and return its id."""
+    described = describe(name)
+    with ApacheClient(port) as client:
+        location = client.call("beginFileUpload", {})
+        chunk = package(folder, described)
+        client.call("uploadChunk", {"location": location, "chunk": chunk})
+        client.call("finishFileUpload", {"location": location})
+        client.call(
+            "submitTopology",
+            {
+                "name": name,
+                "uploadedJarLocation": location,
+                "jsonConf": conf,
+                "topology": plain_topology(described),
+            },
+        )
+        return client.call("getTopologySummaryByName", {"name": name})["id"]
+
+
+def test_it_serves_leads_and_stops(start, storm):
+    nimbus, port = start(**{"nimbus.metrics.port": 0, "nimbus.metrics.bind.host": "127.0.0.1"})
+    until(lambda: leader_of(port) == port)
+    [registered] = storm.nimbuses()
+    assert (registered.host, registered.port) == ("127.0.0.1", port)
+    [line] = [line for line in nimbus.log.splitlines() if "metrics on " in line]
+    page = line.rpartition("metrics on ")[2]
+    until(lambda: "stormkeeper_nimbus_leads 1.0" in urllib.request.urlopen(page).read().decode())
+    ready = urllib.request.urlopen(page.replace("/metrics", "/readyz")).read()
+    assert ready == b"leads\n"
+    assert nimbus.stop() == 0
+    assert locks.queue(storm.state) == []
+    assert storm.nimbuses() == []
+    assert nimbus.log.splitlines()[-1].endswith("stopped")
+    assert "nobody is asked who he is" not in nimbus.log
+
+
+def test_a_topology_is_assigned_when_it_was_submitted(start, storm, tmp_path):
+    _, port = start(**{"nimbus.monitor.freq.secs": 3600, "topology.workers": 2})
+    info = SupervisorInfo(1, "host", "sup", [], [6700, 6701])
+    storm.supervisor_heartbeat("sup", info)
+    until(lambda: leader_of(port) == port)
+    storm_id = submit(port, tmp_path, "words")
+    launches = until(lambda: storm.assignment_info(storm_id)).launches
+    assert sorted(query for each in launches for query in each.queries) == ["count", "raw"]
+    assert {each.port for each in launches} == {6700, 6701}
+    summary = asked(port, "getTopologySummaryByName", {"name": "words"})
+    assert (summary["num_workers"], summary["sched_status"]) == (2, "Fully Scheduled")
+
+
+@pytest.mark.slow
+def test_nobody_is_moved_while_no_pacemaker_can_vouch_for_a_silence(
+    start, storm, tmp_path, pacemaker
+):
+    """The worst that there is: the worker's machine is gone as well, and another one is free."""
+    timeout_secs = 3
+    nimbus, port = start(
+        **{
+            "storm.cluster.state.store": PACEMAKER_STATE_STORES[0],
+            "pacemaker.servers": [pacemaker.address],
+            "nimbus.task.timeout.secs": timeout_secs,
+            "nimbus.monitor.freq.secs": 0.2,
+            "nimbus.metrics.port": 0,
+        }
+    )
+    until(lambda: leader_of(port) == port)
+    lost = StormClusterState(ZooKeeperState(storm.state._connection._settings), Codec())
+    lost.supervisor_heartbeat("lost", SupervisorInfo(1, "lost", "lost", [], [6700]))
+    storm_id = submit(port, tmp_path, "words", '{"topology.checkpoint.shared": true}')
+    [before] = until(lambda: storm.assignment_info(storm_id)).launches
+    [line] = [line for line in nimbus.log.splitlines() if "metrics on " in line]
+    page = line.rpartition("metrics on ")[2]
+
+    def metrics():
+        text = urllib.request.urlopen(page).read().decode()
+        return dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+
+    def workers(status):
+        return metrics()[f'stormkeeper_nimbus_workers{{status="{status}"}}'] == "1.0"
+
+    def rounds():
+        return float(metrics()["stormkeeper_nimbus_rounds_total"])
+
+    # What comes before it was seen that the worker is launched is not the worker's.
+    until(lambda: workers("alive"))
+    with PacemakerClient(pacemaker.address) as client:
+        client.send_pulse(path(storm_id, before.node, before.port), heartbeat(storm_id))
+    seen = rounds() + 2
+    until(lambda: rounds() >= seen)
+    pacemaker.kill()
+    lost.disconnect()
+    storm.supervisor_heartbeat("free", SupervisorInfo(1, "free", "free", [], [6700]))
+    until(lambda: workers("unproven"))
+    assert storm.assignment_info(storm_id).launches == [before]
+    assert "no Pacemaker can be read" in nimbus.log
+    assert "self-preservation: 1 worker is silent" in nimbus.log
+    # One that answers, and has not been there for long, can vouch for no more than that.
+    pacemaker.start()
+    until(lambda: [each.node for each in storm.assignment_info(storm_id).launches] == ["free"])
+
+
+@pytest.mark.slow
+def test_another_one_leads_when_the_leader_is_killed_and_keeps_its_word(start, storm, tmp_path):
+    (leader, port), (_, other) = start(), start()
+    storm.supervisor_heartbeat("sup", SupervisorInfo(1, "host", "sup", [], [6700]))
+    until(lambda: {leader_of(port), leader_of(other)} == {port} or leader_of(port) == other)
+    assert leader_of(port) == port
+    storm_id = submit(port, tmp_path, "words")
+    before = until(lambda: storm.assignment_info(storm_id)).launches
+    options = {"name": "words", "options": {"wait_secs": 5 * SESSION_MS // 1000}}
+    asked(port, "killTopologyWithOpts", options)
+    deadline = storm.storm_base(storm_id).deadline_ms / 1000
+    leader.kill()
+    until(lambda: leader_of(other) == other)
+    assert time.time() < deadline
+    assert storm.assignment_info(storm_id).launches == before
+    assert storm.storm_base(storm_id).deadline_ms / 1000 == deadline
+    until(lambda: storm.storm_base(storm_id) is None)
+    assert time.time() >= deadline
+    assert storm.assignment_info(storm_id) is None
+
+
+def test_who_does_not_lead_names_the_one_that_does(start):
+    (_, port), (_, other) = start(), start()
+    leaders = until(lambda: {leader_of(port), leader_of(other)} & {port, other})
+    [leader] = leaders
+    follower = other if leader == port else port
+    until(lambda: leader_of(follower) == leader)
+    with pytest.raises(TApplicationException, match="Internal error processing beginFileUpload"):
+        asked(follower, "beginFileUpload")
+
+
+def test_it_takes_a_java_nimbus_s_topologies_over_only_when_told_to(start, storm):
+    submit_by_java(storm.state, "java-1-1700000000")
+    careful, port = start()
+    until(lambda: "start it with --take-over" in careful.log)
+    assert leader_of(port) is None
+    _, taking = start("--take-over")
+    until(lambda: leader_of(port) == taking)
+
+
+@pytest.mark.parametrize(("host", "is_open"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_it_warns_where_whoever_comes_is_let_in(caplog, host, is_open):
+    with listen(host, 0, keys="", backlog=1) as listener:
+        process._warn_of_openness(listener, "HERE")
+    assert ("nobody is asked who he is" in caplog.text) == is_open
+
+
+def test_a_port_that_is_taken_is_said(start):
+    listener = listen("127.0.0.1", 0, keys="", backlog=1)
+    with listener, pytest.raises(AssertionError, match="another Nimbus may run there"):
+        start(**{"nimbus.thrift.port": listener.getsockname()[1]})

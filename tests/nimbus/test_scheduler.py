@@ -1,0 +1,295 @@
+"""The leader's loop on a store: from what is there to what it writes, without a poll in between."""
+
+import threading
+import time
+from types import MappingProxyType
+
+import pytest
+
+from stormkeeper.conf import load
+from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
+from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.nimbus import lifecycle
+from stormkeeper.nimbus.cleaning import Cleaner
+from stormkeeper.nimbus.knowing import Knowledge
+from stormkeeper.nimbus.leading import Leading
+from stormkeeper.nimbus.lifecycle import Command, Event
+from stormkeeper.nimbus.scheduler import Scheduler
+from stormkeeper.nimbus.sight import Sight
+from stormkeeper.nimbus.submitted import Submitted
+from stormkeeper.nimbus.times import Times
+from stormkeeper.state import locks
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.state.storm.leader import leading
+from stormkeeper.thrift.nimbus import StormTopology
+from stormkeeper.thrift.records import (
+    ClusterWorkerHeartbeat,
+    RebalanceOptions,
+    StormBase,
+    SupervisorInfo,
+    TopologyStatus,
+)
+from stormkeeper.topology.description import of_topology
+from support.leaders import lead
+from support.topologies import make
+from support.waiting import until
+
+ID, OTHER = "wc-1-1700000000", "other-2-1700000000"
+#: Its checkpoints can be reached from every machine.
+SHARED = "shared-3-1700000000"
+
+#: What happens by itself happens after an hour.
+HOUR = 3600.0
+TIMES = Times(monitor=HOUR, launch=HOUR, limits=Limits(HOUR, HOUR), kept=HOUR)
+
+
+def submitted(**conf):
+    description = of_topology(make({"words": ((), 2), "counts": (("words",), 3)}))
+    return Submitted(StormTopology({}, {}, {}), MappingProxyType(conf), description)
+
+
+class Nimbus:
+    """A Nimbus of which only the leader's loop runs."""
+
+    def __init__(self, session, times):
+        self.storm = StormClusterState(session, Codec())
+        self.leader = lead(self.storm)
+        shared = submitted(**{"topology.checkpoint.shared": True})
+        code = {ID: submitted(), OTHER: submitted(), SHARED: shared}
+        self.sight = Sight()
+        offset = time.time() - time.monotonic()
+        self.scheduler = Scheduler(
+            self.storm,
+            Knowledge(code, load(files=())),
+            times,
+            self.sight,
+            master_code_dir="/code",
+            clock=lambda: offset + time.monotonic(),
+        )
+        cleaner = Cleaner(self.storm, tuple, period_secs=HOUR, kept_secs=HOUR, clock=time.monotonic)
+        self.leading = Leading(self.scheduler, cleaner, self.sight)
+        self.leading.begin(self.leader)
+
+    def submit(self, storm_id=ID):
+        base = StormBase("wc", TopologyStatus.ACTIVE, 1, {}, int(time.time()), "somebody")
+        self.leader.activate_storm(storm_id, base)
+
+    def say(self, event, storm_id=ID, **options):
+        command = Command(event, int(time.time() * 1000), **options)
+        self.leader.change_storm(storm_id, lambda base: lifecycle.after(storm_id, base, command))
+        self.leading.reign().wake()
+
+    def launches(self, storm_id=ID):
+        assignment = self.storm.assignment_info(storm_id)
+        return [] if assignment is None else assignment.launches
+
+    def assigned(self, storm_id=ID):
+        """Wait until a topology has a worker that is not to stop, and return its launch."""
+        return until(lambda: [each for each in self.launches(storm_id) if not each.released])[0]
+
+    def close(self):
+        self.leading.end()
+        self.storm.disconnect()
+
+
+@pytest.fixture
+def start(memory):
+    opened = []
+
+    def start(times=TIMES):
+        opened.append(Nimbus(memory.open(), times))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def machine(memory):
+    """A supervisor's session; its record is what a test makes of it."""
+    storm = StormClusterState(memory.open(), Codec())
+
+    def say(id_="sup", used_ports=(), **facts):
+        info = SupervisorInfo(1, f"{id_}.example", id_, list(used_ports), [6700], **facts)
+        storm.supervisor_heartbeat(id_, info)
+
+    yield say
+    storm.disconnect()
+
+
+def test_a_topology_is_assigned_when_it_comes(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    launch = nimbus.assigned()
+    assert (launch.node, launch.port, launch.queries) == ("sup", 6700, ["counts"])
+    assert launch.claim.epoch == nimbus.leader.fence.epoch
+    assignment = nimbus.storm.assignment_info(ID)
+    assert assignment.node_host == {"sup": "sup.example"}
+    assert sorted(assignment.executor_node_port) == [(1, 3), (4, 5)]
+    assert (assignment.master_code_dir, assignment.owner) == ("/code", "somebody")
+    until(lambda: nimbus.scheduler.sched_status() == {ID: "Fully Scheduled"})
+
+
+def test_a_topology_that_waits_is_assigned_when_a_supervisor_comes(start, machine):
+    nimbus = start()
+    nimbus.submit()
+    until(lambda: "Not enough slots" in nimbus.scheduler.sched_status().get(ID, ""))
+    machine()
+    nimbus.assigned()
+
+
+def test_a_kill_removes_a_topology_on_its_deadline(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    nimbus.assigned()
+    nimbus.say(Event.KILL, wait_secs=1)
+    deadline = nimbus.storm.storm_base(ID).deadline_ms / 1000
+    until(lambda: nimbus.storm.active_storms() == [])
+    assert time.time() >= deadline
+    assert nimbus.storm.assignments() == []
+
+
+def test_a_rebalanced_worker_is_placed_when_its_supervisor_says_that_it_stopped(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    first = nimbus.assigned()
+    nimbus.say(Event.REBALANCE, rebalance=RebalanceOptions(num_workers=3))
+    until(lambda: [each.released for each in nimbus.launches()] == [True])
+    machine(stopped_workers={6700: first.claim})
+    assert nimbus.assigned().claim.counter > first.claim.counter
+    until(lambda: nimbus.storm.storm_base(ID).num_workers == 3)
+    assert nimbus.storm.storm_base(ID).status is TopologyStatus.ACTIVE
+
+
+def test_a_slot_is_given_away_when_its_supervisor_says_that_it_is_free(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    nimbus.assigned()
+    machine(used_ports=[6700])
+    nimbus.submit(OTHER)
+    nimbus.say(Event.KILL)
+    until(lambda: nimbus.storm.active_storms() == [OTHER])
+    until(lambda: "Not enough slots" in nimbus.scheduler.sched_status().get(OTHER, ""))
+    assert nimbus.launches(OTHER) == []
+    machine()
+    nimbus.assigned(OTHER)
+
+
+def test_the_queries_of_a_machine_that_is_gone_move_where_their_checkpoints_are_shared(
+    start, machine, memory
+):
+    """By time alone: nothing tells that a worker does not beat."""
+    nimbus = start(Times(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
+    lost = StormClusterState(memory.open(), Codec())
+    lost.supervisor_heartbeat("lost", SupervisorInfo(1, "lost", "lost", [], [6700, 6701]))
+    for storm_id in (ID, SHARED):
+        nimbus.submit(storm_id)
+        assert nimbus.assigned(storm_id).node == "lost"
+    lost.disconnect()
+    machine()
+    until(lambda: [each.node for each in nimbus.launches(SHARED)] == ["sup"])
+    assert [each.node for each in nimbus.launches(ID)] == ["lost"]
+    until(lambda: "Waits for the machine" in nimbus.scheduler.sched_status()[ID])
+
+
+def test_a_reign_that_goes_on_gives_no_claim_twice(start, machine):
+    """After an interruption that the session has survived."""
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    first = nimbus.assigned()
+    nimbus.say(Event.KILL)
+    until(lambda: nimbus.storm.active_storms() == [])
+    nimbus.leading.end()
+    assert nimbus.leading.leader is None
+    again = leading(nimbus.storm, nimbus.leader.fence)
+    nimbus.leading.begin(again)
+    nimbus.submit(OTHER)
+    second = nimbus.assigned(OTHER)
+    assert second.claim.epoch == first.claim.epoch
+    assert second.claim.counter > first.claim.counter
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_after_a_write_of_unknown_outcome_it_reads_again(start, machine, monkeypatch, is_written):
+    nimbus = start()
+    nimbus.submit()
+    until(nimbus.scheduler.sched_status)
+    write = nimbus.leader.set_assignment
+    outcomes = iter([is_written])
+
+    def set_assignment(*arguments):
+        for applies in outcomes:
+            if applies:
+                write(*arguments)
+            raise OutcomeUnknownError("the connection was lost")
+        write(*arguments)
+
+    monkeypatch.setattr(nimbus.leader, "set_assignment", set_assignment)
+    machine()
+    until(lambda: nimbus.scheduler.sched_status() == {ID: "Fully Scheduled"})
+    # Of one that may be written the claim is not given again, and one that is stays as it is.
+    assert [each.claim.counter for each in nimbus.launches()] == [0 if is_written else 1]
+    assert nimbus.sight.seen.failures == 1
+
+
+def test_whoever_leads_next_keeps_the_deadline(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    worker = nimbus.assigned()
+    nimbus.say(Event.KILL, wait_secs=2)
+    deadline = nimbus.storm.storm_base(ID).deadline_ms / 1000
+    nimbus.leading.end()
+    for lock in locks.queue(nimbus.storm.state):
+        locks.give_up(nimbus.storm.state, lock)
+    other = start()
+    assert [each.claim for each in other.launches()] == [worker.claim]
+    until(lambda: other.storm.active_storms() == [])
+    assert time.time() >= deadline
+
+
+def test_a_topology_whose_queries_have_all_ended_is_completed(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    nimbus.assigned()
+    last = ClusterWorkerHeartbeat(ID, {}, 1, 1)
+    nimbus.storm.set_query_ended(ID, "counts", last)
+    nimbus.scheduler.wake()
+    until(lambda: nimbus.scheduler.sched_status() == {ID: "Completed"})
+    assert nimbus.launches() == []
+
+
+def test_a_call_waits_for_a_reign_that_is_about_to_begin(start):
+    nimbus = start()
+    nimbus.leading.end()
+    with pytest.raises(NotLeaderError):
+        nimbus.leading.reign()
+    begins = threading.Timer(0.1, nimbus.leading.begin, [nimbus.leader])
+    begins.start()
+    assert nimbus.leading.reign(lambda: True).leader is nimbus.leader
+    begins.join()
+
+
+def test_what_is_seen_is_the_leaders(start, machine):
+    nimbus = start()
+    machine()
+    nimbus.submit()
+    nimbus.assigned()
+    until(lambda: nimbus.sight.seen.free_slots == 0 and nimbus.sight.seen.supervisors == 1)
+    seen = nimbus.sight.seen
+    assert (seen.epoch, seen.slots, dict(seen.topologies)) == (
+        nimbus.leader.fence.epoch,
+        1,
+        {"active": 1},
+    )
+    assert seen.actions == {"assign": 1}
+    nimbus.leading.end()
+    assert (nimbus.sight.seen.epoch, nimbus.sight.seen.slots) == (None, 0)

@@ -1,0 +1,37 @@
+"""Health checks that are run again and again."""
+
+from stormkeeper import conf
+from stormkeeper.supervisor.health import FailedCheck
+from stormkeeper.supervisor.health_watch import HealthWatch, in_words
+from support.packages import tree
+
+
+def test_each_round_is_told_and_each_change_is_logged(tmp_path, caplog):
+    caplog.set_level("INFO")
+    tree(tmp_path, {"disk.sh": "#!/bin/sh\ntest ! -e full\n"})
+    check = tmp_path / "disk.sh"
+    check.chmod(0o700)
+    chosen = conf.defaults().with_values({"storm.health.check.dir": str(tmp_path)})
+    told = []
+    watch = HealthWatch(chosen, told.append)
+    watch.look()
+    check.write_text("#!/bin/sh\necho / is full\nexit 1\n")
+    watch.look()
+    watch.look()
+    check.write_text("#!/bin/sh\n")
+    watch.look()
+    reason = "the health check disk.sh failed: it ended with exit code 1: / is full"
+    assert told == [None, reason, reason, None]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"this machine takes no new work: {reason}",
+        "this machine passes its health checks again, and takes new work",
+    ]
+
+
+def test_several_failures_are_one_text():
+    assert in_words([]) is None
+    text = in_words([FailedCheck("a.sh", "it hangs"), FailedCheck("b.sh", "it cannot be run")])
+    assert (
+        text
+        == "the health check a.sh failed: it hangs; the health check b.sh failed: it cannot be run"
+    )

@@ -1,0 +1,102 @@
+"""What the slots are to run, out of assignments."""
+
+from dataclasses import replace
+
+import pytest
+
+from stormkeeper.nimbus.scheduling import mapping
+from stormkeeper.nimbus.scheduling.cluster import Launch
+from stormkeeper.paths import Slot
+from stormkeeper.supervisor.orders import Orders, orders, started, stopped
+from stormkeeper.supervisor.process_table import ProcessId
+from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord, WorkerRecord
+from stormkeeper.thrift.records import Assignment, LaunchClaim, NodeInfo
+from stormkeeper.topology.claims import Claim
+
+HERE, ELSEWHERE = "sup-a-10.0.0.1", "sup-b-10.0.0.2"
+PORTS = (6700, 6701)
+
+
+def launch(port, counter, *queries, node=HERE, **more):
+    return Launch(Slot(node, port), Claim(7, counter), queries or ("out",), 1_700_000_000, **more)
+
+
+def assigned(*launches):
+    return mapping.assignment(launches, (), master_code_dir="", hosts={})
+
+
+def given(**assignments):
+    return orders(assignments, HERE, PORTS, lambda _: Restart.ON_FAILURE)
+
+
+def test_a_launch_is_what_its_slot_is_to_run():
+    ordered = given(wc=assigned(launch(6700, 3, "totals", "out", memory_mb=512.5)))
+    work = SlotAssignment(
+        "wc", {"out": "7-3-0", "totals": "7-3-0"}, memory_bytes=int(512.5 * 2**20)
+    )
+    assert ordered == Orders({6700: work}, {}, frozenset({"wc"}))
+
+
+def test_what_a_topology_says_of_restarts_counts():
+    ordered = orders(
+        {"wc": assigned(launch(6700, 1)), "job": assigned(launch(6701, 2))},
+        *(HERE, PORTS),
+        lambda storm_id: Restart.NEVER if storm_id == "job" else Restart.ALWAYS,
+    )
+    assert {port: work.restart for port, work in ordered.wanted.items()} == {
+        6700: Restart.ALWAYS,
+        6701: Restart.NEVER,
+    }
+
+
+def test_launches_elsewhere_and_in_unknown_slots_are_none_of_ours():
+    there = assigned(launch(6700, 1, node=ELSEWHERE), launch(6709, 2), launch(6701, 3))
+    assert given(wc=there).wanted.keys() == {6701}
+
+
+@pytest.mark.parametrize(
+    "foreign", [Assignment("/code"), Assignment("/", worker_resources={NodeInfo(HERE, {6700}): {}})]
+)
+def test_an_assignment_of_another_nimbus_orders_nothing(foreign):
+    assert given(wc=foreign) == Orders()
+
+
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+def test_of_two_launches_in_one_slot_the_newer_one_counts(order):
+    both = {"old": assigned(launch(6700, 3)), "new": assigned(launch(6700, 4))}
+    assert given(**{name: both[name] for name in order}).wanted[6700].storm_id == "new"
+
+
+def test_what_is_released_is_not_run_and_the_newest_one_is_named():
+    released = [launch(6700, counter, is_released=True) for counter in (3, 5, 4)]
+    ordered = given(wc=assigned(*released), job=assigned(launch(6700, 6)))
+    assert ordered.released == {6700: Claim(7, 5)}
+    assert ordered.wanted[6700].storm_id == "job"
+    assert ordered.storm_ids == {"wc", "job"}
+
+
+def running(counter):
+    work = SlotAssignment("wc", {"out": f"7-{counter}-0"})
+    return SlotRecord(work, WorkerRecord("w1", work, ProcessId(1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("record", "is_stopped"),
+    [
+        (SlotRecord(), True),
+        (None, True),
+        (running(4), False),
+        (running(3), False),
+        (running(5), True),
+        (replace(running(9), worker=None), True),
+    ],
+)
+def test_a_released_launch_has_stopped_when_nothing_of_it_is_left(record, is_stopped):
+    slots = {} if record is None else {6700: record}
+    found = stopped(Orders({}, {6700: Claim(7, 4)}), slots)
+    assert found == ({6700: LaunchClaim(7, 4)} if is_stopped else {})
+
+
+def test_each_start_has_its_own_claims():
+    work = SlotAssignment("wc", {"out": "7-3-0", "in": "7-3-0"})
+    assert started(work, 12) == {"out": "7-3-12", "in": "7-3-12"}

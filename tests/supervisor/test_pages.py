@@ -1,0 +1,59 @@
+"""A supervisor's metrics and health."""
+
+import pytest
+
+from stormkeeper.supervisor.means import Seen
+from stormkeeper.supervisor.pages import MAX_SILENCE, pages, slot_lines
+from stormkeeper.supervisor.records import SlotAssignment
+from stormkeeper.supervisor.slots import SlotState, SlotStatus
+
+WORK = SlotAssignment("wc-1-1", {"out": "1-1-0"})
+EMPTY = SlotStatus(SlotState.EMPTY, None, None, 0, "")
+FAILING = SlotStatus(SlotState.BACKING_OFF, WORK, None, 3, "it ended by SIGKILL\nand more")
+SEEN = Seen(1000.0, {6701: FAILING, 6700: EMPTY}, {6701: 2**30}, 7, 3, 1)
+
+
+@pytest.fixture
+def said():
+    """Returns the status and the text of a page."""
+    at = {"now": 1000.0, "why": None}
+
+    def page(path, **changes):
+        at.update(changes)
+        made = pages(lambda: SEEN, lambda: at["why"], lambda: at["now"])[path]("")
+        return made.status, made.body.decode()
+
+    return page
+
+
+def test_the_metrics_are_of_the_slots(said):
+    _, text = said("/metrics")
+    lines = text.splitlines()
+    for line in (
+        "ready 1.0",
+        'slots{state="empty"} 1.0',
+        'slots{state="backing_off"} 1.0',
+        'slots{state="running"} 0.0',
+        'worker_memory_bytes{port="6701"} 1.073741824e+09',
+        "launches_total 7.0",
+        "crashes_total 3.0",
+        "problems_total 1.0",
+    ):
+        assert f"stormkeeper_supervisor_{line}" in lines
+    assert "stormkeeper_supervisor_ready 0.0" in said("/metrics", why="it is starting")[1]
+
+
+def test_it_is_healthy_while_it_looks_after_its_slots(said):
+    assert said("/healthz", now=1000.0 + MAX_SILENCE) == (200, "ok\n")
+    status, text = said("/healthz", now=1000.5 + MAX_SILENCE)
+    assert (status, text) == (503, "the slots were last looked after 10.5 s ago\n")
+
+
+def test_it_is_ready_while_it_takes_new_work_and_says_what_each_slot_does(said):
+    slots = (
+        "6700 empty\n"
+        "6701 waiting before the next start, wc-1-1, 3 crashes in a row, it ended by SIGKILL\n"
+    )
+    assert said("/readyz") == (200, "ready\n" + slots)
+    assert said("/readyz", why="the disk is full") == (503, "the disk is full\n" + slots)
+    assert [*slot_lines(Seen(0.0))] == []

@@ -1,0 +1,109 @@
+"""Preparations are carried out beside, and answered once, while somebody waits."""
+
+import queue
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.errors import EnvironmentBuildError, PeerError, SupervisorError
+from stormkeeper.supervisor.events import NotPrepared, Prepared
+from stormkeeper.supervisor.preparing import Preparing
+from support.waiting import DEADLINE_SECS, until
+
+
+class Code:
+    def __init__(self):
+        self.go_on = threading.Event()
+        self.failure = None
+        self.asked = []
+
+    def fetch(self, _, is_wanted):
+        self.asked.append(is_wanted)
+        assert self.go_on.wait(DEADLINE_SECS)
+        if self.failure:
+            raise self.failure
+
+    def manifest(self, storm_id):
+        return f"manifest of {storm_id}"
+
+    def unpacked(self, storm_id):
+        return Path(storm_id)
+
+
+class Environments:
+    failure = None
+    is_closed = False
+
+    def python(self, manifest, unpacked, *, wait_secs):
+        assert manifest == f"manifest of {unpacked}"
+        assert wait_secs > 0
+        if self.failure:
+            raise self.failure
+        return Path(sys.executable)
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def code():
+    return Code()
+
+
+@pytest.fixture
+def environments():
+    return Environments()
+
+
+@pytest.fixture
+def answers():
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def preparing(code, environments, answers):
+    return Preparing(code, environments, lambda *answer: answers.put(answer))
+
+
+def test_what_was_done_is_answered(preparing, code, answers):
+    preparing.fetch(6700, 1, "wc")
+    code.go_on.set()
+    assert answers.get(timeout=DEADLINE_SECS) == (6700, Prepared(1))
+    with pytest.raises(SupervisorError, match="no environment for wc"):
+        preparing.python("wc")
+    preparing.build(6700, 2, "wc")
+    assert answers.get(timeout=DEADLINE_SECS) == (6700, Prepared(2))
+    assert preparing.python("wc") == Path(sys.executable)
+
+
+def test_what_was_not_done_is_answered_with_the_reason(preparing, code, environments, answers):
+    code.failure = PeerError("no Nimbus answers")
+    code.go_on.set()
+    preparing.fetch(6700, 1, "wc")
+    assert answers.get(timeout=DEADLINE_SECS) == (6700, NotPrepared(1, "no Nimbus answers"))
+    environments.failure = EnvironmentBuildError("pip ended")
+    preparing.build(6701, 2, "wc")
+    assert answers.get(timeout=DEADLINE_SECS) == (6701, NotPrepared(2, "pip ended"))
+
+
+def test_what_was_abandoned_is_not_answered(preparing, code, answers):
+    preparing.fetch(6700, 1, "wc")
+    preparing.fetch(6701, 1, "wc")
+    first, second = until(lambda: len(code.asked) == 2 and code.asked)
+    preparing.abandon(6700, 1)
+    preparing.abandon(6700, 9)
+    assert sorted([first(), second()]) == [False, True]
+    code.go_on.set()
+    assert answers.get(timeout=DEADLINE_SECS) == (6701, Prepared(1))
+    assert answers.empty()
+
+
+def test_nothing_is_answered_after_the_end(preparing, code, environments, answers):
+    preparing.fetch(6700, 1, "wc")
+    preparing.close()
+    code.go_on.set()
+    until(lambda: not [t for t in threading.enumerate() if t.name == "code wc"])
+    assert answers.empty()
+    assert environments.is_closed

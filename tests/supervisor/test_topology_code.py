@@ -1,0 +1,196 @@
+"""The code of topologies: fetched when it is not what the cluster's state says, and laid out."""
+
+import gzip
+import json
+
+import pytest
+
+from stormkeeper.code import keys
+from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
+from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.tidying import Needed, _Now
+from stormkeeper.supervisor.topology_code import TopologyCode
+from support.code import Cluster
+from support.packages import of_folder, packed, tree
+
+WC, JOB = "wc-1-1700000000", "job-2-1700000000"
+
+
+def always():
+    return True
+
+
+class Site:
+    """A supervisor's code, and a Nimbus from which it comes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.cluster = Cluster(folder / "nimbuses")
+        self.nimbus = self.cluster.start(1)
+        self.storm = self.cluster.connect()
+        self.directories = Directories(folder / "local", folder / "logs")
+        self.directories.make()
+        self.code = TopologyCode(self.storm, self.cluster.peers, self.directories)
+
+    def package(self, name="t", **files):
+        place = tree(self.folder / name, {"topology.py": f"print({name!r})\n", **files})
+        return packed(of_folder(place))[0].getvalue()
+
+    def upload(self, storm_id, package, **conf):
+        parts = {
+            "stormjar.jar": package,
+            "stormcode.ser": b"",
+            "stormconf.ser": gzip.compress(json.dumps(conf).encode()),
+        }
+        self.nimbus.code.upload(storm_id, parts)
+
+    def update(self, storm_id, part, data):
+        key = keys.of_topology(storm_id)[keys.PARTS.index(part)]
+        uploads = self.nimbus.code.uploads
+        update = uploads.begin_update(key)
+        uploads.chunk(update, data)
+        uploads.finish(update)
+
+    def fetch(self, storm_id=WC):
+        """Fetch, and return how often a Nimbus was connected to."""
+        before = len(self.cluster.dialled)
+        self.code.fetch(storm_id, always)
+        return len(self.cluster.dialled) - before
+
+    def packages(self):
+        return sorted(path.name for path in self.directories.packages.iterdir())
+
+    def close(self):
+        self.storm.disconnect()
+        self.cluster.close()
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+def test_code_is_fetched_once_and_laid_out(site):
+    site.upload(WC, site.package(), level=3)
+    assert site.fetch() == len(keys.PARTS)
+    unpacked = site.code.unpacked(WC)
+    assert (unpacked / "code" / "topology.py").read_text() == "print('t')\n"
+    assert site.code.manifest(WC).entry_point == "code/topology.py"
+    assert site.code.conf(WC) == {"level": 3}
+    assert site.fetch() == 0
+
+
+def test_a_configuration_that_was_changed_is_fetched_and_the_package_stays(site):
+    site.upload(WC, site.package(), level=3)
+    site.fetch()
+    unpacked = site.code.unpacked(WC)
+    inode = unpacked.stat().st_ino
+    site.update(WC, "stormconf.ser", b'{"level": 4}')
+    assert site.fetch() > 0
+    assert site.code.conf(WC) == {"level": 4}
+    assert site.code.unpacked(WC) == unpacked
+    assert unpacked.stat().st_ino == inode
+
+
+def test_topologies_of_one_package_share_it(site):
+    package = site.package()
+    site.upload(WC, package)
+    site.upload(JOB, package)
+    site.fetch(WC)
+    site.fetch(JOB)
+    assert site.code.unpacked(WC) == site.code.unpacked(JOB)
+
+
+def test_what_is_here_counts_where_the_state_cannot_be_read(site, monkeypatch):
+    site.upload(WC, site.package())
+    site.fetch()
+
+    def fail(*_):
+        raise StateUnavailableError("no server answered")
+
+    asked = []
+    whole = site.storm.blobs
+    monkeypatch.setattr(site.storm, "blobs", lambda keys: asked.append(keys) or whole(keys))
+    site.cluster.ensemble.suspend(site.storm.state)
+    assert site.fetch() == 0
+    assert asked == [], "nobody waited for it"
+    site.cluster.ensemble.resume(site.storm.state)
+    monkeypatch.setattr(site.storm, "blobs", fail)
+    assert site.fetch() == 0
+    with pytest.raises(StateUnavailableError):
+        site.fetch(JOB)
+
+
+def test_what_was_lost_on_the_disk_is_had_again(site):
+    site.upload(WC, site.package())
+    site.fetch()
+    unpacked = site.code.unpacked(WC)
+    (unpacked / "manifest.json").unlink()
+    for file in unpacked.rglob("*.py"):
+        file.unlink()
+    unpacked.rename(unpacked.with_name("elsewhere"))
+    assert site.fetch() == 0, "the package itself is here"
+    assert (unpacked / "code" / "topology.py").exists()
+    (site.directories.code(WC) / "checksums.json").write_text("{")
+    assert site.fetch() > 0
+    assert site.code.conf(WC) == {}
+
+
+def test_code_that_nobody_has_is_an_error(site):
+    with pytest.raises(BlobNotFoundError, match=f"nobody has ever had {WC}-stormjar.jar"):
+        site.fetch()
+    site.upload(WC, site.package())
+    site.cluster.stop(site.nimbus)
+    with pytest.raises(PeerError, match="no Nimbus that is alive"):
+        site.fetch()
+    for ask in (site.code.unpacked, site.code.manifest, site.code.conf):
+        with pytest.raises(SupervisorError, match=WC):
+            ask(WC)
+
+
+def test_code_that_is_no_package_is_an_error(site):
+    site.upload(WC, b"PK a jar of Java's")
+    for _ in range(2):
+        with pytest.raises(SupervisorError, match=f"{WC} is no topology that this supervisor"):
+            site.fetch()
+
+
+@pytest.mark.parametrize("conf", [b"[1]", b"", b"\x1f\x8b\x08", b'{"a": '])
+def test_a_configuration_that_is_none_is_an_error(site, conf):
+    site.upload(WC, site.package())
+    site.update(WC, "stormconf.ser", conf)
+    site.fetch()
+    with pytest.raises(SupervisorError, match=f"the configuration of {WC} cannot be read"):
+        site.code.conf(WC)
+
+
+def test_a_fetch_that_nobody_wants_any_more_ends(site):
+    site.upload(WC, site.package())
+    with pytest.raises(PeerError, match="is not wanted any more"):
+        site.code.fetch(WC, lambda: False)
+    assert site.fetch() > 0
+
+
+def test_what_nobody_needs_is_removed_and_what_a_worker_runs_from_stays(site):
+    site.upload(WC, site.package("one"))
+    site.upload(JOB, site.package("two"))
+    site.fetch(WC)
+    site.fetch(JOB)
+    one, two = site.code.unpacked(WC), site.code.unpacked(JOB)
+    worker = site.directories.make_worker("w1", WC, 6700)
+    (worker / "package").symlink_to(one)
+    needed = Needed(frozenset({JOB}), frozenset({"w1"}))
+
+    def remove():
+        return site.code.remove_unneeded(
+            _Now(lambda: needed.storm_ids), _Now(lambda: needed.worker_ids)
+        )
+
+    assert remove() == [WC]
+    assert site.packages() == sorted([one.name, two.name])
+    needed = Needed(frozenset(), frozenset())
+    assert remove() == [JOB, "w1"]
+    assert site.packages() == []
+    assert remove() == []

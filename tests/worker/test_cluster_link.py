@@ -1,0 +1,150 @@
+"""A worker's session with the cluster's state, over the store in memory."""
+
+import threading
+
+import pytest
+
+from stormkeeper.errors import AccessDeniedError, StateUnavailableError
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.thrift.records import Credentials, StormBase, TopologyStatus
+from stormkeeper.worker import cluster_link
+from stormkeeper.worker.cluster_link import ClusterLink
+from support.leaders import lead
+from support.waiting import DEADLINE_SECS, until
+
+STORM = "wc-1-1"
+
+
+@pytest.fixture
+def ensemble():
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+def leader(ensemble):
+    storm = StormClusterState(ensemble.session(), Codec())
+    yield lead(storm)
+    storm.disconnect()
+
+
+@pytest.fixture
+def connect(ensemble):
+    return lambda: StormClusterState(ensemble.session(), Codec())
+
+
+@pytest.fixture
+def link(connect):
+    link = ClusterLink(connect, STORM)
+    yield link
+    link.close(DEADLINE_SECS)
+    assert not link._thread.is_alive()
+
+
+def base(status):
+    return StormBase("wc", status, 1)
+
+
+def test_it_follows_the_status(link, leader):
+    leader.activate_storm(STORM, base(TopologyStatus.INACTIVE))
+    assert link.is_active  # as nothing is known
+    link.start()
+    assert link.wait_known(DEADLINE_SECS)
+    assert not link.is_active
+    for status in TopologyStatus:
+        leader.activate_storm(STORM, base(status))
+        until(lambda status=status: link.is_active == (status is TopologyStatus.ACTIVE))
+
+
+def test_it_knows_what_a_rebalance_has_left(link, leader):
+    changed = base(TopologyStatus.ACTIVE)
+    changed.component_executors = {"words": 4}
+    leader.activate_storm(STORM, changed)
+    assert link.hints == {}
+    link.start()
+    assert link.wait_known(DEADLINE_SECS)
+    assert link.hints == {"words": 4}
+
+
+def test_one_that_nobody_knows_is_active_and_one_that_was_killed_is_not(link, leader):
+    link.start()
+    assert link.wait_known(DEADLINE_SECS)
+    assert link.is_active
+    leader.activate_storm(STORM, base(TopologyStatus.KILLED))
+    until(lambda: not link.is_active)
+    leader.remove_storm(STORM)
+    seen = threading.Event()
+    link.report(lambda _: seen.set())  # it comes round once more
+    assert seen.wait(DEADLINE_SECS)
+    assert link.settle(DEADLINE_SECS)
+    assert not link.is_active
+
+
+def test_it_has_the_credentials_as_soon_as_the_status_is_known(link, leader):
+    leader.set_credentials(STORM, Credentials({"token": "secret"}))
+    assert link.credentials == {}
+    link.start()
+    assert link.wait_known(DEADLINE_SECS)
+    assert link.credentials == {"token": "secret"}
+
+
+def test_credentials_that_it_may_not_read_keep_it_from_nothing(link, leader, monkeypatch, caplog):
+    def denied(*_):
+        raise AccessDeniedError("not yours")
+
+    monkeypatch.setattr(StormClusterState, "credentials", denied)
+    leader.activate_storm(STORM, base(TopologyStatus.INACTIVE))
+    link.start()
+    assert link.wait_known(DEADLINE_SECS)
+    assert not link.is_active
+    assert "the topology's credentials cannot be read: not yours" in caplog.text
+
+
+def test_reports_are_written_in_their_order(link, leader):
+    link.report(lambda storm: storm.report_error(STORM, "split", "first"))
+    assert not link.settle(0.0)
+    link.start()
+    link.report(lambda storm: storm.report_error(STORM, "split", "second"))
+    assert link.settle(DEADLINE_SECS)
+    assert leader.last_error(STORM, "split").error == "second"
+    assert len(leader.errors(STORM, "split")) == 2
+
+
+def test_without_zookeeper_it_tries_again_and_loses_no_report(connect, leader, monkeypatch, caplog):
+    monkeypatch.setattr(cluster_link, "RETRY_SECS", 0.01)
+    failures = [StateUnavailableError("nobody there")] * 3
+    link = ClusterLink(lambda: _or_raise(failures, connect), STORM)
+    calls = []
+
+    def report(storm):
+        calls.append(storm)
+        if len(calls) < 3:
+            raise StateUnavailableError("gone again")
+        storm.report_error(STORM, "split", "at last")
+
+    link.report(report)
+    link.start()
+    assert link.settle(DEADLINE_SECS)
+    assert link.wait_known(DEADLINE_SECS)
+    link.close(DEADLINE_SECS)
+    assert leader.last_error(STORM, "split").error == "at last"
+    assert caplog.text.count("cannot be read, the worker goes on") == 1
+
+
+def test_a_report_that_is_refused_holds_up_no_other(link, leader, caplog):
+    def refused(_):
+        raise AccessDeniedError("not yours")
+
+    link.report(refused)
+    link.report(lambda storm: storm.report_error(STORM, "split", "told"))
+    link.start()
+    assert link.settle(DEADLINE_SECS)
+    assert "what was to be reported is not: not yours" in caplog.text
+    assert leader.last_error(STORM, "split").error == "told"
+
+
+def _or_raise(failures, connect):
+    if failures:
+        raise failures.pop()
+    return connect()

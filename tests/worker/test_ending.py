@@ -1,0 +1,24 @@
+from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED, Ending
+
+
+def test_nothing_asks_it():
+    ending = Ending(lambda: False, STOPPED)
+    assert not ending.is_asked
+    assert ending.code == 0
+
+
+def test_the_first_reason_counts():
+    ending = Ending(lambda: False, STOPPED)
+    ending.ask(CLAIMED)
+    ending.ask(INACTIVE)
+    assert ending.is_asked
+    assert ending.code == CLAIMED
+
+
+def test_a_signal_counts_before_all():
+    signals = []
+    ending = Ending(lambda: bool(signals), STOPPED)
+    ending.ask(INACTIVE)
+    signals.append("SIGTERM")
+    assert ending.is_asked
+    assert ending.code == STOPPED

@@ -1,0 +1,118 @@
+import gzip
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.worker import log_file
+from stormkeeper.worker.log_file import LogFile, put_aside
+from support.waiting import until
+
+BLOCK = 4096
+
+
+def lines(first, end):
+    return "".join(f"line {number:08}\n" for number in range(first, end)).encode()
+
+
+def aside(file, number):
+    with gzip.open(f"{file}.{number}.gz") as opened:
+        return opened.read()
+
+
+@pytest.fixture(params=["blocks are taken out", "it is emptied"])
+def file(request, tmp_path, monkeypatch):
+    """A log, on a file system that can take blocks out and on one that cannot."""
+    if request.param == "it is emptied":
+        monkeypatch.setattr(log_file, "_take_out", lambda *_: False)
+    return tmp_path / "worker.log"
+
+
+def test_what_is_old_is_put_aside_and_all_is_there_once(file):
+    text = lines(0, 3_000)
+    file.write_bytes(text)
+    file.chmod(0o640)
+    with file.open("ab", buffering=0) as writer:
+        assert put_aside(file, 9)
+        writer.write(b"and on\n")
+    assert file.stat().st_size <= BLOCK + 7
+    assert aside(file, 1) + file.read_bytes() == text + b"and on\n"
+    assert sorted(path.name for path in file.parent.iterdir()) == ["worker.log", "worker.log.1.gz"]
+
+
+def test_older_ones_move_up_and_the_oldest_goes(file):
+    for number in range(4):
+        file.write_bytes(bytes([number]) * (2 * BLOCK))
+        assert put_aside(file, 3)
+    assert [aside(file, number)[:1] for number in (1, 2, 3)] == [b"\3", b"\2", b"\1"]
+    assert not Path(f"{file}.4.gz").exists()
+
+
+def test_what_is_cancelled_has_not_happened(file):
+    text = lines(0, 3_000)
+    file.write_bytes(text)
+    assert not put_aside(file, 9, lambda: True)
+    assert file.read_bytes() == text
+    assert [path.name for path in file.parent.iterdir()] == ["worker.log"]
+
+
+def test_who_appends_meanwhile_loses_nothing_and_notices_nothing(tmp_path):
+    file = tmp_path / "worker.log"
+    over = threading.Event()
+    written = []
+
+    def write():
+        with file.open("ab", buffering=0) as writer:
+            while not over.is_set():
+                number = len(written)
+                writer.write(lines(number, number + 1))
+                written.append(number)
+
+    file.touch()
+    if not can_take_out(tmp_path):
+        pytest.skip("this file system cannot take blocks out of a file")
+    writers = [threading.Thread(target=write)]
+    for writer in writers:
+        writer.start()
+    log = LogFile(-1)
+    log._file, log._most_bytes = file, 20 * BLOCK
+    try:
+        for count in range(1, 4):
+            until(log.look)
+            assert Path(f"{file}.{count}.gz").exists()
+    finally:
+        over.set()
+        for writer in writers:
+            writer.join()
+    whole = b"".join(aside(file, number) for number in (3, 2, 1)) + file.read_bytes()
+    assert whole == lines(0, len(written))
+
+
+def can_take_out(folder):
+    probe = folder / "probe"
+    probe.write_bytes(bytes(2 * BLOCK))
+    with probe.open("rb+") as opened:
+        return log_file._take_out(opened.fileno(), BLOCK)
+
+
+def test_a_descriptor_that_appends_to_a_file_is_looked_after(tmp_path):
+    file = tmp_path / "worker.log"
+    with file.open("ab", buffering=0) as writer:
+        log = LogFile(writer.fileno(), most_bytes=BLOCK, kept=1, look_secs=0.01)
+        log.start()
+        writer.write(bytes(2 * BLOCK))
+        until(lambda: Path(f"{file}.1.gz").exists())
+        log.close()
+        assert not log._thread.is_alive()
+
+
+def test_whatever_else_it_is_nothing_is_done(tmp_path):
+    reader, pipe = os.pipe()
+    file = tmp_path / "printed"
+    with file.open("wb") as not_appending, os.fdopen(reader), os.fdopen(pipe, "w"):
+        for descriptor in (None, pipe, not_appending.fileno(), 10_000):
+            log = LogFile(descriptor, most_bytes=0)
+            log.start()
+            assert not log.look()
+            log.close()

@@ -1,0 +1,98 @@
+"""What a worker reports, over the store in memory."""
+
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.errors import WorkerError
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.topology.claims import Claim
+from stormkeeper.topology.package.unpacking import unpack
+from stormkeeper.worker import reports, unpacked
+from stormkeeper.worker.job import Job
+from stormkeeper.worker.reports import Reports
+from support.packages import of_folder, packed, tree
+
+STORM = "job-1-1"
+
+
+@pytest.fixture
+def storm(monkeypatch):
+    """The cluster's state; workers get sessions of their own with it."""
+    ensemble = MemoryEnsemble()
+    monkeypatch.setattr(
+        reports, "_connect", lambda _: StormClusterState(ensemble.session(), Codec())
+    )
+    storm = StormClusterState(ensemble.session(), Codec())
+    yield storm
+    storm.disconnect()
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts the reports of a worker, of a plain script if a supervisor runs it."""
+    running = []
+
+    def start(*, supervised=True, **conf):
+        package = None
+        if supervised:
+            file, _ = packed(of_folder(tree(tmp_path / "mine", {})))
+            unpack(file, tmp_path / "package")
+            package = unpacked.read(tmp_path / "package")
+        job = Job(
+            script=Path("code/topology.py"),
+            storm_id=STORM,
+            node="sup",
+            port=6700,
+            claims={"daily": Claim(1, 2)},
+            package=package,
+        )
+        running.append(Reports(defaults().with_values(conf), job, _beat))
+        running[-1].start()
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()
+
+
+def _beat(query):
+    return ClusterWorkerHeartbeat(f"{STORM} {query}", {}, 1, 2, completed=True)
+
+
+def test_without_a_supervisor_nothing_is_asked_or_told(started, monkeypatch):
+    monkeypatch.setattr(reports, "_connect", lambda _: pytest.fail("there is no need to"))
+    alone = started(supervised=False)
+    alone.wait_known(lambda: False)
+    alone.failed(WorkerError("x"))
+    alone.ended("q")
+    alone.completed()
+    assert alone.is_active
+
+
+def test_an_error_is_told_of_its_component_or_else_of_all_sinks(storm, started):
+    told = started(**{"storm.local.hostname": "machine-1"})
+    told.failed(WorkerError("the bolt 'split' failed:\nTraceback\nKeyError: 1", "split"))
+    told.failed(WorkerError("the script failed"))
+    error = storm.last_error(STORM, "split")
+    assert error.error == "the bolt 'split' failed:\nTraceback\nKeyError: 1"
+    assert (error.host, error.port) == ("machine-1", 6700)
+    assert storm.last_error(STORM, "daily").error == "the script failed"
+
+
+def test_what_has_ended_is_said(storm, started):
+    told = started()
+    told.ended("one")
+    told.completed()
+    assert storm.ended_queries(STORM) == {"one", "daily"}
+
+
+def test_what_is_run_again_whenever_it_ends_has_no_end(storm, started):
+    told = started(**{"topology.restart": "always"})
+    told.ended("one")
+    told.completed()
+    assert storm.ended_queries(STORM) == frozenset()
