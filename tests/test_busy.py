@@ -1,6 +1,5 @@
 """``tests/support/busy.py``, which loads the machine while something runs, does it and ends it."""
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import psutil
 import pytest
 
 from support import busy
+from support.processes import command_line, goes_on
 from support.waiting import until
 
 
@@ -24,20 +24,8 @@ def start(*arguments):
 
 def loads(process):
     """Return what a command line runs, but for the command."""
-    found = []
-    for child in psutil.Process(process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # what has ended meanwhile
-            if "--be" in child.cmdline():
-                found.append(child)
-    return found
-
-
-def goes_on(process):
-    """Whether a process has not ended; who has to take note of that may be late."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in below if "--be" in command_line(child).split()]
 
 
 def processor_secs(process):

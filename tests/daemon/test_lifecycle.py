@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from stormkeeper.daemon.lifecycle import StopSignals, announce
-from support.waiting import DEADLINE_SECS, until
+from support.processes import all_gone
+from support.waiting import DEADLINE_SECS
 
 #: Wait for a signal, and are then slow to stop: that takes them until they are told to go on.
 SYNCHRONOUS = """
@@ -154,7 +155,7 @@ def test_a_killed_parent_takes_its_daemons_along(arguments):
         child = psutil.Process(int(parent.stdout.readline()))
         assert child.is_running()
         parent.kill()
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    all_gone([child])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of this")

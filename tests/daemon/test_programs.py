@@ -4,11 +4,11 @@ import os
 import sys
 import threading
 
-import psutil
 import pytest
 
 from stormkeeper.daemon import programs
 from stormkeeper.errors import ChildError
+from support.processes import has_ended
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -76,11 +76,4 @@ def test_one_that_is_cancelled_ends_with_all_that_it_has_started(run, tmp_path):
     with pytest.raises(ChildError, match=r"^thing was ended when it was cancelled:\nwaits$"):
         run(WAITING.format(place=str(place)), cancelled=cancelled.is_set)
     for pid in map(int, place.read_text().split()):
-        until(lambda pid=pid: not runs(pid))
-
-
-def runs(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        until(lambda pid=pid: has_ended(pid))

@@ -13,6 +13,7 @@ from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import dev_zookeeper, ports
 from stormkeeper.local.dev_zookeeper import DevZooKeeper, four_letter_word
 from support.outgoing import connected_from
+from support.processes import all_gone
 from support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -142,7 +143,7 @@ def test_it_dies_with_its_parent(tmp_path):
             child = psutil.Process(int(parent.stdout.readline()))
         finally:
             parent.kill()
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    all_gone([child])
 
 
 def test_a_folder_has_one_server_at_a_time(server, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked, marked
 from stormkeeper.local.reaper import IGNORED
+from support.processes import command_line
 from support.waiting import until
 
 MARK = "of-a-reaper-s-test"
@@ -55,11 +56,11 @@ def test_nothing_is_left_of_a_run_that_is_killed(run, tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system what is ignored")
 def test_a_signal_to_all_processes_does_not_end_it_before_the_run(run, tmp_path):
-    (reaper,) = [
+    (reaper,) = (
         child
         for child in psutil.Process(run.pid).children()
-        if "stormkeeper.local.reaper" in child.cmdline()
-    ]
+        if "stormkeeper.local.reaper" in command_line(child)
+    )
     for number in IGNORED:
         until(lambda number=number: ignores(reaper.pid, number))
         reaper.send_signal(number)
