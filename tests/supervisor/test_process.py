@@ -241,6 +241,24 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_crash_is_reported_with_the_error_that_the_worker_itself_has_reported(
+    leader, supervisor, tmp_path
+):
+    tree(tmp_path / "job", {"job.py": "raise ValueError('no day')\n"})
+    package, manifest = packed(contents(collect(tmp_path / "job" / "job.py", tmp_path)))
+    leader.submit(JOB, package, {"spark.master": "local[1]"})
+    leader.assign(JOB, supervisor.start(), PORT, manifest.name)
+    begin = "the worker in slot 6700 crashed (1 in a row): it ended with exit code 1: "
+
+    def crash():
+        return [text for text in errors(leader, JOB, manifest.name) if text.startswith(begin)]
+
+    [text] = until(crash, START_SECS)
+    assert text.splitlines()[-1] == "ValueError: no day"
+    assert "Its log ends with" not in text
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 def test_it_runs_a_real_topology(leader, supervisor, tmp_path):
     script = (

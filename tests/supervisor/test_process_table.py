@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_this_process():
     assert 0 < found.id.started <= process_table.now_ticks()
     assert process_table.snapshot()[os.getpid()] == found
     assert process_table.is_alive(found.id)
+
+
+def test_when_it_was_started(sleeper):
+    own = process_table.find(os.getpid()).id
+    assert process_table.started_at(own) <= process_table.started_at(identity(sleeper))
+    assert process_table.started_at(identity(sleeper)) <= time.time()
 
 
 def test_a_process_that_is_not_there():

@@ -1,5 +1,7 @@
 """What went wrong, said where a topology's users look."""
 
+import time
+
 import pytest
 
 from stormkeeper.errors import StateUnavailableError
@@ -7,7 +9,7 @@ from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor.records import SlotAssignment
-from stormkeeper.supervisor.reports import Reports, last_lines
+from stormkeeper.supervisor.reports import Reports, crash, last_lines
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0", "totals": "1-1-0"})
 
@@ -27,6 +29,54 @@ def test_each_query_of_the_worker_gets_it(storm):
     for query in WORK.claims:
         [error] = storm.errors("wc-1-1", query)
         assert (error.error, error.host, error.port) == ("it crashed", "a.example", 6700)
+
+
+CRASH = crash(6700, 1, "it ended with exit code 1")
+
+
+def crashed(storm, **more):
+    """Report a crash of the worker; return what is the newest error of each component then."""
+    reports = Reports(storm, "a.example")
+    reports.start()
+    reports.crashed(WORK, 6700, CRASH, log_end="the end", **more)
+    reports.close()
+    return {
+        name: storm.last_error("wc-1-1", name).error for name in storm.topology_errors("wc-1-1")
+    }
+
+
+@pytest.mark.parametrize("component", ["out", "split"])
+def test_a_crash_has_the_error_that_the_worker_itself_has_reported(storm, component):
+    began = time.time() - 60
+    storm.report_error("wc-1-1", component, "first", host="a.example", port=6700)
+    storm.report_error("wc-1-1", component, "no day", host="a.example", port=6700)
+    said = f"{CRASH}: no day"
+    assert crashed(storm, began=began) == {component: said}
+    # Its own report is not the worker's.
+    assert crashed(storm, began=began) == {component: said}
+
+
+def test_a_traceback_begins_a_line(storm):
+    cause = "Traceback (most recent call last):\n  …\nValueError: no day"
+    storm.report_error("wc-1-1", "out", cause, host="a.example", port=6700)
+    assert crashed(storm, began=1.0) == {"out": f"{CRASH}:\n{cause}"}
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "later"),
+    [("b.example", 6700, 0), ("a.example", 6701, 0), ("a.example", 6700, 60)],
+    ids=["another machine", "another slot", "an earlier worker"],
+)
+def test_the_error_of_another_worker_is_no_cause(storm, host, port, later):
+    storm.report_error("wc-1-1", "split", "no day", host=host, port=port)
+    said = f"{CRASH}\nIts log ends with:\nthe end"
+    told = crashed(storm, began=time.time() - 30 + later)
+    assert told == {"split": "no day", "out": said, "totals": said}
+
+
+def test_a_worker_that_was_not_started_has_reported_nothing(storm):
+    storm.report_error("wc-1-1", "split", "no day", host="a.example", port=6700)
+    assert crashed(storm, began=None)["split"] == "no day"
 
 
 def test_what_cannot_be_reported_is_logged_and_the_next_one_is_tried(storm, monkeypatch, caplog):

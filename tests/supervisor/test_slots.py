@@ -163,7 +163,7 @@ class TestFromAssignmentToWorker:
     def test_a_process_that_cannot_be_started_is_a_crash(self, played):
         played.say(Wanted(COUNTS), Prepared(1), Prepared(2))
         done = played.say(NotStarted("w1", "no memory"))
-        assert done[:2] == [CleanUp("w1"), ReportCrash(COUNTS, "w1", "no memory", 1)]
+        assert done[:2] == [CleanUp("w1"), ReportCrash(COUNTS, "w1", "no memory", 1, None)]
         assert played.relaunch(done[2]) == "w2"
 
 
@@ -252,7 +252,7 @@ class TestCrash:
             done = played.say(Gone(worker_id))
             assert done[:2] == [
                 CleanUp(worker_id),
-                ReportCrash(COUNTS, worker_id, "it ended by SIGKILL", crashes),
+                ReportCrash(COUNTS, worker_id, "it ended by SIGKILL", crashes, PROCESS),
             ]
             assert played.slot.status().crashes == crashes
             (prepare,) = played.say(Prepared(done[2].request))
@@ -350,7 +350,7 @@ class TestCrash:
         played.say(Ended("w1", 3))
         assert played.say(Wanted(OTHER)) == []
         done = played.say(Gone("w1"))
-        assert done[1] == ReportCrash(COUNTS, "w1", "it ended with exit code 3", 1)
+        assert done[1] == ReportCrash(COUNTS, "w1", "it ended with exit code 3", 1, PROCESS)
         assert isinstance(done[2], FetchCode)
         assert played.slot.status().crashes == 0
 

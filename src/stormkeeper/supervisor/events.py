@@ -160,6 +160,8 @@ class ReportCrash:
     reason: str
     #: How often in a row this work crashed.
     crashes: int
+    #: The worker's own process; None: it is not known, or none was started.
+    process: ProcessId | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,12 @@ def now_ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
+def started_at(process: ProcessId) -> float:
+    """Return when a process was started, in seconds since 1970, by the clock as it is now."""
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - uptime + process.started / os.sysconf("SC_CLK_TCK")
+
+
 def boot_id() -> str:
     """Return what names this start of the machine: pids and start times are of one start."""
     return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()

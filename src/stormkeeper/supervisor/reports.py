@@ -1,4 +1,9 @@
-"""What went wrong with workers, said where their users look: the errors of the cluster's state."""
+"""What went wrong with workers, said where their users look: the errors of the cluster's state.
+
+A component's errors are few: ten, which end with their workers' sessions, and the last one, which
+stays. So the report of a crash must not take the place of what the worker itself said of its cause.
+It repeats that, and only where the worker said nothing has it the last lines of its log.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from stormkeeper import paths
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.records import SlotAssignment
@@ -26,10 +32,20 @@ _LINES: Final = 25
 _BYTES: Final = 64 * 1024
 
 
+#: What a report of a crash begins with.
+_CRASH: Final = "the worker in slot "
+
+_LOG_END: Final = "\nIts log ends with:\n"
+
+
 class _Report(NamedTuple):
     assignment: SlotAssignment
     port: int
     text: str
+    #: When the worker began that has crashed, in seconds since 1970.
+    began: float | None = None
+    #: How its log ends.
+    log_end: str = ""
 
 
 class Reports:
@@ -71,27 +87,86 @@ class Reports:
 
     def put(self, assignment: SlotAssignment, port: int, text: str) -> None:
         """Report something about the worker of an assignment; returns at once."""
+        self._put(_Report(assignment, port, text))
+
+    def crashed(
+        self,
+        assignment: SlotAssignment,
+        port: int,
+        text: str,
+        *,
+        began: float | None,
+        log_end: str = "",
+    ) -> None:
+        """Report that the worker of an assignment crashed; returns at once.
+
+        Parameters
+        ----------
+        assignment
+            What it was launched for.
+        port
+            Of its slot.
+        text
+            Which crash it is, and how the worker ended, in one line.
+        began
+            When its process was started, in seconds since 1970; None if that is not known. Of the
+            components of which it has reported errors since, their newest are in the report.
+        log_end
+            How its log ends, for a worker that has reported none.
+        """
+        self._put(_Report(assignment, port, text, began, log_end))
+
+    def _put(self, report: _Report) -> None:
         try:
-            self._waiting.put_nowait(_Report(assignment, port, text))
+            self._waiting.put_nowait(report)
         except queue.Full:
-            log.warning("an error of %s is not reported: too many wait", assignment.storm_id)
+            log.warning("an error of %s is not reported: too many wait", report.assignment.storm_id)
 
     def _run(self) -> None:
         while (report := self._waiting.get()) is not None:
-            for query in report.assignment.claims:
-                try:
+            storm_id = report.assignment.storm_id
+            try:
+                for component, text in self._texts(report).items():
                     self._storm.report_error(
-                        report.assignment.storm_id,
-                        query,
-                        report.text,
-                        host=self._host,
-                        port=report.port,
+                        storm_id, component, text, host=self._host, port=report.port
                     )
-                except StormkeeperError as error:
-                    log.warning(
-                        "an error of %s is not reported: %s", report.assignment.storm_id, error
-                    )
-                    break
+            except StormkeeperError as error:
+                log.warning("an error of %s is not reported: %s", storm_id, error)
+
+    def _texts(self, report: _Report) -> dict[str, str]:
+        """Return what is reported, by component."""
+        if own := self._own_errors(report):
+            return {component: _with_cause(report.text, text) for component, text in own.items()}
+        text = f"{report.text}{_LOG_END}{report.log_end}" if report.log_end else report.text
+        return dict.fromkeys(report.assignment.claims, text)
+
+    def _own_errors(self, report: _Report) -> dict[str, str]:
+        """Return the newest error, by component, that a worker has reported of itself."""
+        if report.began is None:
+            return {}
+        storm_id, found = report.assignment.storm_id, {}
+        self._storm.state.sync_path(paths.errors(storm_id))
+        for component, errors in self._storm.topology_errors(storm_id).items():
+            of_it = [
+                each.error
+                for each in errors
+                if (each.host, each.port) == (self._host, report.port)
+                and each.error_time_secs >= report.began
+                and not each.error.startswith(_CRASH)
+            ]
+            if of_it:
+                found[component] = of_it[0]
+        return found
+
+
+def crash(port: int, number: int, reason: str) -> str:
+    """Return the line that says of a slot's worker that it crashed, for the `number`-th time."""
+    return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
+
+
+def _with_cause(text: str, cause: str) -> str:
+    # A traceback begins a line, by which it is known as one.
+    return f"{text}:{chr(10) if cause.startswith('Traceback ') else ' '}{cause}"
 
 
 def last_lines(file: Path) -> str:

@@ -19,12 +19,12 @@ from math import inf
 from typing import Final
 
 from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
-from stormkeeper.supervisor import events
+from stormkeeper.supervisor import events, process_table
 from stormkeeper.supervisor.means import Means, Seen
 from stormkeeper.supervisor.orders import Orders, orders, stopped
 from stormkeeper.supervisor.preparing import Preparing
 from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
-from stormkeeper.supervisor.reports import last_lines
+from stormkeeper.supervisor.reports import crash, last_lines
 from stormkeeper.supervisor.slots import Slot
 from stormkeeper.supervisor.tidying import Needed, Tidying
 from stormkeeper.supervisor.waiting import Waiting
@@ -366,23 +366,25 @@ class SlotLoop:
             means.directories.note_process(worker_id, storm_id, port, process.pid)
         return events.Started(worker_id, process)
 
-    def _report_crash(self, port: int, crash: events.ReportCrash) -> None:
+    def _report_crash(self, port: int, one: events.ReportCrash) -> None:
         self._crashes += 1
-        assignment = crash.assignment
+        assignment = one.assignment
         file = self._means.directories.log(assignment.storm_id, port)
         log.warning(
             "slot %d: the worker %s of %s crashed (%d in a row): %s; its log is %s",
             port,
-            crash.worker_id,
+            one.worker_id,
             assignment.storm_id,
-            crash.crashes,
-            crash.reason,
+            one.crashes,
+            one.reason,
             file,
         )
-        said = last_lines(file)
-        text = f"the worker in slot {port} crashed ({crash.crashes} in a row): {crash.reason}"
-        self._means.reports.put(
-            assignment, port, f"{text}\nIts log ends with:\n{said}" if said else text
+        self._means.reports.crashed(
+            assignment,
+            port,
+            crash(port, one.crashes, one.reason),
+            began=process_table.started_at(one.process) if one.process else None,
+            log_end=last_lines(file) if one.process else "",
         )
 
     # --- messages ------------------------------------------------------------------------------

@@ -396,7 +396,7 @@ class Slot:
             self._not_before = now + self._times.delay(crashes)
             if restart is Restart.NEVER:
                 self._outcome = Outcome.FAILED
-        self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes))
+        self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process))
 
     # --- the next one --------------------------------------------------------------------------
 
