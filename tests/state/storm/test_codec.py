@@ -107,6 +107,19 @@ def test_reads_of_many_leave_out_what_is_unreadable_and_count_it_once(
     assert storm.unreadable == 2
 
 
+def test_a_record_of_a_topology_is_decoded_again_only_when_its_bytes_have_changed(storm, leader):
+    for storm_id in ("a", "b", "gone"):
+        leader.set_assignment(storm_id, Assignment("/old"))
+    before = storm.assignments_info()
+    leader.set_assignment("b", Assignment("/new"))
+    leader.remove_storm("gone")
+    after = storm.assignments_info()
+    assert {id_: each.master_code_dir for id_, each in after.items()} == {"a": "/old", "b": "/new"}
+    assert after["a"] is before["a"]
+    leader.set_assignment("gone", Assignment("/old"))
+    assert storm.assignments_info()["gone"] is not before["gone"], "what is gone is forgotten"
+
+
 def test_what_is_remembered_of_the_unreadable_is_bounded(storm, memory, monkeypatch):
     monkeypatch.setattr("stormkeeper.state.storm.records.REMEMBERED", 3)
     for number in range(10):

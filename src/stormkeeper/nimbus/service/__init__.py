@@ -14,6 +14,7 @@
 ``viewing``        reads what is told of topologies
 ``clusters``       what is told of the cluster as a whole
 ``topologies``     what is told of one topology
+``sharing``        one read for all who wait for it at the same moment
 ``summaries``      the lines of topologies, supervisors, Nimbuses and owners
 ``pages``          the pages of topologies and components, in Storm's structs
 ``blobs``          blobs, made, read and deleted by clients and other Nimbuses

@@ -9,6 +9,8 @@ import json
 import stormkeeper
 from stormkeeper.errors import CallRefusedError, NoLeaderError, StateError
 from stormkeeper.nimbus.service import pages, summaries
+from stormkeeper.nimbus.service.given import Given
+from stormkeeper.nimbus.service.sharing import SharedRead
 from stormkeeper.nimbus.service.topology_conf import without_secrets
 from stormkeeper.nimbus.service.viewing import Viewing
 from stormkeeper.paths import NimbusId
@@ -27,6 +29,11 @@ from stormkeeper.thrift.records import Assignment, NimbusSummary, SupervisorInfo
 class Clusters(Viewing):
     """The methods that tell of the cluster."""
 
+    def __init__(self, given: Given) -> None:
+        super().__init__(given)
+        self._cluster = SharedRead(self._read_cluster)
+        self._topologies = SharedRead(self._read_topologies)
+
     def getLeader(self) -> NimbusSummary:
         """Return the Nimbus that leads."""
         try:
@@ -42,6 +49,9 @@ class Clusters(Viewing):
 
     def getClusterInfo(self) -> ClusterSummary:
         """Return all supervisors, topologies and Nimbuses."""
+        return self._cluster()
+
+    def _read_cluster(self) -> ClusterSummary:
         storm = self._given.storm
         infos = storm.all_supervisor_info()
         assignments = storm.assignments_info()
@@ -56,6 +66,9 @@ class Clusters(Viewing):
 
     def getTopologySummaries(self) -> list[TopologySummary]:
         """Return all topologies."""
+        return self._topologies()
+
+    def _read_topologies(self) -> list[TopologySummary]:
         return [summaries.topology_summary(view) for view in self._all()]
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:

@@ -7,7 +7,7 @@ tells is known to the leader alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from stormkeeper.code import keys
 from stormkeeper.errors import CodeError, PacemakerError
@@ -49,14 +49,10 @@ class Viewing(Served):
             for storm_id, base in bases.items()
         ]
 
-    def _all(self, storm_ids: Iterable[str] | None = None) -> list[View]:
-        """Return all topologies, or those of some ids that are there."""
+    def _all(self) -> list[View]:
+        """Return all topologies."""
         storm = self._given.storm
-        bases = storm.storm_bases()
-        if storm_ids is not None:
-            wanted = set(storm_ids)
-            bases = {storm_id: base for storm_id, base in bases.items() if storm_id in wanted}
-        return self._views(bases, storm.assignments_info())
+        return self._views(storm.storm_bases(), storm.assignments_info())
 
     def _heartbeats(self, view: View) -> dict[Slot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers; none where no Pacemaker tells any."""

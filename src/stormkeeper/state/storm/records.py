@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple
 
 from thriftpy2.thrift import TPayload
 
+from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, SerializationError, StateError
 from stormkeeper.state.access import digest_id
 from stormkeeper.state.fences import FencedWriter
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 #: How often a listing is tried whose node comes and goes meanwhile.
 ROUNDS = 20
+
+#: Where many records are that seldom change.
+_REMEMBERED = frozenset({paths.STORMS, paths.ASSIGNMENTS})
 
 #: How many unreadable values are remembered, so that each is logged once.
 REMEMBERED = 10_000
@@ -125,11 +129,26 @@ class RecordReader:
 
     def _records(self, cls: type[Record], path: str) -> dict[str, Record]:
         """Return the records directly below a node, by name; those that cannot be read left out."""
+        return self._listed(cls, path)[0]
+
+    def _listed(self, cls: type[Record], path: str) -> tuple[dict[str, Record], set[str]]:
+        """Return the records directly below a node, by name, and who of them cannot be read.
+
+        Records of topologies are remembered, and shared by all who read them: nobody changes one
+        that was read.
+        """
         try:
             nodes = self._state.children_data(path)
         except NoNodeError:
-            return {}
-        return self._decoded(cls, path, ((name, node.data) for name, node in nodes.items()))
+            nodes = {}
+        values = {name: node.data for name, node in nodes.items()}
+        if path in _REMEMBERED:
+            found, failed = self._codec.read_all(cls, path, values)
+            for name, error in failed.items():
+                self._leave_out(f"{path}/{name}", values[name], error)
+        else:
+            found = self._decoded(cls, path, values.items())
+        return found, values.keys() - found.keys()
 
     def _decoded(
         self, cls: type[Record], path: str, values: Iterable[tuple[str, bytes]]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from stormkeeper import paths
-from stormkeeper.errors import NoNodeError, PacemakerError
+from stormkeeper.errors import PacemakerError
 from stormkeeper.heartbeats.protocols import Heartbeats, HeartbeatStore
 from stormkeeper.state.storm.codec import Record
 from stormkeeper.state.storm.records import RecordReader
@@ -78,12 +78,8 @@ class SnapshotReads(RecordReader):
         unreadable: set[str] = set()
 
         def read(cls: type[Record], path: str) -> Mapping[str, Record]:
-            try:
-                nodes = self._state.children_data(path)
-            except NoNodeError:
-                nodes = {}
-            found = self._decoded(cls, path, ((name, node.data) for name, node in nodes.items()))
-            unreadable.update(f"{path}/{name}" for name in nodes.keys() - found.keys())
+            found, others = self._listed(cls, path)
+            unreadable.update(f"{path}/{name}" for name in others)
             return MappingProxyType(found)
 
         def beats() -> Heartbeats:
