@@ -14,7 +14,7 @@ import pytest
 import stormkeeper
 from stormkeeper import extras
 from support.command import STORM
-from support.packages import tree
+from support.packages import STREAMING, tree
 from support.small_nimbus import SmallNimbus, serving
 from support.waiting import DEADLINE_SECS
 
@@ -123,7 +123,7 @@ def test_a_command_without_its_extra_says_which(bare, tmp_path, arguments):
             "job.py, which has to be run to see what it defines, needs",
         ),
         (
-            {"job.py": "import pyspark\n", "requirements.txt": "requests\n"},
+            {"job.py": STREAMING, "requirements.txt": "requests\n"},
             "an environment for topologies needs",
         ),
     ],
@@ -136,7 +136,7 @@ def test_what_is_submitted_says_where_the_extra_is_needed(bare, tmp_path, files,
 
 
 def test_a_plain_script_is_submitted_without_the_extra(bare, tmp_path):
-    tree(tmp_path, {"job.py": "import pyspark\n"})
+    tree(tmp_path, {"job.py": STREAMING})
     nimbus = SmallNimbus()
     with serving(nimbus) as seed:
         ran = bare(STORM, "submit", "job.py", "-c", f"nimbus.seeds=[{seed}]")

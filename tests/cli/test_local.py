@@ -10,6 +10,7 @@ from stormkeeper.cli.commands import storm as command
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import cluster
 from stormkeeper.local.roster import Request
+from support.packages import STREAMING
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def asked(monkeypatch):
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "job.py"
-    path.touch()
+    path.write_text(STREAMING)
     return str(path)
 
 

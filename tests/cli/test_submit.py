@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.client import waiting
 from support.command import Running
-from support.packages import tree
+from support.packages import STREAMING, tree
 from support.small_nimbus import SmallNimbus, serving
 
 
@@ -21,7 +21,7 @@ def nimbus():
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "plain_job.py"
-    path.write_text("print(1)\n")
+    path.write_text(STREAMING)
     return path
 
 

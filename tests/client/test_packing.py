@@ -6,7 +6,7 @@ from stormkeeper.client import packing
 from stormkeeper.client.packing import Given
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology.package import reading
-from support.packages import tree, wheel
+from support.packages import STREAMING, tree, wheel
 
 TOPOLOGY = """
 import sys
@@ -70,7 +70,7 @@ def test_without_a_name_it_is_called_as_it_calls_itself(tmp_path):
 
 def test_a_plain_script_is_called_after_its_file(tmp_path):
     script = tmp_path / "plain_job.py"
-    script.write_text("print(1)\n")
+    script.write_text(STREAMING)
     package, _ = pack(Given(code=script))
     assert package.manifest.name == "plain-job"
     assert package.description.kind == "script"
@@ -134,7 +134,7 @@ def test_a_file_of_requirements_that_is_not_there(tmp_path):
 
 
 def test_what_the_cluster_has_is_not_asked_of_pip(tmp_path):
-    folder = tree(tmp_path, {"job.py": "", "requirements.txt": "pyspark\n"})
+    folder = tree(tmp_path, {"job.py": STREAMING, "requirements.txt": "pyspark\n"})
     package, said = pack(Given(code=folder / "job.py"))
     assert package.manifest.requirements == ()
     assert said == ["packing"]
@@ -145,7 +145,7 @@ def test_wheels_come_along(tmp_path, monkeypatch):
     wheel(index, "tiny", "1.0", {"x.py": ""})
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    folder = tree(tmp_path / "mine", {"job.py": "", "requirements.txt": "tiny\n"})
+    folder = tree(tmp_path / "mine", {"job.py": STREAMING, "requirements.txt": "tiny\n"})
     package, said = pack(Given(code=folder / "job.py", with_wheels=True))
     assert package.manifest.requirements == ("tiny==1.0",)
     assert package.manifest.wheels == ("wheels/tiny-1.0-py3-none-any.whl",)

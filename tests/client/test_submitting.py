@@ -16,12 +16,13 @@ from stormkeeper.errors import (
     StateError,
     TopologyError,
 )
+from support.packages import STREAMING
 
 
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "plain_job.py"
-    path.write_text("print(1)\n")
+    path.write_text(STREAMING)
     return path
 
 

@@ -286,7 +286,8 @@ def test_nothing_is_left_of_one_that_is_killed_while_spark_runs(local, text, tmp
 
 def test_a_script_that_ends_its_process_has_failed_and_what_it_printed_is_shown(local, tmp_path):
     script = tmp_path / "exits.py"
-    script.write_text("import os\nprint('rows 5 of', os.getpid(), flush=True)\nos._exit(7)\n")
+    text = "import os\nprint('rows 5 of', os.getpid(), flush=True)\nos._exit(7)\nrows.writeStream\n"
+    script.write_text(text)
     run = local(script, "--no-pipeline")
     assert run.end() == 1
     (crash,) = [line for line in run.lines if " crashed (1 in a row): " in line]

@@ -15,6 +15,14 @@ MADE_WITH = Versions(python="3.11.7", stormkeeper="0.1.0", pyspark="4.3.0")
 
 SCRIPT = "print('a script')\n"
 
+#: A plain script that starts a query.
+STREAMING = """
+from pyspark.sql import SparkSession
+
+rows = SparkSession.builder.getOrCreate().readStream.format("rate").load()
+rows.writeStream.format("noop").start().awaitTermination()
+"""
+
 
 def tree(folder, files):
     """Write files into a folder, from {path: text or bytes}, and return the folder."""

@@ -124,6 +124,14 @@ def test_a_fault_is_said_with_its_place(script, text, error, said):
         describe(script(text))
 
 
-def test_a_script_that_only_looked_like_a_topology(script):
-    described = describe(script("from stormkeeper.topology import Component\n"))
+def test_a_script_that_only_looked_like_a_topology_has_nothing_to_run(script):
+    path = script("from stormkeeper.topology import Topology\ndef later(): Topology('t')\n")
+    with pytest.raises(TopologyError, match=r"a job\.py defines no Topology and starts no"):
+        describe(path)
+
+
+def test_a_script_that_starts_a_query_of_its_own_is_a_plain_one(script):
+    text = "from stormkeeper.topology import Component\n"
+    text += "from pyspark.sql.streaming.readwriter import DataStreamWriter\n"
+    described = describe(script(text + "DataStreamWriter.start(None)\n"))
     assert (described.kind, described.name) == ("script", "a-job")

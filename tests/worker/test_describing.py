@@ -5,6 +5,7 @@ import pytest
 
 from stormkeeper.errors import TopologyError
 from stormkeeper.worker.describing import describe
+from support.packages import STREAMING
 from support.processes import has_ended, name
 from support.waiting import until
 
@@ -34,10 +35,15 @@ def script(tmp_path):
 
 
 def test_a_script_without_a_topology_is_not_run(script, tmp_path):
-    path = script(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    path = script(f"open({str(tmp_path / 'ran')!r}, 'w')\n{STREAMING}")
     described = describe(path)
     assert (described.kind, described.name, described.most_workers) == ("script", "job", 1)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_that_starts_nothing_is_refused(script):
+    with pytest.raises(TopologyError, match=r"job\.py only defines functions"):
+        describe(script("def start(frame):\n    frame.writeStream.start()\n"))
 
 
 def test_a_fault_in_the_source_is_said_before_it_is_run(script):

@@ -106,10 +106,11 @@ def local(
     with faults():
         extras.require("spark", "storm local")
     conf = load_conf(unknown="keep")
-    from stormkeeper.topology import source
+    from stormkeeper.topology import idle, source
 
     with faults():
         source.check(topology, py_files)
+        idle.check(topology, py_files)
     # What it imports takes longer than the check.
     from stormkeeper.local import cluster
     from stormkeeper.local.roster import Request

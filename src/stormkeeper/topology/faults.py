@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 
 def starts_itself(bolt: str) -> str:
@@ -18,6 +19,14 @@ def starts_beside(topology: str) -> str:
     return (
         f"the script defines the topology {topology!r} and starts a query itself as well: make "
         "that one a bolt which returns its DataStreamWriter"
+    )
+
+
+def starts_nothing(script: Path) -> str:
+    """Say that a script does nothing that a worker could run on."""
+    return (
+        f"{script} defines no Topology and starts no streaming query: there is nothing to run. Have"
+        " it define a Topology, or start a query with `.writeStream....start()`"
     )
 
 

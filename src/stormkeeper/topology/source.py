@@ -63,7 +63,7 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
         raise _at(script, error.lineno, _syntax(error)) from error
     except (ValueError, RecursionError):
         return
-    modules = _Modules([script.resolve().parent, *py_files])
+    modules = Modules([script.resolve().parent, *py_files])
     for node, name in _first_imports(tree.body):
         if runs_here and not modules.has(name):
             raise _at(script, node.lineno, faults.missing_module(name))
@@ -100,8 +100,8 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
     script, py_files
         As of `check`. The modules beside the script come with it, too.
     """
-    modules = _Modules([script.resolve().parent, *py_files])
-    return any(f"{name}.".startswith(f"{MODULES[0]}.") for name in _reached(script, modules))
+    modules = Modules([script.resolve().parent, *py_files])
+    return any(f"{name}.".startswith(f"{MODULES[0]}.") for name in reached(script, modules))
 
 
 def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
@@ -118,7 +118,7 @@ def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
         The file of each module, and the folder of each package, sorted.
     """
     folder = script.resolve().parent
-    names = {name.partition(".")[0] for name in _reached(script, _Modules([folder, *py_files]))}
+    names = {name.partition(".")[0] for name in reached(script, Modules([folder, *py_files]))}
     found = set()
     for name in names:
         with contextlib.suppress(ImportError, ValueError):
@@ -127,18 +127,25 @@ def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:
                 origin = Path(spec.origin)
                 found.add(origin.parent if spec.submodule_search_locations else origin)
             # A folder without __init__.py is a package only where nothing else has its name.
-            elif spec is not None and not _Modules([*py_files]).has(name):
+            elif spec is not None and not Modules([*py_files]).has(name):
                 found.add(folder / name)
     return sorted(found)
 
 
-def _reached(script: Path, modules: _Modules) -> Iterator[str]:
-    """Yield the modules that a script may import, itself or by way of what comes with it."""
-    left, seen = [(script.read_bytes(), "")], set[str]()
+def reached(script: Path, modules: Modules) -> Iterator[str]:
+    """Yield the modules that a script may import, itself or by way of what comes with it.
+
+    Raises
+    ------
+    OSError
+        The script cannot be read.
+    """
+    left: list[tuple[bytes | None, str]] = [(script.read_bytes(), "")]
+    seen = set[str]()
     while left:
         source, package = left.pop()
         try:
-            tree = parsed(source)
+            tree = parsed(source or b"")
         except (SyntaxError, ValueError, RecursionError):
             continue
         for name in _imported(tree, package):
@@ -202,16 +209,23 @@ def _first_imports(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
             return
 
 
-class _Modules:
-    """The modules that a script finds: in `places` first, and where all find them."""
+class Modules:
+    """The modules that a script finds: in `places` first, and where all find them.
+
+    Parameters
+    ----------
+    places
+        Folders, modules (``.py``) and archives of modules.
+    """
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = places
 
     def has(self, name: str) -> bool:
+        """Return whether a module is there."""
         package = name.partition(".")[0]
         # Whoever runs scripts has the known ones, if not who only looks at them.
-        if self._brings(package) or package in _KNOWN:
+        if self.brings(package) or package in _KNOWN:
             return True
         try:
             # Of a name without a dot it imports nothing.
@@ -222,11 +236,13 @@ class _Modules:
             return True
 
     def knows(self, name: str) -> bool:
+        """Return whether it is known what importing a module does not do."""
         package = name.partition(".")[0]
         known = package in _KNOWN or package in sys.stdlib_module_names
-        return known and not self._brings(package)
+        return known and not self.brings(package)
 
-    def _brings(self, package: str) -> bool:
+    def brings(self, package: str) -> bool:
+        """Return whether a package, or a module that is in none, is in one of the places."""
         if any(place.suffix == ".py" and place.stem == package for place in self._places):
             return True
         with contextlib.suppress(ImportError, ValueError):
@@ -234,10 +250,11 @@ class _Modules:
             return importlib.machinery.PathFinder.find_spec(package, places) is not None
         return False
 
-    def sources(self, name: str) -> Iterator[tuple[bytes, str]]:
+    def sources(self, name: str) -> Iterator[tuple[bytes | None, str]]:
         """Yield the sources of a module that comes with the script and of its packages.
 
-        With each comes the package in which its relative imports are looked up.
+        With each comes the package in which its relative imports are looked up. What has none to
+        read, as it is compiled, is None.
         """
         for place in self._places:
             if place.suffix == ".py" and place.stem == name:
@@ -250,8 +267,8 @@ class _Modules:
                     return
                 places = list(found.submodule_search_locations or ())
                 # All loaders of Python's have it, but not all say so by their class.
-                source = getattr(found.loader, "get_source", lambda _: None)(part) or ""
-                yield source.encode(), found.parent or ""
+                source = getattr(found.loader, "get_source", lambda _: "")(part)
+                yield None if source is None else source.encode(), found.parent or ""
 
     def unknown(self, node: ast.AST) -> bool:
         """Return whether `node` imports a module that is not known."""

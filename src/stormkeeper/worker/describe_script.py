@@ -137,7 +137,7 @@ def describe(
         return description.of_script(script)
     topology = scripts.the_topology(names, made, script)
     if topology is None:
-        return description.of_script(script)
+        raise TopologyError(faults.starts_nothing(script))
     with scripts.explained(script):
         return description.of_topology(topology, needs_session=session is not None)
 

@@ -20,7 +20,7 @@ from stormkeeper.daemon.children import Child
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology import description, source
+from stormkeeper.topology import description, idle, source
 from stormkeeper.topology.description import MAX_BYTES, Description
 
 #: How long a script may take, in seconds, without a Spark session and with one. Spark alone may
@@ -55,8 +55,9 @@ def describe(
 ) -> Description:
     """Return the description of what a script defines.
 
-    A script that does not import `Topology` defines none, and is not run. Any other script is run
-    to its end without a Spark session. If it needs one, it is run again with one, in a new process.
+    A script that does not import `Topology` defines none, and is not run; if its source says that
+    it starts nothing, that is a fault. Any other script is run to its end without a Spark session.
+    If it needs one, it is run again with one, in a new process.
 
     Parameters
     ----------
@@ -111,6 +112,7 @@ def has_to_run(script: Path, *, root: Path | None = None, py_files: Sequence[Pat
     if is_run:
         extras.require("spark", f"{script}, which has to be run to see what it defines,", "pyspark")
     source.check(script, importable, runs_here=is_run)
+    idle.check(script, importable)
     return is_run
 
 

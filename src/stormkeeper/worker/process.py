@@ -385,10 +385,7 @@ class Worker:
     def _stay(self) -> None:
         """Wait for the queries that a plain script has left running."""
         if not self._script_queries.any:
-            raise WorkerError(
-                f"{self._job.script} defines no Topology and starts no streaming query: "
-                "there is nothing to run"
-            )
+            raise WorkerError(faults.starts_nothing(self._job.script))
         for run in self._live.wait():
             if run.error is not None:
                 name = run.name or self._script_queries.component(run)

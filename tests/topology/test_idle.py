@@ -1,0 +1,134 @@
+"""Scripts of which the source says that they start nothing."""
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from stormkeeper.errors import TopologyError
+from stormkeeper.topology.idle import check
+from support.packages import STREAMING, tree
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def fault(tmp_path):
+    """What is said of a script with modules beside it."""
+
+    def judge(script, beside=None, **more):
+        folder = tree(tmp_path, {"job.py": script, **(beside or {})})
+        try:
+            check(folder / "job.py", **more)
+        except TopologyError as error:
+            return str(error)
+        return None
+
+    return judge
+
+
+FUNCTIONS = """
+'''What a job is made of.'''
+import re
+from dataclasses import dataclass
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+SCHEMA = StructType([StructField("a", StringType())])
+WORD = re.compile("[a-z]+")
+
+@F.udf("string")
+def upper(text):
+    return text.upper()
+
+@dataclass
+class Job:
+    name: str = "job"
+
+    @property
+    def upper(self):
+        return self.name.upper()
+
+def main(spark):
+    return spark.readStream.load().writeStream.start()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "beside"),
+    [
+        ("", {}),
+        ("print(1)\n", {}),
+        ("import sys, json\nfrom pyspark.sql import SparkSession\nSparkSession.builder.x()\n", {}),
+        ("from helper import f\nf()\n", {"helper.py": "def f(): return 1\n"}),
+        ("import parts.one\n", {"parts/__init__.py": "", "parts/one.py": "x = 1\n"}),
+    ],
+)
+def test_without_a_stream_there_is_nothing_to_run(fault, script, beside):
+    assert "starts no streaming query: there is nothing to run" in fault(script, beside)
+
+
+@pytest.mark.parametrize(
+    ("script", "beside"),
+    [
+        (FUNCTIONS, {}),
+        ("from helper import main\n\ndef again():\n    main(1)\n", {"helper.py": FUNCTIONS}),
+        (FUNCTIONS + "if __name__ == '__main__':\n    pass\n", {}),
+    ],
+)
+def test_functions_that_nobody_calls_start_nothing(fault, script, beside):
+    assert "job.py only defines functions and classes" in fault(script, beside)
+
+
+@pytest.mark.parametrize(
+    ("script", "beside"),
+    [
+        (STREAMING, {}),
+        (FUNCTIONS + "main(1)\n", {}),
+        (FUNCTIONS + "if __name__ == '__main__':\n    main(1)\n", {}),
+        ("import helper\n", {"helper.py": STREAMING}),
+        ("from parts import one\n", {"parts/__init__.py": "", "parts/one.py": STREAMING}),
+        # A module from elsewhere may start one, and so may what only running it would tell.
+        ("from yaml import safe_load\nsafe_load('')\n", {}),
+        ("import nowhere_to_be_found\n", {}),
+        ("from importlib import import_module\nimport_module('a')\n", {}),
+        ("frame = 1\ngetattr(frame, 'write' + 'Stream')\n", {}),
+        ("spark = 1\nspark._jvm.org.Job.main()\n", {}),
+        ("import helper\n", {"helper.py": "def f(:\n"}),
+        ("def f(:\n", {}),
+        # Functions that are called without a call of theirs that stands there.
+        ("import atexit\n@atexit.register\n" + FUNCTIONS.partition("def main")[2].join(
+            ["def main", ""]), {}),
+        (FUNCTIONS + "list(map(main, [1]))\n", {}),
+        (FUNCTIONS + "list([main])\n", {}),
+        (FUNCTIONS + "class Run(Job, at=main):\n    pass\n", {}),
+        (FUNCTIONS + "class Run:\n    def __init_subclass__(cls):\n        main(1)\n", {}),
+        (FUNCTIONS + "for _ in Job:\n    pass\n", {}),
+    ],
+)  # fmt: skip
+def test_where_anything_is_open_nothing_is_said(fault, script, beside):
+    assert fault(script, beside) is None
+
+
+def test_what_comes_along_counts(fault, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    module = tmp_path / "elsewhere" / "brought.py"
+    archive = tmp_path / "elsewhere" / "brought.zip"
+    module.write_text(STREAMING)
+    with zipfile.ZipFile(archive, "w") as written:
+        written.writestr("zipped.py", STREAMING)
+    assert fault("import brought\n", py_files=[module]) is None
+    assert fault("import zipped\n", py_files=[archive]) is None
+    module.write_text("x = 1\n")
+    assert "nothing to run" in fault("import brought\n", py_files=[module])
+
+
+def test_a_compiled_module_cannot_be_read(fault, tmp_path):
+    (tmp_path / "fast.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF")
+    (tmp_path / "fast.abi3.so").write_bytes(b"\x7fELF")
+    assert fault("import fast\n") is None
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_the_examples_start_something(example):
+    check(example)
