@@ -487,3 +487,32 @@ def test_a_new_launch_says_when_it_was_ordered_and_what_it_may_use():
     [assign, _] = plan(cluster(supervisor("a"), topology("t", memory_mb=512)))
     [new] = assign.launches
     assert (new.started_at, new.memory_mb, new.is_released) == (NOW, 512, False)
+
+
+# --- a supervisor that is back with other slots ---------------------------------------------------
+
+
+def with_slots(name, *ports, **facts):
+    return replace(supervisor(name, **facts), ports=frozenset(ports))
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_dead_worker_holds_no_memory_on_a_slot_that_is_no_more(is_shared):
+    old = launch("a:6700", "q", memory_mb=1000)
+    its = topology("t", launches=(old,), memory_mb=1000, is_shared=is_shared)
+    where, told = planned(with_slots("a", 7000, memory_mb=1500), its, dead=[1])
+    assert (where, told) == ({"t": {"a:7000": "q"}}, {"t": FIT})
+
+
+def test_a_dead_worker_that_finds_no_place_takes_none_from_others():
+    lost = launch("a:6700", "q", claim=1, memory_mb=1000)
+    stopped = launch("b:6700", "r", claim=2, memory_mb=1000, is_released=True)
+    b = supervisor("b", slots=1, refuses="ill", stopped={6700: Claim(EPOCH - 1, 2)})
+    where, _ = planned(
+        with_slots("a", 7000, memory_mb=1500),
+        b,
+        topology("t", "q r", workers=2, launches=(lost, stopped), memory_mb=2000),
+        topology("small", memory_mb=1200, launched_at=5),
+        dead=[1, 2],
+    )
+    assert where["small"] == {"a:7000": "q"}

@@ -120,7 +120,8 @@ def _attempt(
             while placed.given < len(placed.standing.vacated) and placed.take_one(room):
                 pass
             for launch in placed.retained:
-                room.hold(launch)
+                if launch.is_released:  # a lost one was never free
+                    room.hold(launch)
     at_first = [placed.given for placed in found]
 
     def turn(n: int) -> tuple[int, bool, float, int, float, str]:

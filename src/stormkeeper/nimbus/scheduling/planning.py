@@ -17,7 +17,7 @@ from stormkeeper.nimbus.scheduling.actions import (
     Remove,
     SetStatus,
 )
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Topology
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
 from stormkeeper.nimbus.scheduling.placing import Placed, place
 from stormkeeper.nimbus.scheduling.standing import TO_RUN, Standing, standing
 from stormkeeper.nimbus.scheduling.wording import wording
@@ -110,7 +110,7 @@ def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Clust
     counter = _next_counter(cluster)
     while True:
         standings = [standing(each, launches[id_], cluster) for id_, each in topologies.items()]
-        held = [launch for each in standings for launch in _held(each)]
+        held = [launch for each in standings for launch in _held(each, cluster.supervisors)]
         placed, room = place([each for each in standings if each.needs], cluster.supervisors, held)
         got = {each.standing.topology.id: each for each in placed}
         for each in standings:
@@ -126,10 +126,14 @@ def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Clust
             return _Settled(launches, texts)
 
 
-def _held(standing: Standing) -> Iterator[Launch]:
+def _held(standing: Standing, supervisors: Mapping[str, Supervisor]) -> Iterator[Launch]:
     yield from standing.kept
-    yield from standing.lost
     yield from standing.vacated
+    for launch in standing.lost:
+        supervisor = supervisors.get(launch.slot.node)
+        # On a slot that its supervisor has no more, it runs never again.
+        if supervisor is None or launch.slot.port in supervisor.ports:
+            yield launch
 
 
 def _next_counter(cluster: Cluster) -> int:
