@@ -108,7 +108,10 @@ REFUSED = {
     "supervisor.slots.ports": [[0], [6700, 6700], ["6700"], None],
     "supervisor.worker.nice": [-1, 20, 1.5, None],
     "task.heartbeat.frequency.secs": [0, -1, "3", None, 2**31],
-    "topology.environment": ["LANG=C", ["LANG"], {"": "C"}, {"LANG": None}, {"LANG": ["C"]}],
+    "topology.environment": [
+        *("LANG=C", ["LANG"], {"": "C"}, {"LANG": None}, {"LANG": ["C"]}),
+        *({"LANG=C": ""}, {"LA\0NG": "C"}, {"LANG": "C\0"}),
+    ],
     "topology.workers": [0, 1.5],
     "topology.max.replication.wait.time.sec": [-2],
     "topology.min.replication.count": [-1, "2"],

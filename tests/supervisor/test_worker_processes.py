@@ -195,6 +195,16 @@ def test_a_command_that_does_not_exist(bench):
     assert bench.processes.look() == {}
 
 
+@pytest.mark.parametrize("environment", [{"A=B": "C"}, {"A": "B\0"}])
+def test_an_environment_that_no_process_can_have(bench, environment):
+    command = WorkerCommand(
+        argv=["true"], folder=bench.folder, log=bench.log, environment=environment
+    )
+    with pytest.raises(SupervisorError, match="w1 cannot be started: "):
+        bench.processes.start("w1", command)
+    assert bench.processes.look() == {}
+
+
 class TestAdoption:
     """Another supervisor of the same folder takes over."""
 

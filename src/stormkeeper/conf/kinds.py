@@ -206,11 +206,12 @@ def amount_or_null(name: str, meaning: str) -> Key:
     return Key(name, kind, "a number above 0, or null", meaning)
 
 
-def texts_by_name_or_null(name: str, meaning: str) -> Key:
-    """Return a key whose value is a mapping of names to texts, or null."""
+def variables_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is a mapping of environment variables to texts, or null."""
     # A number or a switch in YAML is meant as it is written.
     kind = dict[Text, str | int | float | bool] | None
-    return Key(name, kind, "a mapping of names to texts, or null", meaning)
+    allowed = "a mapping of names without = to texts without NUL, or null"
+    return Key(name, kind, allowed, meaning, check=check_variables)
 
 
 def servers(name: str, meaning: str, *, least: int = 0, unset: tuple[Any, ...] = ()) -> Key:
@@ -229,6 +230,12 @@ def check_addresses(value: list[str]) -> None:
     """Raise `ConfigError` unless all are ``host`` or ``host:port``."""
     for entry in value:
         Address.parse(entry, MAX_PORT)
+
+
+def check_variables(value: dict[str, Any]) -> None:
+    """Raise `ConfigError` if no process can have these environment variables."""
+    if any("=" in name or "\0" in f"{name}{text}" for name, text in value.items()):
+        raise ConfigError("no environment variable")
 
 
 def check_distinct(value: list[int]) -> None:

@@ -30,7 +30,7 @@ from stormkeeper.conf.kinds import (
     text,
     text_or_null,
     texts,
-    texts_by_name_or_null,
+    variables_or_null,
     whole,
     whole_or_null,
 )
@@ -443,7 +443,7 @@ _KEYS = (
         Restart,
         "start a worker again that ended by itself: always, unless its exit code is 0, or never",
     ),
-    texts_by_name_or_null(
+    variables_or_null(
         "topology.environment", "environment variables of a topology's workers, by their names"
     ),
     text_or_null(

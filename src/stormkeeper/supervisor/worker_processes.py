@@ -136,7 +136,7 @@ class WorkerProcesses:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter of a text with NUL
             raise SupervisorError(f"the worker {worker_id} cannot be started: {error}") from error
         # Nobody else gets its pid before this process has taken note of its end.
         found = process_table.find(child.pid)
