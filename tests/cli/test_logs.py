@@ -160,7 +160,7 @@ def test_the_log_that_a_real_supervisor_has_of_its_worker(
     storm, zookeeper_settings, tmp_path, environ
 ):
     settings = zookeeper_settings()
-    values = {**settings, "storm.local.hostname": HOST, "supervisor.metrics.port": 0}
+    values = {**settings, "storm.local.hostname": HOST}
     leader = Leader(tmp_path, settings)
     supervisor = SupervisorProcess(tmp_path / "local", values)
     try:

@@ -48,7 +48,7 @@ def test_the_machines_of_a_topology_with_those_that_workers_have_left():
     }
     assert machines["one"].address == Address("host-a", 8000)
     assert machines["two"].address is None
-    assert "set supervisor.metrics.port" in machines["two"].fault
+    assert "set logviewer.port" in machines["two"].fault
     assert "no supervisor is registered" in machines["three"].fault
 
 

@@ -46,8 +46,7 @@ OURS = {
     "pipeline.tables.dir",
     "pipeline.trigger.secs",
     "storm.meta.serialization.release",
-    "supervisor.metrics.bind.host",
-    "supervisor.metrics.port",
+    "supervisor.bind.host",
     "supervisor.worker.nice",
     "topology.checkpoint.dir",
     "topology.checkpoint.shared",
@@ -74,6 +73,7 @@ ACCEPTED = {
     "storm.zookeeper.root": ["/", "/storm", "/a/b"],
     "storm.zookeeper.servers": [["zk1", "zk2:2182"]],
     "storm.zookeeper.retry.times": [0, 2**31 - 1],
+    "logviewer.port": [None, 0, 8000],
     "supervisor.cpu.capacity": [None, 400, 250.5],
     "supervisor.memory.capacity.mb": [None, 4096, 4096.0],
     "supervisor.slots.ports": [[], [6700, 6701]],
@@ -177,7 +177,7 @@ def test_keys_are_storms_or_listed_as_ours():
 
 
 def test_every_key_that_the_code_reads_is_in_the_schema():
-    rooms = "pacemaker|storm|nimbus|supervisor|worker|task|topology|pipeline|ui"
+    rooms = "pacemaker|storm|nimbus|supervisor|logviewer|worker|task|topology|pipeline|ui"
     read = re.compile(rf"""(?:\[|\.get\()\s*["']((?:{rooms})\.[\w.]+)["']""")
     found = {
         (path.relative_to(PACKAGE).as_posix(), key)

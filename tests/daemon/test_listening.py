@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from stormkeeper.daemon.listening import address_of, listen
+from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.errors import ListenError
 
 
@@ -27,3 +27,9 @@ def test_an_address_that_nobody_has_is_told():
         listen("nosuch.invalid", 1, keys="a.host", backlog=1)
     with pytest.raises(ListenError, match=r"Cannot assign requested address$"):
         listen("192.0.2.1", 0, keys="a.host", backlog=1, if_taken="take another")
+
+
+@pytest.mark.parametrize(("host", "is_alone"), [("127.0.0.1", True), ("0.0.0.0", False)])
+def test_who_reaches_it(host, is_alone):
+    with listen(host, 0, keys="a.host, a.port", backlog=1) as listener:
+        assert is_loopback(listener) is is_alone

@@ -46,11 +46,17 @@ def test_the_login_file_that_counts(written, overrides, counts):
 
 
 @pytest.mark.parametrize(("configured", "own"), [("null", None), ("9095", 0)])
-@pytest.mark.parametrize("who", ["pacemaker", "nimbus", "supervisor"])
+@pytest.mark.parametrize("who", ["pacemaker", "nimbus"])
 def test_two_of_a_kind_do_not_share_a_port_for_metrics(written, who, configured, own):
     conf = written(f"{who}.metrics.port: {configured}\n{who}.metrics.bind.host: 10.0.0.1\n")
     assert conf[f"{who}.metrics.port"] == own
     assert conf[f"{who}.metrics.bind.host"] is None
+
+
+@pytest.mark.parametrize(("configured", "own"), [("null", None), ("8000", 0)])
+def test_two_supervisors_do_not_share_a_port_and_are_on_the_loopback(written, configured, own):
+    conf = written(f"logviewer.port: {configured}\nsupervisor.bind.host: 10.0.0.1\n")
+    assert (conf["logviewer.port"], conf["supervisor.bind.host"]) == (own, "127.0.0.1")
 
 
 def test_its_zookeeper_is_spoken_to_as_it_speaks(written):

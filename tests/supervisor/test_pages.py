@@ -2,6 +2,8 @@
 
 import pytest
 
+from stormkeeper.conf import defaults
+from stormkeeper.supervisor import process
 from stormkeeper.supervisor.means import Seen
 from stormkeeper.supervisor.pages import MAX_SILENCE, pages, slot_lines
 from stormkeeper.supervisor.records import SlotAssignment
@@ -57,3 +59,13 @@ def test_it_is_ready_while_it_takes_new_work_and_says_what_each_slot_does(said):
     assert said("/readyz") == (200, "ready\n" + slots)
     assert said("/readyz", why="the disk is full") == (503, "the disk is full\n" + slots)
     assert [*slot_lines(Seen(0.0))] == []
+
+
+@pytest.mark.parametrize(("host", "is_said"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_they_are_there_unless_somebody_says_otherwise(host, is_said, caplog):
+    conf = defaults()
+    assert conf["logviewer.port"] is not None
+    conf = conf.with_values({"logviewer.port": 0, "supervisor.bind.host": host})
+    with process._listener(conf):
+        assert ("nobody is asked who he is" in caplog.text) is is_said
+    assert process._listener(conf.with_values({"logviewer.port": None})) is None

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import sys
 import time
@@ -216,13 +217,17 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
     checks = tmp_path / "checks"
     tree(checks, {"disk.sh": "#!/bin/sh\necho / is full\nexit 1\n"})
     (checks / "disk.sh").chmod(0o700)
-    supervisor.configure(storm_health_check_dir=str(checks), supervisor_metrics_port=0)
-    node = supervisor.start()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        supervisor.configure(storm_health_check_dir=str(checks), logviewer_port=taken)
+        node = supervisor.start()
+    assert f"port {taken} (logviewer.port) is taken" in supervisor.log
     reason = "the health check disk.sh failed: it ended with exit code 1: / is full"
     assert record(leader, node).refuses == reason
 
     [place] = re.findall(r"metrics on (http://\S+)/metrics", supervisor.log)
-    assert place.endswith(f":{record(leader, node).http_port}")
+    assert place == f"http://127.0.0.1:{record(leader, node).http_port}"
+    assert "nobody is asked who he is" not in supervisor.log
     with pytest.raises(urllib.error.HTTPError) as answered:
         urllib.request.urlopen(f"{place}/readyz", timeout=DEADLINE_SECS)
     with answered.value as page:

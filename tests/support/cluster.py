@@ -137,5 +137,7 @@ class RealCluster:
         conf = {
             "storm.local.dir": str(self.folder / f"supervisor-{number}"),
             "supervisor.slots.ports": self.slots[number],
+            "supervisor.bind.host": "127.0.0.1",
+            "logviewer.port": 0,
         }
         return DaemonProcess("supervisor", "supervisor ready ", conf, environ=self.environ)

@@ -146,6 +146,8 @@ class SupervisorProcess(DaemonProcess):
         values = {
             "storm.local.dir": str(folder),
             "supervisor.slots.ports": [PORT, OTHER_PORT],
+            "supervisor.bind.host": "127.0.0.1",
+            "logviewer.port": 0,
             **QUICK,
             **settings,
         }

@@ -22,7 +22,7 @@ from stormkeeper.client.log_server import LogServer
 from stormkeeper.errors import LogsError, StormkeeperError
 
 _REMEDY: Final = (
-    "see that `storm supervisor` runs there, and that supervisor.metrics.bind.host lets others in"
+    "see that `storm supervisor` runs there, and that supervisor.bind.host lets others in"
 )
 
 #: Seconds between two rounds.

@@ -19,7 +19,7 @@ from stormkeeper.cli.options import (
 @click.command(
     epilog=examples(
         "storm supervisor",
-        "storm supervisor -c 'supervisor.slots.ports=[6700, 6701]' -c supervisor.metrics.port=9700",
+        "storm supervisor -c 'supervisor.slots.ports=[6700, 6701]' -c logviewer.port=8001",
     )
 )
 @log_option

@@ -42,7 +42,7 @@ class Machine:
         """Why it has no address."""
         if not self.is_there:
             return "no supervisor is registered there: the machine, or `storm supervisor`, is down"
-        return "its supervisor has no HTTP: set supervisor.metrics.port there"
+        return "its supervisor has no HTTP: set logviewer.port there"
 
 
 def of_topology(

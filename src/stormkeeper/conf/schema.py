@@ -383,12 +383,11 @@ _KEYS = (
         least=0,
         most=19,
     ),
+    text("supervisor.bind.host", "address that a supervisor's HTTP listens on"),
     port_or_null(
-        "supervisor.metrics.port",
-        "HTTP port of a supervisor's metrics, health and logs; 0: any free one; null: none",
-    ),
-    text_or_null(
-        "supervisor.metrics.bind.host", "address of these; null: 127.0.0.1, this machine alone"
+        "logviewer.port",
+        "HTTP port of a supervisor: logs, metrics, health; 0, or where it is taken: any free one;"
+        " null: none",
     ),
     seconds("supervisor.heartbeat.frequency.secs", "time between two heartbeats of a supervisor"),
     seconds(

@@ -1,6 +1,7 @@
 """Sockets on which a daemon listens, and how their addresses are written."""
 
 import errno
+import ipaddress
 import os
 import socket
 
@@ -68,3 +69,9 @@ def address_of(listener: socket.socket) -> str:
     """Return ``HOST:PORT`` of a socket that listens, with the real port; IPv6 in brackets."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Return whether a socket that listens can be reached from this machine alone."""
+    host = listener.getsockname()[0].partition("%")[0]
+    return ipaddress.ip_address(host).is_loopback

@@ -21,7 +21,7 @@ PACEMAKER_STATE: Final = "org.apache.storm.pacemaker.pacemaker_state_factory"
 
 _TABLES: Final = "pipeline.tables.dir"
 _CHECKPOINTS: Final = "topology.checkpoint.dir"
-_METRICS_PORTS: Final = ("pacemaker.metrics.port", "nimbus.metrics.port", "supervisor.metrics.port")
+_HTTP_PORTS: Final = ("pacemaker.metrics.port", "nimbus.metrics.port", "logviewer.port")
 
 #: Each run sets these keys itself; nobody else can.
 OWN_KEYS: Final = frozenset(
@@ -43,10 +43,10 @@ OWN_KEYS: Final = frozenset(
         "nimbus.bind.host",
         "nimbus.metrics.bind.host",
         "blobstore.dir",
-        "supervisor.metrics.bind.host",
+        "supervisor.bind.host",
         "topology.checkpoint.shared",
         "pipeline.checkpoint.dir",
-        *_METRICS_PORTS,
+        *_HTTP_PORTS,
     }
 )
 
@@ -121,7 +121,7 @@ def of_run(conf: Conf, overrides: Sequence[str], directory: Path, places: Places
     if not conf.is_override(_CHECKPOINTS):
         values[_CHECKPOINTS] = str(directory / "checkpoints")
     # One port cannot be that of two processes.
-    values |= {key: None if conf[key] is None else 0 for key in _METRICS_PORTS}
+    values |= {key: None if conf[key] is None else 0 for key in _HTTP_PORTS}
     return for_a_file(conf.without_unknown(keys)).with_values(
         values
         | {
@@ -139,7 +139,7 @@ def of_run(conf: Conf, overrides: Sequence[str], directory: Path, places: Places
             "nimbus.bind.host": HOST,
             "nimbus.metrics.bind.host": None,
             "blobstore.dir": None,
-            "supervisor.metrics.bind.host": None,
+            "supervisor.bind.host": HOST,
             # Both supervisors are on this disk.
             "topology.checkpoint.shared": True,
             _TABLES: str(tables_folder(conf, directory)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 import socket
 import threading
@@ -26,7 +25,7 @@ from stormkeeper.daemon.lifecycle import (
     die_with_parent,
     raise_file_limit,
 )
-from stormkeeper.daemon.listening import address_of, listen
+from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import (
     CodeError,
@@ -288,7 +287,7 @@ def _register(storm: StormClusterState, nimbus_id: NimbusId, now: float) -> None
 
 
 def _warn_of_openness(listener: socket.socket, address: str) -> None:
-    if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
+    if not is_loopback(listener):
         log.warning(
             "whoever reaches %s may submit and kill topologies: nobody is asked who he is; let only"
             " the cluster's machines reach that port, or set nimbus.bind.host to 127.0.0.1",

@@ -30,5 +30,6 @@
 ``health``            the operator's own checks of a machine
 ``health_watch``      runs them again and again
 ``pages``             metrics and health, over HTTP
+``metrics``           the metrics
 ====================  =========================================================================
 """

@@ -1,22 +1,12 @@
-"""How a supervisor is, as Prometheus reads it, and its health, as pages."""
+"""How a supervisor is: its metrics and its health, as pages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
-
 from stormkeeper.daemon.http import Page
-from stormkeeper.daemon.process_metrics import ProcessMetrics
 from stormkeeper.supervisor.means import Seen
-from stormkeeper.supervisor.slots import SlotState
-
-#: What all names begin with.
-PREFIX: Final = "stormkeeper_supervisor_"
 
 #: Seconds for which the slots' thread may not have done its regular work.
 MAX_SILENCE: Final = 10.0
@@ -40,13 +30,12 @@ def pages(
     clock
         Seconds of the monotonic clock of `seen`.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_SupervisorMetrics(seen, unready))
-    registry.register(ProcessMetrics())
 
     def metrics(accept: str) -> Page:
-        encode, content_type = choose_encoder(accept)
-        return Page(200, encode(registry), content_type)
+        # 0.1 s and 5 MB, for who asks for them.
+        from stormkeeper.supervisor.metrics import page  # noqa: PLC0415
+
+        return page(seen(), accept, is_ready=unready() is None)
 
     def healthz(_: str) -> Page:
         ago = clock() - seen().turned_at
@@ -73,40 +62,3 @@ def slot_lines(seen: Seen) -> Iterator[str]:
         if slot.reason:
             said.append(slot.reason.splitlines()[0])
         yield ", ".join(said)
-
-
-class _SupervisorMetrics(Collector):
-    def __init__(self, seen: Callable[[], Seen], unready: Callable[[], str | None]) -> None:
-        self._seen = seen
-        self._unready = unready
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        seen = self._seen()  # once: all that a scrape has is of one moment
-        yield GaugeMetricFamily(
-            f"{PREFIX}ready", "Whether it takes new work.", float(self._unready() is None)
-        )
-        slots = GaugeMetricFamily(
-            f"{PREFIX}slots", "Slots, by what they are doing.", labels=["state"]
-        )
-        for state in SlotState:
-            is_in_it = [slot.state is state for slot in seen.slots.values()]
-            slots.add_metric([state.name.lower()], sum(is_in_it))
-        yield slots
-        memory = GaugeMetricFamily(
-            f"{PREFIX}worker_memory_bytes",
-            "Memory of a worker with all that it started; a page that several share counts once.",
-            labels=["port"],
-        )
-        for port, size in sorted(seen.memory.items()):
-            memory.add_metric([str(port)], size)
-        yield memory
-        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", seen.launches)
-        yield CounterMetricFamily(
-            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", seen.crashes
-        )
-        yield CounterMetricFamily(
-            f"{PREFIX}problems", "What kept slots from their work, such as code.", seen.problems
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import time
@@ -15,7 +16,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.hostname import hostname
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
-from stormkeeper.daemon.listening import address_of, listen
+from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ListenError, StateError, SupervisorError
 from stormkeeper.state import factory
@@ -33,6 +34,7 @@ from stormkeeper.supervisor.local_state import LocalState
 from stormkeeper.supervisor.log_files import LogFiles
 from stormkeeper.supervisor.log_pages import queries
 from stormkeeper.supervisor.means import Means
+from stormkeeper.supervisor.pages import pages
 from stormkeeper.supervisor.registration import Machine, Registration
 from stormkeeper.supervisor.reports import Reports
 from stormkeeper.supervisor.slot_loop import SlotLoop
@@ -176,29 +178,48 @@ def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:
 
 
 def _listener(conf: Conf) -> socket.socket | None:
-    """Return where to listen for HTTP, if ``supervisor.metrics.port`` says so."""
-    port = conf["supervisor.metrics.port"]
+    """Return where to listen for HTTP, if ``logviewer.port`` does not say that nothing is to be.
+
+    Where that port is taken, as by another supervisor of this machine, it is any free one: clients
+    find it in this supervisor's record.
+    """
+    host, port = conf["supervisor.bind.host"], conf["logviewer.port"]
     if port is None:
         return None
-    listener = listen(
-        conf["supervisor.metrics.bind.host"] or "127.0.0.1",
-        port,
-        keys="supervisor.metrics.bind.host, supervisor.metrics.port",
-        backlog=16,
-        if_taken="set supervisor.metrics.port to another port, or to 0 for any free one",
-        if_elsewhere="set supervisor.metrics.bind.host to an address of this machine",
-        if_forbidden="set supervisor.metrics.port to 1024 or more",
-    )
-    log.info("metrics on http://%s/metrics", address_of(listener))
+    try:
+        listener = _listen(host, port)
+    except ListenError as error:
+        taken = error.__cause__
+        if not isinstance(taken, OSError) or taken.errno != errno.EADDRINUSE:
+            raise
+        log.warning("port %d (logviewer.port) is taken: another one is used", port)
+        listener = _listen(host, 0)
+    address = address_of(listener)
+    log.info("logs of workers, health and metrics on http://%s/metrics", address)
+    if not is_loopback(listener):
+        log.warning(
+            "whoever reaches %s can read what workers log: nobody is asked who he is; let only the"
+            " cluster's machines reach that port, or set supervisor.bind.host to 127.0.0.1",
+            address,
+        )
     return listener
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    return listen(
+        host,
+        port,
+        keys="supervisor.bind.host, logviewer.port",
+        backlog=16,
+        if_elsewhere="set supervisor.bind.host to an address of this machine",
+        if_forbidden="set logviewer.port to 1024 or more",
+    )
 
 
 def _served(
     listener: socket.socket, slots: SlotLoop, registered: Registration, directories: Directories
 ) -> HttpThread:
     """Return what serves metrics, health and the workers' logs."""
-    # 5 MB, for who asks for them.
-    from stormkeeper.supervisor.pages import pages  # noqa: PLC0415
 
     def unready() -> str | None:
         if not (slots.ready.is_set() and registered.done.is_set()):

@@ -1,0 +1,75 @@
+"""How a supervisor is, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from stormkeeper.daemon.http import Page
+from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.supervisor.means import Seen
+from stormkeeper.supervisor.slots import SlotState
+
+#: What all names begin with.
+PREFIX: Final = "stormkeeper_supervisor_"
+
+
+def page(seen: Seen, accept: str, *, is_ready: bool) -> Page:
+    """Return the figures of a supervisor, in the text format that the client accepts.
+
+    Parameters
+    ----------
+    seen
+        How the slots are.
+    accept
+        What the client's request says of formats.
+    is_ready
+        Whether new work is taken.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_SupervisorMetrics(seen, is_ready=is_ready))
+    registry.register(ProcessMetrics())
+    encode, content_type = choose_encoder(accept)
+    return Page(200, encode(registry), content_type)
+
+
+class _SupervisorMetrics(Collector):
+    def __init__(self, seen: Seen, *, is_ready: bool) -> None:
+        self._seen = seen
+        self._is_ready = is_ready
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        seen = self._seen
+        yield GaugeMetricFamily(
+            f"{PREFIX}ready", "Whether it takes new work.", float(self._is_ready)
+        )
+        slots = GaugeMetricFamily(
+            f"{PREFIX}slots", "Slots, by what they are doing.", labels=["state"]
+        )
+        for state in SlotState:
+            is_in_it = [slot.state is state for slot in seen.slots.values()]
+            slots.add_metric([state.name.lower()], sum(is_in_it))
+        yield slots
+        memory = GaugeMetricFamily(
+            f"{PREFIX}worker_memory_bytes",
+            "Memory of a worker with all that it started; a page that several share counts once.",
+            labels=["port"],
+        )
+        for port, size in sorted(seen.memory.items()):
+            memory.add_metric([str(port)], size)
+        yield memory
+        yield CounterMetricFamily(f"{PREFIX}launches", "Workers started.", seen.launches)
+        yield CounterMetricFamily(
+            f"{PREFIX}crashes", "Workers that ended unasked, or had to be ended.", seen.crashes
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}problems", "What kept slots from their work, such as code.", seen.problems
+        )
