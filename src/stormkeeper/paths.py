@@ -48,22 +48,21 @@ DIRECTORIES = (
     BACKPRESSURE,
 )
 
-#: The trees that have a node, or several below one, for every topology, by its id.
-_BY_TOPOLOGY = frozenset(
-    (
-        ASSIGNMENTS,
-        STORMS,
-        WORKERBEATS,
-        ERRORS,
-        CREDENTIALS,
-        LOG_CONFIGS,
-        PROFILER_CONFIGS,
-        BACKPRESSURE,
-        TASKS,
-        TASKBEATS,
-        TASKERRORS,
-    )
+#: What is kept of topologies beside their bases and assignments, each in a node by the topology's
+#: id, or in several below one.
+BESIDE_TOPOLOGIES = (
+    ERRORS,
+    WORKERBEATS,
+    TASKBEATS,
+    TASKERRORS,
+    TASKS,
+    CREDENTIALS,
+    LOG_CONFIGS,
+    PROFILER_CONFIGS,
+    BACKPRESSURE,
 )
+
+_BY_TOPOLOGY = frozenset((ASSIGNMENTS, STORMS, *BESIDE_TOPOLOGIES))
 
 #: Everything that Storm, or we, keep directly below the root.
 FIRST_LEVEL = _BY_TOPOLOGY | {

@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.nimbus.cleaning import Cleaner, gone_since
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.thrift.records import Credentials, LogConfig, StormBase, TopologyStatus
 from support.heartbeats import heartbeat, path
 from support.leaders import lead
 from support.waiting import until
@@ -66,6 +66,19 @@ def test_what_is_left_of_a_topology_goes_when_it_is_time(storm, leader):
     for left in (storm.heartbeat_storms(), storm.error_topologies(), storm.task_storms()):
         assert GONE not in left
     assert {THERE, COMING} <= {*storm.heartbeat_storms()} & {*storm.error_topologies()}
+
+
+def test_secrets_of_a_submission_that_was_never_finished_go_too(storm, leader):
+    for storm_id in (GONE, THERE, COMING, "lost-4-1"):
+        leader.set_credentials(storm_id, Credentials({"password": "hunter2"}))
+        leader.set_topology_log_config(storm_id, LogConfig({}))
+    one = cleaner(storm, 0.0)
+    one.begin(leader)
+    until(lambda: not {GONE, "lost-4-1"} & {*storm.kept_storms()})
+    one.end()
+    assert storm.credentials("lost-4-1") is None
+    assert {THERE, COMING} == {*storm.kept_storms()}
+    assert storm.credentials(THERE).creds == {"password": "hunter2"}
 
 
 def test_who_does_not_lead_cleans_nothing(storm, leader):

@@ -2,7 +2,8 @@
 
 Their workers may be writing them still when the topology goes, so they are removed later: when the
 topology has been gone for ``nimbus.topology.blobstore.deletion.delay.ms``. Then its code goes too
-(`stormkeeper.code.sync`).
+(`stormkeeper.code.sync`). What else there is, such as credentials, is left where a leader was lost
+in the middle of a submission, and goes with it.
 """
 
 from __future__ import annotations
@@ -87,11 +88,7 @@ class Cleaner:
             log.warning("a removal goes on %g s after this Nimbus led", _END_SECS)
 
     def _once(self, leader: LeaderClusterState, thread: Repeating) -> float:
-        found = {
-            *leader.heartbeat_storms(),
-            *leader.error_topologies(),
-            *leader.backpressure_topologies(),
-        }
+        found = {*leader.heartbeat_storms(), *leader.kept_storms()}
         # In this order: one that is being submitted is so until it is there.
         kept = set(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
@@ -101,6 +98,7 @@ class Cleaner:
             if thread.is_closing:
                 break
             if self._clock() - since >= self._kept_secs:
+                leader.remove_settings(storm_id)
                 leader.teardown_heartbeats(storm_id)
                 leader.teardown_errors(storm_id)
                 leader.remove_backpressure(storm_id)

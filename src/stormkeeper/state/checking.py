@@ -59,19 +59,6 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
 }
 
-#: What is kept of a topology beside its base and its assignment, and removed with it.
-_OF_TOPOLOGIES: Final = (
-    paths.ERRORS,
-    paths.WORKERBEATS,
-    paths.TASKBEATS,
-    paths.TASKERRORS,
-    paths.TASKS,
-    paths.CREDENTIALS,
-    paths.LOG_CONFIGS,
-    paths.PROFILER_CONFIGS,
-    paths.BACKPRESSURE,
-)
-
 #: Where leaders write records that say which leader it was.
 _OF_LEADERS: Final = frozenset(
     (
@@ -174,7 +161,7 @@ def _without_session(survey: Survey, kept: Mapping[str, Decoded]) -> Iterator[Fi
 def _left_behind(
     survey: Survey, names: dict[str, list[str]], topologies: set[str]
 ) -> Iterator[Finding]:
-    for top in _OF_TOPOLOGIES:
+    for top in paths.BESIDE_TOPOLOGIES:
         for storm_id in names[top]:
             if storm_id not in topologies:
                 yield _left(f"{top}/{storm_id}", storm_id)

@@ -68,6 +68,14 @@ class TopologyReads(RecordReader):
         """
         return self._names(paths.STORMS, callback)
 
+    def kept_storms(self) -> list[str]:
+        """Return the ids of the topologies of which anything is kept, sorted.
+
+        That is what is in ZooKeeper beside base and assignment, whether or not these are there.
+        """
+        names = self._state.children_many(paths.BESIDE_TOPOLOGIES)
+        return sorted({storm_id for below in names for storm_id in below or ()})
+
     def storm_base(self, storm_id: str, callback: Callback | None = None) -> StormBase | None:
         """Return a topology's base, None where there is none; told once when it changes."""
         return self._record(StormBase, paths.storm(storm_id), callback)
@@ -207,6 +215,14 @@ class TopologyWrites(LeaderWriter):
         again, and nothing is left of which nobody knows. Heartbeats, errors and back-pressure are
         removed on their own, as in Storm: workers may be writing them still.
         """
+        self.remove_settings(storm_id)
+        self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
+
+    def remove_settings(self, storm_id: str) -> None:
+        """Remove what was set for a topology, and leave it where it is; none is fine.
+
+        That is its log levels, profiling requests, credentials and tasks.
+        """
         for path in (
             paths.log_config(storm_id),
             paths.profiler_configs(storm_id),
@@ -214,7 +230,6 @@ class TopologyWrites(LeaderWriter):
             paths.tasks(storm_id),
         ):
             self._writer.delete_node(path)
-        self._delete_together([paths.storm(storm_id), paths.assignment(storm_id)])
 
     def _delete_together(self, remaining: list[str]) -> None:
         """Delete nodes in one step, in order; what is absent is left out of it.
