@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.client import waiting
+from stormkeeper.topology.faults import crash
 from support.command import Running
 from support.packages import STREAMING, tree
 from support.small_nimbus import SmallNimbus, serving
@@ -160,6 +161,25 @@ def test_one_that_does_not_run_in_time_is_submitted_all_the_same(submit, nimbus,
     assert told.exit_code == 4
     assert json.loads(told.stdout)["text"] == "no worker is assigned yet"
     assert "Nimbus has taken the command, and goes on" in told.stderr
+
+
+def test_the_first_crash_is_said_at_once(submit, nimbus, script):
+    text = crash(6700, 1, "it ended with exit code 1")
+    nimbus.fails_with = f"{text}:\nTraceback (most recent call last):\n  …\nKeyError: 'day'\x1b"
+    told = submit(script, "--json")
+    assert told.exit_code == 4
+    assert told.stderr.splitlines()[-6:] == [
+        "storm: plain-job: the worker in slot 6700 crashed (1 in a row): it ended with exit code"
+        " 1:",
+        "Traceback (most recent call last):",
+        "  …",
+        "KeyError: 'day'\\x1b",
+        "",
+        "plain-job stays submitted, and its supervisor starts it again. `storm logs plain-job`"
+        " shows what it has written, and `storm kill plain-job` ends it",
+    ]
+    printed = json.loads(told.stdout)
+    assert (printed["done"], printed["text"]) == (False, nimbus.fails_with)
 
 
 def test_ctrl_c_leaves_it_submitted_and_says_so(environ, nimbus, script):

@@ -4,9 +4,12 @@ import pytest
 
 from stormkeeper.client import acting, looking
 from stormkeeper.client.acting import Change
-from stormkeeper.client.waiting import Wait
+from stormkeeper.client.waiting import Seen, Wait
 from stormkeeper.errors import NotAliveError, RefusedError, RpcRefusedError
+from stormkeeper.topology.faults import crash
 from support.waiting import DEADLINE_SECS
+
+CRASH = crash(6700, 1, "it ended with exit code 1") + ":\nTraceback …\nValueError: no day"
 
 
 @pytest.fixture
@@ -61,3 +64,17 @@ def test_rebalanced_with_what_was_asked_for(connected, nimbus, wait):
 def test_how_long_nimbus_waits_is_the_topologys(connected, nimbus):
     nimbus.has("wc", **{"topology.message.timeout.secs": 3})
     assert looking.kill_wait_secs(connected, "wc") == 3.0
+
+
+def test_a_new_one_whose_worker_crashes_is_waited_for_no_more(connected, nimbus, wait):
+    standing = nimbus.has("wc")
+    standing.errs(CRASH)
+    seen = acting.until_started(connected, "wc", wait)
+    assert seen == Seen(False, CRASH, has_failed=True)
+
+
+def test_a_new_one_that_something_hinders_is_waited_for(connected, nimbus, wait):
+    standing = nimbus.has("wc")
+    standing.errs("its code cannot be fetched: no Nimbus answers")
+    assert acting.until_started(connected, "wc", wait).is_done
+    assert standing.workers[0].uptime_secs >= 30

@@ -50,6 +50,12 @@ def test_it_looks_until_the_effect_is_there(wait, told):
     assert told == [("a", 0.0), ("b", PERIOD_SECS)]
 
 
+def test_what_has_failed_is_waited_for_no_more(wait, told):
+    failed = Seen(False, "b", has_failed=True)
+    assert wait(60).until(looks(Seen(False, "a"), failed, Seen(True, "c"))) == failed
+    assert told == [("a", 0.0)]
+
+
 def test_its_time_ends(wait, told):
     assert wait(1.2).until(looks(Seen(False, "a"))) == Seen(False, "a")
     assert [passed for _, passed in told] == pytest.approx([0.0, 0.5, 1.0])

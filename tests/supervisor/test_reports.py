@@ -9,7 +9,8 @@ from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor.records import SlotAssignment
-from stormkeeper.supervisor.reports import Reports, crash, last_lines
+from stormkeeper.supervisor.reports import Reports, last_lines
+from stormkeeper.topology.faults import crash
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0", "totals": "1-1-0"})
 

@@ -15,11 +15,13 @@ from stormkeeper.thrift.nimbus import (
     ComponentAggregateStats,
     Nimbus,
     NotAliveException,
+    NumErrorsChoice,
+    TopologyInfo,
     TopologyPageInfo,
     TopologySummary,
     WorkerSummary,
 )
-from stormkeeper.thrift.records import NimbusSummary
+from stormkeeper.thrift.records import ErrorInfo, NimbusSummary
 from stormkeeper.topology.package import reading
 from support.rpc import served
 
@@ -44,6 +46,10 @@ class Standing:
         }
         self.looks = 0
         self.then = None
+
+    def errs(self, text, secs=17):
+        """Have an error reported of its one spout."""
+        self.components["id_to_spout_agg_stats"]["lines"].last_error = ErrorInfo(text, secs)
 
     @property
     def name(self):
@@ -70,6 +76,8 @@ class SmallNimbus:
         self.topologies = {}
         #: How many looks what is asked for takes.
         self.looks = 1
+        #: The error of what is submitted, when it is placed.
+        self.fails_with = None
         self.uploads = {}
         #: What was submitted, by name.
         self.packages = {}
@@ -128,6 +136,8 @@ class SmallNimbus:
 
         def place():
             standing.workers, standing.sched_status = workers, "Fully Scheduled"
+            if self.fails_with is not None:
+                standing.errs(self.fails_with)
 
         standing.then = place
 
@@ -193,6 +203,13 @@ class SmallNimbus:
             workers=standing.workers,
             **standing.components,
         )
+
+    def getTopologyInfoByNameWithOpts(self, name, options):  # noqa: N802
+        assert options.num_err_choice == NumErrorsChoice.ONE
+        standing = self._standing(name)
+        stats = {id_: each for kind in standing.components.values() for id_, each in kind.items()}
+        errors = {id_: [each.last_error] for id_, each in stats.items() if each.last_error}
+        return TopologyInfo(standing.id, name, 17, [], standing.status, errors)
 
     def _standing(self, name):
         try:

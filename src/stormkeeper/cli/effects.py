@@ -115,6 +115,14 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
     """
     if seen is None:
         return
+    if seen.has_failed:
+        from stormkeeper.state.decoding import printable
+
+        text = "\n".join(printable(line) for line in seen.text.splitlines())
+        raise NotYetFault(
+            f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again. `storm"
+            f" logs {name}` shows what it has written, and `storm kill {name}` ends it"
+        )
     if not seen.is_done:
         raise NotYetFault(
             f"{name}: after {secs:.0f} s, {seen.text}. Nimbus has taken the command, and goes on:"

@@ -33,10 +33,10 @@ def get_errors(name: str) -> None:
     Exit code 1: there is no such topology, or Nimbus was not reached.
     """
     with connected() as connection:
-        from stormkeeper.thrift.nimbus import NumErrorsChoice
+        from stormkeeper.client import looking
 
         try:
-            info = _info(connection, name, NumErrorsChoice.ONE)
+            info = looking.errors(connection, name)
         except NotAliveError:
             click.echo(json.dumps({"Failure": f"No topologies running with name {name}"}))
             exit_with(1)

@@ -127,12 +127,13 @@ def submit(
 
     All is checked on this machine before anything is sent, with file and line in what is wrong. -c
     sets keys of the topology's conf; what -c says of nimbus.* is not sent. Then it waits until all
-    of its workers run, and says what they wait for. Ctrl-C ends only the waiting.
+    of its workers run, and says what they wait for. If one of them crashes, it says how, and waits
+    no more. Ctrl-C ends only the waiting.
 
     Exit code 0: it runs, or --no-wait. 1: it has a fault, or Nimbus refused it or was not reached.
-    2: wrong usage or configuration. 4: it is submitted, and does not run yet. 69: the script has to
-    be run to see what it defines, or requires something, and the extra stormkeeper[spark] is not
-    installed.
+    2: wrong usage or configuration. 4: it is submitted, and does not run yet, or has crashed. 69:
+    the script has to be run to see what it defines, or requires something, and the extra
+    stormkeeper[spark] is not installed.
     """
     conf = load_conf(unknown="keep")
     with faults():
@@ -188,5 +189,5 @@ def _submit(
             return submitted, None
         stays = f"{name} stays submitted, as {submitted.storm_id}; see `storm status {name}`"
         with interrupted_with(progress, stays):
-            seen = acting.until_placed(connection, name, waiting(progress, name, wait_secs))
+            seen = acting.until_started(connection, name, waiting(progress, name, wait_secs))
         return submitted, seen

@@ -104,6 +104,24 @@ def until_placed(connection: Connection, name: str, wait: Wait) -> Seen:
     return wait.until(lambda: placed(looking.topology(connection, name)))
 
 
+def until_started(connection: Connection, name: str, wait: Wait) -> Seen:
+    """Wait until a topology that is new has its workers, or until one of them has crashed.
+
+    It is started again then. But what ends a script at its start mostly does so each time.
+    """
+    placed = effects.Placed()
+
+    def look() -> Seen:
+        topology = looking.topology(connection, name)
+        seen = placed(topology)
+        if seen.is_done or all(each.error is None for each in topology.components):
+            return seen
+        crash = effects.crash(looking.errors(connection, name).errors)
+        return seen if crash is None else Seen(False, crash, has_failed=True)
+
+    return wait.until(look)
+
+
 def _asked(connection: Connection, found: TopologySummary, method: str, *arguments: Any) -> None:
     try:
         connection.call(method, *arguments)

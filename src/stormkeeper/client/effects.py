@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from stormkeeper.client.looking import Topology
 from stormkeeper.client.waiting import Seen
 from stormkeeper.thrift.nimbus import TopologySummary
+from stormkeeper.thrift.records import ErrorInfo
+from stormkeeper.topology.faults import is_crash
 
 #: What ``sched_status`` begins with where nothing more is to come.
 _PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
@@ -36,6 +39,14 @@ def has_status(found: TopologySummary | None, status: str) -> Seen:
     if found is None:
         return Seen(True, "it is gone")
     return Seen(found.status == status, f"it is {found.status}")
+
+
+def crash(errors: Mapping[str, Sequence[ErrorInfo]]) -> str | None:
+    """Return the newest report of a worker's crash among the errors of components, as it is."""
+    crashes = [error for each in errors.values() for error in each if is_crash(error.error)]
+    if not crashes:
+        return None
+    return max(crashes, key=lambda each: each.error_time_secs).error
 
 
 class Placed:

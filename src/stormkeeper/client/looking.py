@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from stormkeeper.client.connection import Connection
 from stormkeeper.errors import NotAliveError
-from stormkeeper.thrift.nimbus import ComponentAggregateStats, TopologyPageInfo, TopologySummary
+from stormkeeper.thrift.nimbus import (
+    ComponentAggregateStats,
+    GetInfoOptions,
+    NumErrorsChoice,
+    TopologyInfo,
+    TopologyPageInfo,
+    TopologySummary,
+)
 
 #: The window of a page: since a worker has started.
 _ALL_TIME: Final = ":all-time"
@@ -98,6 +105,18 @@ def topology(connection: Connection, name: str) -> Topology:
     """
     found = connection.nimbus.getTopologySummaryByName(name)
     return of_page(connection.nimbus.getTopologyPageInfo(found.id, _ALL_TIME, False))
+
+
+def errors(connection: Connection, name: str) -> TopologyInfo:
+    """Return a topology with the newest error of each component.
+
+    Raises
+    ------
+    NotAliveError
+        If there is none of that name.
+    """
+    options = GetInfoOptions(NumErrorsChoice.ONE)
+    return connection.nimbus.getTopologyInfoByNameWithOpts(name, options)
 
 
 def of_page(page: TopologyPageInfo) -> Topology:

@@ -27,10 +27,13 @@ class Seen:
         Whether the effect is there.
     text
         What is there then, or what is waited for.
+    has_failed
+        Whether nothing more is waited for, though the effect is not there.
     """
 
     is_done: bool
     text: str
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Wait:
     sleep: Callable[[float], None] = time.sleep
 
     def until(self, look: Callable[[], Seen]) -> Seen:
-        """Look until the effect is there; return what was seen last.
+        """Look until the effect is there, or will not be; return what was seen last.
 
         Raises
         ------
@@ -67,7 +70,7 @@ class Wait:
             except RpcError as error:
                 seen = Seen(False, f"Nimbus does not answer: {error}")
             passed = self.clock() - began
-            if seen.is_done or passed >= self.secs:
+            if seen.is_done or seen.has_failed or passed >= self.secs:
                 return seen
             self.say(seen.text, passed)
             self.sleep(min(PERIOD_SECS, self.secs - passed))

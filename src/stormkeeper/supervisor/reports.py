@@ -18,6 +18,7 @@ from stormkeeper import paths
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.records import SlotAssignment
+from stormkeeper.topology.faults import is_crash
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +31,6 @@ _END_SECS: Final = 3.0
 #: Lines of a worker's log that a report shows, and in how many bytes at its end they are found.
 _LINES: Final = 25
 _BYTES: Final = 64 * 1024
-
-
-#: What a report of a crash begins with.
-_CRASH: Final = "the worker in slot "
 
 _LOG_END: Final = "\nIts log ends with:\n"
 
@@ -152,16 +149,11 @@ class Reports:
                 for each in errors
                 if (each.host, each.port) == (self._host, report.port)
                 and each.error_time_secs >= report.began
-                and not each.error.startswith(_CRASH)
+                and not is_crash(each.error)
             ]
             if of_it:
                 found[component] = of_it[0]
         return found
-
-
-def crash(port: int, number: int, reason: str) -> str:
-    """Return the line that says of a slot's worker that it crashed, for the `number`-th time."""
-    return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
 
 
 def _with_cause(text: str, cause: str) -> str:

@@ -24,11 +24,12 @@ from stormkeeper.supervisor.means import Means, Seen
 from stormkeeper.supervisor.orders import Orders, orders, stopped
 from stormkeeper.supervisor.preparing import Preparing
 from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
-from stormkeeper.supervisor.reports import crash, last_lines
+from stormkeeper.supervisor.reports import last_lines
 from stormkeeper.supervisor.slots import Slot
 from stormkeeper.supervisor.tidying import Needed, Tidying
 from stormkeeper.supervisor.waiting import Waiting
 from stormkeeper.thrift.records import Assignment
+from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Final
 
 
 def starts_itself(bolt: str) -> str:
@@ -28,6 +29,20 @@ def starts_nothing(script: Path) -> str:
         f"{script} defines no Topology and starts no streaming query: there is nothing to run. Have"
         " it define a Topology, or start a query with `.writeStream....start()`"
     )
+
+
+#: What a report of a crash begins with.
+_CRASH: Final = "the worker in slot "
+
+
+def crash(port: int, number: int, reason: str) -> str:
+    """Return the line that says of a slot's worker that it crashed, for the `number`-th time."""
+    return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
+
+
+def is_crash(error: str) -> bool:
+    """Return whether an error of a component is the report of a crash."""
+    return error.startswith(_CRASH)
 
 
 def frame_unread(bolt: str) -> str:
