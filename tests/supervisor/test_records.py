@@ -24,6 +24,12 @@ def test_the_same_work_is_the_same_queries_of_the_same_topology(other, is_same):
     assert WORK.is_same_work(other) is is_same
 
 
+def test_when_it_runs_again_is_no_part_of_a_launch():
+    assert WORK.is_same_launch(replace(WORK, restart=Restart.ALWAYS))
+    assert not WORK.is_same_launch(replace(WORK, version="2"))
+    assert not WORK.is_same_launch(None)
+
+
 def test_the_order_of_queries_is_no_change():
     assert replace(WORK, claims=dict(reversed(WORK.claims.items()))) == WORK
 

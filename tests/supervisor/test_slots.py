@@ -334,6 +334,37 @@ class TestCrash:
             assert Played(record).say(Wanted(assignment)) == [], "nor after a restart"
             assert played.say(Wanted(OTHER)) == [FetchCode(3, OTHER)]
 
+    @pytest.mark.parametrize(
+        ("before", "after", "exit_code", "state"),
+        [
+            (Restart.ON_FAILURE, Restart.NEVER, 1, SlotState.FAILED),
+            (Restart.NEVER, Restart.ALWAYS, 0, SlotState.WAITING_FOR_CODE),
+        ],
+    )
+    def test_another_word_on_ends_ends_nothing(self, played, before, after, exit_code, state):
+        played.run(replace(COUNTS, restart=before))
+        assert played.say(Wanted(replace(COUNTS, restart=after))) == []
+        assert played.state is SlotState.RUNNING
+        played.say(Ended("w1", exit_code), Gone("w1"))
+        assert played.state is state, "it counts when the worker ends"
+
+    @pytest.mark.parametrize(
+        ("exit_code", "after", "is_run_again"),
+        [
+            (0, Restart.ON_FAILURE, False),
+            (0, Restart.ALWAYS, True),
+            (1, Restart.ON_FAILURE, True),
+            (1, Restart.ALWAYS, True),
+        ],
+    )
+    def test_what_has_ended_is_run_again_only_where_that_is_said_now(
+        self, played, exit_code, after, is_run_again
+    ):
+        played.run(replace(COUNTS, restart=Restart.NEVER))
+        played.say(Ended("w1", exit_code), Gone("w1"))
+        done = played.say(Wanted(replace(COUNTS, restart=after)))
+        assert bool(done) is is_run_again
+
     @pytest.mark.parametrize("restart", Restart)
     def test_a_worker_that_asks_for_it_is_started_again_at_once(self, played, restart):
         worker_id = played.run(replace(COUNTS, restart=restart))
@@ -516,7 +547,7 @@ class AnyOrder(RuleBasedStateMachine):
                 assert not self.alive.get(worker_id)
                 assert worker_id not in self.unanswered
             case ReportCrash(crashes=crashes, assignment=assignment):
-                if assignment == self.slot.status().assignment:
+                if assignment.is_same_launch(self.slot.status().assignment):
                     assert crashes == self.crashes + 1
                 else:
                     assert crashes == 1

@@ -4,7 +4,7 @@ All of these are values. `local_state` writes them as JSON, so what they hold is
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -31,10 +31,15 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
 
+    def stands_under(self, restart: Restart) -> bool:
+        """Return whether what ended so is still not run again where that is said."""
+        is_never = restart is Restart.NEVER
+        return is_never or (self is Outcome.COMPLETED and restart is Restart.ON_FAILURE)
+
 
 @dataclass(frozen=True, slots=True)
 class SlotAssignment:
-    """What a slot is to run. If anything of it changes, that is a new launch.
+    """What a slot is to run. If anything of it but `restart` changes, that is a new launch.
 
     Parameters
     ----------
@@ -55,6 +60,10 @@ class SlotAssignment:
     version: str = ""
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
+
+    def is_same_launch(self, other: "SlotAssignment | None") -> bool:
+        """Return whether a worker of `other` has all that this one is launched with."""
+        return other is not None and replace(other, restart=self.restart) == self
 
     def is_same_work(self, other: "SlotAssignment | None") -> bool:
         """Return whether `other` has the same queries of the same topology, by whatever claim."""

@@ -299,6 +299,12 @@ class Slot:
     def _want(self, assignment: SlotAssignment | None) -> None:
         if assignment == self._wanted:
             return
+        if assignment is not None and assignment.is_same_launch(self._wanted):
+            # What runs goes on; only what is done when it ends has changed, or when it has ended.
+            self._wanted = assignment
+            if self._outcome is not None and not self._outcome.stands_under(assignment.restart):
+                self._outcome = None
+            return
         if assignment is None or not assignment.is_same_work(self._wanted):
             self._crashes = 0
         # Somebody has decided anew: it is tried at once.
@@ -332,7 +338,7 @@ class Slot:
         worker = self._worker
         if worker is None:
             return
-        if worker.assignment != self._wanted and worker.phase in _WORKING:
+        if worker.phase in _WORKING and not worker.assignment.is_same_launch(self._wanted):
             worker.is_unwanted = True
             self._ask_to_end(worker, now)
         if self._crashes and now >= worker.running_since + self._times.stable:
@@ -382,8 +388,9 @@ class Slot:
             return
         if not worker.fault and worker.exit_code == AGAIN:
             return
-        is_wanted = worker.assignment == self._wanted
-        restart = worker.assignment.restart
+        is_wanted = worker.assignment.is_same_launch(self._wanted)
+        # As it is said by now.
+        restart = (self._wanted if is_wanted and self._wanted else worker.assignment).restart
         if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
             if is_wanted:
                 self._outcome, self._crashes, self._reason = Outcome.COMPLETED, 0, ""
