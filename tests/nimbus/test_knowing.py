@@ -101,3 +101,12 @@ def test_nothing_is_decided_by_code_that_cannot_be_read_or_is_not_ours(conf):
     known = Knowledge(code, conf).of(there(ID, "java-2-1"), {})
     assert known[ID].facts.blocked == "the disk is gone"
     assert "none of ours" in known["java-2-1"].facts.blocked
+
+
+@pytest.mark.parametrize("value", ["much", [], float("inf"), float("nan"), -1])
+def test_a_conf_that_was_written_anew_keeps_no_other_topology_from_anything(conf, value):
+    """Anybody may do that who reaches Nimbus."""
+    code = Shelf({ID: submitted(topology__worker__memory__mb=value), "good-2-1": submitted()})
+    known = Knowledge(code, conf).of(there(ID, "good-2-1"), {})
+    assert "topology.worker.memory.mb that is none" in known[ID].facts.blocked
+    assert known["good-2-1"].facts.blocked is None

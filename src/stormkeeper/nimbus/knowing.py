@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from stormkeeper.conf import Conf
-from stormkeeper.errors import CodeError
+from stormkeeper.errors import CodeError, ConfigError
 from stormkeeper.nimbus.scheduling.mapping import Facts
-from stormkeeper.nimbus.submitted import Submitted
+from stormkeeper.nimbus.submitted import Submitted, topology_value
 from stormkeeper.state.storm.snapshot import ClusterSnapshot
 from stormkeeper.topology.description import ExecutorDescription
 
@@ -97,11 +97,11 @@ class Knowledge:
             return known[1]
         try:
             submitted = self._code.get(storm_id)
-        except CodeError as error:
+            if submitted is None:
+                return None
+            made = known_of(submitted.spread(hints), self._conf)
+        except (CodeError, ConfigError) as error:
             return Known(_blocked(str(error)), (), {}, float(self._conf[_WAIT]))
-        if submitted is None:
-            return None
-        made = known_of(submitted.spread(hints), self._conf)
         self._known[storm_id] = (hints, made)
         return made
 
@@ -111,11 +111,17 @@ class Knowledge:
 
 
 def known_of(submitted: Submitted, conf: Conf) -> Known:
-    """Return what is known of a topology by what was submitted, and by the cluster's conf."""
+    """Return what is known of a topology by what was submitted, and by the cluster's conf.
+
+    Raises
+    ------
+    ConfigError
+        A value of its own is none, as anybody may write its blobs anew.
+    """
     own = submitted.conf
 
     def value(key: str) -> Any:
-        return conf[key] if own.get(key) is None else own[key]
+        return conf[key] if own.get(key) is None else topology_value(key, own)
 
     facts = Facts(
         queries=submitted.queries,

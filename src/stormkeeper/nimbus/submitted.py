@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from stormkeeper.code import keys
 from stormkeeper.code.blobs import BlobStore
-from stormkeeper.errors import BlobNotFoundError, CodeError, SerializationError
+from stormkeeper.conf.schema import SCHEMA
+from stormkeeper.errors import BlobNotFoundError, CodeError, ConfigError, SerializationError
 from stormkeeper.statistics.reports import Component
 from stormkeeper.statistics.tasks import components_of_tasks
 from stormkeeper.thrift.compression import decompress
@@ -225,6 +226,20 @@ def decode_conf(data: bytes) -> dict[str, Any]:
     if not isinstance(conf, dict):
         raise SerializationError("a topology's saved conf is no mapping")
     return conf
+
+
+def topology_value(key: str, own: Mapping[str, Any]) -> Any:
+    """Return a value of a topology's saved configuration, as its key has it.
+
+    Raises
+    ------
+    ConfigError
+        It is none.
+    """
+    try:
+        return SCHEMA[key].convert(own[key])
+    except ConfigError as error:
+        raise ConfigError(f"its saved conf has a value of {key} that is none: {error}") from error
 
 
 def _tasks(common: ComponentCommon, hint: int) -> int:

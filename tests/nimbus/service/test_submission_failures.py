@@ -8,6 +8,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.code import replication
 from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
+from stormkeeper.nimbus.submitted import encode_conf
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
@@ -133,3 +134,14 @@ def test_who_would_wait_for_copies_for_ever_is_refused_in_the_end(tmp_path, ense
             nimbus.submit("wc", conf=conf)
         assert nimbus.storm.active_storms() == []
         until(lambda: nimbus.code.store.all() == {})
+
+
+@pytest.mark.parametrize("conf", [b"no conf", encode_conf({"topology.message.timeout.secs": "x"})])
+def test_a_topology_whose_conf_is_damaged_can_be_killed(nimbus, conf):
+    storm_id = nimbus.submit("wc")
+    session = nimbus.handler.beginUpdateBlob(f"{storm_id}-stormconf.ser")
+    nimbus.handler.uploadBlobChunk(session, conf)
+    nimbus.handler.finishBlobUpload(session)
+    nimbus.handler.killTopology("wc")
+    base = nimbus.storm.storm_base(storm_id)
+    assert base.topology_action_options.kill_options.wait_secs == 30

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Final
 
-from stormkeeper.errors import CallRefusedError, NoNodeError, StatusError
+from stormkeeper.errors import CallRefusedError, CodeError, ConfigError, NoNodeError, StatusError
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.service import structure
 from stormkeeper.nimbus.service.served import Served
+from stormkeeper.nimbus.submitted import topology_value
 from stormkeeper.thrift.nimbus import InvalidTopologyException, NotAliveException
 from stormkeeper.thrift.records import KillOptions, RebalanceOptions, StormBase
 
 log = logging.getLogger(__name__)
+
+_WAIT: Final = "topology.message.timeout.secs"
 
 
 class Living(Served):
@@ -88,7 +92,12 @@ class Living(Served):
     def _wait_secs(self, storm_id: str, asked: int | None) -> int:
         if asked is not None:
             return max(0, asked)
-        wait_secs: float = self._conf(storm_id)["topology.message.timeout.secs"]
+        try:
+            wait_secs: float = topology_value(_WAIT, self._conf(storm_id))
+        except (CodeError, ConfigError) as error:
+            # A topology that is damaged is to be killed all the more.
+            log.warning("%s waits as others do: %s", storm_id, error)
+            wait_secs = self._given.conf[_WAIT]
         return math.ceil(wait_secs)
 
     def _now_ms(self) -> int:
