@@ -55,10 +55,16 @@ def test_launches_elsewhere_and_in_unknown_slots_are_none_of_ours():
 
 
 @pytest.mark.parametrize(
-    "foreign", [Assignment("/code"), Assignment("/", worker_resources={NodeInfo(HERE, {6700}): {}})]
+    ("foreign", "is_here"),
+    [
+        (Assignment("/code"), False),
+        (Assignment("/", worker_resources={NodeInfo(HERE, {6700}): {}}), True),
+        (Assignment("/", executor_node_port={(1, 1): NodeInfo(HERE, {6700})}), True),
+        (Assignment("/", executor_node_port={(1, 1): NodeInfo(ELSEWHERE, {6700})}), False),
+    ],
 )
-def test_an_assignment_of_another_nimbus_orders_nothing(foreign):
-    assert given(wc=foreign) == Orders()
+def test_an_assignment_of_another_nimbus_orders_nothing_and_is_named(foreign, is_here):
+    assert given(wc=foreign) == Orders(foreign=frozenset({"wc"} if is_here else ()))
 
 
 @pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])

@@ -59,6 +59,8 @@ def test_it_is_ready_while_it_takes_new_work_and_says_what_each_slot_does(said):
     assert said("/readyz") == (200, "ready\n" + slots)
     assert said("/readyz", why="the disk is full") == (503, "the disk is full\n" + slots)
     assert [*slot_lines(Seen(0.0))] == []
+    [line] = slot_lines(Seen(0.0, foreign=frozenset({"wc-1-1"})))
+    assert line.startswith("wc-1-1 is not run here: a Nimbus that is not ours")
 
 
 @pytest.mark.parametrize(("host", "is_said"), [("0.0.0.0", True), ("127.0.0.1", False)])

@@ -20,7 +20,7 @@ import pytest
 from stormkeeper import paths
 from stormkeeper.supervisor import process_table
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat, NodeInfo
 from stormkeeper.topology.package.collecting import collect
 from support.packages import contents, of_folder, packed, tree, wheel
 from support.supervisors import OTHER_PORT, PORT, is_alive
@@ -228,13 +228,28 @@ def test_what_it_says_of_itself(leader, supervisor, tmp_path):
     [place] = re.findall(r"metrics on (http://\S+)/metrics", supervisor.log)
     assert place == f"http://127.0.0.1:{record(leader, node).http_port}"
     assert "nobody is asked who he is" not in supervisor.log
+    # What another Nimbus places here is not run. That is said once.
+    foreign = f"{WC} is not run here: a Nimbus that is not ours"
+    executors = {(1, 1): NodeInfo(node, {PORT})}
+    for start in (1, 2):
+        times = {(1, 1): start}
+        told = Assignment("/", {}, executors, executor_start_time_secs=times)
+        leader.leader.set_assignment(WC, told)
+        until(lambda: foreign in supervisor.log)
+    leader.assign(JOB, node, OTHER_PORT, "out")
+    until(lambda: errors(leader, JOB))
+    assert supervisor.log.count(foreign) == 1
+
     with pytest.raises(urllib.error.HTTPError) as answered:
         urllib.request.urlopen(f"{place}/readyz", timeout=DEADLINE_SECS)
     with answered.value as page:
         assert page.code == 503
-        assert page.read().decode().splitlines() == [reason, "6700 empty", "6701 empty"]
+        first, slot, other, last = page.read().decode().splitlines()
+    assert (first, slot) == (reason, "6700 empty")
+    assert other.startswith(f"6701 waiting for the code, {JOB}")
+    assert last.startswith(foreign)
     with urllib.request.urlopen(f"{place}/metrics", timeout=DEADLINE_SECS) as page:
-        assert b'stormkeeper_supervisor_slots{state="empty"} 2.0' in page.read()
+        assert b'stormkeeper_supervisor_slots{state="empty"} 1.0' in page.read()
     supervisor.worker_log(WC).parent.mkdir(parents=True)
     supervisor.worker_log(WC).write_text("what a worker said\n")
     file = f"{place}/api/v1/log?file={WC}/{PORT}/worker.log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
@@ -15,6 +16,12 @@ from stormkeeper.supervisor.slots import SlotStatus
 from stormkeeper.supervisor.times import Times
 from stormkeeper.supervisor.topology_code import TopologyCode
 from stormkeeper.supervisor.worker_processes import WorkerProcesses
+
+#: What is said of a topology whose assignment has no launches.
+FOREIGN: Final = (
+    "is not run here: a Nimbus that is not ours, such as Java's, has placed it on this supervisor;"
+    " stop that Nimbus and kill the topology, or give this supervisor another storm.zookeeper.root"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,8 @@ class Seen:
         What each worker takes with all that it started, in bytes, by its slot's port.
     launches, crashes, problems
         How many there have been.
+    foreign
+        The topologies that another Nimbus has placed here, which do not run.
     """
 
     turned_at: float
@@ -70,3 +79,4 @@ class Seen:
     launches: int = 0
     crashes: int = 0
     problems: int = 0
+    foreign: frozenset[str] = frozenset()

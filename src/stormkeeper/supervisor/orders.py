@@ -25,11 +25,14 @@ class Orders:
         By port, the newest launch that is to stop, or has stopped.
     storm_ids
         The topologies that have a launch here, be it a released one: their workers may come back.
+    foreign
+        The topologies that another Nimbus, such as Java's, has placed here: none that we can run.
     """
 
     wanted: Mapping[int, SlotAssignment] = field(default_factory=dict)
     released: Mapping[int, Claim] = field(default_factory=dict)
     storm_ids: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()
 
 
 def orders(
@@ -41,7 +44,7 @@ def orders(
     """Return what is ordered of a supervisor.
 
     Where two launches have one port, as one was read before the other was taken back, the newer one
-    counts. An assignment without ``launches`` is another Nimbus's, and none that we can run.
+    counts. An assignment without ``launches`` is another Nimbus's.
 
     Parameters
     ----------
@@ -78,7 +81,12 @@ def orders(
         )
         for port, (claim, storm_id, launch) in newest.items()
     }
-    return Orders(wanted, released, frozenset(storm_ids))
+    foreign = {
+        storm_id
+        for storm_id, assignment in assignments.items()
+        if assignment.launches is None and _is_placed_on(assignment, node)
+    }
+    return Orders(wanted, released, frozenset(storm_ids), frozenset(foreign))
 
 
 def stopped(given: Orders, slots: Mapping[int, SlotRecord]) -> dict[int, LaunchClaim]:
@@ -104,6 +112,11 @@ def started(assignment: SlotAssignment, number: int) -> dict[str, str]:
     """Return the claims of one start of a worker, which has that number."""
     claims = {query: Claim.parse(text) for query, text in assignment.claims.items()}
     return {query: str(claim._replace(launch=number)) for query, claim in claims.items()}
+
+
+def _is_placed_on(assignment: Assignment, node: str) -> bool:
+    executors = (assignment.executor_node_port or {}).values()
+    return any(place.node == node for place in (*executors, *(assignment.worker_resources or {})))
 
 
 def _claim(launch: WorkerLaunch) -> Claim:

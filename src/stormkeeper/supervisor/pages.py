@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from stormkeeper.daemon.http import Page
-from stormkeeper.supervisor.means import Seen
+from stormkeeper.supervisor.means import FOREIGN, Seen
 
 #: Seconds for which the slots' thread may not have done its regular work.
 MAX_SILENCE: Final = 10.0
@@ -52,7 +52,7 @@ def pages(
 
 
 def slot_lines(seen: Seen) -> Iterator[str]:
-    """Yield what each slot is doing, a line each."""
+    """Yield what each slot is doing, and what is not run though it was placed here, a line each."""
     for port, slot in sorted(seen.slots.items()):
         said = [f"{port} {slot.state.value}"]
         if slot.assignment is not None:
@@ -62,3 +62,5 @@ def slot_lines(seen: Seen) -> Iterator[str]:
         if slot.reason:
             said.append(slot.reason.splitlines()[0])
         yield ", ".join(said)
+    for storm_id in sorted(seen.foreign):
+        yield f"{storm_id} {FOREIGN}"

@@ -20,7 +20,7 @@ from typing import Final
 
 from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import events, process_table
-from stormkeeper.supervisor.means import Means, Seen
+from stormkeeper.supervisor.means import FOREIGN, Means, Seen
 from stormkeeper.supervisor.orders import Orders, orders, stopped
 from stormkeeper.supervisor.preparing import Preparing
 from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
@@ -183,7 +183,10 @@ class SlotLoop:
         """Tell the slots what they are to run, by what is assigned and known by now."""
         machine, assignments = self._means.machine, self._assignments
         assert assignments is not None
+        before = self._orders.foreign
         self._orders = orders(assignments, machine.supervisor_id, machine.ports, self._restart)
+        for storm_id in sorted(self._orders.foreign - before):
+            log.warning("%s %s", storm_id, FOREIGN)
         for port in self._slots:
             self._hear(port, events.Wanted(self._orders.wanted.get(port)))
         self._note_what_is_needed()
@@ -278,6 +281,7 @@ class SlotLoop:
             self._launches,
             self._crashes,
             self._problems,
+            self._orders.foreign,
         )
 
     # --- what the slots say --------------------------------------------------------------------
