@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,25 @@ def test_what_was_lost_on_the_disk_is_had_again(site):
     (site.directories.code(WC) / "checksums.json").write_text("{")
     assert site.fetch() > 0
     assert site.code.conf(WC) == {}
+
+
+def test_a_package_without_its_manifest_is_laid_out_again(site):
+    site.upload(WC, site.package())
+    site.fetch()
+    for lost in ("manifest.json", "code/topology.py"):
+        (site.code.unpacked(WC) / lost).unlink()
+    assert site.fetch() == 0, "the package itself is here"
+    assert (site.code.unpacked(WC) / "code/topology.py").exists()
+    assert list(site.directories.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda file: file.write_bytes(b"")])
+def test_a_configuration_that_was_lost_is_fetched_again(site, spoil):
+    site.upload(WC, site.package(), level=3)
+    site.fetch()
+    spoil(site.directories.code(WC) / "stormconf.ser")
+    assert site.fetch() > 0
+    assert site.code.conf(WC) == {"level": 3}
 
 
 def test_code_that_nobody_has_is_an_error(site):

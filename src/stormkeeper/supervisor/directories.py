@@ -138,6 +138,11 @@ class Directories:
         """Remove the files of one launch; what is in its artifacts stays."""
         self._put_aside(self.worker(worker_id))
 
+    def remove_package(self, path: Path) -> None:
+        """Remove what may be there of a package."""
+        if path.exists():
+            self._put_aside(path)
+
     def remove_unneeded(self, storm_ids: Container[str], worker_ids: Container[str]) -> list[str]:
         """Remove the code of all but some topologies and the files of all but some launches.
 

@@ -198,8 +198,10 @@ class TopologyCode:
             if there is None or (wanted is not None and there != wanted):
                 return False
             try:
+                if _checksum(self._directories.code(storm_id) / _CONF) != there[_CONF]:
+                    return False
                 self._lay_out(storm_id)
-            except (CodeError, SupervisorError):
+            except (CodeError, SupervisorError, OSError):
                 return False  # and fetched anew
             return True
 
@@ -217,6 +219,7 @@ class TopologyCode:
         folder = self.unpacked(storm_id)
         if (folder / manifests.MANIFEST).exists():
             return
+        self._directories.remove_package(folder)  # of which something was lost
         try:
             with (self._directories.code(storm_id) / _PACKAGE).open("rb") as package:
                 unpack(package, folder)
