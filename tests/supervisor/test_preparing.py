@@ -88,6 +88,15 @@ def test_what_was_not_done_is_answered_with_the_reason(preparing, code, environm
     assert answers.get(timeout=DEADLINE_SECS) == (6701, NotPrepared(2, "pip ended"))
 
 
+def test_a_defect_is_answered_too(preparing, environments, answers, caplog):
+    environments.failure = ZeroDivisionError("a defect")
+    preparing.build(6700, 1, "wc")
+    port, answer = answers.get(timeout=DEADLINE_SECS)
+    assert (port, answer.request) == (6700, 1)
+    assert "ZeroDivisionError('a defect')" in answer.reason
+    assert "Traceback" in caplog.text
+
+
 def test_what_was_abandoned_is_not_answered(preparing, code, answers):
     preparing.fetch(6700, 1, "wc")
     preparing.fetch(6701, 1, "wc")

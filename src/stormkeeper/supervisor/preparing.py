@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from stormkeeper.errors import StormkeeperError, SupervisorError
 from stormkeeper.supervisor.environments import BUILD_SECS, CHECK_SECS, Environments
 from stormkeeper.supervisor.events import Event, NotPrepared, Prepared
 from stormkeeper.supervisor.topology_code import TopologyCode
+
+log = logging.getLogger(__name__)
 
 #: How long to wait for an environment that is being built for another slot, in seconds.
 _WAIT_SECS: Final = BUILD_SECS + 2 * CHECK_SECS
@@ -94,6 +97,10 @@ class Preparing:
                 do()
             except StormkeeperError as error:
                 answer = NotPrepared(request, str(error))
+            except Exception as error:
+                # Whoever waits is told at once, and tries again.
+                log.exception("the %s cannot be prepared, by a defect of Stormkeeper", name)
+                answer = NotPrepared(request, f"an error of the supervisor: {error!r}")
             with self._lock:
                 is_wanted = (port, request) in self._requests
                 self._requests.discard((port, request))
