@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from stormkeeper.errors import SerializationError, TopologyError
 from stormkeeper.topology import Topology, description
-from stormkeeper.topology.description import MAX_BYTES, decode, encode, of_script, of_topology
+from stormkeeper.topology.description import (
+    MAX_BYTES,
+    decode,
+    encode,
+    of_script,
+    of_topology,
+    with_parallelism,
+)
 from stormkeeper.topology.plan import plan
 from stormkeeper.topology.topology import on_declared
 from support.topologies import graphs, make
@@ -35,13 +42,17 @@ def word_count(**conf):
     return make({"lines": ((), 1), "words": (("lines",), 2), "out": (("words",), 1)}, conf)
 
 
-@given(graphs().filter(bool), CONFS, st.booleans())
-def test_it_is_read_as_it_was_written(graph, conf, needs_session):
-    described = of_topology(make(graph, conf), needs_session=needs_session)
+@given(graphs().filter(bool), CONFS, st.booleans(), st.booleans())
+def test_it_is_read_as_it_was_written(graph, conf, needs_session, session_first):
+    described = of_topology(
+        make(graph, conf), needs_session=needs_session, session_first=session_first
+    )
     read = decode(encode(described))
     assert read == described
     assert read.conf == conf
-    assert read.needs_session is needs_session
+    assert (read.needs_session, read.session_first) == (needs_session, session_first)
+    hints = {component.id: 3 for component in described.components}
+    assert with_parallelism(described, hints).session_first is session_first
 
 
 @given(graphs().filter(bool))
@@ -59,6 +70,7 @@ def test_what_it_looks_like():
         "name": "t",
         "conf": {"a": [1, "x"]},
         "needs_session": False,
+        "session_first": False,
         "components": [
             {"id": "lines", "kind": "spout", "inputs": [], "parallelism": 1},
             {"id": "words", "kind": "bolt", "inputs": ["lines"], "parallelism": 2},

@@ -75,8 +75,23 @@ def test_a_topology_has_the_description_of_its_object(script):
     ],
 )
 def test_a_script_that_needs_a_session_is_known(script, text):
-    with pytest.raises(NeedsSessionError):
+    with pytest.raises(NeedsSessionError) as needed:
         describe(script(WORD_COUNT + text))
+    assert not needed.value.first
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "from pyspark.sql import functions as F\n"
+        "@F.udf('string')\ndef upper(text):\n    return text.upper()\n",
+        "from pyspark.sql import functions as F\nbig = F.col('a') > 1\n",
+    ],
+)
+def test_what_needs_one_above_the_topology_needs_it_first(script, above):
+    with pytest.raises(NeedsSessionError) as needed:
+        describe(script(above + WORD_COUNT))
+    assert needed.value.first
 
 
 def test_what_pyspark_does_is_as_before(script):

@@ -126,6 +126,17 @@ def test_one_that_needs_a_session_gets_one(script):
     assert virtual_machines() <= others
 
 
+@pytest.mark.spark
+def test_one_that_needs_a_session_above_its_topology_gets_it_first(script, tmp_path):
+    (tmp_path / "texts.py").write_text(
+        "from pyspark.sql import functions as F\n"
+        "@F.udf('string')\n"
+        "def upper(text):\n    return text.upper()\n"
+    )
+    described = describe(script("from texts import upper\n" + TOPOLOGY.format(before="")))
+    assert (described.name, described.needs_session, described.session_first) == ("t", True, True)
+
+
 def virtual_machines():
     """The JVMs that this process has started, by whatever way."""
     return {p for p in psutil.Process().children(recursive=True) if name(p) == "java"}

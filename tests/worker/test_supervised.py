@@ -38,7 +38,7 @@ def package(folder, files, topology=None, **more):
     described = (
         description.of_script(code.script)
         if topology is None
-        else description.of_topology(topology)
+        else description.of_topology(topology, session_first="changing.py" in files)
     )
     file = io.BytesIO()
     writing.write(file, writing.Contents(code, described, **more), MADE_WITH)
@@ -151,11 +151,21 @@ def changed(value):
     return value + "!"
 """
 
-TOPOLOGY = """
-import sys
+#: Imported above the topology, it needs a session that is there before the script begins.
+CHANGE = """
 import single
 import writing
 from pyspark.sql import functions as F
+
+@F.udf("string")
+def changed(value):
+    return writing.changed(single.same(value))
+"""
+
+TOPOLOGY = """
+import sys
+import writing
+from changing import changed
 from stormkeeper.topology import Topology
 
 topology = Topology("mine", conf={"mark": "the script's", "folder": None})
@@ -166,8 +176,6 @@ def lines(spark, conf):
     print("knows", conf["token"][:7], spark.conf.get("spark.hadoop.mine.token")[:7])
     print("jars", spark.conf.get("spark.jars").rpartition("/")[2])
     return spark.readStream.option("maxFilesPerTrigger", 1).text(conf["folder"] + "/in")
-
-changed = F.udf(lambda value: writing.changed(single.same(value)))
 
 @topology.bolt(lines)
 def out(lines, conf):
@@ -197,7 +205,7 @@ def test_a_topology_runs_is_deactivated_goes_on_and_reports_its_error(
         jar.write(b"PK\x05\x06" + bytes(18))
     package(
         folder,
-        {"daily.py": TOPOLOGY, "writing.py": WRITE},
+        {"daily.py": TOPOLOGY, "writing.py": WRITE, "changing.py": CHANGE},
         described(),
         arguments=("--day", "1"),
         py_files=(brought / "single.py",),

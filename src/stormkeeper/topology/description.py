@@ -67,6 +67,9 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         What the topology brings along, as JSON has it: a tuple is a list.
     needs_session
         Whether the script could be run to its end only with a Spark session.
+    session_first
+        Whether that session has to be there before the script begins: something above its first
+        Topology needs one and does not ask for it, such as ``@udf("string")``.
     components
         In the order of their definition, each after its inputs.
     queries, executors
@@ -78,6 +81,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name: str
     conf: dict[str, Any]
     needs_session: bool
+    session_first: bool = False
     components: tuple[ComponentDescription, ...]
     queries: tuple[QueryDescription, ...]
     executors: tuple[ExecutorDescription, ...]
@@ -98,8 +102,17 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return Plan((), ()) if self.kind == "script" else plan(_rebuilt(self))
 
 
-def of_topology(topology: Topology, *, needs_session: bool = False) -> Description:
+def of_topology(
+    topology: Topology, *, needs_session: bool = False, session_first: bool = False
+) -> Description:
     """Describe a topology.
+
+    Parameters
+    ----------
+    topology
+        It.
+    needs_session, session_first
+        As of `Description`.
 
     Raises
     ------
@@ -113,6 +126,7 @@ def of_topology(topology: Topology, *, needs_session: bool = False) -> Descripti
         name=topology.name,
         conf=_as_json(topology.conf, f"the conf of the topology {topology.name!r}"),
         needs_session=needs_session,
+        session_first=session_first,
         components=tuple(component.description for component in topology.components.values()),
         queries=tuple(
             QueryDescription(query.id, tuple(component.id for component in query.components))
@@ -139,7 +153,11 @@ def with_parallelism(description: Description, hints: Mapping[str, int]) -> Desc
         return description
     topology = _rebuilt(description)
     spread(topology, hints)
-    return of_topology(topology, needs_session=description.needs_session)
+    return of_topology(
+        topology,
+        needs_session=description.needs_session,
+        session_first=description.session_first,
+    )
 
 
 def of_script(script: Path) -> Description:

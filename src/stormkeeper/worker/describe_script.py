@@ -1,9 +1,9 @@
 """Runs a script to its end and writes the description of its topology.
 
-``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session]`` is the process that
-`stormkeeper.worker.describing` starts. It starts no query and calls no function of a component.
-Without ``--session`` the script gets no Spark session: Spark takes seconds to start, and most
-scripts of topologies do not need it. The exit code says what FILE holds: see `Outcome`.
+``python -m stormkeeper.worker.describe_script SCRIPT --to FILE [--session | --session-first]`` is
+the process that `stormkeeper.worker.describing` starts. It starts no query and calls no function of
+a component. Without ``--session`` the script gets no Spark session: Spark takes seconds to start,
+and most scripts of topologies do not need it. The exit code says what FILE holds: see `Outcome`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,17 @@ _STARTS = ((DataStreamWriter, "start"), (DataStreamWriter, "toTable"))
 
 
 class NeedsSessionError(BaseException):
-    """The script needs a Spark session; nothing that it catches keeps it from ending here."""
+    """The script needs a Spark session; nothing that it catches keeps it from ending here.
+
+    Parameters
+    ----------
+    first
+        Whether that has to be there before the script begins.
+    """
+
+    def __init__(self, *, first: bool = False) -> None:
+        super().__init__()
+        self.first = first
 
 
 class _QueryStartedError(BaseException):
@@ -61,7 +71,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="what is written")
     parser.add_argument("--root", type=Path, metavar="DIR", help="first in sys.path")
-    parser.add_argument("--session", action="store_true", help="give the script a Spark session")
+    session = parser.add_mutually_exclusive_group()
+    session.add_argument("--session", action="store_true", help="give the script a Spark session")
+    session.add_argument("--session-first", action="store_true", help="start one before it begins")
     given = parser.parse_args(arguments)
     configure_logging()
     die_with_parent()
@@ -74,11 +86,15 @@ def main(arguments: Sequence[str]) -> int:
     try:
         scripts.prepare(given.script, given.arguments, given.py_files, given.root)
         described = describe(
-            given.script, settle if given.session else None, given.py_files, given.root
+            given.script,
+            settle if given.session or given.session_first else None,
+            given.py_files,
+            given.root,
+            session_first=given.session_first,
         )
         given.to.write_bytes(description.encode(described))
-    except NeedsSessionError:
-        return Outcome.NEEDS_SESSION
+    except NeedsSessionError as needed:
+        return Outcome.NEEDS_SESSION_FIRST if needed.first else Outcome.NEEDS_SESSION
     except StormkeeperError as error:
         given.to.write_text(str(error), errors="backslashreplace")
         return Outcome.FAULT
@@ -90,6 +106,8 @@ def describe(
     settle: Callable[[Topology | None], Conf] | None = None,
     py_files: Sequence[Path] = (),
     root: Path | None = None,
+    *,
+    session_first: bool = False,
 ) -> Description:
     """Run a script in this process, and describe what it defines.
 
@@ -104,6 +122,8 @@ def describe(
         What Spark's Python workers get as well.
     root
         As of `scripts.run`.
+    session_first
+        Whether its session is started before the script begins.
 
     Raises
     ------
@@ -130,7 +150,9 @@ def describe(
     )
     try:
         with _ended_by(_QueryStartedError, *_STARTS), sessions:
-            names = _run(script, declared, root)
+            if session is not None and session_first:
+                session.get()
+            names = _run(script, declared, made, root)
     except _QueryStartedError as started:
         if made:
             raise TopologyError(f"{script}: {faults.starts_beside(made[0].name)}") from started
@@ -139,17 +161,24 @@ def describe(
     if topology is None:
         raise TopologyError(faults.starts_nothing(script))
     with scripts.explained(script):
-        return description.of_topology(topology, needs_session=session is not None)
+        return description.of_topology(
+            topology, needs_session=session is not None, session_first=session_first
+        )
 
 
-def _run(script: Path, declared: Callable[[Topology], None], root: Path | None) -> dict[str, Any]:
+def _run(
+    script: Path,
+    declared: Callable[[Topology], None],
+    made: Sequence[Topology],
+    root: Path | None,
+) -> dict[str, Any]:
     with scripts.explained(script):
         try:
             return scripts.run(script, declared, root)
         except Exception as error:
             # A column, for one, asks for no session: it needs one, and fails.
             if SparkContext._active_spark_context is None and _comes_from_spark(error):
-                raise NeedsSessionError from error
+                raise NeedsSessionError(first=not made) from error
             raise
 
 

@@ -38,8 +38,9 @@ class Outcome(IntEnum):
     DESCRIBED = 20
     #: Its file holds what is wrong, in words.
     FAULT = 21
-    #: There is no file: the script needs a Spark session.
+    #: There is no file: the script needs a Spark session, or one that is there before it begins.
     NEEDS_SESSION = 22
+    NEEDS_SESSION_FIRST = 23
 
 
 def describe(
@@ -57,7 +58,8 @@ def describe(
 
     A script that does not import `Topology` defines none, and is not run; if its source says that
     it starts nothing, that is a fault. Any other script is run to its end without a Spark session.
-    If it needs one, it is run again with one, in a new process.
+    If it needs one, it is run again with one, in a new process. That session begins when the script
+    asks for it or makes a Topology, or before the script, where that is too late.
 
     Parameters
     ----------
@@ -92,10 +94,14 @@ def describe(
     command += [f"--conf={override}" for override in overrides]
     command += [] if root is None else ["--root", str(root)]
     described = _run(script, command, arguments, plain_secs)
-    if described is None:
+    if described is Outcome.NEEDS_SESSION:
         described = _run(script, [*command, "--session"], arguments, session_secs)
-    if described is None:
-        raise TopologyError(f"{script} asks for another Spark session than the one that it gets")
+    if described is Outcome.NEEDS_SESSION_FIRST:
+        described = _run(script, [*command, "--session-first"], arguments, session_secs)
+    if isinstance(described, Outcome):
+        raise TopologyError(
+            f"{script} uses PySpark after it has stopped its Spark session: leave out `.stop()`"
+        )
     return described
 
 
@@ -121,8 +127,8 @@ def _run(
     command: Sequence[str],
     arguments: Sequence[str],
     secs: float,
-) -> Description | None:
-    """Return the description; None where it needs a session."""
+) -> Description | Outcome:
+    """Return the description, or else which session the script needs."""
     mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="stormkeeper-describe-") as folder:
         result = Path(folder, "result")
@@ -148,8 +154,8 @@ def _run(
                 f"{script} was not over after {secs:.0f} s. It is run to its end to see what it "
                 "defines, so do in the functions of its spouts and bolts what takes long or waits"
             )
-        if child.returncode == Outcome.NEEDS_SESSION:
-            return None
+        if child.returncode in (Outcome.NEEDS_SESSION, Outcome.NEEDS_SESSION_FIRST):
+            return Outcome(child.returncode)
         if child.returncode == Outcome.FAULT and result.exists():
             raise TopologyError(result.read_text())
         if child.returncode == Outcome.DESCRIBED and result.exists():

@@ -99,6 +99,11 @@ class Job:
         return next(iter(self.claims), self.package.queries[0])
 
     @property
+    def has_session_first(self) -> bool:
+        """Whether its Spark session has to be there before the script begins."""
+        return self.package is not None and self.package.description.session_first
+
+    @property
     def reported(self) -> list[str]:
         """The components that are told of an error that is of no single one: all sinks."""
         return self.chosen or [*(self.package.queries if self.package is not None else ())]

@@ -281,6 +281,8 @@ class Worker:
             stack.enter_context(self._session.offered(self._before_session_stop))
             stack.enter_context(self._claiming.watched(self._live))
             with writes_counted(self._events):
+                if self._job.has_session_first:
+                    self._session.get()
                 names = self._run_script()
                 topology = scripts.the_topology(names, self._topologies, self._job.script)
                 if topology is None:
