@@ -78,6 +78,7 @@ def test_the_command_line_is_the_workers(launching, code, tmp_path):
     )
     assert launching.alive("w1") == place / "heartbeats" / "alive"
     assert (place / "package").readlink() == code.root
+    assert (place / "python").readlink() == Path("/env/bin/python")
     again = launching.command("w2", 6700, WORK, Path("/env/bin/python"))
     assert "out=7-3-6" in again.argv
 

@@ -8,7 +8,7 @@ The layout is Storm's, so what looks at a Storm's folders finds its way here:
 - ``supervisor/localstate``: what outlives a supervisor;
 - ``supervisor/tmp``: what is not finished yet, or half removed. Empty after each start;
 - ``workers/WORKER``: the files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
-  ``artifacts`` and ``package``;
+  ``artifacts``, and ``package`` and ``python``, which it runs from;
 - ``workers-artifacts/ID/PORT`` in the folder of logs: what stays of a worker, with ``worker.log``
   and ``worker.pid``.
 """
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 #: For this user alone: configurations may have passwords in them.
 _PRIVATE: Final = 0o700
+
+#: Links in the folder of a launch: what it runs from.
+PACKAGE: Final = "package"
+PYTHON: Final = "python"
 
 _OF_A_WORKER: Final = ("pids", "heartbeats", "tmp")
 
@@ -168,10 +172,16 @@ class Directories:
     def remove_unused_packages(self, used: Container[str]) -> None:
         """Remove all packages but those of these names, and those that a launch has a link to."""
         there = _entries(self.packages)
-        linked = {link.readlink().name for link in self._workers.glob("*/package")}
+        linked = {link.readlink().name for link in self._workers.glob(f"*/{PACKAGE}")}
         for path in there:
             if path.name not in used and path.name not in linked:
                 self._put_aside(path)
+
+    def environments_in_use(self) -> set[str]:
+        """Return the names of the environments that launches have a link to."""
+        pythons = (link.readlink() for link in self._workers.glob(f"*/{PYTHON}"))
+        below = [each for each in pythons if each.is_relative_to(self.environments)]
+        return {each.relative_to(self.environments).parts[0] for each in below}
 
     def _put_aside(self, path: Path) -> None:
         """Remove a folder: by one step, for who looks for it, then bit by bit."""

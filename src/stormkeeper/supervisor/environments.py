@@ -134,17 +134,18 @@ class Environments:
         ----------
         used
             The identities of all that run or are about to be started here. One that is being built
-            stays in any case.
+            stays in any case. It is asked for each environment, while nobody gets one.
         """
         unused = []
         for place in sorted(self._folder.iterdir()):
-            if not _IDENTITY.fullmatch(place.name) or place.name in used:
+            if not _IDENTITY.fullmatch(place.name):
                 continue
             with self._lock:
-                if place.name in self._builds:
+                if place.name in self._builds or place.name in used:
                     continue
                 # Nobody who comes now finds half of it.
-                place.rename(removed := place.with_name(_REMOVED + place.name))
+                removed = Path(tempfile.mkdtemp(prefix=_REMOVED, dir=self._folder))
+                place.rename(removed / place.name)
             shutil.rmtree(removed, ignore_errors=True)
             unused.append(place.name)
         return unused

@@ -17,14 +17,14 @@ import msgspec
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 from stormkeeper.errors import ConfigError, SupervisorError
-from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.directories import PACKAGE, PYTHON, Directories
 from stormkeeper.supervisor.orders import started
 from stormkeeper.supervisor.records import Restart, SlotAssignment
 from stormkeeper.supervisor.topology_code import TopologyCode
 from stormkeeper.supervisor.worker_processes import WorkerCommand
 
 #: The files of a launch, in its folder.
-_CONF, _OVERRIDES, _ALIVE, _PACKAGE = "worker.yaml", "topology.json", "heartbeats/alive", "package"
+_CONF, _OVERRIDES, _ALIVE = "worker.yaml", "topology.json", "heartbeats/alive"
 
 #: For this user alone.
 _MODE: Final = 0o600
@@ -93,7 +93,8 @@ class Launching:
         try:
             self._conf.write(place / _CONF)
             _write(place / _OVERRIDES, msgspec.json.encode(values))
-            (place / _PACKAGE).symlink_to(root)
+            (place / PACKAGE).symlink_to(root)
+            (place / PYTHON).symlink_to(python)
         except OSError as error:
             raise SupervisorError(
                 f"the files of a worker cannot be written to {place} ({error}): make space, or the"

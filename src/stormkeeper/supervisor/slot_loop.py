@@ -91,7 +91,9 @@ class SlotLoop:
             for port, record in self._records.items()
         }
         self._preparing = Preparing(means.code, means.environments, lambda *said: self._send(said))
-        self._tidying = Tidying(means.code, means.environments, lambda: self.needed)
+        self._tidying = Tidying(
+            *(means.code, means.environments, means.directories), lambda: self.needed
+        )
         self._assignments: Mapping[str, Assignment] | None = None
         self._orders = Orders()
         self._look_at = self._measure_at = self._beats_at = now

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from stormkeeper.errors import SupervisorError
+from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.topology_code import TopologyCode
 
@@ -31,15 +32,22 @@ class Tidying:
     ----------
     code, environments
         Of topologies.
+    directories
+        Where launches have their folders.
     needed
         Returns what is needed now. Whatever is about to be made was needed before.
     """
 
     def __init__(
-        self, code: TopologyCode, environments: Environments, needed: Callable[[], Needed]
+        self,
+        code: TopologyCode,
+        environments: Environments,
+        directories: Directories,
+        needed: Callable[[], Needed],
     ) -> None:
         self._code = code
         self._environments = environments
+        self._directories = directories
         self._needed = needed
         self._woken = threading.Event()
         self._is_closed = False
@@ -78,12 +86,13 @@ class Tidying:
         )
         for name in removed:
             log.debug("%s is not needed here any more, and removed", name)
-        for identity in self._environments.remove_unused(self._identities()):
+        for identity in self._environments.remove_unused(_Now(self._identities)):
             log.debug("the environment %s is not needed here any more, and removed", identity)
 
-    def _identities(self) -> set[str]:
-        """Return the identities of the environments of all topologies whose code is here."""
-        found = set()
+    def _identities(self) -> frozenset[str]:
+        """Return the identities of the environments of all launches, and of what is here."""
+        # Of what runs the code may be another by now, or be fetched at this moment.
+        found = self._directories.environments_in_use()
         for storm_id in self._needed().storm_ids:
             try:
                 identity = self._environments.identity(self._code.manifest(storm_id))
@@ -91,7 +100,7 @@ class Tidying:
                 continue
             if identity is not None:
                 found.add(identity)
-        return found
+        return frozenset(found)
 
 
 class _Now(Collection[str]):
