@@ -10,13 +10,16 @@ from stormkeeper.client.packing import Given
 from stormkeeper.client.submitting import Told, submit
 from stormkeeper.errors import (
     ConfigError,
+    OutcomeUnknownError,
     RefusedError,
     RpcOutcomeUnknownError,
     RpcRefusedError,
     StateError,
     TopologyError,
 )
+from stormkeeper.thrift.nimbus import InvalidTopologyException
 from support.packages import STREAMING
+from support.small_nimbus import SmallNimbus
 
 
 @pytest.fixture
@@ -128,6 +131,65 @@ def test_a_submission_that_was_lost_is_an_error(send, nimbus):
     nimbus.submitTopologyWithOpts = lost_after(nimbus, lambda *_: None)
     with pytest.raises(RpcOutcomeUnknownError, match="submitTopologyWithOpts"):
         send()
+
+
+@pytest.fixture
+def heir(cluster, nimbus):
+    """A Nimbus that will lead, with what the other one has written; it has not its files."""
+    heir = SmallNimbus()
+    cluster(heir)
+    heir.topologies = nimbus.topologies
+    take = heir.submitTopologyWithOpts
+
+    def check_and_take(name, location, *rest):
+        if location not in heir.uploads:
+            raise InvalidTopologyException(f"no file was uploaded as {location}")
+        take(name, location, *rest)
+
+    heir.submitTopologyWithOpts = check_and_take
+    return heir
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_what_a_former_leader_was_sent_is_sent_to_the_next(send, nimbus, heir, told, loses):
+    def end_the_reign(*_):
+        nimbus.leader = heir.leader
+        if loses:
+            nimbus.cut()
+        raise StateError("this process does not lead any more")
+
+    nimbus.submitTopologyWithOpts = end_the_reign
+    assert send().storm_id == heir.topologies["plain-job"].id
+    assert [*heir.packages] == ["plain-job"]
+    [warning] = [text for kind, text, *_ in told if kind == "warn"]
+    assert warning.endswith("; another Nimbus leads now, and gets it")
+
+
+@pytest.mark.parametrize("reigns_on", [False, True])
+def test_what_a_leader_took_without_knowing_it_is_not_called_refused(
+    send, nimbus, heir, told, reigns_on
+):
+    take = nimbus.submitTopologyWithOpts
+
+    def take_and_fail(*arguments):
+        take(*arguments)
+        if not reigns_on:
+            nimbus.leader = heir.leader
+        raise OutcomeUnknownError("the connection was lost")
+
+    nimbus.submitTopologyWithOpts = take_and_fail
+    assert send().storm_id == nimbus.topologies["plain-job"].id
+    assert heir.packages == {}
+    assert [kind for kind, *_ in told].count("warn") == 0
+
+
+def test_a_leader_that_goes_when_it_has_taken_a_topology_is_no_failure(send, nimbus, heir):
+    def go(_name):
+        nimbus.leader = heir.leader
+        nimbus.cut()
+
+    nimbus.getTopologySummaryByName = go
+    assert send().storm_id == nimbus.topologies["plain-job"].id
 
 
 def lost_after(nimbus, submit_topology):

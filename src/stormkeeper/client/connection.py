@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-from stormkeeper.conf import Conf
+from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import (
     LeaderNotFoundError,
     NotAliveError,
     RefusedError,
+    RpcOutcomeUnknownError,
     RpcRefusedError,
 )
 from stormkeeper.rpc.calling import Calls
@@ -42,6 +43,9 @@ _ELECTION_SECS: Final = 10.0
 _PAUSE_SECS: Final = 0.5
 #: Seconds that a call may take, where it does not say.
 CALL_SECS: Final = 30.0
+
+#: How the names of methods begin that only ask.
+_ASKING: Final = ("get", "is")
 
 _REMEDY: Final = (
     "see that `storm nimbus` runs there, or name another with -c nimbus.seeds=HOST or HOST:PORT"
@@ -91,6 +95,11 @@ class Connection:
         """The leader's methods; each is a `call`."""
         return cast("NimbusCalls", Calls(Nimbus, self.call))
 
+    @property
+    def address(self) -> Address | None:
+        """Where the leader is, as far as is known."""
+        return self._client.address
+
     def find(self) -> None:
         """Find the leader, if that is not done; else the first call does it.
 
@@ -114,7 +123,9 @@ class Connection:
     def call(self, name: str, *arguments: Any, timeout: float = CALL_SECS) -> Any:
         """Make a call of the leader.
 
-        It is made once more where it was refused by a Nimbus that leads no longer.
+        It is made once more where it was refused by a Nimbus that leads no longer, where it was not
+        sent as nobody led for a moment, and, if it only asks, where its answer was lost with the
+        leader.
 
         Parameters
         ----------
@@ -142,14 +153,18 @@ class Connection:
             If it is too large for a message, or what came is no answer.
         """
         self.find()
-        asked = self._client.address
+        asked = self.address
         try:
             return self._in_words(lambda: self._client.call(name, *arguments, timeout=timeout))
-        except RpcRefusedError as error:
-            if error.kind != FaultKind.INTERNAL_ERROR:
+        except LeaderNotFoundError as error:
+            if not error.is_electing:
                 raise
             self.find()
-            if self._client.address == asked:
+        except (RpcRefusedError, RpcOutcomeUnknownError) as error:
+            if not _may_be_repeated(name, error):
+                raise
+            self.find()
+            if self.address == asked:
                 raise
         return self._in_words(lambda: self._client.call(name, *arguments, timeout=timeout))
 
@@ -159,9 +174,18 @@ class Connection:
         except NotAliveException as error:
             raise NotAliveError(f"{error}; `storm list` names those that are") from error
         except LeaderNotFoundError as error:
-            raise LeaderNotFoundError(f"{error}; {_REMEDY}") from error
+            raise LeaderNotFoundError(
+                f"{error}; {_REMEDY}", is_electing=error.is_electing
+            ) from error
         except tuple(_IN_WORDS) as error:
             raise RefusedError(_IN_WORDS[type(error)].format(error)) from error
+
+
+def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError) -> bool:
+    """Return whether a call may be made of the next leader that has ended so at a former one."""
+    if isinstance(error, RpcRefusedError):
+        return error.kind == FaultKind.INTERNAL_ERROR
+    return name.startswith(_ASKING)
 
 
 @contextmanager

@@ -11,12 +11,19 @@ from stormkeeper.client.connection import Connection
 from stormkeeper.client.packing import Given, Packed
 from stormkeeper.client.structure import storm_topology
 from stormkeeper.client.uploading import upload
-from stormkeeper.conf import Conf
-from stormkeeper.errors import RefusedError, RpcError, RpcOutcomeUnknownError
+from stormkeeper.conf import Address, Conf
+from stormkeeper.errors import (
+    RefusedError,
+    RpcError,
+    RpcOutcomeUnknownError,
+    RpcRefusedError,
+    StormkeeperError,
+)
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
 from stormkeeper.thrift.records import Credentials
 from stormkeeper.topology.package.collecting import Code
 
+_SUBMIT: Final = "submitTopologyWithOpts"
 #: Seconds that Nimbus may take for a submission, beyond what it waits for copies of the code.
 _SUBMIT_SECS: Final = 60.0
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
@@ -128,18 +135,28 @@ def send(
         Nimbus was not reached, or could not.
     """
     name = packed.manifest.name
-    location = _uploaded(connection, conf, packed, told)
-    told.say(f"waiting for the cluster to take {name}")
     creds = Credentials(dict(credentials)) if credentials else None
-    _call(
-        connection,
-        _SUBMIT_SECS + _copies_secs(values, conf),
-        name,
-        location,
+    arguments = (
         sent_conf.as_json(values),
         storm_topology(packed.description, packed.manifest.entry_point),
         SubmitOptions(TopologyInitialStatus.ACTIVE, creds),
     )
+    timeout = _SUBMIT_SECS + _copies_secs(values, conf)
+    for is_last in (False, True):
+        location = _uploaded(connection, conf, packed, told)
+        holder = connection.address
+        told.say(f"waiting for the cluster to take {name}")
+        try:
+            connection.call(_SUBMIT, name, location, *arguments, timeout=timeout)
+        except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
+            if _is_taken(connection, name, error, holder):
+                break
+            # The next leader has not what a former one was sent, who takes no topology any more.
+            if is_last or connection.address == holder:
+                raise
+            told.warn(f"{error}; another Nimbus leads now, and gets it")
+        else:
+            break
     found = connection.nimbus.getTopologySummaryByName(name)
     return Submitted(name=name, storm_id=found.id, package_bytes=packed.size)
 
@@ -168,10 +185,11 @@ def _copies_secs(values: Mapping[str, Any], conf: Conf) -> float:
     return float(secs) if secs > 0 else _COPIES_MOST_SECS
 
 
-def _call(connection: Connection, timeout: float, name: str, *arguments: Any) -> None:
-    try:
-        connection.call("submitTopologyWithOpts", name, *arguments, timeout=timeout)
-    except RpcOutcomeUnknownError:
-        # The name was free a moment ago: whoever has it now was submitted by this.
-        if looking.summary(connection, name) is None:
-            raise
+def _is_taken(
+    connection: Connection, name: str, error: StormkeeperError, holder: Address | None
+) -> bool:
+    """Return whether a topology was taken by `holder` though its submission has ended so."""
+    if isinstance(error, RefusedError) and connection.address == holder:
+        return False
+    # The name was free a moment ago: whoever has it now was submitted by this.
+    return looking.summary(connection, name) is not None
