@@ -1,5 +1,6 @@
 """The operator's own checks."""
 
+import os
 import signal
 
 import pytest
@@ -45,6 +46,11 @@ def test_what_cannot_be_run_has_failed(tmp_path, write):
     write("b", "\x7fELF no")
     assert [one.name for one in run(tmp_path)] == ["a", "b"]
     assert run(tmp_path)[0].reason == "it cannot be run: No such file or directory"
+
+
+def test_a_name_that_is_no_utf8_can_be_told(tmp_path, write):
+    write(os.fsdecode(b"disk\xff.sh"), "#!/bin/sh\nexit 1\n")
+    assert [one.name for one in run(tmp_path)] == ["disk\\udcff.sh"]
 
 
 def test_one_that_takes_too_long_has_failed_unless_that_is_allowed(tmp_path, write):

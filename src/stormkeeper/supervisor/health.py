@@ -75,15 +75,20 @@ def run(directory: Path, *, timeout_secs: float, fail_on_timeouts: bool) -> list
         for path in files:
             try:
                 output: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
-                running.append((path.name, _start(path, output), output))
+                running.append((_name(path), _start(path, output), output))
             except OSError as error:
-                failed.append(FailedCheck(path.name, f"it cannot be run: {error.strerror}"))
+                failed.append(FailedCheck(_name(path), f"it cannot be run: {error.strerror}"))
         deadline = time.monotonic() + timeout_secs
         for name, process, output in running:
             reason = _wait(process, deadline, timeout_secs if fail_on_timeouts else None)
             if reason:
                 failed.append(FailedCheck(name, reason + _last_line(output)))
     return sorted(failed, key=lambda one: one.name)
+
+
+def _name(path: Path) -> str:
+    """Return a file's name as text that can be sent, which not every name is."""
+    return path.name.encode(errors="backslashreplace").decode()
 
 
 def _is_executable(path: Path) -> bool:
