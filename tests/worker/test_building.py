@@ -281,6 +281,15 @@ class TestFaults:
         ):
             self.build(spark, topology)
 
+    def test_function_that_exits(self, spark, numbers):
+        def out(_):
+            sys.exit(0)
+
+        with pytest.raises(WorkerError) as caught:
+            self.build(spark, self.one_bolt(numbers[0], out))
+        assert str(caught.value).startswith("the bolt 'out' failed:\n")
+        assert str(caught.value).endswith("SystemExit: 0")
+
     def test_function_that_raises(self, spark, numbers):
         def out(lines):
             return lines.select("nothing")
