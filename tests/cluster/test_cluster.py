@@ -19,6 +19,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Spark's drivers start one after another, on a machine that has other things to do.
 SOON = 180.0
 
+#: How long a session with ZooKeeper lives of which it hears nothing.
+SESSION_SECS = 8.0
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
@@ -40,6 +43,11 @@ def workers(cluster, name="two-queries"):
 
 def places(cluster, name="two-queries"):
     return {(one["supervisor_id"], one["port"]) for one in workers(cluster, name)}
+
+
+def uptimes(cluster):
+    """How long each worker has run, in seconds, as it told last, by its slot."""
+    return {(one["supervisor_id"], one["port"]): one["uptime_secs"] for one in workers(cluster)}
 
 
 def pids(storm_id):
@@ -175,6 +183,37 @@ def test_the_whole_cluster_is_stopped_and_started(cluster, numbers):
     grows(numbers / "even")
     grows(numbers / "odd")
     assert cluster.told("status", "two-queries")["id"] == storm_id
+    cluster.storm("kill", "two-queries", "-w", "0")
+    assert_once(numbers / "even", 0)
+    assert_once(numbers / "odd", 1)
+
+
+def test_workers_run_through_an_outage_of_zookeeper(cluster, numbers):
+    storm_id, before = cluster.told("status", "two-queries")["id"], uptimes(cluster)
+    own = pids(storm_id)
+    assert len(own) == 2
+    cluster.zookeeper.stop()
+    stopped = time.monotonic()
+    try:
+        # Longer than a session lives.
+        while time.monotonic() < stopped + 1.5 * SESSION_SECS:
+            grows(numbers / "even")
+            grows(numbers / "odd")
+    finally:
+        cluster.zookeeper.start()
+    until(lambda: cluster.storm("status", "two-queries", check=False).returncode == 0, SOON)
+    # They beat, and are the same ones: their time has gone on.
+    after = {place: secs + SESSION_SECS for place, secs in before.items()}
+    until(lambda: all(uptimes(cluster)[place] > after[place] for place in after), SOON)
+    assert uptimes(cluster).keys() == before.keys()
+
+    # What is decided from now on reaches them.
+    cluster.storm("deactivate", "two-queries")
+    until(lambda: rests(numbers / "even") and rests(numbers / "odd"), SOON)
+    cluster.storm("activate", "two-queries")
+    grows(numbers / "even")
+    grows(numbers / "odd")
+    assert pids(storm_id) == own, "nobody was started again"
     cluster.storm("kill", "two-queries", "-w", "0")
     assert_once(numbers / "even", 0)
     assert_once(numbers / "odd", 1)
