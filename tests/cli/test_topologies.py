@@ -9,7 +9,11 @@ from click.testing import CliRunner
 from stormkeeper.cli import effects
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.client import looking, waiting
-from stormkeeper.thrift.nimbus import CommonAggregateStats, ComponentAggregateStats
+from stormkeeper.thrift.nimbus import (
+    CommonAggregateStats,
+    ComponentAggregateStats,
+    SupervisorSummary,
+)
 from support.small_nimbus import SmallNimbus, serving
 
 
@@ -59,6 +63,51 @@ def test_the_status_of_one(run, nimbus):
     assert "node-1:6700" in told.stdout
     found = json.loads(run("status", "wc", "--json").stdout)
     assert (found["id"], found["workers"][0]["port"]) == (standing.id, 6700)
+
+
+def test_the_status_of_the_cluster(run, nimbus):
+    nimbus.has("wc")
+    nimbus.has("waits").sched_status = "Not enough slots: 1 slot is missing, and none is free"
+    memory = {"memory.mb": 4096.0}
+    nimbus.supervisors = [
+        SupervisorSummary("node-2", 90, 2, 0, "s2", "0.1", memory, 0.0, refuses="disk\x1b is full"),
+        SupervisorSummary("node-1", 7_260, 4, 3, "s1", "0.1", memory, 1024.0),
+        SupervisorSummary("node-3", 5, 1, 2, "s3"),
+    ]
+    host, port = nimbus.leader
+    told = run("status")
+    assert told.exit_code == 0, told.output
+    assert [" ".join(line.split()) for line in told.stdout.splitlines()] == [
+        "NIMBUS LEADS RUNS FOR RELEASE",
+        f"{host}:{port} yes 1 s 2.8.0",
+        "",
+        "SUPERVISOR ID FREE SLOTS FREE MEMORY RUNS FOR RELEASE",
+        "node-1 s1 1 of 4 3,072 of 4,096 MB 2 h 1 min 0.1",
+        "node-2 s2 2 of 2 4,096 of 4,096 MB 1 min 30 s 0.1",
+        "node-3 s3 0 of 1 - 5 s -",
+        "node-2 (s2) takes no new work: disk\\x1b is full",
+        "",
+        "2 topologies; `storm list` lists them",
+        "waits: Not enough slots: 1 slot is missing, and none is free",
+    ]
+    found = json.loads(run("status", "--json").stdout)
+    assert [each["leader"] for each in found["nimbuses"]] == [True]
+    assert found["supervisors"][1] == {
+        "id": "s2",
+        "host": "node-2",
+        "slots": 2,
+        "used_slots": 0,
+        "memory_mb": 4096.0,
+        "used_memory_mb": 0.0,
+        "uptime_secs": 90,
+        "version": "0.1",
+        "refuses": "disk\x1b is full",
+    }
+    assert [each["name"] for each in found["topologies"]] == ["waits", "wc"]
+
+
+def test_a_cluster_without_supervisors_says_what_is_missing(run):
+    assert "No supervisors: nothing can run. Start `storm supervisor`" in run("status").stdout
 
 
 @pytest.mark.parametrize("name", ["status", "kill", "activate", "deactivate", "rebalance"])

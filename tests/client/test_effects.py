@@ -75,7 +75,7 @@ def test_a_status_is_there_or_never_will_be():
         (
             topology(sched_status="Not enough slots: 1 slot is missing", uptimes=[5]),
             False,
-            "Not enough slots: 1 slot is missing",
+            "Not enough slots: 1 slot is missing; `storm status` shows those of all supervisors",
         ),
         (topology(sched_status="Completed"), True, "all of its queries have ended"),
         (topology(status="REBALANCING", uptimes=[5]), False, "it is REBALANCING"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from stormkeeper.errors import StateError
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
+    ClusterSummary,
     CommonAggregateStats,
     ComponentAggregateStats,
     Nimbus,
@@ -74,6 +75,7 @@ class SmallNimbus:
         #: Who leads, as host and port; None while nobody does.
         self.leader = None
         self.topologies = {}
+        self.supervisors = []
         #: How many looks what is asked for takes.
         self.looks = 1
         #: The error of what is submitted, when it is placed.
@@ -210,6 +212,9 @@ class SmallNimbus:
         stats = {id_: each for kind in standing.components.values() for id_, each in kind.items()}
         errors = {id_: [each.last_error] for id_, each in stats.items() if each.last_error}
         return TopologyInfo(standing.id, name, 17, [], standing.status, errors)
+
+    def getClusterInfo(self):  # noqa: N802
+        return ClusterSummary(self.supervisors, self.getTopologySummaries(), [self.getLeader()])
 
     def _standing(self, name):
         try:

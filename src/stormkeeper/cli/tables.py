@@ -89,7 +89,7 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
         yield f"  code on   {topology.replication_count} Nimbus{_es(topology.replication_count)}"
     yield ""
     if topology.components:
-        yield from _aligned(
+        yield from aligned(
             [
                 ("COMPONENT", "KIND", "EXECUTORS", "TASKS", "EMITTED", "FAILED"),
                 *(
@@ -107,7 +107,7 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
         )
         yield ""
     if topology.workers:
-        yield from _aligned(
+        yield from aligned(
             [
                 ("WORKER", "SUPERVISOR", "EXECUTORS", "RUNS FOR"),
                 *(
@@ -162,7 +162,8 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return " ".join(cells).rstrip()
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines, in columns as wide as what is in them."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         yield _line(row, [width + 1 for width in widths])

@@ -61,22 +61,35 @@ def list_all(as_json: bool) -> None:
             click.echo("\n".join(tables.of_topologies(found)))
 
 
-@click.command(epilog=examples("storm status word-count", "storm status word-count --json"))
-@click.argument("name")
+@click.command(
+    epilog=examples("storm status", "storm status word-count", "storm status word-count --json")
+)
+@click.argument("name", required=False)
 @json_option
 @conf_options
-def status(name: str, as_json: bool) -> None:
-    """Show topology NAME: its status, components, workers, and what it waits for.
+def status(name: str | None, as_json: bool) -> None:
+    """Show the cluster; or topology NAME: its components, workers, and what it waits for.
 
-    A worker's time is that since its start, as it told last. Of errors the newest line of each
-    component is shown; `storm get-errors` prints them whole.
+    Of the cluster it shows the Nimbuses, the supervisors with the slots and the memory that are
+    free, those that take no new work, and topologies that wait. A supervisor that is lost is no
+    longer there.
+
+    Of a topology, a worker's time is that since its start, as it told last. Of errors the newest
+    line of each component is shown; `storm get-errors` prints them whole.
 
     Exit code 1: there is no such topology, or Nimbus was not reached.
     """
     with connected() as connection:
-        from stormkeeper.cli import tables
+        from stormkeeper.cli import cluster_tables, tables
         from stormkeeper.client import looking
 
+        if name is None:
+            cluster = looking.cluster(connection)
+            if as_json:
+                click.echo(json.dumps(cluster_tables.as_values(cluster)))
+            else:
+                click.echo("\n".join(cluster_tables.of_cluster(cluster)))
+            return
         found = looking.topology(connection, name)
         if as_json:
             click.echo(json.dumps(asdict(found)))

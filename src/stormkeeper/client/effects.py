@@ -14,6 +14,8 @@ from stormkeeper.topology.faults import is_crash
 #: What ``sched_status`` begins with where nothing more is to come.
 _PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
 _COMPLETED: Final = "Completed"
+#: What it begins with where the cluster is full.
+_LACKS: Final = ("Not enough slots", "Not enough memory")
 #: Seconds that a worker of a topology in which something has failed has to live to count: one that
 #: fails at its start tells of itself before.
 _LIFE_SECS: Final = 30
@@ -97,7 +99,7 @@ def running(topology: Topology) -> Seen:
 def _waits_for(topology: Topology) -> str:
     """Return what a topology that is to run waits for; empty: nothing."""
     if not _is_planned(topology):
-        return topology.sched_status
+        return topology.sched_status + _whose_slots(topology.sched_status)
     workers = topology.workers
     if not workers:
         return "no worker is assigned yet"
@@ -127,6 +129,10 @@ def _is_planned(topology: Topology) -> bool:
 
 def _fewer(status: str) -> str:
     return f" ({status})" if status.startswith(_PLACED[1]) else ""
+
+
+def _whose_slots(status: str) -> str:
+    return "; `storm status` shows those of all supervisors" if status.startswith(_LACKS) else ""
 
 
 def _listed(places: list[str], most: int = 3) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from stormkeeper.client.connection import Connection
 from stormkeeper.errors import NotAliveError
 from stormkeeper.thrift.nimbus import (
+    ClusterSummary,
     ComponentAggregateStats,
     GetInfoOptions,
     NumErrorsChoice,
@@ -85,6 +86,16 @@ class Topology:
 def summaries(connection: Connection) -> list[TopologySummary]:
     """Return all topologies, by name."""
     return sorted(connection.nimbus.getTopologySummaries(), key=lambda each: each.name)
+
+
+def cluster(connection: Connection) -> ClusterSummary:
+    """Return the Nimbuses, supervisors and topologies of the cluster, in a lasting order."""
+    found = connection.nimbus.getClusterInfo()
+    return ClusterSummary(
+        supervisors=sorted(found.supervisors, key=lambda each: (each.host, each.supervisor_id)),
+        topologies=sorted(found.topologies, key=lambda each: each.name),
+        nimbuses=sorted(found.nimbuses, key=lambda each: (each.host, each.port)),
+    )
 
 
 def summary(connection: Connection, name: str) -> TopologySummary | None:

@@ -305,6 +305,7 @@ class SupervisorSummary(TPayload):
     fragmented_cpu: float | None
     blacklisted: bool | None
     used_generic_resources: dict[str, float] | None
+    refuses: str | None
     def __init__(
         self,
         host: str,
@@ -320,6 +321,7 @@ class SupervisorSummary(TPayload):
         fragmented_cpu: float | None = None,
         blacklisted: bool | None = None,
         used_generic_resources: dict[str, float] | None = None,
+        refuses: str | None = None,
     ) -> None: ...
 
 class ClusterSummary(TPayload):

@@ -164,6 +164,8 @@ struct SupervisorSummary {
   11: optional double fragmented_cpu
   12: optional bool blacklisted
   13: optional map<string, double> used_generic_resources
+  // Ours: why it takes no new work.
+  1000: optional string refuses
 }
 
 // There is no field 2: it was Nimbus's uptime, before there were several.

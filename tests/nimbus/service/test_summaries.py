@@ -60,10 +60,13 @@ def test_one_that_is_not_assigned_and_whose_code_is_not_here_has_a_line_too():
 
 
 def test_a_supervisors_slots_are_used_where_they_are_assigned():
-    info = SupervisorInfo(0, "a.example", uptime_secs=2**40, meta=[6700, 6701, 6702])
+    info = SupervisorInfo(
+        0, "a.example", uptime_secs=2**40, meta=[6700, 6701, 6702], refuses="full"
+    )
     line = summaries.supervisor_summary("sup-a", info, used_workers=2, used_memory=768.0)
     assert (line.host, line.num_workers, line.num_used_workers) == ("a.example", 3, 2)
     assert (line.uptime_secs, line.version) == (2**31 - 1, "VERSION_NOT_PROVIDED")
+    assert line.refuses == "full"
     assert summaries.used_memory([ASSIGNMENT, ASSIGNMENT]) == {"sup-a": 1536.0}
 
 

@@ -128,6 +128,7 @@ def supervisor_summary(
         used_mem=used_memory,
         used_cpu=0.0,
         blacklisted=False,
+        refuses=info.refuses,
     )
 
 

@@ -1,0 +1,115 @@
+"""A cluster as lines for people, and as an object for JSON; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from stormkeeper.cli import tables
+from stormkeeper.cli.tables import aligned, duration
+from stormkeeper.state.decoding import printable
+
+if TYPE_CHECKING:
+    from stormkeeper.thrift.nimbus import ClusterSummary, SupervisorSummary, TopologySummary
+
+#: What a supervisor has for its workers, in MB.
+_MEMORY: Final = "memory.mb"
+
+#: What ``sched_status`` begins with where a topology has all that it is to have.
+_IN_PLACE: Final = ("Fully Scheduled", "Completed")
+
+
+def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
+    """Yield what there is to say of a cluster."""
+    yield from aligned(
+        [
+            ("NIMBUS", "LEADS", "RUNS FOR", "RELEASE"),
+            *(
+                (
+                    printable(f"{each.host}:{each.port}"),
+                    "yes" if each.isLeader else "",
+                    duration(each.uptime_secs),
+                    printable(each.version),
+                )
+                for each in cluster.nimbuses
+            ),
+        ]
+    )
+    yield ""
+    if cluster.supervisors:
+        rows = [_row(each) for each in cluster.supervisors]
+        heads = ("SUPERVISOR", "ID", "FREE SLOTS", "FREE MEMORY", "RUNS FOR", "RELEASE")
+        yield from aligned([heads, *rows])
+    else:
+        yield "No supervisors: nothing can run. Start `storm supervisor` on each machine."
+    for each in cluster.supervisors:
+        if each.refuses:
+            yield (
+                f"{printable(each.host)} ({printable(each.supervisor_id)}) takes no new work:"
+                f" {printable(each.refuses)}"
+            )
+    yield ""
+    number = len(cluster.topologies)
+    yield f"{number} {'topology' if number == 1 else 'topologies'}; `storm list` lists them"
+    for topology in cluster.topologies:
+        if _waits(topology):
+            yield f"{printable(topology.name)}: {printable(topology.sched_status or '')}"
+
+
+def as_values(cluster: ClusterSummary) -> dict[str, Any]:
+    """Return a cluster as an object for JSON; memory is in MB."""
+    return {
+        "nimbuses": [
+            {
+                "host": each.host,
+                "port": each.port,
+                "leader": each.isLeader,
+                "uptime_secs": each.uptime_secs,
+                "version": each.version,
+            }
+            for each in cluster.nimbuses
+        ],
+        "supervisors": [
+            {
+                "id": each.supervisor_id,
+                "host": each.host,
+                "slots": each.num_workers,
+                "used_slots": each.num_used_workers,
+                "memory_mb": _memory(each),
+                "used_memory_mb": each.used_mem,
+                "uptime_secs": each.uptime_secs,
+                "version": each.version,
+                "refuses": each.refuses,
+            }
+            for each in cluster.supervisors
+        ],
+        "topologies": [tables.as_values(each) for each in cluster.topologies],
+    }
+
+
+def _row(supervisor: SupervisorSummary) -> tuple[str, ...]:
+    slots, memory = supervisor.num_workers, _memory(supervisor)
+    free = max(0, slots - supervisor.num_used_workers)
+    free_mb = None if memory is None else max(0.0, memory - (supervisor.used_mem or 0.0))
+    return (
+        printable(supervisor.host),
+        printable(supervisor.supervisor_id),
+        f"{free} of {slots}",
+        "-" if free_mb is None else f"{free_mb:,.0f} of {memory:,.0f} MB",
+        duration(supervisor.uptime_secs),
+        printable(supervisor.version or "-"),
+    )
+
+
+def _memory(supervisor: SupervisorSummary) -> float | None:
+    return (supervisor.total_resources or {}).get(_MEMORY)
+
+
+def _waits(topology: TopologySummary) -> bool:
+    """Return whether a topology that is to run has less than it asks for."""
+    status = topology.sched_status or ""
+    return (
+        topology.status in ("ACTIVE", "INACTIVE")
+        and bool(status)
+        and not status.startswith(_IN_PLACE)
+    )
