@@ -74,6 +74,7 @@ def test_too_many_bytes_are_refused(work, monkeypatch):
 
 def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
     monkeypatch.setattr(working, "MAX_COST", 100)
+    monkeypatch.setattr(working, "CHEAP", 1)
     workers = Workers(3, 10, "test")
     first, dear, cheap = work("first"), work("dear"), work("cheap")
     assert workers.submit(first, 90)
@@ -84,6 +85,17 @@ def test_what_is_dear_waits_and_what_is_cheap_passes(work, monkeypatch):
     assert not dear.has_begun.is_set()
     first.may_end.set()
     assert dear.has_begun.wait(DEADLINE_SECS)
+
+
+def test_calls_that_hold_all_there_is_for_long_hold_up_no_short_one(work):
+    workers = Workers(10, 10, "test")
+    held = [work("held") for _ in range(8)]
+    for one in held:
+        assert workers.submit(one, working.MAX_COST // 8)
+        assert one.has_begun.wait(DEADLINE_SECS)
+    short = work("short")
+    assert workers.submit(short, 100)
+    assert short.has_begun.wait(DEADLINE_SECS)
 
 
 def test_no_thread_is_started_before_it_is_needed(work):

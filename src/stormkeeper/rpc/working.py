@@ -14,6 +14,9 @@ _log = logging.getLogger(__name__)
 #: message may take forty times its bytes.
 MAX_COST: Final = 8 * 1024 * 1024
 
+#: Bytes of a message that takes too little to wait for that: handlers may hold all of the above for
+#: minutes, as submissions that wait for copies do, and nobody else is to notice.
+CHEAP: Final = 16 * 1024
 
 #: Bytes of the messages that wait, beyond the first: whoever sent them may be gone.
 MAX_WAITING_COST: Final = 64 * 1024 * 1024
@@ -115,7 +118,7 @@ class Workers:
         with self._changed:
             while not self._is_stopped:
                 for place, (cost, work) in enumerate(self._waiting):
-                    if not self._cost or self._cost + cost <= MAX_COST:
+                    if cost <= CHEAP or not self._cost or self._cost + cost <= MAX_COST:
                         del self._waiting[place]
                         self._waiting_cost -= cost
                         self.busy += 1
