@@ -108,6 +108,12 @@ def test_there_is_nothing_to_create_twice_and_nothing_to_update_that_is_not_ther
     assert len(files(world.folder / "data")) == 1
 
 
+def test_a_blob_of_a_user_is_not_called_as_code_is_that_goes_with_its_topology(world):
+    with pytest.raises(InvalidBlobKeyError, match="give the blob another key"):
+        world.uploads.begin_create("tool-stormjar.jar")
+    assert not files(world.folder / "data")
+
+
 @pytest.mark.parametrize("begin", ["begin_create", "begin_update"])
 def test_of_uploads_at_once_the_first_to_finish_wins_and_the_others_learn_it(world, begin):
     if begin == "begin_update":

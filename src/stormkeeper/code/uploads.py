@@ -15,7 +15,7 @@ from stormkeeper.code import keys
 from stormkeeper.code.blobs import BlobStore
 from stormkeeper.code.publishing import Publisher, Upload
 from stormkeeper.code.sessions import Sessions
-from stormkeeper.errors import BlobExistsError, BlobNotFoundError
+from stormkeeper.errors import BlobExistsError, BlobNotFoundError, InvalidBlobKeyError
 from stormkeeper.state.storm.blobs import BlobRecord
 
 
@@ -54,13 +54,17 @@ class Uploads:
         Raises
         ------
         InvalidBlobKeyError
-            No blob can have that key.
+            No blob can have that key, or a topology's code alone.
         BlobExistsError
             There is one, here or on another Nimbus, or there was one that nobody deleted.
         BlobStorageError, StateError
             The disk or the cluster's state does not do it.
         """
-        keys.check(key)
+        if keys.topology_of(keys.check(key)) is not None:
+            raise InvalidBlobKeyError(
+                f"{key!r} is what a topology's code is called, which goes when no topology has it:"
+                " give the blob another key"
+            )
         base = self._publisher.base(key)
         if self._publisher.known(key) is not None:
             raise BlobExistsError(f"there is a blob {key} already: update it, or delete it first")
