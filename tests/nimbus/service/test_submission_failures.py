@@ -14,6 +14,7 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
+    SettableBlobMeta,
     SubmitOptions,
     TopologyInitialStatus,
 )
@@ -145,3 +146,14 @@ def test_a_topology_whose_conf_is_damaged_can_be_killed(nimbus, conf):
     nimbus.handler.killTopology("wc")
     base = nimbus.storm.storm_base(storm_id)
     assert base.topology_action_options.kill_options.wait_secs == 30
+
+
+def test_no_blob_is_deleted_by_whom_has_not_the_code_that_may_use_it(nimbus):
+    session = nimbus.handler.beginCreateBlob("used", SettableBlobMeta([]))
+    nimbus.handler.finishBlobUpload(session)
+    storm_id = nimbus.submit("wc", conf='{"topology.blobstore.map": {"used": {}}}')
+    nimbus.code.sync.close()
+    nimbus.code.store.delete(f"{storm_id}-stormconf.ser")
+    with pytest.raises(CallRefusedError, match=f"the code of {storm_id} is not on this Nimbus"):
+        nimbus.handler.deleteBlob("used")
+    assert nimbus.handler.isRemoteBlobExists("used")

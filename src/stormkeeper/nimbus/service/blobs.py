@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from stormkeeper import paths
 from stormkeeper.code import keys
 from stormkeeper.code.sessions import Sessions
 from stormkeeper.errors import (
@@ -115,12 +116,17 @@ class Blobs(Served):
     def deleteBlob(self, key: str, /) -> None:
         """Delete a blob that no topology uses."""
         self._record(key)
+        # The server that is asked may lag behind.
+        self._given.storm.state.sync_path(paths.STORMS)
         for storm_id in self._given.storm.active_storms():
             if key in keys.of_topology(storm_id):
                 raise IllegalStateException(
                     f"Attempting to delete blob {key} from under active topology {storm_id}"
                 )
-            if key in (self._conf(storm_id).get("topology.blobstore.map") or ()):
+            with told():
+                # Where its code is not here, nobody here knows what it uses.
+                used = self._submitted(storm_id).conf.get("topology.blobstore.map")
+            if key in (used or ()):
                 raise IllegalStateException(
                     f"Attempting to delete active blob {key} used by topology {storm_id}"
                 )
