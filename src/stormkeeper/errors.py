@@ -208,6 +208,10 @@ class StatusError(StormkeeperError):
     """A topology's status does not take the command; nothing was changed."""
 
 
+class CheckpointsError(StormkeeperError):
+    """A topology cannot go on from the checkpoints that it names, or they cannot be removed."""
+
+
 class WorkerError(StormkeeperError):
     """A worker could not start or went on no longer.
 

@@ -23,6 +23,9 @@ LOG_CONFIGS = "/logconfigs"
 PROFILER_CONFIGS = "/profilerconfigs"
 BACKPRESSURE = "/backpressure"
 
+#: Ours: what is kept of checkpoints whose topologies are gone.
+CHECKPOINTS = "/checkpoints"
+
 #: The queue of those who would lead, and (Java-serialised, Storm's own) who leads.
 LEADER_LOCK = "/leader-lock"
 LEADER_INFO = "/leader-info"
@@ -70,6 +73,7 @@ FIRST_LEVEL = _BY_TOPOLOGY | {
     NIMBUSES,
     BLOBSTORE,
     BLOB_KEY_SEQUENCES,
+    CHECKPOINTS,
     LEADER_LOCK,
     LEADER_INFO,
     SECRET_KEYS,
@@ -317,6 +321,11 @@ def blob_record(key: str, nimbus_id: str, version: int) -> str:
 def credentials(storm_id: str) -> str:
     """Where a topology's credentials are."""
     return _join(CREDENTIALS, storm_id)
+
+
+def checkpoints(id_: str) -> str:
+    """Where it is kept what becomes of a folder of checkpoints, by the folder's name."""
+    return _join(CHECKPOINTS, id_)
 
 
 def log_config(storm_id: str) -> str:

@@ -130,6 +130,12 @@ def test_kill_waits_until_it_is_gone(run, nimbus):
     assert nimbus.topologies == {}
 
 
+def test_kill_and_purge(run, nimbus):
+    nimbus.has("wc")
+    assert run("kill", "wc", "--purge", "-w", "0").exit_code == 0
+    assert nimbus.purged == ["wc"]
+
+
 def test_kill_of_several_goes_on_after_an_error_if_told_to(run, nimbus):
     nimbus.has("a")
     nimbus.has("c")

@@ -38,7 +38,7 @@ def told():
 def send(connected, script, told):
     """Submit the script, with configuration of the command line."""
 
-    def run(*overrides, **given):
+    def run(*overrides, going_on_from=None, **given):
         settings = conf.load(files=[], overrides=overrides, unknown="keep")
         wanted = Given(code=script, **given)
         with packing.collected(wanted) as code:
@@ -47,7 +47,9 @@ def send(connected, script, told):
                 sent=lambda arrived, size: told.append(("sent", arrived, size)),
                 warn=lambda text: told.append(("warn", text)),
             )
-            return submit(connected, settings, wanted, code, told_of)
+            return submit(
+                *(connected, settings, wanted, code, told_of), going_on_from=going_on_from
+            )
 
     return run
 
@@ -200,6 +202,43 @@ def lost_after(nimbus, submit_topology):
         nimbus.cut()
 
     return run
+
+
+TOPOLOGY = """
+from stormkeeper.topology import Topology
+topology = Topology("t")
+@topology.spout
+def a(spark): return spark.readStream.format("rate").load()
+@topology.bolt(a)
+def b(a): return a.writeStream.format("noop")
+@topology.bolt(a)
+def c(a): return a.writeStream.format("noop")
+"""
+
+
+def test_what_it_goes_on_from_is_sent_and_differences_are_told(send, nimbus, script, told):
+    script.write_text(TOPOLOGY)
+    take = nimbus.submitTopologyWithOpts
+
+    def submit_topology(*arguments):
+        take(*arguments)
+        nimbus.topologies["t"].conf["topology.checkpoint.queries"] = ["b", "z"]
+
+    nimbus.submitTopologyWithOpts = submit_topology
+    send(going_on_from="old")
+    assert nimbus.topologies["t"].conf["topology.checkpoint.from"] == "old"
+    assert [text for kind, text, *_ in told if kind == "warn"] == [
+        "c: begins anew, as old has no checkpoint of that name",
+        "z: old has a checkpoint of that name, which is not gone on with",
+    ]
+
+
+def test_a_script_goes_on_from_nobody_elses_checkpoints(send, nimbus):
+    with pytest.raises(TopologyError, match=r"plain_job.py is a plain script, .* without --from$"):
+        send(going_on_from="old")
+    with pytest.raises(TopologyError, match="is a plain script"):
+        send("topology.checkpoint.from=old")
+    assert nimbus.uploads == {}
 
 
 def test_the_conf_is_json_for_nimbus(send, nimbus):

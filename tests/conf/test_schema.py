@@ -14,6 +14,7 @@ DOCUMENT = PACKAGE.parent.parent / "docs" / "configuration.md"
 
 OURS = {
     "nimbus.bind.host",
+    "nimbus.checkpoint.retention.secs",
     "nimbus.metrics.bind.host",
     "nimbus.metrics.port",
     "pacemaker.auth.writes",
@@ -49,6 +50,7 @@ OURS = {
     "supervisor.bind.host",
     "supervisor.worker.nice",
     "topology.checkpoint.dir",
+    "topology.checkpoint.from",
     "topology.checkpoint.shared",
     "topology.restart",
     "topology.worker.memory.mb",

@@ -3,6 +3,7 @@ import threading
 import pytest
 
 from stormkeeper.nimbus.cleaning import Cleaner, gone_since
+from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import Credentials, LogConfig, StormBase, TopologyStatus
@@ -44,7 +45,10 @@ def leader(storm):
 
 
 def cleaner(storm, kept_secs, clock=lambda: 0.0):
-    return Cleaner(storm, lambda: [COMING], period_secs=0.01, kept_secs=kept_secs, clock=clock)
+    retention = Retention(storm, tuple, kept_secs=None, clock=clock)
+    return Cleaner(
+        storm, lambda: [COMING], retention, period_secs=0.01, kept_secs=kept_secs, clock=clock
+    )
 
 
 def test_what_is_left_of_a_topology_goes_when_it_is_time(storm, leader):

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from stormkeeper.errors import StatusError
-from stormkeeper.nimbus.lifecycle import Command, Event, after
+from stormkeeper.nimbus.lifecycle import Command, Event, after, is_purged
 from stormkeeper.thrift.records import (
     KillOptions,
     RebalanceOptions,
@@ -91,6 +91,17 @@ def test_of_two_kills_the_earlier_deadline_counts(wait_secs, left):
     second = become(first, Event.KILL, wait_secs=wait_secs)
     assert second.deadline_ms == NOW_MS + left * 1000
     assert second.topology_action_options.kill_options.wait_secs == left
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("wait_secs", "left"), [(5, 5), (90, 20)])
+def test_of_two_kills_one_that_purges_is_enough(first, second, wait_secs, left):
+    killed = become(base(ACTIVE), Event.KILL, wait_secs=20, purge=first)
+    again = become(killed, Event.KILL, wait_secs=wait_secs, purge=second)
+    assert is_purged(again)
+    assert is_purged(killed) == first
+    assert again.deadline_ms == NOW_MS + left * 1000
+    assert again.topology_action_options.kill_options.wait_secs == left
 
 
 def test_a_killed_topology_without_a_deadline_gets_one():

@@ -14,6 +14,7 @@ from stormkeeper.nimbus.cleaning import Cleaner
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
 from stormkeeper.nimbus.lifecycle import Command, Event
+from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.sight import Sight
 from stormkeeper.nimbus.submitted import Submitted
@@ -67,7 +68,10 @@ class Nimbus:
             master_code_dir="/code",
             clock=lambda: offset + time.monotonic(),
         )
-        cleaner = Cleaner(self.storm, tuple, period_secs=HOUR, kept_secs=HOUR, clock=time.monotonic)
+        retention = Retention(self.storm, tuple, kept_secs=None, clock=time.time)
+        cleaner = Cleaner(
+            *(self.storm, tuple, retention), period_secs=HOUR, kept_secs=HOUR, clock=time.monotonic
+        )
         self.leading = Leading(self.scheduler, cleaner, self.sight)
         self.leading.begin(self.leader)
 

@@ -16,6 +16,7 @@ from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.nimbus.cleaning import Cleaner
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
+from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.sight import Sight
 from stormkeeper.nimbus.submitted import SubmittedCode
@@ -69,8 +70,9 @@ class Master(NimbusService):
             master_code_dir=str(folder),
             clock=clock,
         )
+        retention = Retention(storm, self.submissions.continued, kept_secs=None, clock=clock)
         cleaner = Cleaner(
-            storm, self.submissions.ids, period_secs=HOUR, kept_secs=HOUR, clock=clock
+            storm, self.submissions.ids, retention, period_secs=HOUR, kept_secs=HOUR, clock=clock
         )
         self._leading = Leading(self.scheduler, cleaner, self._sight)
 

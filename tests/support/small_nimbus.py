@@ -84,6 +84,8 @@ class SmallNimbus:
         #: What was submitted, by name.
         self.packages = {}
         self.credentials = {}
+        #: Whose checkpoints are to be removed.
+        self.purged = []
         self._numbers = itertools.count(1)
 
     def __getattr__(self, name):
@@ -145,6 +147,7 @@ class SmallNimbus:
 
     def killTopologyWithOpts(self, name, options):  # noqa: N802
         self.calls.append(("kill", name, options.wait_secs))
+        self.purged += [name] if options.purge else []
         standing = self._standing(name)
         standing.status, standing.looks = "KILLED", self.looks
         standing.then = lambda: self.topologies.pop(name)

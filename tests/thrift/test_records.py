@@ -44,7 +44,7 @@ def test_records_of_different_classes_are_never_equal():
 
 
 def test_what_is_not_set_is_none():
-    assert vars(r.KillOptions()) == {"wait_secs": None}
+    assert vars(r.KillOptions()) == {"wait_secs": None, "purge": None}
     assert r.NimbusSummary("h", 1, 2, True, "2.8.0").tlsPort is None
 
 

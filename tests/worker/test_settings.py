@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.conf import defaults
+from stormkeeper.conf.folders import checkpoint_root
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import Topology
 from stormkeeper.worker import settings
@@ -131,10 +132,15 @@ def test_checkpoints_on_a_local_disk_are_written_by_system_calls(place, local):
     ],
 )
 def test_where_a_checkpoint_is(place, expected):
-    conf = {**PATHS, "topology.checkpoint.dir": place}
+    conf = {**PATHS, "topology.checkpoint.dir": place, "topology.checkpoint.from": None}
     assert settings.checkpoint(conf, "wc-1-1", "totals") == expected
+
+
+def test_who_goes_on_from_checkpoints_has_their_folder():
+    conf = {"topology.checkpoint.dir": "/a", "topology.checkpoint.from": "wc-1-1"}
+    assert settings.checkpoint(conf, "wc-2-9", "totals") == "/a/wc-1-1/totals"
 
 
 def test_checkpoints_are_in_the_folder_in_which_all_daemons_keep_what_they_keep():
     conf = {**PATHS, "storm.local.dir": "~/storm"}
-    assert settings.checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"
+    assert checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"

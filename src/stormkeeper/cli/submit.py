@@ -54,6 +54,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     epilog=examples(
         "storm submit examples/word_count.py",
         "storm submit my_topology.py nightly-counts -c topology.workers=2 -c input=/data/in",
+        "storm submit my_topology.py nightly-counts --from nightly-counts",
         "storm submit my_project/ --requirements my_project/requirements.lock",
         "storm submit my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
         "storm jar my_job-1.0-py3-none-any.whl my-job --no-wait",
@@ -102,6 +103,13 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     help="Send the secrets in FILE (- is standard input) as credentials: a line KEY=VALUE for each,"
     " or one JSON object. The topology finds them in its conf.",
 )
+@click.option(
+    "--from",
+    "going_on_from",
+    metavar="TOPOLOGY",
+    help="Go on from the checkpoints of a killed topology: its id, or its name, of which the last"
+    " one counts.",
+)
 @waiting_options(f"{_TIMEOUT:.0f} s")
 def submit(
     *,
@@ -113,6 +121,7 @@ def submit(
     jars: tuple[Path, ...],
     packages: tuple[str, ...],
     secrets: TextIO | None,
+    going_on_from: str | None,
     no_wait: bool,
     timeout: float | None,
     as_json: bool,
@@ -155,7 +164,7 @@ def submit(
     )
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
     with faults(), Progress() as progress:
-        submitted, seen = _submit(conf, given, progress, wait_secs, as_json=as_json)
+        submitted, seen = _submit(conf, given, going_on_from, progress, wait_secs, as_json=as_json)
     if as_json:
         effects.print_json(
             name=submitted.name,
@@ -167,7 +176,13 @@ def submit(
 
 
 def _submit(
-    conf: Conf, given: Given, progress: Progress, wait_secs: float, *, as_json: bool
+    conf: Conf,
+    given: Given,
+    going_on_from: str | None,
+    progress: Progress,
+    wait_secs: float,
+    *,
+    as_json: bool,
 ) -> tuple[Submitted, Seen | None]:
     from stormkeeper.client import acting, packing, submitting
     from stormkeeper.client.connection import connect
@@ -180,7 +195,9 @@ def _submit(
         warn=lambda text: progress.remark(f"warning: {text}"),
     )
     with packing.collected(given) as code, connect(conf, say=progress.say) as connection:
-        submitted = submitting.submit(connection, conf, given, code, told)
+        submitted = submitting.submit(
+            connection, conf, given, code, told, going_on_from=going_on_from
+        )
         name = submitted.name
         progress.wipe()
         if not as_json:

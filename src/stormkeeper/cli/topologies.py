@@ -102,16 +102,21 @@ def status(name: str | None, as_json: bool) -> None:
         "storm kill word-count",
         "storm kill word-count -w 0",
         "storm kill word-count nightly-counts -i --no-wait",
+        "storm kill word-count --purge",
     )
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @_wait_option
+@click.option(
+    "--purge", is_flag=True, help="Remove the checkpoints, too, as soon as all has stopped."
+)
 @click.option("-i", "--ignore-errors", is_flag=True, help="Go on with the next one after an error.")
 @waiting_options(f"{_SOON:.0f} s longer than Nimbus waits")
 def kill(
     *,
     names: tuple[str, ...],
     wait_secs: int | None,
+    purge: bool,
     ignore_errors: bool,
     no_wait: bool,
     timeout: float | None,
@@ -120,7 +125,8 @@ def kill(
     """Kill topologies.
 
     Nimbus deactivates them at once, waits, and then removes them; running batches are finished.
-    Checkpoints stay where they are. The command waits until they are gone. Ctrl-C ends only that.
+    Checkpoints are kept for nimbus.checkpoint.retention.secs, so that `storm submit --from` goes on
+    from them. The command waits until the topologies are gone. Ctrl-C ends only that.
 
     Exit code 1: one is not there or cannot be killed, or Nimbus was not reached; those before it
     are killed (with -i: those behind it, too, and the exit code is 0). 4: one is killed, and not
@@ -133,7 +139,8 @@ def kill(
         for name in names:
             try:
                 waits = looking.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
-                killed.append((name, acting.kill(connection, name, wait_secs), waits))
+                storm_id = acting.kill(connection, name, wait_secs, purge=purge)
+                killed.append((name, storm_id, waits))
             except StormkeeperError as error:
                 if not ignore_errors:
                     raise

@@ -33,13 +33,15 @@ class Change:
     parallelism: Mapping[str, int]
 
 
-def kill(connection: Connection, name: str, wait_secs: int | None) -> str:
+def kill(connection: Connection, name: str, wait_secs: int | None, *, purge: bool = False) -> str:
     """Have Nimbus kill a topology; return its id.
 
     Parameters
     ----------
     wait_secs
         How long Nimbus waits before; None: ``topology.message.timeout.secs``.
+    purge
+        Whether its checkpoints are removed, too.
 
     Raises
     ------
@@ -49,7 +51,7 @@ def kill(connection: Connection, name: str, wait_secs: int | None) -> str:
         If its status does not take it.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
-    _asked(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs))
+    _asked(connection, found, "killTopologyWithOpts", name, KillOptions(wait_secs, purge or None))
     return found.id
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from stormkeeper.errors import (
     RpcOutcomeUnknownError,
     RpcRefusedError,
     StormkeeperError,
+    TopologyError,
 )
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
 from stormkeeper.thrift.records import Credentials
@@ -26,6 +29,9 @@ from stormkeeper.topology.package.collecting import Code
 _SUBMIT: Final = "submitTopologyWithOpts"
 #: Seconds that Nimbus may take for a submission, beyond what it waits for copies of the code.
 _SUBMIT_SECS: Final = 60.0
+#: Keys of a topology's conf: what it goes on from, and which queries have checkpoints there.
+_FROM: Final = "topology.checkpoint.from"
+_QUERIES: Final = "topology.checkpoint.queries"
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
 #: As long as it waits where that is without an end.
 _COPIES_MOST_SECS: Final = 600.0
@@ -59,7 +65,15 @@ class Submitted:
     package_bytes: int
 
 
-def submit(connection: Connection, conf: Conf, given: Given, code: Code, told: Told) -> Submitted:
+def submit(
+    connection: Connection,
+    conf: Conf,
+    given: Given,
+    code: Code,
+    told: Told,
+    *,
+    going_on_from: str | None = None,
+) -> Submitted:
     """Submit a topology.
 
     Parameters
@@ -72,6 +86,9 @@ def submit(connection: Connection, conf: Conf, given: Given, code: Code, told: T
         What is submitted, and its code as `packing.collected` gives it.
     told
         Hears how it gets on.
+    going_on_from
+        The killed topology from whose checkpoints it goes on, by its id or name; None: what the
+        conf says.
 
     Raises
     ------
@@ -91,6 +108,13 @@ def submit(connection: Connection, conf: Conf, given: Given, code: Code, told: T
     told.say(f"reading {given.code}")
     description = packing.describe(given, code)
     values = sent_conf.sent(description.conf, conf, description.name)
+    if going_on_from is not None:
+        values[_FROM] = going_on_from
+    if values.get(_FROM) is not None and description.kind == "script":
+        raise TopologyError(
+            f"{given.code} is a plain script, which says itself where its checkpoints are, and goes"
+            " on from them by itself: submit it without --from"
+        )
     with packing.packed(given, code, description, told.say) as packed:
         name = packed.manifest.name
         _check_free(connection, name)
@@ -158,7 +182,33 @@ def send(
         else:
             break
     found = connection.nimbus.getTopologySummaryByName(name)
+    if values.get(_FROM) is not None:
+        queries = [query.id for query in packed.description.queries]
+        with suppress(RpcError):  # it is submitted all the same
+            saved = json.loads(connection.nimbus.getTopologyConf(found.id))
+            for line in differences(values[_FROM], saved.get(_QUERIES) or (), queries):
+                told.warn(line)
     return Submitted(name=name, storm_id=found.id, package_bytes=packed.size)
+
+
+def differences(origin: str, had: Collection[str], queries: Collection[str]) -> list[str]:
+    """Return what is to be told of a topology that goes on from another one's checkpoints; pure.
+
+    Parameters
+    ----------
+    origin
+        The other one, as the user calls it.
+    had, queries
+        The queries that have checkpoints there, and those that the new one has.
+    """
+    lines = []
+    if new := sorted({*queries} - {*had}):
+        lines.append(f"{', '.join(new)}: begins anew, as {origin} has no checkpoint of that name")
+    if left := sorted({*had} - {*queries}):
+        lines.append(
+            f"{', '.join(left)}: {origin} has a checkpoint of that name, which is not gone on with"
+        )
+    return lines
 
 
 def _uploaded(connection: Connection, conf: Conf, packed: Packed, told: Told) -> str:

@@ -1,6 +1,8 @@
 """The folders that a configuration names."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stormkeeper.errors import ConfigError
 
@@ -21,3 +23,35 @@ def folder(key: str, value: str) -> Path:
         raise ConfigError(
             f"{key}: {value!r} begins with the home of a user who has none here: write a whole path"
         ) from error
+
+
+def checkpoint_root(conf: Mapping[str, Any]) -> str:
+    """Return the folder, or the URL, that all topologies' checkpoints are below.
+
+    Raises
+    ------
+    ConfigError
+        It begins with the home of a user who has none.
+    """
+    chosen = conf["topology.checkpoint.dir"]
+    if chosen is None:
+        return str((folder("storm.local.dir", conf["storm.local.dir"]) / "checkpoints").absolute())
+    if not is_local(chosen) or ":" in chosen:
+        return str(chosen)
+    return str(folder("topology.checkpoint.dir", chosen).absolute())
+
+
+def is_local(location: str) -> bool:
+    """Return whether a folder or a URL is on a disk of the machine."""
+    scheme, colon, _ = location.partition(":/")
+    return not colon or scheme == "file"
+
+
+def on_disk(location: str) -> Path | None:
+    """Return the whole path of a folder or a URL; None where it is none, or on no disk."""
+    if not is_local(location):
+        return None
+    if location.startswith("file:"):
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    path = folder("topology.checkpoint.dir", location)
+    return path if path.is_absolute() else None

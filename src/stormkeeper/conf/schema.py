@@ -342,6 +342,10 @@ _KEYS = (
         "how long code, heartbeats and errors of a topology are kept that is gone, in ms",
         least=0,
     ),
+    seconds_or_null(
+        "nimbus.checkpoint.retention.secs",
+        "how long checkpoints of a topology are kept that is gone; null: for ever",
+    ),
     whole_or_null(
         "nimbus.slots.perTopology",
         "most workers of a topology that is submitted; null: any",
@@ -448,6 +452,10 @@ _KEYS = (
     text_or_null(
         "topology.checkpoint.dir",
         "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",
+    ),
+    text_or_null(
+        "topology.checkpoint.from",
+        "killed topology, by its id or name, from whose checkpoints a topology goes on",
     ),
     Key(
         "topology.blobstore.map",

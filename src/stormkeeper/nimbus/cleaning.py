@@ -14,6 +14,7 @@ from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.nimbus.repeating import Repeating
+from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState
 
@@ -51,6 +52,8 @@ class Cleaner:
         The session.
     submitted
         Returns the ids of topologies that are being submitted here.
+    retention
+        Of checkpoints.
     period_secs, kept_secs
         How often it looks, and how long is kept what is left.
     clock
@@ -61,6 +64,7 @@ class Cleaner:
         self,
         storm: StormClusterState,
         submitted: Callable[[], Collection[str]],
+        retention: Retention,
         *,
         period_secs: float,
         kept_secs: float,
@@ -68,6 +72,7 @@ class Cleaner:
     ) -> None:
         self._storm = storm
         self._submitted = submitted
+        self._retention = retention
         self._period_secs = period_secs
         self._kept_secs = kept_secs
         self._clock = clock
@@ -103,4 +108,6 @@ class Cleaner:
                 leader.teardown_errors(storm_id)
                 leader.remove_backpressure(storm_id)
                 log.info("%s: removed what was left of it", storm_id)
+        if not thread.is_closing:
+            self._retention.look(leader)
         return self._period_secs

@@ -2,14 +2,14 @@
 
 The table is Storm's, but for two things. A kill, or a rebalance, is kept in the base with its
 deadline, so that whoever leads then finishes it. And a second kill of a killed topology can only
-bring its end forward.
+bring its end forward, and have its checkpoints removed.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -51,12 +51,15 @@ class Command:
         ``topology.message.timeout.secs``.
     rebalance
         What a rebalance is to change.
+    purge
+        Whether a kill removes the checkpoints, too.
     """
 
     event: Event
     now_ms: int
     wait_secs: int = 0
     rebalance: RebalanceOptions | None = None
+    purge: bool = False
 
 
 #: Changes a copy of a base; None where there is no base any more.
@@ -87,6 +90,13 @@ def after(storm_id: str, base: StormBase, command: Command) -> StormBase | None:
     return step(copy.copy(base), command)
 
 
+def is_purged(base: StormBase) -> bool:
+    """Return whether the checkpoints of a topology that is killed go with it."""
+    asked = base.topology_action_options
+    options = asked.kill_options if asked is not None else None
+    return options is not None and bool(options.purge)
+
+
 def _stays(base: StormBase, _: Command) -> StormBase:
     return base
 
@@ -113,15 +123,21 @@ def _begins_kill(base: StormBase, command: Command) -> StormBase:
     base.prev_status = None  # there is no way back
     base.status = TopologyStatus.KILLED
     base.topology_action_options = TopologyActionOptions(
-        kill_options=KillOptions(wait_secs=command.wait_secs)
+        kill_options=KillOptions(wait_secs=command.wait_secs, purge=command.purge or None)
     )
     base.deadline_ms = _deadline_ms(command)
     return base
 
 
 def _hastens_kill(base: StormBase, command: Command) -> StormBase:
-    is_earlier = base.deadline_ms is None or _deadline_ms(command) < base.deadline_ms
-    return _begins_kill(base, command) if is_earlier else base
+    purge = command.purge or is_purged(base)
+    if base.deadline_ms is None or _deadline_ms(command) < base.deadline_ms:
+        return _begins_kill(base, replace(command, purge=purge))
+    asked = base.topology_action_options
+    if purge and asked is not None and asked.kill_options is not None:
+        options = KillOptions(wait_secs=asked.kill_options.wait_secs, purge=True)
+        base.topology_action_options = TopologyActionOptions(kill_options=options)
+    return base
 
 
 def _finishes_rebalance(base: StormBase, _: Command) -> StormBase:

@@ -38,6 +38,7 @@ from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
 from stormkeeper.nimbus.reign import Reign
+from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.nimbus.scheduler import Scheduler
 from stormkeeper.nimbus.service.given import Given
 from stormkeeper.nimbus.service.handler import Handler
@@ -183,6 +184,7 @@ def _run(
         cleaner = Cleaner(
             storm,
             submissions.ids,
+            Retention(storm, submissions.continued, kept_secs=times.checkpoints, clock=clock),
             period_secs=times.monitor,
             kept_secs=times.kept,
             clock=time.monotonic,

@@ -10,6 +10,8 @@ the first write, for as long as the epoch lasts.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +21,7 @@ from typing import Final, TypeVar, assert_never
 
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
-from stormkeeper.nimbus import lifecycle
+from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.deciding import Decision, Memory, decide
 from stormkeeper.nimbus.knowing import Knowledge, Known
 from stormkeeper.nimbus.lifecycle import Command, Event
@@ -183,6 +185,7 @@ class Scheduler:
         storm_id = action.storm_id
         match action:
             case Remove():
+                self._keep_checkpoints(storm_id, leader, snapshot, now)
                 leader.remove_storm(storm_id)
                 log.info("%s: removed", storm_id)
             case Assign(launches=launches):
@@ -198,6 +201,8 @@ class Scheduler:
                 )
                 leader.set_assignment(storm_id, record, known[storm_id].conf)
                 log.info("%s: assigned %s", storm_id, _told(launches, hosts))
+                earlier = () if was is None else mapping.launches(was)
+                _note_checkpoints(storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches))
             case FinishRebalance():
                 command = Command(Event.DO_REBALANCE, int(now * 1000))
                 try:
@@ -209,6 +214,23 @@ class Scheduler:
                 pass  # what is told is no record
             case _:
                 assert_never(action)
+
+    def _keep_checkpoints(
+        self, storm_id: str, leader: LeaderClusterState, snapshot: ClusterSnapshot, now: float
+    ) -> None:
+        """Write down what becomes of the checkpoints of a topology that is removed next."""
+        base, assignment = snapshot.bases.get(storm_id), snapshot.assignments.get(storm_id)
+        if base is None or base.checkpoints is None:
+            return
+        launches = () if assignment is None else mapping.launches(assignment)
+        kept = checkpoints.ended(
+            checkpoints.placed(base.checkpoints, launches),
+            int(now * 1000),
+            snapshot.supervisors.keys(),
+            purge=lifecycle.is_purged(base),
+        )
+        if kept is not None:
+            leader.set_checkpoints(kept)
 
     def _tell(self, texts: Mapping[str, str]) -> None:
         for storm_id, text in texts.items():
@@ -297,6 +319,23 @@ def _after(storm_id: str, base: StormBase, command: Command) -> StormBase:
         return lifecycle.after(storm_id, base, command) or base
     except StatusError:
         return base
+
+
+def _note_checkpoints(
+    storm_id: str, leader: LeaderClusterState, base: StormBase, launches: Iterable[Launch]
+) -> None:
+    """Have a base say on which machines its topology has checkpoints."""
+    known = base.checkpoints
+    if known is None or checkpoints.placed(known, launches) is known:
+        return
+
+    def noted(now: StormBase) -> StormBase:
+        changed = copy.copy(now)
+        changed.checkpoints = checkpoints.placed(now.checkpoints or known, launches)
+        return changed
+
+    with contextlib.suppress(NoNodeError):  # it is gone
+        leader.change_storm(storm_id, noted)
 
 
 def _told(launches: Iterable[Launch], hosts: Mapping[str, str]) -> str:

@@ -26,12 +26,15 @@ class Times:
         From which age on a worker is late, and dead.
     kept
         How long is kept what is left of a topology that is gone.
+    checkpoints
+        How long its checkpoints are kept; None: for ever.
     """
 
     monitor: float
     launch: float
     limits: Limits
     kept: float
+    checkpoints: float | None = None
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
@@ -43,4 +46,5 @@ class Times:
             launch=float(conf["nimbus.task.launch.secs"]),
             limits=Limits(late, timeout),
             kept=conf["nimbus.topology.blobstore.deletion.delay.ms"] / 1000,
+            checkpoints=conf["nimbus.checkpoint.retention.secs"],
         )

@@ -46,6 +46,7 @@ _RECORDS: Final[dict[tuple[str, int], type[TPayload]]] = {
     (paths.ERRORS, 2): records.ErrorInfo,  # a last error, beside directories of components
     (paths.ERRORS, 3): records.ErrorInfo,
     (paths.CREDENTIALS, 1): records.Credentials,
+    (paths.CHECKPOINTS, 1): records.Checkpoints,
     (paths.LOG_CONFIGS, 1): records.LogConfig,
     (paths.PROFILER_CONFIGS, 2): records.ProfileRequest,
     (paths.TASKS, 2): records.TaskInfo,
@@ -66,6 +67,7 @@ _TIMES: Final = {
     "time_stamp": 1000,
     "reset_log_level_timeout_epoch": 1000,
     "deadline_ms": 1000,
+    "ended_ms": 1000,
 }
 
 #: What the kinds of whole numbers are, for messages.

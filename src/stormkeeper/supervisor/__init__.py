@@ -22,6 +22,7 @@
 ``process_table``     the processes of a machine, by pid and start time
 ``directories``       where everything is on the disk, and the removal of what nobody needs
 ``tidying``           has it removed
+``checkpoints``       removes those of topologies that are gone
 ``log_files``         the logs that workers have left, and nothing else, listed and read
 ``log_pages``         the pages that have them
 ``local_state``       what outlives a supervisor: its id and its slots

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from stormkeeper.supervisor.checkpoints import CheckpointRemoval
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.launching import Launching
@@ -50,6 +51,7 @@ class Means:
     directories: Directories
     code: TopologyCode
     environments: Environments
+    checkpoints: CheckpointRemoval
     launching: Launching
     registration: Registration
     reports: Reports

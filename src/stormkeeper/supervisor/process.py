@@ -26,6 +26,7 @@ from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.errors import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
+from stormkeeper.supervisor.checkpoints import CheckpointRemoval
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.health_watch import HealthWatch
@@ -134,6 +135,7 @@ def _serve(
             directories=directories,
             code=code,
             environments=Environments(directories.environments, Base.here()),
+            checkpoints=CheckpointRemoval(storm, machine.supervisor_id, conf),
             launching=Launching(conf, machine.supervisor_id, directories, code, state.next_start),
             registration=registered,
             reports=reports,

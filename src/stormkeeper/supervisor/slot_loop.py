@@ -92,7 +92,8 @@ class SlotLoop:
         }
         self._preparing = Preparing(means.code, means.environments, lambda *said: self._send(said))
         self._tidying = Tidying(
-            *(means.code, means.environments, means.directories), lambda: self.needed
+            *(means.code, means.environments, means.checkpoints, means.directories),
+            lambda: self.needed,
         )
         self._assignments: Mapping[str, Assignment] | None = None
         self._orders = Orders()

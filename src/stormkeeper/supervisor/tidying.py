@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 
 from stormkeeper.errors import SupervisorError
+from stormkeeper.supervisor.checkpoints import CheckpointRemoval
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.topology_code import TopologyCode
@@ -16,6 +17,9 @@ log = logging.getLogger(__name__)
 
 #: How long the thread may take to end, in seconds; what it leaves, the next start removes.
 _END_SECS: Final = 2.0
+
+#: How often it looks by itself, in seconds: what is to go may be decided elsewhere.
+_PERIOD_SECS: Final = 30.0
 
 
 class Needed(NamedTuple):
@@ -26,11 +30,11 @@ class Needed(NamedTuple):
 
 
 class Tidying:
-    """Removes what is not needed whenever it is woken.
+    """Removes what is not needed whenever it is woken, and from then on regularly.
 
     Parameters
     ----------
-    code, environments
+    code, environments, checkpoints
         Of topologies.
     directories
         Where launches have their folders.
@@ -42,11 +46,13 @@ class Tidying:
         self,
         code: TopologyCode,
         environments: Environments,
+        checkpoints: CheckpointRemoval,
         directories: Directories,
         needed: Callable[[], Needed],
     ) -> None:
         self._code = code
         self._environments = environments
+        self._checkpoints = checkpoints
         self._directories = directories
         self._needed = needed
         self._woken = threading.Event()
@@ -73,12 +79,14 @@ class Tidying:
         self._thread.join(_END_SECS)
 
     def _run(self) -> None:
-        while self._woken.wait() and not self._is_closed:
+        self._woken.wait()  # before that, nobody knows what is needed
+        while not self._is_closed:
             self._woken.clear()
             try:
                 self._tidy()
             except OSError as error:
                 log.warning("what is not needed any more could not all be removed: %s", error)
+            self._woken.wait(_PERIOD_SECS)
 
     def _tidy(self) -> None:
         removed = self._code.remove_unneeded(
@@ -86,6 +94,8 @@ class Tidying:
         )
         for name in removed:
             log.debug("%s is not needed here any more, and removed", name)
+        for name in self._checkpoints.remove_unneeded(_Now(lambda: self._needed().storm_ids)):
+            log.info("the checkpoints %s are removed", name)
         for identity in self._environments.remove_unused(_Now(self._identities)):
             log.debug("the environment %s is not needed here any more, and removed", identity)
 

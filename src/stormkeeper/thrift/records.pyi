@@ -8,6 +8,7 @@ from thriftpy2.thrift import TPayload
 __all__ = [
     "Assignment",
     "BoltStats",
+    "Checkpoints",
     "ClusterWorkerHeartbeat",
     "Credentials",
     "DebugOptions",
@@ -190,9 +191,33 @@ class TopologyStatus(IntEnum):
     REBALANCING = 3
     KILLED = 4
 
+class Checkpoints(TPayload):
+    folder: str
+    storm_id: str
+    name: str
+    root: str | None
+    shared: bool
+    nodes: dict[str, str]
+    ended_ms: int | None
+    remove_on: list[str] | None
+    leader_epoch: int | None
+    def __init__(
+        self,
+        folder: str,
+        storm_id: str,
+        name: str,
+        root: str | None,
+        shared: bool,
+        nodes: dict[str, str],
+        ended_ms: int | None = None,
+        remove_on: list[str] | None = None,
+        leader_epoch: int | None = None,
+    ) -> None: ...
+
 class KillOptions(TPayload):
     wait_secs: int | None
-    def __init__(self, wait_secs: int | None = None) -> None: ...
+    purge: bool | None
+    def __init__(self, wait_secs: int | None = None, purge: bool | None = None) -> None: ...
 
 class RebalanceOptions(TPayload):
     wait_secs: int | None
@@ -239,6 +264,7 @@ class StormBase(TPayload):
     topology_version: str | None
     leader_epoch: int | None
     deadline_ms: int | None
+    checkpoints: Checkpoints | None
     def __init__(
         self,
         name: str,
@@ -254,6 +280,7 @@ class StormBase(TPayload):
         topology_version: str | None = None,
         leader_epoch: int | None = None,
         deadline_ms: int | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None: ...
 
 class Credentials(TPayload):

@@ -130,8 +130,30 @@ enum TopologyStatus {
   KILLED = 4
 }
 
+// Ours: the folder of a topology's checkpoints, in its base while it is there, and at
+// /checkpoints/<id> when it is gone.
+struct Checkpoints {
+  // Its name: the id of the first topology that had it.
+  1: required string folder
+  // Who has it, or had it last: a topology's id, and its name.
+  2: required string storm_id
+  3: required string name
+  // What it is in (topology.checkpoint.dir); absent: each machine's own.
+  4: optional string root
+  5: required bool shared
+  // By query, the supervisor on whose machine it was launched last.
+  6: required map<string, string> nodes
+  // When the topology was gone, in milliseconds since 1970.
+  7: optional i64 ended_ms
+  // The supervisors that have yet to remove it; absent: it is kept.
+  8: optional list<string> remove_on
+  1000: optional i64 leader_epoch
+}
+
 struct KillOptions {
   1: optional i32 wait_secs
+  // Ours: remove the checkpoints, too.
+  1000: optional bool purge
 }
 
 struct RebalanceOptions {
@@ -169,6 +191,8 @@ struct StormBase {
   1000: optional i64 leader_epoch
   // Ours: when the kill or the rebalance is due, in milliseconds since 1970.
   1001: optional i64 deadline_ms
+  // Ours: absent where the topology is a plain script, which has its own.
+  1002: optional Checkpoints checkpoints
 }
 
 struct Credentials {

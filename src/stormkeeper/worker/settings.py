@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stormkeeper.conf import Conf, load
-from stormkeeper.conf.folders import folder
+from stormkeeper.conf.folders import checkpoint_root, is_local
 from stormkeeper.daemon.spark import LOCAL_CHECKPOINTS
 from stormkeeper.errors import ConfigError
 from stormkeeper.state import factory
@@ -104,27 +104,16 @@ def spark_values(
         # Their plans tell whether an action read a batch to its end, just after it was done.
         "spark.sql.ui.retainedExecutions": "200",
     }
-    if _is_local(checkpoint_root(conf)):
+    if is_local(checkpoint_root(conf)):
         chosen |= LOCAL_CHECKPOINTS
     chosen |= {**(share or {}), **script}
     return chosen | {key: value for key, value in conf.items() if key.startswith("spark.")}
 
 
-def checkpoint_root(conf: Mapping[str, Any]) -> str:
-    """Return the folder, or the URL, that all topologies' checkpoints are below."""
-    chosen = conf["topology.checkpoint.dir"]
-    if chosen is None:
-        return str((folder("storm.local.dir", conf["storm.local.dir"]) / "checkpoints").absolute())
-    if not _is_local(chosen) or ":" in chosen:
-        return str(chosen)
-    return str(folder("topology.checkpoint.dir", chosen).absolute())
-
-
 def checkpoint(conf: Mapping[str, Any], storm_id: str, query: str) -> str:
-    """Return where a query keeps its checkpoint: the same place at every start of the topology."""
-    return f"{checkpoint_root(conf).rstrip('/')}/{storm_id}/{query}"
+    """Return where a query keeps its checkpoint: the same place at every start of the topology.
 
-
-def _is_local(location: str) -> bool:
-    scheme, colon, _ = location.partition(":/")
-    return not colon or scheme == "file"
+    A topology that goes on from another one's checkpoints has that one's folder.
+    """
+    folder = conf["topology.checkpoint.from"] or storm_id
+    return f"{checkpoint_root(conf).rstrip('/')}/{folder}/{query}"

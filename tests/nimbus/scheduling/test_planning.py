@@ -219,6 +219,33 @@ def test_a_query_with_its_checkpoint_on_a_machine_waits_for_that_machine():
     }
 
 
+HOMES = {"q": "b", "r": "c", "elsewhere": "a"}
+
+
+def test_who_goes_on_from_checkpoints_is_placed_where_they_are():
+    going_on = topology("t", "q r s", workers=3, homes=HOMES)
+    where, told = planned(going_on, *map(supervisor, "abc"))
+    assert {place.split(":")[0]: queries for place, queries in where["t"].items()} == {
+        "a": "s",
+        "b": "q",
+        "c": "r",
+    }
+    assert told == {"t": FIT}
+
+
+def test_who_goes_on_from_checkpoints_waits_for_their_machine():
+    going_on = topology("t", "q r", workers=2, homes=HOMES)
+    where, told = planned(going_on, supervisor("a", slots=9), supervisor("c"))
+    assert where == {"t": {"c:6700": "r"}}
+    assert told == {"t": "Waits for the machine b: its checkpoint is there and is not shared"}
+
+
+def test_who_goes_on_from_shared_checkpoints_is_placed_anywhere():
+    going_on = topology("t", "q r", workers=2, homes=HOMES, is_shared=True)
+    where, _ = planned(going_on, supervisor("a"))
+    assert where == {"t": {"a:6700": "q", "a:6701": "r"}}
+
+
 def test_who_finds_no_other_place_keeps_its_own():
     where, told = lost(dead=[1])
     assert where == {"t": {"gone:6700": "q"}}

@@ -2,7 +2,10 @@
 
 import pytest
 
-from stormkeeper.thrift.records import TopologyStatus
+from stormkeeper.errors import CallRefusedError
+from stormkeeper.nimbus.service import submitting
+from stormkeeper.thrift.nimbus import InvalidTopologyException
+from stormkeeper.thrift.records import Checkpoints, KillOptions, TopologyStatus
 from support.nimbus_clients import REQUEST, declared, fault, submit
 from support.nimbus_service import SECRET
 from support.waiting import until
@@ -60,6 +63,65 @@ def test_a_topology_is_commanded_until_it_is_killed(leading, client, tmp_path):
         "NotAliveException",
         "life is not alive",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "conf", "why"),
+    [
+        ("job", "script", "{}", "job is a plain script"),
+        ("far", None, '{"topology.checkpoint.dir": "s3a://b"}', "far are in s3a://b/far-"),
+    ],
+)
+def test_what_supervisors_cannot_remove_is_not_purged(leading, client, name, graph, conf, why):
+    storm_id = leading.submit(name, graph, conf)
+    options = {"wait_secs": 0, "purge": True}
+    with pytest.raises(CallRefusedError, match=why):
+        leading.handler.killTopologyWithOpts(name, KillOptions(**options))
+    assert client.call("getTopologySummary", {"id": storm_id})["status"] == "ACTIVE"
+    leading.handler.killTopologyWithOpts(name, KillOptions(wait_secs=0))
+
+
+def test_a_script_goes_on_from_nobody_elses_checkpoints(leading):
+    leading.leader.set_checkpoints(Checkpoints("x-1-17", "x-1-17", "x", None, False, {"q": "a"}))
+    with pytest.raises(InvalidTopologyException, match="a plain script says itself"):
+        leading.submit("job2", "script", '{"topology.checkpoint.from": "x"}')
+    assert leading.submissions.continued() == set()
+
+
+def test_of_two_that_go_on_from_the_same_checkpoints_one_is_refused(leading, monkeypatch):
+    leading.leader.set_checkpoints(Checkpoints("y-1-17", "y-1-17", "y", None, False, {"q": "a"}))
+    origin = '{"topology.checkpoint.from": "y"}'
+    wait = submitting.Submitting._wait_for_copies
+    refused = []
+
+    def meanwhile(self, checked):
+        monkeypatch.undo()
+        with pytest.raises(InvalidTopologyException, match="another topology is being submitted"):
+            leading.submit("second", None, origin)
+        refused.append("second")
+        wait(self, checked)
+
+    monkeypatch.setattr(submitting.Submitting, "_wait_for_copies", meanwhile)
+    storm_id = leading.submit("first", None, origin)
+    assert refused == ["second"]
+    found = leading.storm.storm_base(storm_id).checkpoints
+    assert (found.folder, found.storm_id, found.nodes) == ("y-1-17", storm_id, {"q": "a"})
+    with pytest.raises(InvalidTopologyException, match="first goes on from the checkpoints of y"):
+        leading.submit("second", None, origin)
+
+
+def test_checkpoints_that_are_given_up_meanwhile_are_not_gone_on_from(leading, monkeypatch):
+    leading.leader.set_checkpoints(Checkpoints("z-1-17", "z-1-17", "z", None, False, {"q": "a"}))
+
+    def meanwhile(*_):
+        found = leading.leader.checkpoints("z-1-17")
+        found.record.remove_on = ["a"]
+        assert leading.leader.change_checkpoints(found.record, found.version)
+
+    monkeypatch.setattr(submitting.Submitting, "_wait_for_copies", meanwhile)
+    with pytest.raises(CallRefusedError, match="were changed meanwhile"):
+        leading.submit("late", None, '{"topology.checkpoint.from": "z"}')
+    assert leading.storm.storm_id_by_name("late") is None
 
 
 def test_a_nimbus_that_does_not_lead_says_of_no_topology_that_it_is_not_alive(

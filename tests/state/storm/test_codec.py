@@ -76,6 +76,7 @@ def test_the_records_that_a_leader_writes_can_say_which():
     }
     assert say == {
         "Assignment",
+        "Checkpoints",
         "Credentials",
         "LogConfig",
         "ProfileRequest",

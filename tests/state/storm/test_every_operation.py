@@ -49,6 +49,8 @@ READS = {
     "blobs",
     "backpressure_topologies",
     "topology_backpressure",
+    "all_checkpoints",
+    "checkpoints",
     "snapshot",
     "watch",
     "disconnect",
@@ -72,6 +74,7 @@ OWN = {
     "leave_blob",
     "worker_backpressure",
     "remove_worker_backpressure",
+    "checkpoints_removed",
 }
 
 #: What only a leader writes.
@@ -93,6 +96,9 @@ LEADING = {
     "set_credentials",
     "set_topology_log_config",
     "set_worker_profile_request",
+    "set_checkpoints",
+    "change_checkpoints",
+    "forget_checkpoints",
 }
 
 #: What both write.

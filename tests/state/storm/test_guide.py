@@ -37,6 +37,7 @@ LAYOUT = {
     paths.storm("<id>"),
     paths.assignment("<id>"),
     paths.credentials("<id>"),
+    paths.checkpoints("<id>"),
     paths.log_config("<id>"),
     paths.profiler_config("<id>", "<node>", "<port>", "<action>"),
     paths.supervisor("<supervisor>"),

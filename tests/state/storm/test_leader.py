@@ -20,6 +20,7 @@ from stormkeeper.state.transactions import Check
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import (
     Assignment,
+    Checkpoints,
     Credentials,
     LogConfig,
     NodeInfo,
@@ -34,6 +35,7 @@ from support.stores import settings_for
 
 ID = "wc-1-1700000000"
 REQUEST = ProfileRequest(NodeInfo("node", {6700}), ProfileAction.JMAP_DUMP)
+KEPT = Checkpoints(ID, ID, "wc", None, False, {"q": "node"})
 
 #: Everything that a leader can write.
 WRITES = {
@@ -53,6 +55,9 @@ WRITES = {
     "set_credentials": lambda on: on.set_credentials(ID, Credentials({})),
     "set_topology_log_config": lambda on: on.set_topology_log_config(ID, LogConfig({})),
     "set_worker_profile_request": lambda on: on.set_worker_profile_request(ID, REQUEST),
+    "set_checkpoints": lambda on: on.set_checkpoints(KEPT),
+    "change_checkpoints": lambda on: on.change_checkpoints(KEPT, 0),
+    "forget_checkpoints": lambda on: on.forget_checkpoints(ID, 0),
     "delete_topology_profile_requests": lambda on: on.delete_topology_profile_requests(ID, REQUEST),
     "remove_blobstore_key": lambda on: on.remove_blobstore_key("key"),
     "set_blob_key_sequence": lambda on: on.set_blob_key_sequence("key", 1, None),

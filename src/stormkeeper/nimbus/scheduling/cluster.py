@@ -93,6 +93,8 @@ class Topology:
     is_shared
         Whether its checkpoints can be reached from every machine. Else a query stays with the
         machine on which it was launched first.
+    homes
+        By query, the machine that its checkpoint is on, by its supervisor's id.
     ended
         Queries that have ended for good, and are not to be launched again.
     launches
@@ -116,6 +118,7 @@ class Topology:
     memory_mb: float = 0
     launched_at: float = 0
     is_shared: bool = False
+    homes: Mapping[str, str] = field(default_factory=dict)
     ended: frozenset[str] = frozenset()
     launches: tuple[Launch, ...] = ()
     due_at: float | None = None

@@ -89,6 +89,7 @@ def topology(
         memory_mb=facts.memory_mb,
         launched_at=base.launch_time_secs or 0,
         is_shared=facts.is_shared,
+        homes=base.checkpoints.nodes if base.checkpoints is not None else {},
         ended=facts.ended,
         launches=() if assignment is None else launches(assignment),
         due_at=due_at,

@@ -9,7 +9,8 @@ The rules, and why:
   if it hangs, its supervisor ends it and starts it again.
 - **A dead worker may move from a supervisor that is there** only once that one had the time to
   start it again, and only to another one. Until there is room elsewhere, it stays.
-- **A query whose checkpoint is on one machine stays with it**, however long that machine is gone.
+- **A query whose checkpoint is on one machine stays with it**, however long that machine is gone,
+  and also when its topology goes on from an earlier one.
 - **Nothing of a topology starts while one of its released workers may still run.** Its supervisor
   says that it has stopped, or the supervisor is gone and the worker is proven dead.
 - **A worker is left in peace for as long as one of its queries has not ended**: it cannot be given
@@ -95,6 +96,10 @@ class Standing:
         """Return on which machine the queries of a worker must be; None: on any."""
         return None if self.topology.is_shared else launch.slot.node
 
+    def home_of(self, query: str) -> str | None:
+        """Return on which machine a query must be that has no worker; None: on any."""
+        return None if self.topology.is_shared else self.topology.homes.get(query)
+
 
 def standing(topology: Topology, launches: Iterable[Launch], cluster: Cluster) -> Standing:
     """Return how a topology stands that has these workers."""
@@ -122,9 +127,10 @@ def standing(topology: Topology, launches: Iterable[Launch], cluster: Cluster) -
         found.not_on = frozenset(launch.slot.node for launch in stuck)
     else:
         found.kept += stuck
-    places = {q: found.place_of(launch) for launch in moving for q in launch.queries}
+    places = {query: found.home_of(query) for query in unplaced}
+    places |= {q: found.place_of(launch) for launch in moving for q in launch.queries}
     for query in live:
-        if query in places or query in unplaced:
+        if query in places:
             found.needs.setdefault(places.get(query), []).append(query)
     return found
 

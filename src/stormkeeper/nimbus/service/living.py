@@ -14,7 +14,7 @@ import math
 from typing import Final
 
 from stormkeeper.errors import CallRefusedError, CodeError, ConfigError, NoNodeError, StatusError
-from stormkeeper.nimbus import lifecycle
+from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.service import structure
@@ -37,9 +37,12 @@ class Living(Served):
 
     def killTopologyWithOpts(self, name: str, options: KillOptions, /) -> None:
         """Kill a topology after a while."""
-        reign, storm_id, _ = self._led(name)
+        reign, storm_id, base = self._led(name)
+        if options.purge:
+            _check_purge(name, base)
         wait_secs = self._wait_secs(storm_id, options.wait_secs)
-        self._command(reign, name, storm_id, Command(Event.KILL, self._now_ms(), wait_secs))
+        command = Command(Event.KILL, self._now_ms(), wait_secs, purge=bool(options.purge))
+        self._command(reign, name, storm_id, command)
 
     def activate(self, name: str, /) -> None:
         """Have a topology's queries run."""
@@ -102,3 +105,18 @@ class Living(Served):
 
     def _now_ms(self) -> int:
         return int(self._given.clock() * 1000)
+
+
+def _check_purge(name: str, base: StormBase) -> None:
+    """Refuse to remove checkpoints that are not where a supervisor can remove them."""
+    kept = base.checkpoints
+    if kept is None:
+        raise CallRefusedError(
+            f"{name} is a plain script, which says itself where its checkpoints are: kill it"
+            " without --purge, and remove them yourself"
+        )
+    if not checkpoints.is_removable(kept):
+        raise CallRefusedError(
+            f"the checkpoints of {name} are in {kept.root}/{kept.folder}, and supervisors remove"
+            " them only from disks: kill it without --purge, and remove them yourself"
+        )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from stormkeeper.errors import CallRefusedError
+from stormkeeper.errors import CallRefusedError, CheckpointsError
 from stormkeeper.thrift.nimbus import AlreadyAliveException
 
 #: How many there may be at once: each waits for copies of its code in a thread of the service.
@@ -27,11 +27,39 @@ class Submissions:
         self._counter = itertools.count(1)
         #: The ids by name; none where it has none yet.
         self._ids: dict[str, str | None] = {}
+        #: The folders of checkpoints from which some of them go on.
+        self._continued: set[str] = set()
 
     def ids(self) -> Collection[str]:
         """Return the ids of the topologies that are being submitted."""
         with self._lock:
             return [storm_id for storm_id in self._ids.values() if storm_id is not None]
+
+    def continued(self) -> Collection[str]:
+        """Return the folders of checkpoints from which topologies are about to go on."""
+        with self._lock:
+            return set(self._continued)
+
+    @contextmanager
+    def continuing(self, checkpoints: str) -> Iterator[None]:
+        """Go on from checkpoints, by the name of their folder, alone.
+
+        Raises
+        ------
+        CheckpointsError
+            Another submission is about to.
+        """
+        with self._lock:
+            if checkpoints in self._continued:
+                raise CheckpointsError(
+                    f"another topology is being submitted that goes on from {checkpoints}"
+                )
+            self._continued.add(checkpoints)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._continued.discard(checkpoints)
 
     def new_id(self, name: str, now: float) -> str:
         """Return the id of a topology that is being submitted, and which is not used again.

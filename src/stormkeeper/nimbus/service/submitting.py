@@ -9,11 +9,12 @@ topology needs, which is removed in time.
 
 from __future__ import annotations
 
+import copy
 import getpass
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,15 +23,19 @@ from stormkeeper import paths
 from stormkeeper.code import replication
 from stormkeeper.errors import (
     CallRefusedError,
+    CheckpointsError,
     OutcomeUnknownError,
     SerializationError,
     StormkeeperError,
     TransferEndedError,
 )
+from stormkeeper.nimbus import checkpoints
+from stormkeeper.nimbus.retaining import every_base
 from stormkeeper.nimbus.service import names, structure, topology_conf
 from stormkeeper.nimbus.service.served import Served, told
 from stormkeeper.nimbus.submitted import commons, encode_conf
 from stormkeeper.state.storm.leader import LeaderClusterState
+from stormkeeper.state.storm.records import Versioned
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     InvalidTopologyException,
@@ -38,7 +43,7 @@ from stormkeeper.thrift.nimbus import (
     SubmitOptions,
     TopologyInitialStatus,
 )
-from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
 from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import reading
 
@@ -59,6 +64,8 @@ class _Checked:
     topology: StormTopology
     conf: Mapping[str, Any]
     options: SubmitOptions
+    #: What it goes on from; None: from nothing.
+    origin: Versioned[Checkpoints] | None
 
 
 class Submitting(Served):
@@ -109,15 +116,16 @@ class Submitting(Served):
         """Submit a topology."""
         reign = self._reign()
         names.check(name)
-        with self._given.submissions.submitting(name):
+        with self._given.submissions.submitting(name), ExitStack() as going:
             if any(base.name == name for base in reign.leader.storm_bases().values()):
                 raise AlreadyAliveException(f"{name} is already alive")
             own = topology_conf.read(json_conf)
             self._check_blobs(own)
+            origin = going.enter_context(self._continuing(reign.leader, own))
             now = self._given.clock()
             storm_id = self._given.submissions.new_id(name, now)
             principal = self._principal()
-            conf = topology_conf.saved(
+            saved = topology_conf.saved(
                 own,
                 self._given.conf,
                 storm_id=storm_id,
@@ -125,10 +133,13 @@ class Submitting(Served):
                 principal=principal,
                 user=principal or _process_user(),
             )
+            conf = checkpoints.conf_of(saved, None if origin is None else origin.record)
             structure.check(topology)
             package = self._package(location)
             description = _described(package)
             structure.check_package(topology, description)
+            if origin is not None and description.kind == "script":
+                raise InvalidTopologyException(checkpoints.OF_SCRIPTS)
             structure.check_limits(
                 conf,
                 max(1, len(description.executors)),
@@ -143,12 +154,36 @@ class Submitting(Served):
                 topology=structure.normalised(topology, description),
                 conf=conf,
                 options=options,
+                origin=origin,
             )
             self._prepare(reign.leader, checked)
             self._activate(reign.leader, storm_id, _base(checked, int(now)))
         package.unlink(missing_ok=True)
         log.info("submitted %s as %s", name, storm_id)
         reign.wake()
+
+    @contextmanager
+    def _continuing(
+        self, leader: LeaderClusterState, own: Mapping[str, Any]
+    ) -> Iterator[Versioned[Checkpoints] | None]:
+        """Yield the checkpoints that a topology goes on from, which nobody else has meanwhile."""
+        wanted = own.get(checkpoints.FROM)
+        if wanted is None:
+            yield None
+            return
+        with ExitStack() as alone:
+            try:
+                bases = every_base(self._given.storm, leader)
+                id_ = checkpoints.find(wanted, own, leader.all_checkpoints(), bases).folder
+                alone.enter_context(self._given.submissions.continuing(id_))
+                # Again, now that nobody else goes on from them.
+                origin = leader.checkpoints(id_)
+                records = {} if origin is None else {id_: origin.record}
+                bases = every_base(self._given.storm, leader)
+                checkpoints.find(wanted, own, records, bases)
+            except CheckpointsError as error:
+                raise InvalidTopologyException(str(error)) from error
+            yield origin
 
     def _check_blobs(self, conf: Mapping[str, Any]) -> None:
         """Check that there are the blobs that a topology uses."""
@@ -189,9 +224,22 @@ class Submitting(Served):
             leader.setup_heartbeats(storm_id, conf)
             leader.setup_errors(storm_id, conf)
             leader.setup_backpressure(storm_id, conf)
+            self._hold(leader, checked)
         except BaseException:
             self._leave_nothing(leader, storm_id)
             raise
+
+    def _hold(self, leader: LeaderClusterState, checked: _Checked) -> None:
+        """See that the checkpoints which a topology goes on from are still there."""
+        origin = checked.origin
+        if origin is None:
+            return
+        record = copy.copy(origin.record)
+        record.ended_ms = int(self._given.clock() * 1000)
+        if not leader.change_checkpoints(record, origin.version):
+            raise CallRefusedError(
+                f"the checkpoints of {record.storm_id} were changed meanwhile: submit it again"
+            )
 
     def _wait_for_copies(self, checked: _Checked) -> None:
         """Wait until enough Nimbuses have a topology's code.
@@ -266,7 +314,16 @@ def _base(checked: _Checked, now: int) -> StormBase:
         owner=checked.conf[topology_conf.USER],
         principal=checked.conf[topology_conf.PRINCIPAL],
         topology_version=None if version is None else str(version),
+        checkpoints=_checkpoints(checked),
     )
+
+
+def _checkpoints(checked: _Checked) -> Checkpoints | None:
+    if checked.description.kind == "script":
+        return None
+    if checked.origin is not None:
+        return checkpoints.continued(checked.origin.record, checked.storm_id, checked.name)
+    return checkpoints.begun(checked.storm_id, checked.name, checked.conf)
 
 
 def _process_user() -> str:

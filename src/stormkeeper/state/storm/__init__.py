@@ -9,6 +9,6 @@
 ``records``      what the families of operations are made of
 ===============  =================================================================================
 
-The families are ``topologies``, ``workers``, ``heartbeats``, ``errors``, ``tasks``, ``daemons`` and
-``blobs``. Nothing is imported here: each costs only whom it serves.
+The families are ``topologies``, ``workers``, ``heartbeats``, ``errors``, ``tasks``, ``daemons``,
+``blobs`` and ``checkpoints``. Nothing is imported here: each costs only whom it serves.
 """

@@ -16,6 +16,7 @@ from stormkeeper.state.access import Role
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storage import ClusterState, StateReader
 from stormkeeper.state.storm.blobs import BlobHolding, BlobReads, BlobWrites
+from stormkeeper.state.storm.checkpoints import CheckpointReads, CheckpointRemovals
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.daemons import DaemonReads, DaemonWrites
 from stormkeeper.state.storm.errors import ErrorLimits, ErrorReads, ErrorThrottles, ErrorWrites
@@ -56,6 +57,7 @@ class StormReads(
     TaskReads,
     DaemonReads,
     BlobReads,
+    CheckpointReads,
     SnapshotReads,
 ):
     """All reads. Safe for many threads.
@@ -123,6 +125,7 @@ class StormClusterState(
     ProfileCleaning,
     BlobHolding,
     BlobWrites,
+    CheckpointRemovals,
 ):
     """All reads, and what a process writes of its own: registrations, heartbeats, errors.
 

@@ -9,6 +9,7 @@ from stormkeeper.heartbeats.protocols import HeartbeatStore
 from stormkeeper.state.fences import Fence, FencedWriter
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.blobs import BlobWrites
+from stormkeeper.state.storm.checkpoints import CheckpointWrites
 from stormkeeper.state.storm.cluster import StormClusterState, StormReads
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.errors import ErrorCleaning
@@ -27,6 +28,7 @@ class LeaderClusterState(
     TaskWrites,
     ProfileCleaning,
     BlobWrites,
+    CheckpointWrites,
 ):
     """All reads, and what a leader decides: every write is fenced, every record names the leader.
 
