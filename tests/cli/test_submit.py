@@ -13,6 +13,19 @@ from support.command import Running
 from support.packages import STREAMING, tree
 from support.small_nimbus import SmallNimbus, serving
 
+OWN_CONF = """
+from stormkeeper.topology import Topology
+topology = Topology("own", conf={"topology.worker": 2, "input": 1})
+
+@topology.spout
+def rows(spark):
+    return spark
+
+@topology.bolt(rows)
+def out(rows):
+    return rows.writeStream
+"""
+
 
 @pytest.fixture
 def nimbus():
@@ -61,6 +74,23 @@ def test_name_conf_and_arguments(submit, nimbus, script):
     assert told.exit_code == 0, told.output
     assert nimbus.topologies["nightly"].conf == {"topology.workers": 2, "day": 3}
     assert nimbus.packages["nightly"].manifest.arguments == ("-x", "--", "y")
+
+
+def test_a_mistyped_key_is_a_warning_or_an_error(submit, nimbus, script):
+    says = "-c: unknown key topology.workrs; is topology.workers meant?"
+    told = submit(script, "-c", "topology.workrs=2", "-c", "day=3", "--strict")
+    assert (told.exit_code, told.stderr) == (2, f"storm: {says}\n")
+    assert nimbus.uploads == {}
+    told = submit(script, "-c", "topology.workrs=2", "-c", "day=3", "--no-wait")
+    assert (told.exit_code, told.stderr) == (0, f"storm: warning: {says}\n")
+
+
+def test_a_mistyped_key_of_the_topologys_own_conf(submit, nimbus, tmp_path):
+    (tmp_path / "job.py").write_text(OWN_CONF)
+    told = submit(tmp_path / "job.py", "--strict")
+    says = "the conf of the topology 'own': unknown key topology.worker; is topology.workers meant?"
+    assert (told.exit_code, told.stderr) == (2, f"storm: {says}\n")
+    assert nimbus.uploads == {}
 
 
 def test_arguments_are_no_name(submit, nimbus, script):

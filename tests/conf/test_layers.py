@@ -339,6 +339,15 @@ def test_strict_makes_it_an_error():
     assert fault(overrides=overrides, unknown="keep", strict=True) == says
 
 
+def test_a_topologys_own_keys_are_told_from_mistyped_ones():
+    keys = ["topology.workrs", "topology.mine", "nimbus.seds", "input", "mine.port", "spark.x"]
+    assert [*conf.mistyped([*keys, "topology.workers", "topology.checkpoint.dir"])] == [
+        "unknown key topology.workrs; is topology.workers meant?",
+        "unknown key topology.mine",
+        "unknown key nimbus.seds; is nimbus.seeds meant?",
+    ]
+
+
 def test_unknown_keys_can_be_kept_in_silence():
     assert warnings(overrides=["input=x"], unknown="keep") == []
     assert load(files=[], overrides=["input=x"], unknown="keep")["input"] == "x"

@@ -135,9 +135,10 @@ def submit(
     --.
 
     All is checked on this machine before anything is sent, with file and line in what is wrong. -c
-    sets keys of the topology's conf; what -c says of nimbus.* is not sent. Then it waits until all
-    of its workers run, and says what they wait for. If one of them crashes, it says how, and waits
-    no more. Ctrl-C ends only the waiting.
+    sets keys of the topology's conf; what -c says of nimbus.* is not sent. A key that is much like
+    a known one, or begins with topology., and is unknown gets a warning. Then it waits until all of
+    its workers run, and says what they wait for. If one of them crashes, it says how, and waits no
+    more. Ctrl-C ends only the waiting.
 
     Exit code 0: it runs, or --no-wait. 1: it has a fault, or Nimbus refused it or was not reached.
     2: wrong usage or configuration. 4: it is submitted, and does not run yet, or has crashed. 69:
@@ -184,7 +185,7 @@ def _submit(
     *,
     as_json: bool,
 ) -> tuple[Submitted, Seen | None]:
-    from stormkeeper.client import acting, packing, submitting
+    from stormkeeper.client import acting, packing, sent_conf, submitting
     from stormkeeper.client.connection import connect
 
     told = submitting.Told(
@@ -193,7 +194,10 @@ def _submit(
             f"uploading {size / 1e3:,.0f} kB", f"{100 * arrived / size:.0f} %"
         ),
         warn=lambda text: progress.remark(f"warning: {text}"),
+        strict=settings().strict,
     )
+    for text in sent_conf.mistyped_given(conf):
+        told.mistyped(text)
     with packing.collected(given) as code, connect(conf, say=progress.say) as connection:
         submitted = submitting.submit(
             connection, conf, given, code, told, going_on_from=going_on_from

@@ -8,10 +8,10 @@ it otherwise.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from stormkeeper.conf import Conf
+from stormkeeper.conf import Conf, mistyped
 from stormkeeper.conf.keys import is_secret, storm_keys
 from stormkeeper.errors import ConfigError
 
@@ -53,6 +53,24 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
             " the file of --credentials, or give the key another name if it is none"
         )
     return values
+
+
+def mistyped_own(own: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yield what to say of keys that a topology brings along and nobody knows.
+
+    Parameters
+    ----------
+    own, name
+        As of `sent`.
+    """
+    for text in mistyped(own):
+        yield f"the conf of the topology {name!r}: {text}"
+
+
+def mistyped_given(conf: Conf) -> Iterator[str]:
+    """Yield what to say of keys that the command line gives, for a topology, and nobody knows."""
+    for text in mistyped(key for key in conf if conf.is_override(key)):
+        yield f"-c: {text}"
 
 
 def as_json(sent: Mapping[str, Any]) -> str:

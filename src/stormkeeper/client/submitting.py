@@ -15,6 +15,7 @@ from stormkeeper.client.structure import storm_topology
 from stormkeeper.client.uploading import upload
 from stormkeeper.conf import Address, Conf
 from stormkeeper.errors import (
+    ConfigError,
     RefusedError,
     RpcError,
     RpcOutcomeUnknownError,
@@ -49,11 +50,26 @@ class Told:
         Called with how many bytes of how many have arrived.
     warn
         Called with what is not as it should be, and is done all the same.
+    strict
+        Whether a key that nobody knows is no warning, but an error.
     """
 
     say: Callable[[str], None]
     sent: Callable[[int, int], None]
     warn: Callable[[str], None]
+    strict: bool = False
+
+    def mistyped(self, text: str) -> None:
+        """Tell of a key that nobody knows.
+
+        Raises
+        ------
+        ConfigError
+            That is an error.
+        """
+        if self.strict:
+            raise ConfigError(text)
+        self.warn(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +111,7 @@ def submit(
     TopologyError
         Of a fault in what is submitted.
     ConfigError
-        Of a value in its conf that is none.
+        Of a value in its conf that is none, or of a key that nobody knows where that is an error.
     MissingExtraError
         PySpark is needed to describe it, and is not installed.
     RefusedError
@@ -107,6 +123,8 @@ def submit(
         _check_free(connection, given.name)
     told.say(f"reading {given.code}")
     description = packing.describe(given, code)
+    for text in sent_conf.mistyped_own(description.conf, description.name):
+        told.mistyped(text)
     values = sent_conf.sent(description.conf, conf, description.name)
     if going_on_from is not None:
         values[_FROM] = going_on_from

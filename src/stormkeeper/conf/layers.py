@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -269,6 +269,24 @@ def check(path: Path | str, *, strict: bool = False) -> tuple[list[str], list[Fi
     return list(values), findings
 
 
+def mistyped(keys: Iterable[str]) -> Iterator[str]:
+    """Yield what to say of keys of a topology's conf which are probably meant to be others.
+
+    A topology may have keys of its own. So only those count that begin as Storm's for topologies
+    do, or are much like a known one.
+    """
+    for key in keys:
+        if key in SCHEMA or is_known(key):
+            continue
+        alike = nearest(key, SCHEMA)
+        if alike or key.startswith("topology."):
+            yield _unknown(key, alike)
+
+
+def _unknown(key: str, alike: str | None) -> str:
+    return f"unknown key {key}{f'; is {alike} meant?' if alike else ''}"
+
+
 def _find(
     environ: Mapping[str, str], warn: Callable[[str], None], before: Collection[Path]
 ) -> list[Path]:
@@ -364,9 +382,7 @@ def _check_names(
             name, inner = flat
             shown = "…" if is_secret(name) else _show(inner).removeprefix("the text ")
             raise ConfigError(f"{source}: {key}: keys are written flat: {name}: {shown}")
-        alike = nearest(key, [*SCHEMA, *also_known])
-        hint = f"; is {alike} meant?" if alike else ""
-        message = f"{source}: unknown key {key}{hint}"
+        message = f"{source}: {_unknown(key, nearest(key, [*SCHEMA, *also_known]))}"
         if unknown == "error":
             raise ConfigError(message)
         warn(message)

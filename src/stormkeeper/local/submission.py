@@ -129,8 +129,12 @@ class Submission:
             conf = settings.of_topology(
                 self._conf, overrides, described.conf, strict=request.strict, warn=self._warn
             )
+            told = submitting.Told(
+                _say_nothing, lambda _, __: None, self._warn, strict=request.strict
+            )
+            for text in sent_conf.mistyped_own(described.conf, described.name):
+                told.mistyped(text)
             values = sent_conf.sent(described.conf, conf, described.name)
-            told = submitting.Told(_say_nothing, lambda _, __: None, self._warn)
             with (
                 packing.packed(given, code, described, _say_nothing) as packed,
                 connect(self._cluster, finding_secs=self._finding_secs) as connection,
