@@ -5,7 +5,7 @@ import pytest
 from stormkeeper.client import acting, looking
 from stormkeeper.client.acting import Change
 from stormkeeper.client.waiting import Seen, Wait
-from stormkeeper.errors import NotAliveError, RefusedError, RpcRefusedError
+from stormkeeper.errors import CallRefusedError, NotAliveError, RefusedError, RpcRefusedError
 from stormkeeper.topology.faults import crash
 from support.waiting import DEADLINE_SECS
 
@@ -64,6 +64,18 @@ def test_rebalanced_with_what_was_asked_for(connected, nimbus, wait):
 def test_how_long_nimbus_waits_is_the_topologys(connected, nimbus):
     nimbus.has("wc", **{"topology.message.timeout.secs": 3})
     assert looking.kill_wait_secs(connected, "wc") == 3.0
+
+
+def test_one_whose_code_is_lost_can_be_killed_like_others(connected, nimbus):
+    """Nimbus knows its own conf alone then, and waits as that says."""
+    nimbus.has("wc")
+
+    def lost(_):
+        raise CallRefusedError("the code of wc is not on this Nimbus")
+
+    nimbus.getTopologyConf = lost
+    nimbus.getNimbusConf = lambda: '{"topology.message.timeout.secs": 4}'
+    assert looking.kill_wait_secs(connected, "wc") == 4.0
 
 
 def test_a_new_one_whose_worker_crashes_is_waited_for_no_more(connected, nimbus, wait):

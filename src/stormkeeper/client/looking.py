@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.client.connection import Connection
-from stormkeeper.errors import NotAliveError
+from stormkeeper.errors import NotAliveError, RpcRefusedError
 from stormkeeper.thrift.nimbus import (
     ClusterSummary,
     ComponentAggregateStats,
@@ -172,7 +172,12 @@ def kill_wait_secs(connection: Connection, name: str) -> float:
         If there is no topology of that name.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
-    return wait_in(json.loads(connection.nimbus.getTopologyConf(found.id)))
+    try:
+        conf = connection.nimbus.getTopologyConf(found.id)
+    except RpcRefusedError:
+        # Its code is lost, or damaged. Then Nimbus waits as its own conf says.
+        conf = connection.nimbus.getNimbusConf()
+    return wait_in(json.loads(conf))
 
 
 def wait_in(conf: Mapping[str, Any]) -> float:
