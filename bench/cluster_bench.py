@@ -6,6 +6,9 @@ Real daemons on this machine, idle but for what is measured.
 
 - Submitting: from the start of `storm submit` until the worker's first pulse is in the Pacemaker,
   with the moments in between; and in turn a bare PySpark session's start, which is a part of it.
+- Restarting: a worker of two queries is killed with -9; from the end of its last process until the
+  next one's start, and from there until both queries have committed a batch; and in turn the same
+  of its first start.
 - Answers: `getClusterInfo` of a cluster with 400 topologies of 24 workers each, asked by one
   connection, and by eight at once. The answers are counted and not decoded.
 
@@ -27,6 +30,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import yaml
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
@@ -45,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results" / "cluster.json"
 STORM = Path(sys.executable).with_name("storm")
 EXAMPLE = ROOT / "examples" / "word_count.py"
+TWO_QUERIES = ROOT / "examples" / "two_queries.py"
 START_SECS = 60
 #: A topology's first pulse comes when Spark has started.
 PULSE_SECS = 180
@@ -67,6 +72,7 @@ def main():
     figures = {
         "machine": machine,
         "submit": submissions(options.rounds),
+        "restart": restarts(options.rounds),
         "getClusterInfo": answers(options.topologies, options.seconds),
     }
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
@@ -82,6 +88,10 @@ def submissions(count):
             rounds.append(
                 {"a bare session's start, s": session, **submission(environ, pool, client, number)}
             )
+    return with_medians(rounds)
+
+
+def with_medians(rounds):
     medians = {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
     return {"medians": medians, "rounds": rounds}
 
@@ -112,14 +122,14 @@ def submission(environ, pool, client, number):
     taken = time.monotonic() - began
     first(lambda: storm_id in names(client, paths.ASSIGNMENTS))
     assigned = time.monotonic() - began
-    first(lambda: has_worker(storm_id))
+    first(lambda: worker_of(storm_id))
     started = time.monotonic() - began
     first(lambda: pool.children(f"/workerbeats/{storm_id}"))
     beaten = time.monotonic() - began
     if command.wait(PULSE_SECS):
         raise SystemExit(f"storm submit ended with {command.returncode}")
     storm(environ, "kill", name, "-w", "0")
-    first(lambda: not has_worker(storm_id))
+    first(lambda: not worker_of(storm_id))
     moments = {
         "taken by Nimbus": taken,
         "assigned": assigned,
@@ -145,14 +155,83 @@ def names(client, path):
     return []
 
 
-def has_worker(storm_id):
-    """Whether a process on this machine is a worker of a topology."""
+def worker_of(storm_id):
+    """Return the process on this machine that is a worker of a topology; None without one."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
             line = (folder / "cmdline").read_bytes()
             if b"stormkeeper.worker" in line and storm_id.encode() in line:
-                return True
+                return psutil.Process(int(folder.name))
+    return None
+
+
+def restarts(count):
+    rounds = []
+    with cluster(supervisor=True) as (environ, _, client):
+        for number in range(1, count + 1):
+            print(f"restart {number} of {count}", file=sys.stderr)
+            rounds.append(restart(environ, client, number))
+    return with_medians(rounds)
+
+
+def restart(environ, client, number):
+    """Seconds that the parts of a first start take, and of the next one after the worker's end."""
+    name = f"two-queries-{number}"
+    output = Path(environ["FOLDER"]) / name
+    storm(environ, "submit", TWO_QUERIES, name, "-c", f"output={output}", "--no-wait")
+    storm_id = first(
+        lambda: next((one for one in names(client, paths.STORMS) if name in one), None)
+    )
+    checkpoints = Path(environ["FOLDER"]) / "checkpoints"
+    worker = first(lambda: worker_of(storm_id))
+    first_batch = committed(checkpoints, storm_id, {}) - worker.create_time()
+    before = first(lambda: more_than(3, commits(checkpoints, storm_id)))
+    family = [worker, *worker.children(recursive=True)]
+    worker.kill()
+    first(lambda: not any(goes_on(one) for one in family))
+    ended = time.time()
+    worker = first(lambda: worker_of(storm_id))
+    again = committed(checkpoints, storm_id, before) - worker.create_time()
+    gap = worker.create_time() - ended
+    storm(environ, "kill", name, "-w", "0")
+    first(lambda: not worker_of(storm_id))
+    return {
+        "first start: both have a batch, s after the process began": round(first_batch, 3),
+        "killed: the next process begins, s after the last one's end": round(gap, 3),
+        "killed: both have a batch, s after the process began": round(again, 3),
+        "times of the first start": round(again / first_batch, 3),
+    }
+
+
+def goes_on(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def commits(checkpoints, storm_id):
+    """Return the number of the last batch that each of a topology's two queries has committed."""
+    found = {}
+    for folder in checkpoints.glob(f"{storm_id}/**/commits"):
+        numbers = [int(file.name) for file in folder.glob("[0-9]*")]
+        if numbers:
+            found[folder] = max(numbers)
+    return found if len(found) == 2 else {}
+
+
+def more_than(number, found):
+    return found if found and min(found.values()) > number else {}
+
+
+def committed(checkpoints, storm_id, before):
+    """Return when the second of two queries has committed a batch that is not in `before`."""
+
+    def found():
+        now = commits(checkpoints, storm_id)
+        return now and all(number > before.get(folder, -1) for folder, number in now.items())
+
+    first(found)
+    return time.time()
 
 
 def answers(topologies, seconds):
@@ -212,9 +291,14 @@ def cluster(*, supervisor=False, topologies=0):
             "nimbus.thrift.port": port,
             "storm.local.hostname": HOST,
             "supervisor.slots.ports": [ports.reserve()],
+            "topology.checkpoint.dir": str(folder / "checkpoints"),
         }
         (folder / "storm.yaml").write_text(yaml.safe_dump(conf))
-        environ = os.environ | {"STORM_CONF_DIR": str(folder), "SEED": json.dumps([HOST, port])}
+        environ = os.environ | {
+            "STORM_CONF_DIR": str(folder),
+            "FOLDER": str(folder),
+            "SEED": json.dumps([HOST, port]),
+        }
         client = KazooClient(f"{zookeeper.host}:{zookeeper.port}")
         client.start()
         stack.callback(client.close)

@@ -9,6 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stormkeeper.conf import Address
+from stormkeeper.pacemaker.client.pool import PacemakerPool
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.serialization import deserialize
 from support.cluster import RealCluster
 from support.waiting import until
 
@@ -105,7 +109,8 @@ def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster
 
     # Its queries rest, and go on.
     cluster.storm("deactivate", "two-queries")
-    until(lambda: rests(numbers / "even") and rests(numbers / "odd"), SOON)
+    until(lambda: all(beat.inactive for beat in beats(cluster, found["id"])), SOON)
+    assert_rests(cluster, found["id"], numbers)
     assert cluster.told("status", "two-queries")["status"] == "INACTIVE"
     cluster.storm("activate", "two-queries")
     grows(numbers / "even")
@@ -126,10 +131,20 @@ def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster
     assert_once(numbers / "odd", 1)
 
 
-def rests(folder):
-    before = len(written(folder))
-    time.sleep(3)
-    return len(written(folder)) == before
+def beats(cluster, storm_id):
+    """What the workers of a topology told last."""
+    with PacemakerPool([Address.parse(cluster.pacemaker.address, 0)]) as pool:
+        found = pool.read(f"/workerbeats/{storm_id}").by_path.values()
+    return [deserialize(ClusterWorkerHeartbeat, one.value) for one in found]
+
+
+def assert_rests(cluster, storm_id, folder):
+    """What a topology has written is all, for three more pulses of each of its workers."""
+    before = written(folder / "even"), written(folder / "odd")
+    ages = [beat.uptime_secs for beat in beats(cluster, storm_id)]
+    assert len(ages) == 2
+    until(lambda: min(beat.uptime_secs for beat in beats(cluster, storm_id)) > max(ages) + 3, SOON)
+    assert (written(folder / "even"), written(folder / "odd")) == before
 
 
 @pytest.mark.usefixtures("numbers")
