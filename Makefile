@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 SERVER := src/stormkeeper/pacemaker/server
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster soak faults fuzz simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster soak faults fuzz explore simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -86,8 +86,11 @@ faults: $(KERBEROS) ## every bad input in every mode, ensembles that fail for lo
 	@$(BIN)/pytest tests/faults -m 'faults or slow or not slow' $(ARGS)
 
 fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
-	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
-	@FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) scripts/fuzz-sanitized $(VENV) $(ARGS)
+	@EXPLORE=1 FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
+	@EXPLORE=1 FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) scripts/fuzz-sanitized $(VENV) $(ARGS)
+
+explore: $(ARCHIVE) ## every property with examples that nobody has tried yet (TIMES=20)
+	@for run in $$(seq $(or $(TIMES),20)); do EXPLORE=1 $(PYTEST) -q -m hypothesis $(ARGS) || exit 1; done
 
 simulate: $(INSTALLED) ## leaders that were stopped, and elections, under many schedules (SEEDS=10000)
 	@SIMULATION_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/simulation --timeout 3600 $(ARGS)

@@ -12,7 +12,7 @@ HASH = "--hash=sha256:" + "a" * 64
 OTHER = "--hash=sha256:" + "b" * 64
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 
-PINNED = st.from_regex(r"[a-z]([a-z0-9-]{0,6}[a-z0-9])?==[0-9]\.[0-9]", fullmatch=True)
+PINNED = st.from_regex(r"[a-z](-?[a-z0-9]){0,5}==[0-9]\.[0-9]", fullmatch=True)
 
 
 def texts(text):
@@ -138,6 +138,7 @@ def test_pins(pins):
     [
         (["requests>=2"], "'requests>=2' allows several versions"),
         (["Requests==2.0"], "not written as they should be"),
+        (["a--b==2.0"], "not written as they should be"),
         (["requests==2.0\n--index=x"], "pip's option --index"),
         (["requests==2.0\nsix==1.0"], "not written as they should be"),
         (["requests==2.0\\", "six==1.0"], ""),
