@@ -109,8 +109,7 @@ def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster
 
     # Its queries rest, and go on.
     cluster.storm("deactivate", "two-queries")
-    until(lambda: all(beat.inactive for beat in beats(cluster, found["id"])), SOON)
-    assert_rests(cluster, found["id"], numbers)
+    comes_to_rest(cluster, found["id"], numbers)
     assert cluster.told("status", "two-queries")["status"] == "INACTIVE"
     cluster.storm("activate", "two-queries")
     grows(numbers / "even")
@@ -138,8 +137,9 @@ def beats(cluster, storm_id):
     return [deserialize(ClusterWorkerHeartbeat, one.value) for one in found]
 
 
-def assert_rests(cluster, storm_id, folder):
-    """What a topology has written is all, for three more pulses of each of its workers."""
+def comes_to_rest(cluster, storm_id, folder):
+    """Wait until a topology's workers rest; they write nothing for three more pulses of each."""
+    until(lambda: all(beat.inactive for beat in beats(cluster, storm_id)), SOON)
     before = written(folder / "even"), written(folder / "odd")
     ages = [beat.uptime_secs for beat in beats(cluster, storm_id)]
     assert len(ages) == 2
@@ -224,7 +224,7 @@ def test_workers_run_through_an_outage_of_zookeeper(cluster, numbers):
 
     # What is decided from now on reaches them.
     cluster.storm("deactivate", "two-queries")
-    until(lambda: rests(numbers / "even") and rests(numbers / "odd"), SOON)
+    comes_to_rest(cluster, storm_id, numbers)
     cluster.storm("activate", "two-queries")
     grows(numbers / "even")
     grows(numbers / "odd")
