@@ -196,8 +196,26 @@ def test_rebalance_with_numbers(run, nimbus):
     told = run("rebalance", "wc", "-w", "0", "-n", "2", "-e", "words=4", "-e", "a=b=1")
     assert told.exit_code == 0, told.output
     assert told.stdout == "Topology wc is rebalancing\n"
-    assert told.stderr.splitlines()[-1] == "storm: wc: it runs at node-1:6700"
+    assert told.stderr.splitlines()[-1] == (
+        "storm: wc: it runs at node-1:6700; it has one query to run, so one worker is the most"
+    )
     assert nimbus.calls == [("rebalance", "wc", 0, 2, {"words": 4, "a=b": 1})]
+
+
+def test_rebalance_with_other_values_in_the_conf(run, nimbus):
+    nimbus.has("wc")
+    told = run("rebalance", "wc", "-w", "0", "-c", "topology.message.timeout.secs=9", "-c", "own=x")
+    assert told.exit_code == 0, told.output
+    assert "unknown" not in told.stderr
+    assert nimbus.overrides == [{"topology.message.timeout.secs": 9, "own": "x"}]
+
+
+def test_a_value_that_no_conf_can_have_is_not_sent(run, nimbus):
+    nimbus.has("wc")
+    told = run("rebalance", "wc", "-c", "own.password=x")
+    assert told.exit_code == 2
+    assert "may be a secret" in told.stderr
+    assert nimbus.calls == []
 
 
 @pytest.mark.parametrize("wrong", ["words", "words=", "=3", "words=0", "words=-1", "words=²"])

@@ -111,6 +111,29 @@ def test_after_a_rebalance_the_last_pulse_of_the_worker_before_does_not_count():
     assert placed(topology(uptimes=[13, 2])).is_done
 
 
+@pytest.mark.parametrize(
+    ("asked", "uptimes", "said"),
+    [
+        (9, [1], "; it has one query to run, so one worker is the most"),
+        (3, [1, 2], "; it has 2 queries to run, so 2 workers are the most"),
+        (2, [1, 2], ""),
+        (None, [1], ""),
+    ],
+)
+def test_more_workers_than_queries_are_told_of(asked, uptimes, said):
+    placed = effects.Placed(asked)
+    assert not placed(topology(uptimes=[10 * secs for secs in uptimes])).is_done
+    seen = placed(topology(uptimes=uptimes))
+    assert seen == effects.Seen(True, effects.running(topology(uptimes=uptimes)).text + said)
+
+
+def test_too_few_slots_are_no_reason_to_speak_of_queries():
+    status = "Running with fewer slots than requested (1/2)"
+    placed = effects.Placed(2)
+    placed(topology(sched_status=status, uptimes=[9]))
+    assert placed(topology(sched_status=status, uptimes=[1])).text.endswith(f"({status})")
+
+
 def test_after_a_rebalance_what_was_told_before_the_plan_does_not_count():
     placed = effects.Placed()
     waits = "Waits until the worker at node:6700 is known to have stopped"

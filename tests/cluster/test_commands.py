@@ -24,6 +24,12 @@ def cluster(tmp_path):
         yield cluster
 
 
+def confs_of_workers(cluster):
+    """What the workers that are there were started with, of their topologies' confs."""
+    files = cluster.folder.glob("supervisor-*/workers/*/topology.json")
+    return [json.loads(file.read_bytes()) for file in files]
+
+
 def test_from_submit_to_kill(cluster):
     storm = cluster.storm
     assert storm("list").stdout == "No topologies running.\n"
@@ -50,9 +56,11 @@ def test_from_submit_to_kill(cluster):
     assert storm("deactivate", "word-count").stdout == "Deactivated topology: word-count\n"
     assert storm("status", "word-count").stdout.startswith("word-count: INACTIVE, for ")
     storm("activate", "word-count")
-    rebalanced = storm("rebalance", "word-count", "-w", "0", "-e", "words=3")
+    changes = ("-e", "words=3", "-c", "own.key=changed")
+    rebalanced = storm("rebalance", "word-count", "-w", "0", *changes)
     assert rebalanced.stdout == "Topology word-count is rebalancing\n"
     assert words()["tasks"] == 3
+    assert "changed" in {conf.get("own.key") for conf in confs_of_workers(cluster)}
     until(lambda: words()["emitted"], COMMAND_SECS)
 
     killed = storm("kill", *names, "-w", "0").stdout

@@ -2,7 +2,12 @@ import pytest
 
 from stormkeeper.code import keys
 from stormkeeper.code.distributor import CodeDistributor
-from stormkeeper.errors import BlobExistsError, BlobInUseError, BlobStorageError
+from stormkeeper.errors import (
+    BlobExistsError,
+    BlobInUseError,
+    BlobNotFoundError,
+    BlobStorageError,
+)
 from support.code import activate, code_of
 from support.disks import files, room_for
 
@@ -46,6 +51,41 @@ def test_code_is_uploaded_as_a_whole_or_not_at_all(one):
     with pytest.raises(BlobExistsError):
         one.code.upload(WC, code_of(WC))
     assert one.code.store.get(keys.of_topology(WC)[2]).size == 9000
+
+
+def test_a_part_is_changed_for_all_and_what_stays_is_left_alone(cluster, one):
+    one.code.upload(WC, code_of(WC))
+    two = cluster.start(2)
+    two.code.sync.run_once()
+    jar, code, conf = keys.of_topology(WC)
+    before = [one.code.store.get(key) for key in (jar, code, conf)]
+    one.code.change(WC, "stormconf.ser", lambda data: data)
+    assert one.code.store.get(conf) == before[2]
+    one.code.change(WC, "stormconf.ser", lambda data: data + b" and more")
+    assert one.code.replication_count(WC) == 1
+    two.code.sync.run_once()
+    assert one.code.replication_count(WC) == 2
+    record, file = two.code.store.open(conf)
+    with file:
+        assert file.read() == code_of(WC)["stormconf.ser"] + b" and more"
+    assert (record.version, record.born) == (before[2].version + 1, before[2].born)
+    assert [two.code.store.get(key) for key in (jar, code)] == before[:2]
+
+
+def test_of_two_who_change_a_part_the_second_learns_of_the_first(cluster, one):
+    one.code.upload(WC, code_of(WC))
+    two = cluster.start(2)
+    two.code.sync.run_once()
+
+    def changed_by_two_meanwhile(data):
+        two.code.change(WC, "stormconf.ser", lambda data: data + b"2")
+        return data + b"1"
+
+    with pytest.raises(BlobExistsError):
+        one.code.change(WC, "stormconf.ser", changed_by_two_meanwhile)
+    with pytest.raises(BlobNotFoundError, match="is not here yet"):
+        one.code.change(WC, "stormconf.ser", lambda data: data + b"1")
+    assert two.code.store.get(keys.of_topology(WC)[2]).version == 2
 
 
 def test_code_in_use_is_not_deleted_and_other_code_is(cluster, one):

@@ -22,6 +22,10 @@ class Shelf(dict):
 
     asked = 0
 
+    def version(self, storm_id):
+        found = super().get(storm_id)
+        return None if found is None else id(found)
+
     def get(self, storm_id):
         self.asked += 1
         found = super().get(storm_id)
@@ -78,6 +82,16 @@ def test_code_is_read_once_and_forgotten_with_its_topology(conf):
     knowledge.of(there(), {})
     knowledge.of(there(ID), {})
     assert code.asked == 2
+
+
+def test_code_that_has_changed_is_read_again(conf):
+    code = Shelf({ID: submitted(topology__worker__memory__mb=333)})
+    knowledge = Knowledge(code, conf)
+    assert knowledge.of(there(ID), {})[ID].facts.memory_mb == 333
+    code[ID] = submitted(topology__worker__memory__mb=444)
+    assert knowledge.of(there(ID), {})[ID].facts.memory_mb == 444
+    del code[ID]
+    assert knowledge.of(there(ID), {})[ID].facts.memory_mb == 444, "for a moment"
 
 
 def test_a_rebalance_changes_the_tasks(conf):

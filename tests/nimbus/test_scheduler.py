@@ -50,6 +50,13 @@ def submitted(**conf):
     return Submitted(StormTopology({}, {}, {}), MappingProxyType(conf), description)
 
 
+class Code(dict):
+    """The code of topologies, by their ids."""
+
+    def version(self, storm_id):
+        return self.get(storm_id) and 1
+
+
 class Nimbus:
     """A Nimbus of which only the leader's loop runs."""
 
@@ -57,7 +64,7 @@ class Nimbus:
         self.storm = StormClusterState(session, Codec())
         self.leader = lead(self.storm)
         shared = submitted(**{"topology.checkpoint.shared": True})
-        code = {ID: submitted(), OTHER: submitted(), SHARED: shared}
+        code = Code({ID: submitted(), OTHER: submitted(), SHARED: shared})
         self.sight = Sight()
         offset = time.time() - time.monotonic()
         self.scheduler = Scheduler(

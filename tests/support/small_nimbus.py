@@ -72,6 +72,8 @@ class SmallNimbus:
 
     def __init__(self):
         self.calls = []
+        #: What rebalances were to change in confs.
+        self.overrides = []
         #: Who leads, as host and port; None while nobody does.
         self.leader = None
         self.topologies = {}
@@ -173,6 +175,7 @@ class SmallNimbus:
         self.calls.append(
             ("rebalance", name, options.wait_secs, options.num_workers, options.num_executors)
         )
+        self.overrides.append(json.loads(options.topology_conf_overrides or "{}"))
         standing = self._standing(name)
         before, standing.status, standing.looks = standing.status, "REBALANCING", self.looks
 

@@ -16,6 +16,7 @@ from stormkeeper.cli.progress import Progress, left
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
     from stormkeeper.client.waiting import Seen, Wait
+    from stormkeeper.conf import Conf
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,9 +60,9 @@ def waiting_options(default: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def connected() -> Iterator[Connection]:
-    """Give a connection to the leading Nimbus of the command's configuration."""
-    conf = load_conf()
+def connected(conf: Conf | None = None) -> Iterator[Connection]:
+    """Give a connection to the leading Nimbus of a configuration; the command's, if left out."""
+    conf = load_conf() if conf is None else conf
     from stormkeeper.client.connection import connect
 
     with faults(), Progress() as finding, connect(conf, say=finding.say) as connection:

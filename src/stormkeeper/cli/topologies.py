@@ -18,13 +18,14 @@ from stormkeeper.cli.effects import (
     waiting,
     waiting_options,
 )
-from stormkeeper.cli.options import conf_options, examples
+from stormkeeper.cli.options import conf_options, examples, load_conf
 from stormkeeper.cli.progress import Progress
 from stormkeeper.errors import StormkeeperError
 
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
     from stormkeeper.client.waiting import Seen, Wait
+    from stormkeeper.conf import Conf
 
 #: Seconds that an effect may take, beyond what Nimbus waits before it begins.
 _SOON = 60.0
@@ -214,6 +215,7 @@ def _parallelism(_: click.Context, __: click.Parameter, given: tuple[str, ...]) 
         "storm rebalance word-count -w 0",
         "storm rebalance word-count -n 2",
         "storm rebalance word-count -e words=4 -e counts=2",
+        "storm rebalance word-count -c topology.worker.memory.mb=2048",
     )
 )
 @click.argument("name")
@@ -251,20 +253,28 @@ def rebalance(
     query whose checkpoint is not shared stays on its machine. The command waits until all workers
     run. Ctrl-C ends only that.
 
+    -c sets keys of the topology's conf, which its workers have from their next start on; what -c
+    says of nimbus.* is not sent.
+
     Exit code 4: it is rebalanced, and its workers do not all run in time.
     """
-    with connected() as connection:
-        from stormkeeper.client import acting, looking
+    conf = load_conf(unknown="keep")
+    with connected(conf) as connection:
+        from stormkeeper.client import acting, looking, sent_conf
 
+        values = sent_conf.sent({}, conf, name)
         waits = looking.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
-    change = acting.Change(wait_secs=wait_secs, workers=num_workers, parallelism=parallelism)
+    change = acting.Change(
+        wait_secs=wait_secs, workers=num_workers, parallelism=parallelism, conf=values
+    )
     _carry_out(
         name,
         f"Topology {name} is rebalancing",
         ask=lambda connection: acting.rebalance(connection, name, change),
-        until=lambda connection, wait: acting.until_placed(connection, name, wait),
+        until=lambda connection, wait: acting.until_placed(connection, name, wait, num_workers),
         secs=0.0 if no_wait else timeout or waits + _PLACED,
         waits=waits,
+        conf=conf,
         as_json=as_json,
     )
 
@@ -278,6 +288,7 @@ def _carry_out(
     secs: float,
     as_json: bool,
     waits: float = 0.0,
+    conf: Conf | None = None,
 ) -> None:
     """Have Nimbus do something with a topology, and wait until it is done.
 
@@ -297,8 +308,10 @@ def _carry_out(
         Whether one JSON object is printed, at the end.
     waits
         How long Nimbus waits before.
+    conf
+        The configuration, where it was read already.
     """
-    with connected() as connection, Progress() as progress:
+    with connected(conf) as connection, Progress() as progress:
         storm_id = ask(connection)
         if not as_json:
             click.echo(said)

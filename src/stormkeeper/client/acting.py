@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stormkeeper.client import effects, looking
@@ -26,11 +27,14 @@ class Change:
         On how many slots the topology is to run, at most.
     parallelism
         Of components, by their ids.
+    conf
+        Values in the topology's conf.
     """
 
     wait_secs: int | None = None
     workers: int | None = None
     parallelism: Mapping[str, int]
+    conf: Mapping[str, Any] = field(default_factory=dict)
 
 
 def kill(connection: Connection, name: str, wait_secs: int | None, *, purge: bool = False) -> str:
@@ -88,21 +92,29 @@ def rebalance(connection: Connection, name: str, change: Change) -> str:
     NotAliveError
         If there is none of that name.
     RefusedError
-        If it has no such component, or its status does not take it.
+        If it has no such component, its conf cannot have such a value, or its status does not take
+        it.
     """
     found = connection.nimbus.getTopologySummaryByName(name)
     options = RebalanceOptions(
         wait_secs=change.wait_secs,
         num_workers=change.workers,
         num_executors=dict(change.parallelism),
+        topology_conf_overrides=json.dumps(dict(change.conf)) if change.conf else None,
     )
     _asked(connection, found, "rebalance", name, options)
     return found.id
 
 
-def until_placed(connection: Connection, name: str, wait: Wait) -> Seen:
-    """Wait until a topology that is new, or was rebalanced, has its workers."""
-    placed = effects.Placed()
+def until_placed(connection: Connection, name: str, wait: Wait, workers: int | None = None) -> Seen:
+    """Wait until a topology that is new, or was rebalanced, has its workers.
+
+    Parameters
+    ----------
+    workers
+        How many were asked for; that they are too many is told.
+    """
+    placed = effects.Placed(workers)
     return wait.until(lambda: placed(looking.topology(connection, name)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from stormkeeper.client.looking import Topology
@@ -57,9 +58,15 @@ class Placed:
     What a worker told last is shown until the next one in its slot tells of itself. So a worker
     counts once what it tells has changed while all was planned, be it the next one or the same.
     That is time, too, for a query that fails in its first batch.
+
+    Parameters
+    ----------
+    workers
+        How many were asked for; that they are too many is told.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int | None = None) -> None:
+        self._workers = workers
         self._first: dict[str, int] | None = None
 
     def __call__(self, topology: Topology) -> Seen:
@@ -74,7 +81,9 @@ class Placed:
         if self._first is None:
             self._first = now
         unchanged = [place for place in now if self._first.get(place) == now[place]]
-        return Seen(False, f"no new pulse yet of {_listed(unchanged)}") if unchanged else seen
+        if unchanged:
+            return Seen(False, f"no new pulse yet of {_listed(unchanged)}")
+        return replace(seen, text=seen.text + _most(topology, self._workers))
 
 
 def running(topology: Topology) -> Seen:
@@ -125,6 +134,17 @@ def _is_planned(topology: Topology) -> bool:
     status = topology.sched_status
     is_to_run = topology.status not in ("REBALANCING", "KILLED")
     return is_to_run and (not status or status.startswith(_PLACED))
+
+
+def _most(topology: Topology, asked: int | None) -> str:
+    """Return that a topology has no queries for as many workers as were asked for."""
+    most = len(topology.workers)
+    is_all = topology.sched_status.startswith(_PLACED[0])
+    if asked is None or asked <= most or not is_all:
+        return ""
+    if most == 1:
+        return "; it has one query to run, so one worker is the most"
+    return f"; it has {most} queries to run, so {most} workers are the most"
 
 
 def _fewer(status: str) -> str:

@@ -21,9 +21,9 @@ from stormkeeper.code.publishing import Publisher, Upload
 from stormkeeper.code.settings import Settings
 from stormkeeper.code.sync import CodeSync, forget
 from stormkeeper.code.uploads import Uploads
-from stormkeeper.errors import BlobInUseError, StormkeeperError
+from stormkeeper.errors import BlobInUseError, BlobNotFoundError, StormkeeperError
 from stormkeeper.paths import NimbusId
-from stormkeeper.state.storm.blobs import BlobWrites
+from stormkeeper.state.storm.blobs import BlobWrites, VersionedNumber
 from stormkeeper.state.storm.cluster import StormClusterState
 
 
@@ -145,13 +145,49 @@ class LocalCodeDistributor(CodeDistributor):
         published: list[str] = []
         try:
             for key, part in zip(keys.of_topology(topology_id), keys.PARTS, strict=True):
-                self._upload(keys.check(key), parts[part])
+                base = self.publisher.base(keys.check(key))
+                self._publish(key, parts[part], base)
                 published.append(key)
         except BaseException:
             with suppress(StormkeeperError):
                 for key in published:
                     self._delete(self._storm, key)
             raise
+
+    def change(self, topology_id: str, part: str, change: Callable[[bytes], bytes]) -> None:
+        """Have a part of a topology's code be what `change` makes of its bytes.
+
+        The next version is copied by the other Nimbuses as any is. A part that stays as it is gets
+        none.
+
+        Parameters
+        ----------
+        topology_id
+            Whose.
+        part
+            One of `stormkeeper.code.keys.PARTS`.
+        change
+            Takes all bytes of the part. What it raises is raised, and nothing is changed.
+
+        Raises
+        ------
+        BlobNotFoundError
+            There is none, or its newest version is not here.
+        BlobExistsError
+            Somebody else has changed it meanwhile.
+        BlobStorageError, StateError
+            As `upload`.
+        """
+        key = f"{topology_id}-{part}"
+        base, known = self.publisher.base(key), self.publisher.known(key)
+        record, file = self.store.open(key)
+        with file, storing(self.store.folder, f"read {key}"):
+            data = file.read()
+        if record != known:
+            raise BlobNotFoundError(f"the blob {key} is not here yet: try again in a moment")
+        changed = change(data)
+        if changed != data:
+            self._publish(key, changed, base, settable=record.settable)
 
     def download(self, topology_id: str, folder: Path) -> list[Path]:
         """See `CodeDistributor.download`; errors are those of `stormkeeper.code.delivery`."""
@@ -199,8 +235,15 @@ class LocalCodeDistributor(CodeDistributor):
         self.inbox.close()
         self.store.close()
 
-    def _upload(self, key: str, source: bytes | Path) -> None:
-        base = self.publisher.base(key)
+    def _publish(
+        self,
+        key: str,
+        source: bytes | Path,
+        base: VersionedNumber | None,
+        *,
+        settable: bytes | None = None,
+    ) -> None:
+        """Publish what a blob is to have, which is new unless something is settable of it."""
         draft = self.store.draft()
         try:
             if isinstance(source, bytes):
@@ -208,7 +251,8 @@ class LocalCodeDistributor(CodeDistributor):
             else:
                 _read(source, draft)
             draft.finish()
-            self.publisher.publish(Upload(key, draft, base, is_new=True))
+            is_new = settable is None
+            self.publisher.publish(Upload(key, draft, base, is_new, settable or b""))
         finally:
             draft.discard()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -21,6 +21,10 @@ _WAIT: Final = "topology.message.timeout.secs"
 
 class Code(Protocol):
     """Where the code of topologies is; a `stormkeeper.nimbus.submitted.SubmittedCode`."""
+
+    def version(self, storm_id: str) -> Hashable:
+        """Return what tells one version of the code from another; None where it is not here."""
+        ...
 
     def get(self, storm_id: str) -> Submitted | None:
         """Return what was submitted, None where it is not here; raises `CodeError`."""
@@ -50,7 +54,7 @@ class Known:
 
 
 class Knowledge:
-    """Knows topologies by their code, which never changes, and by what a rebalance has left.
+    """Knows topologies by their code, and by what a rebalance has left.
 
     Not safe for threads.
 
@@ -65,8 +69,8 @@ class Knowledge:
     def __init__(self, code: Code, conf: Conf) -> None:
         self._code = code
         self._conf = conf
-        #: By the topologies' ids, with the parallelism that it was made for.
-        self._known: dict[str, tuple[Mapping[str, int], Known]] = {}
+        #: By the topologies' ids, with the version and the parallelism that it was made for.
+        self._known: dict[str, tuple[Hashable, Mapping[str, int], Known]] = {}
 
     def of(self, snapshot: ClusterSnapshot, texts: Mapping[str, str]) -> dict[str, Known]:
         """Return what is known of topologies; one whose code is not here is left out.
@@ -92,9 +96,10 @@ class Knowledge:
         return found
 
     def _get(self, storm_id: str, hints: Mapping[str, int]) -> Known | None:
-        known = self._known.get(storm_id)
-        if known is not None and known[0] == hints:
-            return known[1]
+        known, version = self._known.get(storm_id), self._code.version(storm_id)
+        # Where the code is not here for a moment, it is what it was.
+        if known is not None and known[0] == (version or known[0]) and known[1] == hints:
+            return known[2]
         try:
             submitted = self._code.get(storm_id)
             if submitted is None:
@@ -102,7 +107,7 @@ class Knowledge:
             made = known_of(submitted.spread(hints), self._conf)
         except (CodeError, ConfigError) as error:
             return Known(_blocked(str(error)), (), {}, float(self._conf[_WAIT]))
-        self._known[storm_id] = (hints, made)
+        self._known[storm_id] = (version, hints, made)
         return made
 
     def _forget(self, storm_ids: Collection[str]) -> None:

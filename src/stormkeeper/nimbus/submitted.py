@@ -137,6 +137,12 @@ class SubmittedCode:
         self._lock = threading.Lock()
         self._read: OrderedDict[str, _Read] = OrderedDict()
 
+    def version(self, storm_id: str) -> tuple[str, ...] | None:
+        """Return the checksums of a topology's code, None where not all of it is here."""
+        records = [self._store.get(key) for key in keys.of_topology(storm_id)]
+        found = tuple(record.sha256 for record in records if record is not None)
+        return found if len(found) == len(records) else None
+
     def get(self, storm_id: str) -> Submitted | None:
         """Return what was submitted of a topology, None where not all of its code is here.
 
@@ -145,10 +151,8 @@ class SubmittedCode:
         CodeError
             The code is damaged, or the disk does not give it.
         """
-        blobs = keys.of_topology(storm_id)
-        records = [self._store.get(key) for key in blobs]
-        state = tuple(record.sha256 for record in records if record is not None)
-        if len(state) < len(blobs):
+        blobs, state = keys.of_topology(storm_id), self.version(storm_id)
+        if state is None:
             return None
         with self._lock:
             known = self._read.get(storm_id)

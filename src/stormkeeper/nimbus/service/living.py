@@ -9,23 +9,28 @@ whoever leads then.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from stormkeeper.code import keys
 from stormkeeper.errors import CallRefusedError, CodeError, ConfigError, NoNodeError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.reign import Reign
-from stormkeeper.nimbus.service import structure
-from stormkeeper.nimbus.service.served import Served
-from stormkeeper.nimbus.submitted import topology_value
+from stormkeeper.nimbus.service import structure, topology_conf
+from stormkeeper.nimbus.service.served import Served, told
+from stormkeeper.nimbus.submitted import decode_conf, encode_conf, topology_value
 from stormkeeper.thrift.nimbus import InvalidTopologyException, NotAliveException
 from stormkeeper.thrift.records import KillOptions, RebalanceOptions, StormBase
 
 log = logging.getLogger(__name__)
 
 _WAIT: Final = "topology.message.timeout.secs"
+#: The part of a topology's code that its conf is.
+_CONF: Final = keys.PARTS[2]
 
 
 class Living(Served):
@@ -57,11 +62,12 @@ class Living(Served):
     def rebalance(self, name: str, options: RebalanceOptions, /) -> None:
         """Have a topology placed anew after a while, with other settings."""
         reign, storm_id, base = self._led(name)
-        if options.topology_conf_overrides or options.topology_resources_overrides:
+        if options.topology_resources_overrides:
             raise InvalidTopologyException(
-                "a rebalance cannot change a topology's conf or resources here: kill the topology,"
-                " and submit it again with the new ones"
+                "a component has no resources of its own here, as a worker runs whole queries: set"
+                " what each worker may use, topology.worker.memory.mb, in the conf overrides"
             )
+        overrides = topology_conf.read_overrides(options.topology_conf_overrides or "{}")
         if options.num_workers is not None and options.num_workers < 0:
             raise InvalidTopologyException("Number of workers must not be negative")
         asked = options.num_executors or {}
@@ -70,11 +76,35 @@ class Living(Served):
             hints = {**(base.component_executors or {}), **asked}
             structure.check_tasks(self._submitted(storm_id).spread(hints).executors)
         wait_secs = self._wait_secs(storm_id, options.wait_secs)
-        command = Command(Event.REBALANCE, self._now_ms(), wait_secs, options)
+        kept = copy.copy(options)
+        kept.topology_conf_overrides = None  # they are in the saved conf by then
+        command = Command(Event.REBALANCE, self._now_ms(), wait_secs, kept)
         try:
+            if overrides:
+                lifecycle.after(storm_id, base, command)  # before anything is changed
+                self._override(storm_id, overrides)
             self._command(reign, name, storm_id, command)
         except StatusError as error:
             raise InvalidTopologyException(str(error)) from error
+
+    def _override(self, storm_id: str, overrides: Mapping[str, Any]) -> None:
+        """Save a topology's conf with other values; each start of a worker from now on has them.
+
+        It returns when there are as many copies as a submission waits for, and as long as that.
+        """
+
+        def changed(data: bytes) -> bytes:
+            saved = decode_conf(data)
+            conf = {**saved, **overrides}
+            return data if conf == saved else encode_conf(conf)
+
+        self._check_blobs(overrides)
+        with told():
+            self._given.code.change(storm_id, _CONF, changed)
+        log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
+        found, secs = self._await_copies(storm_id, self._conf(storm_id))
+        if not found.is_enough:
+            log.warning("%s: %d copies of it after %g s", storm_id, found.copies, secs)
 
     def _command(self, reign: Reign, name: str, storm_id: str, command: Command) -> None:
         def changed(base: StormBase) -> StormBase:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from stormkeeper import paths
+from stormkeeper.code import replication
 from stormkeeper.errors import (
     BlobExistsError,
     BlobInUseError,
@@ -22,11 +23,15 @@ from stormkeeper.nimbus.service.given import Given
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.rpc.dispatching import caller
 from stormkeeper.thrift.nimbus import (
+    InvalidTopologyException,
     KeyAlreadyExistsException,
     KeyNotFoundException,
     NotAliveException,
 )
 from stormkeeper.thrift.records import StormBase
+
+#: How long it is waited for copies of a topology's code.
+WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
 
 
 class Served:
@@ -143,6 +148,41 @@ class Served:
         submitted = self._given.submitted.get(storm_id)
         own = {} if submitted is None else submitted.conf
         return {**self._given.conf, **{k: v for k, v in own.items() if v is not None}}
+
+    def _check_blobs(self, conf: Mapping[str, Any]) -> None:
+        """Check that there are the blobs that a topology uses by its configuration.
+
+        Raises
+        ------
+        InvalidTopologyException
+            There are not.
+        """
+        used = conf.get("topology.blobstore.map") or {}
+        if not isinstance(used, dict):
+            raise InvalidTopologyException("topology.blobstore.map is no mapping")
+        known = self._given.storm.blobs(list(used)) if used else {}
+        for key in used:
+            if key not in known:
+                raise InvalidTopologyException(f"Key not found: {key}")
+
+    def _await_copies(
+        self, storm_id: str, conf: Mapping[str, Any]
+    ) -> tuple[replication.Replication, float]:
+        """Wait until enough Nimbuses have a topology's code, but not longer than a client does.
+
+        Parameters
+        ----------
+        conf
+            The topology's over the cluster's.
+
+        Returns
+        -------
+        Replication, float
+            How many have it, and for how many seconds it was waited at most.
+        """
+        asked, longest = conf[WAIT_SECS], conf["storm.thrift.socket.timeout.ms"] / 1000
+        secs = asked if 0 < asked <= longest else longest
+        return replication.wait(self._given.storm, storm_id, {**conf, WAIT_SECS: secs}), secs
 
 
 @contextmanager

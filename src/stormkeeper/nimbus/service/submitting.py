@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from stormkeeper import paths
-from stormkeeper.code import replication
 from stormkeeper.errors import (
     CallRefusedError,
     CheckpointsError,
@@ -32,7 +31,7 @@ from stormkeeper.errors import (
 from stormkeeper.nimbus import checkpoints
 from stormkeeper.nimbus.retaining import every_base
 from stormkeeper.nimbus.service import names, structure, topology_conf
-from stormkeeper.nimbus.service.served import Served, told
+from stormkeeper.nimbus.service.served import WAIT_SECS, Served, told
 from stormkeeper.nimbus.submitted import commons, encode_conf
 from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.state.storm.records import Versioned
@@ -48,9 +47,6 @@ from stormkeeper.topology.description import Description
 from stormkeeper.topology.package import reading
 
 log = logging.getLogger(__name__)
-
-#: How long a submission waits for copies of its code.
-_WAIT_SECS: Final = "topology.max.replication.wait.time.sec"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,16 +181,6 @@ class Submitting(Served):
                 raise InvalidTopologyException(str(error)) from error
             yield origin
 
-    def _check_blobs(self, conf: Mapping[str, Any]) -> None:
-        """Check that there are the blobs that a topology uses."""
-        used = conf.get("topology.blobstore.map") or {}
-        if not isinstance(used, dict):
-            raise InvalidTopologyException("topology.blobstore.map is no mapping")
-        known = self._given.storm.blobs(list(used)) if used else {}
-        for key in used:
-            if key not in known:
-                raise InvalidTopologyException(f"Key not found: {key}")
-
     def _package(self, location: str | None) -> Path:
         if not location:
             raise InvalidTopologyException(
@@ -244,26 +230,19 @@ class Submitting(Served):
     def _wait_for_copies(self, checked: _Checked) -> None:
         """Wait until enough Nimbuses have a topology's code.
 
-        Nobody waits without an end: whoever wants that is refused when its client has gone.
+        Whoever wants to wait without an end is refused when its client has gone.
         """
         conf = {**self._given.conf, **checked.conf}
-        asked = conf[_WAIT_SECS]
-        longest = conf["storm.thrift.socket.timeout.ms"] / 1000
-        has_end = 0 < asked <= longest
-        found = replication.wait(
-            self._given.storm,
-            checked.storm_id,
-            {**conf, _WAIT_SECS: asked if has_end else longest},
-        )
+        found, secs = self._await_copies(checked.storm_id, conf)
         if found.is_enough:
             return
         told = f"{found.copies} of {found.wanted} copies of its code"
-        if not has_end:
+        if secs != conf[WAIT_SECS]:
             raise CallRefusedError(
-                f"{checked.name} is not submitted, as there are {told} after {longest:g} s: start"
+                f"{checked.name} is not submitted, as there are {told} after {secs:g} s: start"
                 " more Nimbuses, or submit it with a lower topology.min.replication.count"
             )
-        log.warning("%s is submitted with %s after %g s", checked.storm_id, told, asked)
+        log.warning("%s is submitted with %s after %g s", checked.storm_id, told, secs)
 
     def _activate(self, leader: LeaderClusterState, storm_id: str, base: StormBase) -> None:
         """Have a topology be there."""

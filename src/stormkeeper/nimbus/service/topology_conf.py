@@ -15,6 +15,7 @@ from stormkeeper.conf.keys import is_secret, storm_keys
 from stormkeeper.conf.kinds import Key
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
+from stormkeeper.nimbus import checkpoints
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 
 #: What a topology cannot say, and Nimbus does not save: it is of a machine, or of Nimbus.
@@ -31,6 +32,19 @@ _TOPOLOGYS: Final = "topology."
 #: Keys of a saved conf that say who has submitted the topology: as whom, and as which user.
 PRINCIPAL: Final = "topology.submitter.principal"
 USER: Final = "topology.submitter.user"
+
+#: Keys that no rebalance changes, and why.
+_FIXED: Final = {
+    "storm.id": "it is given once",
+    "topology.name": "a topology keeps its name",
+    PRINCIPAL: "whoever has submitted a topology, it is his",
+    USER: "whoever has submitted a topology, it is his",
+    **dict.fromkeys(
+        (checkpoints.DIR, checkpoints.FROM, checkpoints.QUERIES, checkpoints.SHARED),
+        "its checkpoints stay where they are",
+    ),
+    "topology.workers": "the number of workers is an option of its own (`storm rebalance -n`)",
+}
 
 #: What JSON's values are to Storm, and a value of each kind of key.
 _JAVA: Final[Mapping[type, str]] = {
@@ -56,28 +70,32 @@ def read(text: str) -> dict[str, Any]:
     InvalidTopologyException
         It is none; a value is not what its key may be; or there is a secret in it.
     """
-    try:
-        conf = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise InvalidTopologyException(f"the topology's conf is no JSON: {error}") from error
-    if not isinstance(conf, dict):
-        raise InvalidTopologyException("the topology's conf is no mapping")
-    checked = {}
-    for name, value in conf.items():
-        key = SCHEMA.get(name)
-        if key is None:
-            checked[name] = value
-        elif value is not None and not key.is_unset(value):
-            checked[name] = _converted(key, value)
-    kept = {name: value for name, value in checked.items() if not _is_the_clusters(name)}
-    secret = sorted(name for name, value in kept.items() if _holds_a_secret(name, value))
-    if secret:
+    conf = _checked(_parsed(text))
+    return _without_secrets({k: v for k, v in conf.items() if not _is_the_clusters(k)})
+
+
+def read_overrides(text: str) -> dict[str, Any]:
+    """Return what a rebalance is to change in a topology's configuration.
+
+    Raises
+    ------
+    InvalidTopologyException
+        As `read`; and where a key is not for a rebalance to change, or has no value.
+    """
+    given = _parsed(text)
+    for name in sorted(given):
+        why = _FIXED.get(name)
+        if why is None and _is_the_clusters(name):
+            why = "it is the cluster's"
+        if why is not None:
+            raise InvalidTopologyException(f"a rebalance cannot change {name}: {why}")
+    conf = _checked(given)
+    empty = sorted(name for name in given if conf.get(name) is None)
+    if empty:
         raise InvalidTopologyException(
-            f"the topology's conf has what may be a secret, by the name of the key:"
-            f" {', '.join(secret)}; everybody who reaches Nimbus can read a conf, so send it as a"
-            " credential, or give the key another name if it is none"
+            f"a rebalance cannot take away {', '.join(empty)}: give a value, such as the default"
         )
-    return kept
+    return _without_secrets(conf)
 
 
 def saved(
@@ -115,6 +133,39 @@ def saved(
         PRINCIPAL: principal,
         USER: user,
     }
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        conf = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTopologyException(f"the topology's conf is no JSON: {error}") from error
+    if not isinstance(conf, dict):
+        raise InvalidTopologyException("the topology's conf is no mapping")
+    return conf
+
+
+def _checked(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a conf whose values are what their keys may be; one that is unset is left out."""
+    checked = {}
+    for name, value in conf.items():
+        key = SCHEMA.get(name)
+        if key is None:
+            checked[name] = value
+        elif value is not None and not key.is_unset(value):
+            checked[name] = _converted(key, value)
+    return checked
+
+
+def _without_secrets(conf: dict[str, Any]) -> dict[str, Any]:
+    secret = sorted(name for name, value in conf.items() if _holds_a_secret(name, value))
+    if secret:
+        raise InvalidTopologyException(
+            f"the topology's conf has what may be a secret, by the name of the key:"
+            f" {', '.join(secret)}; everybody who reaches Nimbus can read a conf, so send it as a"
+            " credential, or give the key another name if it is none"
+        )
+    return conf
 
 
 def without_secrets(conf: Mapping[str, Any]) -> dict[str, Any]:

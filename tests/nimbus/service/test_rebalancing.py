@@ -1,0 +1,84 @@
+"""A rebalance with other values for a topology's conf."""
+
+import json
+import re
+
+import pytest
+
+from stormkeeper.code import keys
+from stormkeeper.nimbus.service import topology_conf
+from stormkeeper.thrift.nimbus import InvalidTopologyException
+from support.nimbus_clients import declared, submit
+from support.nimbus_service import SECRET
+from support.waiting import until
+
+
+def rebalance(conf, **options):
+    return {"wait_secs": 5, "topology_conf_overrides": json.dumps(conf), **options}
+
+
+def conf_of(client, storm_id):
+    return json.loads(client.call("getTopologyConf", {"id": storm_id}))
+
+
+@pytest.mark.zookeeper
+def test_the_conf_is_changed_on_all_nimbuses(leading, client, other, tmp_path):
+    given = {"own": "old", "topology.worker.memory.mb": 300}
+    storm_id = submit(client, tmp_path, "changed", conf=given)
+    before = conf_of(client, storm_id)
+    options = rebalance({"own": {"a": [1]}, "topology.worker.memory.mb": 400})
+    client.call("rebalance", {"name": "changed", "options": options})
+
+    after = conf_of(client, storm_id)
+    assert after == {**before, "own": {"a": [1]}, "topology.worker.memory.mb": 400}
+    until(lambda: conf_of(other, storm_id) == after)
+    base = leading.storm.storm_base(storm_id)
+    assert base.deadline_ms == 1_700_000_005_000
+    assert base.topology_action_options.rebalance_options.topology_conf_overrides is None
+    store = leading.code.store
+    versions = [store.get(f"{storm_id}-{part}").version for part in keys.PARTS]
+    assert versions == [1, 1, 2]
+
+
+@pytest.mark.zookeeper
+def test_what_is_refused_changes_nothing(leading, client, tmp_path):
+    storm_id = submit(client, tmp_path, "kept")
+    before = conf_of(client, storm_id)
+
+    def refusal(options):
+        cls, text = declared(client, "rebalance", {"name": "kept", "options": options})
+        assert cls == "InvalidTopologyException"
+        assert conf_of(client, storm_id) == before
+        return text
+
+    assert "own.password" in refusal(rebalance({"own": 1, "own.password": SECRET}))
+    assert refusal(rebalance({"topology.blobstore.map": {"none": {}}})) == "Key not found: none"
+    assert "valid values are" in refusal(rebalance({"own": 1}, num_executors=[("x", 1)]))
+    resources = [("words", [("onheap.memory.mb", 100.0)])]
+    text = refusal({"topology_resources_overrides": resources})
+    assert "topology.worker.memory.mb" in text
+    client.call("killTopology", {"name": "kept"})
+    assert "KILLED, and cannot rebalance" in refusal(rebalance({"own": 1}))
+    assert leading.code.store.get(f"{storm_id}-stormconf.ser").version == 1
+
+
+@pytest.mark.parametrize(
+    ("conf", "why"),
+    [
+        ({"topology.workers": 2}, "cannot change topology.workers: .*storm rebalance -n"),
+        ({"topology.checkpoint.dir": "/d"}, "its checkpoints stay where they are"),
+        ({"topology.name": "x"}, "cannot change topology.name: a topology keeps its name"),
+        ({"topology.submitter.user": "root"}, "cannot change topology.submitter.user"),
+        ({"storm.local.hostname": "h"}, "cannot change storm.local.hostname: it is the cluster's"),
+        ({"storm.zookeeper.auth.payload": "a:b"}, "it is the cluster's"),
+        ({"own": None}, "cannot take away own"),
+        ({"topology.worker.memory.mb": None}, "cannot take away topology.worker.memory.mb"),
+        ({"topology.worker.memory.mb": -1}, "must be a Positive Number"),
+        ({"own.password": "x"}, "may be a secret"),
+        ([], "no mapping"),
+    ],
+)
+def test_what_a_rebalance_cannot_change(conf, why):
+    with pytest.raises(InvalidTopologyException) as error:
+        topology_conf.read_overrides(json.dumps(conf))
+    assert re.search(why, error.value.msg)
