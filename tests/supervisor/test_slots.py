@@ -417,6 +417,19 @@ class TestWatched:
         played.say(Ended("w1", 0))
         assert "took 1600 MiB" in played.say(Gone("w1"))[1].reason
 
+    def test_too_much_memory_for_the_kernel(self, played):
+        played.run()
+        played.say(Ended("w1", -signal.SIGKILL, is_too_large=True))
+        crash = played.say(Gone("w1"))[1]
+        assert "the kernel ended it" in crash.reason
+        assert "more than the 1024 MiB" in crash.reason
+
+    def test_a_process_of_a_worker_that_took_too_much_and_was_not_needed(self, played):
+        played.run()
+        played.say(Ended("w1", 0, is_too_large=True))
+        assert played.say(Gone("w1")) == [CleanUp("w1")]
+        assert played.state is SlotState.COMPLETED
+
     def test_no_limit_of_memory(self, played):
         played.run(OTHER)
         assert played.say(*[Measured("w1", 2**50)] * 5) == []

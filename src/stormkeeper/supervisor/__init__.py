@@ -18,6 +18,7 @@
 ``environments``      what topologies require, installed once for all that require the same
 ``launching``         how a worker is launched: files, command line, environment
 ``worker_processes``  the processes of workers: start, look, signals, memory
+``control_groups``    limits of their memory that the kernel keeps
 ``kinship``           which processes belong to a worker, pure
 ``process_table``     the processes of a machine, by pid and start time
 ``directories``       where everything is on the disk, and the removal of what nobody needs

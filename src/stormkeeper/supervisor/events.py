@@ -74,6 +74,8 @@ class Ended:
     #: Negative where a signal ended it. None if that is unknown: an adopted worker was started by
     #: another process, which alone could be told.
     exit_code: int | None
+    #: Whether the kernel ended some process of it, as it took more memory than it may.
+    is_too_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)

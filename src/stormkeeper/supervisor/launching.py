@@ -112,6 +112,7 @@ class Launching:
             log=self._directories.log(storm_id, port),
             environment=_environment(conf, python, place / "tmp"),
             nice=self._conf["supervisor.worker.nice"],
+            memory_bytes=assignment.memory_bytes,
         )
 
     def alive(self, worker_id: str) -> Path:

@@ -27,6 +27,7 @@ from stormkeeper.state.storm.errors import ErrorLimits
 from stormkeeper.supervisor import registration
 from stormkeeper.supervisor.assignments import Assignments
 from stormkeeper.supervisor.checkpoints import CheckpointRemoval
+from stormkeeper.supervisor.control_groups import ControlGroups, NoControlGroupsError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.environments import Environments
 from stormkeeper.supervisor.health_watch import HealthWatch
@@ -131,7 +132,7 @@ def _serve(
             beat_secs=conf["worker.heartbeat.frequency.secs"],
             ended_queries=lambda storm_id: _ended_queries(storm, storm_id),
             state=state,
-            processes=WorkerProcesses(str(directories.supervisor)),
+            processes=WorkerProcesses(str(directories.supervisor), _control_groups()),
             directories=directories,
             code=code,
             environments=Environments(directories.environments, Base.here()),
@@ -170,6 +171,17 @@ def _serve(
             return 0
         log.error("the supervisor ends, and its workers go on: %s", failure())
         return 1
+
+
+def _control_groups() -> ControlGroups | None:
+    """Return where the kernel limits the memory of workers, and say how it is limited."""
+    try:
+        groups = ControlGroups.here()
+    except NoControlGroupsError as error:
+        log.info("the memory of workers is limited by measuring it now and then: %s", error)
+        return None
+    log.info("the memory of workers is limited by the kernel, in groups in %s", groups.above)
+    return groups
 
 
 def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:

@@ -141,7 +141,7 @@ class SlotLoop:
         processes = self._means.processes
         for port, record in self._records.items():
             if (worker := record.worker) is not None:
-                processes.adopt(worker.worker_id, worker.process)
+                processes.adopt(worker.worker_id, worker.process, worker.assignment.memory_bytes)
                 self._workers[worker.worker_id] = adopted = _Worker(port)
                 adopted.beat = self._last_beat(worker.worker_id)
                 log.info("slot %d: looking after the worker %s again", port, worker.worker_id)

@@ -58,6 +58,10 @@ _TOO_LARGE = 2
 AGAIN = 4
 
 
+#: What to do about a worker that takes too much memory.
+_MORE = "give it more, or let it do less at a time"
+
+
 class SlotState(Enum):
     """What a slot is doing, in words for whoever looks."""
 
@@ -286,12 +290,9 @@ class Slot:
                     worker.deadline = now + self._times.silence
             case Measured(memory_bytes=size):
                 self._measured(worker, size, now)
-            case Ended(exit_code=code):
+            case Ended():
                 if worker.is_answered and not worker.has_ended:
-                    worker.has_ended, worker.exit_code = True, code
-                    if worker.phase is not _Phase.KILLING:
-                        worker.phase = _Phase.LINGERING
-                        worker.deadline = now + self._times.linger
+                    self._ended(worker, event, now)
             case Gone():
                 if worker.is_answered:
                     self._forget(worker, now)
@@ -321,6 +322,14 @@ class Slot:
             # It was asked before there was anybody to ask.
             self._out.append(Terminate(worker.id))
 
+    def _ended(self, worker: _Worker, event: Ended, now: float) -> None:
+        worker.has_ended, worker.exit_code = True, event.exit_code
+        if event.is_too_large and event.exit_code not in (0, AGAIN) and not worker.fault:
+            worker.fault = _ended_by_kernel(worker.assignment)
+        if worker.phase is not _Phase.KILLING:
+            worker.phase = _Phase.LINGERING
+            worker.deadline = now + self._times.linger
+
     def _measured(self, worker: _Worker, size: int, now: float) -> None:
         limit = worker.assignment.memory_bytes
         worker.too_large = worker.too_large + 1 if limit is not None and size > limit else 0
@@ -329,7 +338,7 @@ class Slot:
                 worker,
                 now,
                 f"it took {size / 2**20:.0f} MiB of memory with all that it started, and may take"
-                f" {limit / 2**20:.0f}: give it more, or let it do less at a time",
+                f" {limit / 2**20:.0f}: {_MORE}",
             )
 
     # --- the worker ----------------------------------------------------------------------------
@@ -429,6 +438,14 @@ class Slot:
         wanted = preparation.assignment
         self._worker = _Worker(self._new_worker_id(), wanted, now + self._times.start)
         self._out.append(Launch(self._worker.id, wanted))
+
+
+def _ended_by_kernel(assignment: SlotAssignment) -> str:
+    limit = assignment.memory_bytes or 0
+    return (
+        f"the kernel ended it: with all that it started it took more than the {limit / 2**20:.0f}"
+        f" MiB of memory that it may take; {_MORE}"
+    )
 
 
 def _how_it_ended(exit_code: int | None) -> str:

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.errors import SupervisorError
 from stormkeeper.supervisor import process_table
+from stormkeeper.supervisor.control_groups import ControlGroups
 from stormkeeper.supervisor.events import Ended, Event, Gone
 from stormkeeper.supervisor.kinship import members
 from stormkeeper.supervisor.process_table import Process, ProcessId
@@ -49,6 +50,8 @@ class WorkerCommand:
         What is added to this process's own.
     nice
         How much less than others it gets of a busy processor, to 19; 0: as this process.
+    memory_bytes
+        What it and all that it starts may take, where the kernel can see to that; None: no limit.
     """
 
     argv: Sequence[str]
@@ -56,6 +59,7 @@ class WorkerCommand:
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +77,21 @@ class Look:
         unknown.
     members
         All processes of the worker that have not ended, in the order of their start.
+    is_too_large
+        Whether the kernel has ended some process of it, as it took too much memory.
     """
 
     process: ProcessId | None
     is_alive: bool
     exit_code: int | None
     members: tuple[ProcessId, ...]
+    is_too_large: bool = False
 
     def events(self, worker_id: str) -> list[Event]:
         """Return what is to be said of it to the machine of the worker's slot, in that order."""
         said: list[Event] = []
         if not self.is_alive:
-            said.append(Ended(worker_id, self.exit_code))
+            said.append(Ended(worker_id, self.exit_code, self.is_too_large))
         if not self.members:
             said.append(Gone(worker_id))
         return said
@@ -107,10 +114,13 @@ class WorkerProcesses:
     ----------
     owner
         What names this supervisor's place on the machine, the same at each start of it: its folder.
+    groups
+        Where the kernel limits their memory; None: nowhere.
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, groups: ControlGroups | None = None) -> None:
         self._owner = owner
+        self._groups = groups
         self._workers: dict[str, _Worker] = {}
 
     def start(self, worker_id: str, command: WorkerCommand) -> ProcessId:
@@ -125,10 +135,11 @@ class WorkerProcesses:
         environment |= {WORKER_MARK: worker_id, OWNER_MARK: self._owner}
         # It must not die with whoever this supervisor should die with.
         environment.pop(DIE_WITH_PARENT, None)
+        argv = self._in_group(worker_id, command)
         try:
             with command.log.open("ab") as log_file:
                 child = subprocess.Popen(
-                    command.argv,
+                    argv,
                     cwd=command.folder,
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -152,7 +163,20 @@ class WorkerProcesses:
         self._workers[worker_id] = _Worker(found.id, child, found.id.started, (found.id,))
         return found.id
 
-    def adopt(self, worker_id: str, process: ProcessId | None) -> None:
+    def _in_group(self, worker_id: str, command: WorkerCommand) -> Sequence[str]:
+        """Return the command that starts a worker in a group of its own, if it is to have one."""
+        if self._groups is None or command.memory_bytes is None:
+            return command.argv
+        try:
+            self._groups.make(worker_id, command.memory_bytes)
+        except OSError as error:
+            log.warning("the kernel will not limit the memory of %s: %s", worker_id, error)
+            return command.argv
+        return self._groups.into(worker_id, command.argv)
+
+    def adopt(
+        self, worker_id: str, process: ProcessId | None, memory_bytes: int | None = None
+    ) -> None:
         """Take over a worker that a supervisor before this one has started, or was about to.
 
         Parameters
@@ -161,12 +185,18 @@ class WorkerProcesses:
             Its id.
         process
             Its own process, None if that was not written down: then it is looked for.
+        memory_bytes
+            As in its command.
         """
         self._workers[worker_id] = _Worker(process)
+        if self._groups is not None and memory_bytes is not None:
+            self._groups.limit_again(worker_id, memory_bytes)
 
     def forget(self, worker_id: str) -> None:
         """Look no more for a worker of which nothing is left."""
         self._workers.pop(worker_id, None)
+        if self._groups is not None:
+            self._groups.remove(worker_id)
 
     def look(self) -> dict[str, Look]:
         """Look at all processes of the machine; return what was found, by worker id.
@@ -187,7 +217,9 @@ class WorkerProcesses:
         table = process_table.snapshot()
         marked = self._marked(table)
         return {
-            worker_id: self._look_at(worker, table, marked.get(worker_id, set()), now)
+            worker_id: self._with_memory(
+                worker_id, self._look_at(worker, table, marked.get(worker_id, set()), now)
+            )
             for worker_id, worker in self._workers.items()
         }
 
@@ -248,6 +280,8 @@ class WorkerProcesses:
             time.sleep(_LOOK_SECS)
         for worker_id in strays:
             self.forget(worker_id)
+        if self._groups is not None:
+            self._groups.remove_others(self._workers)
         return len(strays)
 
     def _marked(self, table: Mapping[int, Process]) -> dict[str, set[int]]:
@@ -282,6 +316,11 @@ class WorkerProcesses:
         )
         exit_code = worker.child.poll() if worker.child is not None and not is_alive else None
         return Look(worker.process, is_alive, exit_code, worker.members)
+
+    def _with_memory(self, worker_id: str, look: Look) -> Look:
+        if look.is_alive or self._groups is None:
+            return look
+        return replace(look, is_too_large=self._groups.is_exceeded(worker_id))
 
 
 def _leader(table: Mapping[int, Process], marked: set[int]) -> ProcessId | None:

@@ -1,0 +1,169 @@
+"""Limits of memory that the kernel keeps: a control group (cgroup v2) for each worker.
+
+A worker that takes more than its limit, with all that it started, is ended by the kernel at once,
+all of it. Without such groups the supervisor measures now and then, and what takes memory quickly
+can take all that the machine has before anybody looks.
+
+In cgroup v2 a group that hands controllers on to groups below it can have no process of its own.
+systemd puts a service that it starts again into the group of its unit, which fails where workers
+are left in groups below that. So there must be a group between them: a supervisor makes groups for
+its workers only if its own is named `LEAF`, beside which they are. systemd makes it so by
+``DelegateSubgroup=``, from version 254 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+#: The group of the supervisor itself, as its unit for systemd has it.
+LEAF: Final = "supervisor"
+
+#: What the names of workers' groups begin with.
+_PREFIX: Final = "worker-"
+
+#: Puts itself into a group before it becomes the worker, so that all of that is in it.
+_INTO_GROUP: Final = 'echo $$ > "$0" && exec "$@"'
+
+
+class NoControlGroupsError(Exception):
+    """There can be no control groups here; the message says why."""
+
+
+class ControlGroups:
+    """The groups of one supervisor's workers.
+
+    Parameters
+    ----------
+    above
+        The folder of the group that they are in. It hands the controller of memory on to them.
+    """
+
+    def __init__(self, above: Path) -> None:
+        self.above = above
+
+    @classmethod
+    def here(cls, proc: Path = Path("/proc")) -> ControlGroups:
+        """Return those of this process, whose own group is to be `LEAF`.
+
+        Parameters
+        ----------
+        proc
+            Where the kernel tells of processes.
+
+        Raises
+        ------
+        NoControlGroupsError
+            This machine has no cgroup v2, or this process may not make groups.
+        """
+        own = _own_group(proc / "self")
+        if own.name != LEAF:
+            raise NoControlGroupsError(
+                f"the control group of this process is not named {LEAF!r}: run it by systemd 254 or"
+                f" newer, with Delegate=yes and DelegateSubgroup={LEAF}"
+            )
+        above = own.parent
+        try:
+            if "memory" not in (above / "cgroup.controllers").read_text().split():
+                raise NoControlGroupsError(f"{above} has no controller of memory")
+            (above / "cgroup.subtree_control").write_text("+memory")
+        except OSError as error:
+            raise NoControlGroupsError(f"{above} cannot be used: {error.strerror}") from error
+        return cls(above)
+
+    def make(self, worker_id: str, limit_bytes: int) -> None:
+        """Make the group of a worker.
+
+        Raises
+        ------
+        OSError
+            It cannot be made; there is none.
+        """
+        group = self._group(worker_id)
+        group.mkdir(exist_ok=True)
+        try:
+            _limit(group, limit_bytes)
+        except OSError:
+            self.remove(worker_id)
+            raise
+
+    def into(self, worker_id: str, argv: Sequence[str]) -> list[str]:
+        """Return the command by which a worker is started in its group."""
+        return ["/bin/sh", "-c", _INTO_GROUP, str(self._group(worker_id) / "cgroup.procs"), *argv]
+
+    def limit_again(self, worker_id: str, limit_bytes: int) -> None:
+        """Set the limit of a worker that runs: whoever started this supervisor may have lost it.
+
+        A worker that was started without a group stays without.
+        """
+        group = self._group(worker_id)
+        if group.is_dir():
+            try:
+                _limit(group, limit_bytes)
+            except OSError as error:
+                log.warning("the kernel does not limit the worker %s: %s", worker_id, error)
+
+    def is_exceeded(self, worker_id: str) -> bool:
+        """Return whether the kernel has ended a process of a worker that was at its limit."""
+        try:
+            lines = (self._group(worker_id) / "memory.events").read_text().splitlines()
+        except OSError:
+            return False
+        counts = dict(line.split(maxsplit=1) for line in lines)
+        # Without the first it was the machine that had no memory left, or a group above.
+        return all(counts.get(name, "0") != "0" for name in ("oom", "oom_kill"))
+
+    def remove(self, worker_id: str) -> None:
+        """Remove the group of a worker of which nothing is left."""
+        _remove(self._group(worker_id))
+
+    def remove_others(self, worker_ids: Collection[str]) -> None:
+        """Remove the groups of workers that are not among these, and of which nothing is left."""
+        kept = {self._group(worker_id) for worker_id in worker_ids}
+        for group in self.above.glob(f"{_PREFIX}*"):
+            if group not in kept:
+                _remove(group)
+
+    def _group(self, worker_id: str) -> Path:
+        return self.above / f"{_PREFIX}{worker_id}"
+
+
+def _own_group(process: Path) -> Path:
+    """Return the folder of a process's group."""
+    try:
+        groups = (process / "cgroup").read_text().splitlines()
+        mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+    except OSError as error:
+        raise NoControlGroupsError(f"{process} does not tell its group: {error}") from error
+    # Those of cgroup v1 have other numbers.
+    own = next((line.removeprefix("0::") for line in groups if line.startswith("0::")), None)
+    for mount in mounts:
+        if own is None or mount[mount.index("-") + 1] != "cgroup2":
+            continue
+        root, place = mount[3], Path(mount[4])
+        if Path(own).is_relative_to(root) and ".." not in Path(own).parts:
+            return place / Path(own).relative_to(root)
+    raise NoControlGroupsError("this machine has no cgroup v2, or does not show it here")
+
+
+def _limit(group: Path, limit_bytes: int) -> None:
+    # What would have been swapped out counts as well.
+    for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+        if (group / name).exists():  # not every kernel has both
+            (group / name).write_text(value)
+    (group / "memory.max").write_text(str(limit_bytes))
+
+
+def _remove(group: Path) -> None:
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            group.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            log.warning("the control group %s cannot be removed: %s", group, error)
