@@ -114,6 +114,20 @@ def test_a_blob_of_a_user_is_not_called_as_code_is_that_goes_with_its_topology(w
     assert not files(world.folder / "data")
 
 
+def test_a_blob_that_is_too_large_gives_its_space_back(world):
+    uploads = Uploads(
+        world.store, Publisher(world.storm, world.store, ME), idle_secs=1, most_bytes=8
+    )
+    session = uploads.begin_create("a")
+    uploads.chunk(session, b"8 bytes!")
+    with pytest.raises(BlobStorageError, match=r"may have 8 bytes.*: nimbus\.upload\.max\.bytes"):
+        uploads.chunk(session, b"9")
+    assert not files(world.folder / "data")
+    with pytest.raises(TransferEndedError):
+        uploads.finish(session)
+    assert uploads.finish(uploads.begin_create("a")).size == 0
+
+
 @pytest.mark.parametrize("begin", ["begin_create", "begin_update"])
 def test_of_uploads_at_once_the_first_to_finish_wins_and_the_others_learn_it(world, begin):
     if begin == "begin_update":

@@ -17,6 +17,7 @@ OURS = {
     "nimbus.checkpoint.retention.secs",
     "nimbus.metrics.bind.host",
     "nimbus.metrics.port",
+    "nimbus.upload.max.bytes",
     "pacemaker.auth.writes",
     "pacemaker.bind.host",
     "pacemaker.engine",

@@ -101,7 +101,12 @@ class LocalCodeDistributor(CodeDistributor):
         #: What is known of blobs, and makes them.
         self.publisher = Publisher(storm, self.store, nimbus_id)
         #: What clients upload and download.
-        self.uploads = Uploads(self.store, self.publisher, idle_secs=settings.idle_secs)
+        self.uploads = Uploads(
+            self.store,
+            self.publisher,
+            idle_secs=settings.idle_secs,
+            most_bytes=settings.most_bytes,
+        )
         self.downloads = Downloads(
             self.store, chunk_bytes=settings.chunk_bytes, idle_secs=settings.idle_secs
         )
@@ -110,6 +115,7 @@ class LocalCodeDistributor(CodeDistributor):
             settings.inbox,
             idle_secs=settings.inbox_idle_secs,
             kept_secs=settings.inbox_kept_secs,
+            most_bytes=settings.most_bytes,
         )
         #: What copies blobs from the others; `start` begins it.
         self.sync = CodeSync(

@@ -17,6 +17,10 @@ from stormkeeper.errors import BlobStorageError
 #: How much is read from a disk at once, in bytes.
 BLOCK: Final = 1 << 20
 
+#: What a client may upload at once, in bytes, where nobody says: a package of that size is rare,
+#: and one upload does not fill a disk.
+MOST_BYTES: Final = 2**31
+
 #: The disk is full, or what this user or this process may have of it.
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -114,6 +118,28 @@ class Draft:
         self.size += len(data)
         if self._counted:
             self.crc32c = crc32c.extend(self.crc32c, data)
+
+
+def write_upload(draft: Draft, data: bytes, most_bytes: int | None) -> None:
+    """Add what a client sends to a draft.
+
+    Parameters
+    ----------
+    most_bytes
+        That it may have; None: any number.
+
+    Raises
+    ------
+    BlobStorageError
+        It would have more, or the disk did not take them. Then the draft is discarded.
+    """
+    if most_bytes is not None and draft.size + len(data) > most_bytes:
+        draft.discard()
+        raise BlobStorageError(
+            f"an upload may have {most_bytes:,} bytes, and not more, and what has come of it is"
+            " removed: nimbus.upload.max.bytes of each Nimbus says how many"
+        )
+    draft.write(data)
 
 
 @contextmanager

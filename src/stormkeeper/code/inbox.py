@@ -14,12 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from stormkeeper.code.drafts import Draft, storing
+from stormkeeper.code.drafts import MOST_BYTES, Draft, storing, write_upload
 from stormkeeper.code.sessions import Sessions
-from stormkeeper.errors import BlobStorageError, TransferEndedError
-
-#: Bytes that a file may have: what is submitted here has no more, and a disk is not filled by one.
-MOST_BYTES: Final = 2**31
+from stormkeeper.errors import TransferEndedError
 
 #: Storm's name for such a file.
 _NAME: Final = re.compile(r"stormjar-[0-9a-f-]{36}\.jar")
@@ -37,7 +34,7 @@ class Inbox:
     kept_secs
         How long a file is kept that nobody takes.
     most_bytes
-        Of a file.
+        Of a file; None: any number.
     clock, now
         Seconds of a monotonic clock, and since 1970.
 
@@ -53,7 +50,7 @@ class Inbox:
         *,
         idle_secs: float,
         kept_secs: float,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int | None = MOST_BYTES,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -85,11 +82,7 @@ class Inbox:
             nothing.
         """
         with self._sessions.using(_session(location)) as draft:
-            if draft.size + len(data) > self._most_bytes:
-                raise BlobStorageError(
-                    f"a file to be submitted may have {self._most_bytes:,} bytes, and not more"
-                )
-            draft.write(data)
+            write_upload(draft, data, self._most_bytes)
 
     def finish(self, location: str) -> None:
         """Have the file be there; for errors see `chunk`."""

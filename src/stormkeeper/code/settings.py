@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from stormkeeper.code.drafts import MOST_BYTES
 from stormkeeper.conf import Conf
 from stormkeeper.conf.folders import folder
 
@@ -23,6 +24,8 @@ class Settings:
     #: The same of the upload of such a file, and how long one is kept that nobody submits.
     inbox_idle_secs: float = 600.0
     inbox_kept_secs: float = 3600.0
+    #: What a client may upload at once, in bytes; None: anything.
+    most_bytes: int | None = MOST_BYTES
     #: How often is looked for what no watch has told.
     period_secs: float = 120.0
     #: How long a blob is kept that is not needed.
@@ -46,6 +49,7 @@ class Settings:
             idle_secs=conf["nimbus.blobstore.expiration.secs"],
             inbox_idle_secs=conf["nimbus.file.copy.expiration.secs"],
             inbox_kept_secs=conf["nimbus.inbox.jar.expiration.secs"],
+            most_bytes=conf["nimbus.upload.max.bytes"],
             period_secs=conf["nimbus.code.sync.freq.secs"],
             delay_secs=conf["nimbus.topology.blobstore.deletion.delay.ms"] / 1000,
         )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from stormkeeper.code import keys
 from stormkeeper.code.blobs import BlobStore
+from stormkeeper.code.drafts import MOST_BYTES, write_upload
 from stormkeeper.code.publishing import Publisher, Upload
 from stormkeeper.code.sessions import Sessions
 from stormkeeper.errors import BlobExistsError, BlobNotFoundError, InvalidBlobKeyError
@@ -30,6 +31,8 @@ class Uploads:
         Makes them a blob.
     idle_secs
         After how long without a chunk an upload ends.
+    most_bytes
+        Of a blob; None: any number.
     clock
         Seconds of a monotonic clock.
     """
@@ -40,10 +43,12 @@ class Uploads:
         publisher: Publisher,
         *,
         idle_secs: float,
+        most_bytes: int | None = MOST_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._publisher = publisher
+        self._most_bytes = most_bytes
         self._sessions: Sessions[Upload] = Sessions(
             "upload", idle_secs, lambda upload: upload.draft.discard(), clock=clock
         )
@@ -99,10 +104,11 @@ class Uploads:
         TransferEndedError
             No such upload is under way.
         BlobStorageError
-            The disk did not take them; the upload has ended, and left nothing.
+            The disk did not take them, or the blob is too large; the upload has ended, and left
+            nothing.
         """
         with self._sessions.using(session) as upload:
-            upload.draft.write(data)
+            write_upload(upload.draft, data, self._most_bytes)
 
     def finish(self, session: str) -> BlobRecord:
         """Make it a blob, and return what it is; the upload has ended, however this ends.

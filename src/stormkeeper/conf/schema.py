@@ -337,6 +337,10 @@ _KEYS = (
         "nimbus.inbox.jar.expiration.secs",
         "how long an uploaded file is kept that nobody submits",
     ),
+    bytes_or_null(
+        "nimbus.upload.max.bytes",
+        "most bytes of a blob that a client uploads, or of a file to be submitted; null: any",
+    ),
     whole(
         "nimbus.topology.blobstore.deletion.delay.ms",
         "how long code, heartbeats and errors of a topology are kept that is gone, in ms",

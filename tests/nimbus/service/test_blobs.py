@@ -2,6 +2,7 @@
 
 import pytest
 
+from stormkeeper.code import keys
 from support.nimbus_clients import declared, fault, submit
 from support.waiting import until
 
@@ -54,6 +55,18 @@ def test_blobs_are_made_read_and_deleted(both, leading, client, other):
     until(lambda: both[1].code.store.get("words.txt") == leading.code.store.get("words.txt"))
     client.call("deleteBlob", {"key": "words.txt"})
     assert not other.call("isRemoteBlobExists", {"blobKey": "words.txt"})
+
+
+def test_the_code_of_a_topology_is_for_no_client_to_write(both, client, other, tmp_path):
+    storm_id = submit(client, tmp_path, "written")
+    for key in keys.of_topology(storm_id):
+        until(lambda key=key: both[1].code.store.get(key))
+        for one in (client, other):
+            cls, text = declared(one, "beginUpdateBlob", {"key": key})
+            assert cls == "AuthorizationException"
+            assert text.startswith(f"{key} is a part of a topology's code")
+    gone = {"key": "gone-1-1-stormjar.jar"}
+    assert declared(client, "beginUpdateBlob", gone)[0] == "KeyNotFoundException"
 
 
 def test_a_blob_that_a_topology_uses_is_not_deleted(client, tmp_path):

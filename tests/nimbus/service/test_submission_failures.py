@@ -140,9 +140,7 @@ def test_who_would_wait_for_copies_for_ever_is_refused_in_the_end(tmp_path, ense
 @pytest.mark.parametrize("conf", [b"no conf", encode_conf({"topology.message.timeout.secs": "x"})])
 def test_a_topology_whose_conf_is_damaged_can_be_killed(nimbus, conf):
     storm_id = nimbus.submit("wc")
-    session = nimbus.handler.beginUpdateBlob(f"{storm_id}-stormconf.ser")
-    nimbus.handler.uploadBlobChunk(session, conf)
-    nimbus.handler.finishBlobUpload(session)
+    nimbus.code.change(storm_id, "stormconf.ser", lambda _: conf)
     nimbus.handler.killTopology("wc")
     base = nimbus.storm.storm_base(storm_id)
     assert base.topology_action_options.kill_options.wait_secs == 30

@@ -27,6 +27,7 @@ from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.thrift.nimbus import (
     AccessControl,
     AccessControlType,
+    AuthorizationException,
     BeginDownloadResult,
     IllegalStateException,
     KeyNotFoundException,
@@ -63,6 +64,12 @@ class Blobs(Served):
 
     def beginUpdateBlob(self, key: str, /) -> str:
         """Begin the next version of a blob, and return the session of its upload."""
+        if keys.is_key(key) and keys.topology_of(key) is not None:
+            self._record(key)
+            raise AuthorizationException(
+                f"{key} is a part of a topology's code, which only submissions and rebalances"
+                " write: submit it again, or change its conf by `storm rebalance NAME -c`"
+            )
         with told(key):
             return self._given.code.uploads.begin_update(key)
 
