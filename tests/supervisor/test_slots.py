@@ -300,6 +300,15 @@ class TestCrash:
         assert played.slot.status().crashes == 0
         assert played.slot.status().reason == ""
 
+    @pytest.mark.parametrize("restart", Restart)
+    def test_what_never_ran_is_started_whatever_is_said_of_ends(self, played, restart):
+        assignment = replace(COUNTS, restart=restart)
+        (fetch,) = played.say(Wanted(assignment))
+        (prepare,) = played.say(Prepared(fetch.request))
+        (launch,) = played.say(Prepared(prepare.request))
+        *_, fetch = played.say(NotStarted(launch.worker_id, "no space"))
+        assert isinstance(fetch, FetchCode)
+
     def test_an_unknown_exit_code_counts_as_a_failure(self, played):
         played.run()
         done = played.say(Gone("w1"))

@@ -99,7 +99,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write this down. What follows it must not be done where that fails."""
+    """Write this down. A `Launch` that follows it is `NotStarted` where that fails."""
 
     record: SlotRecord
 

@@ -102,6 +102,8 @@ class SlotLoop:
         self._launches = self._crashes = self._problems = 0
         self.needed = self._what_is_needed()
         self.seen = Seen(now)
+        #: Why the slots could not be written down last; empty if they are.
+        self._unsaved = ""
         #: Why the thread has ended that was not told to; empty if it did not.
         self.failure = ""
         #: Set once the slots know what they are to run.
@@ -161,6 +163,8 @@ class SlotLoop:
             self._waiting.close()
 
     def _turn(self) -> None:
+        if self._unsaved:
+            self._save()
         if self._assignments is not None:
             # First: silence is judged by whatever comes after.
             self._listen()
@@ -341,8 +345,21 @@ class SlotLoop:
 
     def _write_down(self, port: int, record: SlotRecord) -> None:
         self._records[port] = record
-        self._means.state.save(self._records)
+        self._save()
         self._note_what_is_needed()
+
+    def _save(self) -> None:
+        """Write all slots down; where that fails, as on a full disk, workers can still be ended."""
+        try:
+            self._means.state.save(self._records)
+        except SupervisorError as error:
+            if not self._unsaved:
+                log.error("no worker is started any more: %s", error)  # noqa: TRY400
+            self._unsaved = str(error)
+        else:
+            if self._unsaved:
+                log.info("the slots are written down again")
+            self._unsaved = ""
 
     def _note_what_is_needed(self) -> None:
         before, self.needed = self.needed, self._what_is_needed()
@@ -357,6 +374,9 @@ class SlotLoop:
 
     def _launch(self, port: int, worker_id: str, assignment: SlotAssignment) -> events.Event:
         means, storm_id = self._means, assignment.storm_id
+        if self._unsaved:
+            self._workers[worker_id] = _Worker(port)
+            return events.NotStarted(worker_id, self._unsaved)
         try:
             python = self._preparing.python(storm_id)
             command = means.launching.command(worker_id, port, assignment, python)

@@ -410,7 +410,7 @@ class Slot:
             self._crashes += 1
             crashes, self._reason = self._crashes, reason
             self._not_before = now + self._times.delay(crashes)
-            if restart is Restart.NEVER:
+            if restart is Restart.NEVER and worker.is_answered:  # else it never ran
                 self._outcome = Outcome.FAILED
         self._out.append(ReportCrash(worker.assignment, worker.id, reason, crashes, worker.process))
 
