@@ -1,6 +1,7 @@
 """What is told of a cluster, its topologies, and their components."""
 
 import json
+import time
 
 import pytest
 
@@ -109,6 +110,23 @@ def test_where_a_topology_runs_and_how_it_does_is_told(leading, client, other, t
     owner = summary["owner"]
     [of_owner] = client.call("getOwnerResourceSummaries", {"owner": owner})
     assert of_owner["total_tasks"] == 6
+
+
+def test_what_the_worker_of_an_earlier_launch_said_is_not_the_next_ones(leading, client, tmp_path):
+    storm_id = submit(client, tmp_path, "moved")
+    record = place(leading, storm_id, ("sup-a", 6700, ("count",)))
+    tasks = [*record.executor_node_port]
+    beat = heartbeat(storm_id, {each: bolt({}) for each in tasks}, uptime_secs=9)
+    leading.storm.heartbeats.beat(path(storm_id, "sup-a", 6700), beat)
+
+    def uptimes():
+        info = client.call("getTopologyInfoByName", {"name": "moved"})
+        return {one["uptime_secs"] for one in info["executors"]}
+
+    assert uptimes() == {9}
+    record.executor_start_time_secs = dict.fromkeys(tasks, int(time.time()) + 100)
+    leading.leader.set_assignment(storm_id, record)
+    assert uptimes() == {0}
 
 
 def test_a_scripts_components_are_what_its_worker_says(leading, client, tmp_path):

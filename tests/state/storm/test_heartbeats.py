@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from stormkeeper import paths
@@ -63,6 +65,14 @@ def test_heartbeats_are_read_back_by_slot(cluster):
     assert cluster.worker_heartbeats(STORM) == beats
     assert cluster.worker_heartbeat(STORM, "sup-b", 6701) == beats["sup-b", 6701]
     assert cluster.heartbeat_storms() == [STORM]
+
+
+def test_a_heartbeat_from_before_a_launch_is_left_out(cluster):
+    kept, former, other = Slot("sup", 6700), Slot("sup", 6701), Slot("sup", 6702)
+    for slot in (kept, former, other):
+        cluster.set_worker_heartbeat(STORM, *slot, beat(1))
+    launched = {kept: time.time() - 100, former: time.time() + 100}
+    assert cluster.worker_heartbeats(STORM, launched).keys() == {kept, other}
 
 
 def test_a_heartbeat_replaces_the_one_before_and_can_be_removed(cluster):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from stormkeeper import paths
 from stormkeeper.code import keys
 from stormkeeper.errors import CodeError, PacemakerError
 from stormkeeper.nimbus.service.served import Served
@@ -59,7 +60,8 @@ class Viewing(Served):
         if view.assignment is None:
             return {}
         try:
-            found = self._given.storm.worker_heartbeats(view.storm_id)
+            launched = _launched(view.assignment)
+            found = self._given.storm.worker_heartbeats(view.storm_id, launched)
         except PacemakerError as error:
             log.debug("%s is shown without statistics: %s", view.storm_id, error)
             return {}
@@ -72,6 +74,16 @@ class Viewing(Served):
         except CodeError as error:
             log.debug("%s is shown without its code: %s", storm_id, error)
             return None
+
+
+def _launched(assignment: Assignment) -> dict[paths.Slot, float]:
+    """Return when the worker of each slot was launched, in seconds since 1970."""
+    times, found = assignment.executor_start_time_secs or {}, dict[paths.Slot, float]()
+    for tasks, place in (assignment.executor_node_port or {}).items():
+        for slot in (paths.Slot(place.node, port) for port in place.port):
+            if tasks in times:
+                found[slot] = min(times[tasks], found.get(slot, times[tasks]))
+    return found
 
 
 def _code_key(storm_id: str) -> str:

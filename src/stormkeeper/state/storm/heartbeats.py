@@ -69,14 +69,36 @@ class HeartbeatReads(RecordReader):
         data = value_at(self._heartbeats, path)
         return None if data is None else self._read(ClusterWorkerHeartbeat, path, data)
 
-    def worker_heartbeats(self, storm_id: str) -> dict[Slot, ClusterWorkerHeartbeat]:
+    def worker_heartbeats(
+        self, storm_id: str, launched: Mapping[Slot, float] | None = None
+    ) -> dict[Slot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers, by slot.
 
         One request where they are in Pacemaker; one listing and one read for all of them in
         ZooKeeper. What cannot be read is left out, logged and counted.
+
+        Parameters
+        ----------
+        storm_id : str
+            The topology.
+        launched : mapping, optional
+            When the worker of a slot was launched, in seconds since 1970. A heartbeat that was
+            received before is of a worker of before, and is left out. (Of one on a Java Pacemaker
+            nobody knows when it was.)
         """
         top = paths.workerbeats(storm_id)
-        return self._beats(top, self._heartbeats.read_all(top, values=True).by_path)
+        read = self._heartbeats.read_all(top, values=True).by_path
+        now = self._clock()
+        former = {
+            paths.workerbeat(storm_id, *slot): now - began
+            for slot, began in (launched or {}).items()
+        }
+        counts = {
+            path: one
+            for path, one in read.items()
+            if one.age_secs is None or one.age_secs <= former.get(path, one.age_secs)
+        }
+        return self._beats(top, counts)
 
     def ended_queries(self, storm_id: str) -> frozenset[str]:
         """Return the ids of a topology's queries that have ended by themselves, for good."""
