@@ -51,8 +51,12 @@ def test_the_second_in_a_row_has_the_first_ones_folder():
 def test_what_no_topology_named_keeps_its_place_on_each_machine():
     conf = checkpoints.conf_of({checkpoints.DIR: "/nimbuses"}, record())
     assert checkpoints.DIR not in conf
-    # What is configured of the cluster is nobody's to go on from.
-    assert checkpoints.conf_of({checkpoints.FROM: "x", "a": 1}, None) == {"a": 1}
+
+
+def test_who_goes_on_from_nothing_says_so():
+    """Whatever a cluster's configuration or a script says that was overruled."""
+    conf = checkpoints.conf_of({checkpoints.FROM: "x", "a": 1}, None)
+    assert conf == {checkpoints.FROM: None, checkpoints.QUERIES: None, "a": 1}
 
 
 @pytest.mark.parametrize(

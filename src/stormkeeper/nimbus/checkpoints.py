@@ -49,8 +49,11 @@ def continued(record: Checkpoints, storm_id: str, name: str) -> Checkpoints:
 
 
 def conf_of(saved: Mapping[str, Any], record: Checkpoints | None) -> dict[str, Any]:
-    """Return a topology's saved conf with what it goes on from; None: from nothing."""
-    conf = {key: value for key, value in saved.items() if key not in (FROM, QUERIES)}
+    """Return a topology's saved conf with what it goes on from; None: from nothing.
+
+    That is said, too: a worker takes what is not said from the script, or from its machine.
+    """
+    conf = {**saved, FROM: None, QUERIES: None}
     if record is not None:
         conf |= {FROM: record.folder, QUERIES: sorted(record.nodes), SHARED: record.shared}
         if record.root is None:

@@ -45,6 +45,7 @@ WRITES = {
     "change_storm": lambda on: on.change_storm(ID, lambda base: base),
     "deactivate_storm": lambda on: on.deactivate_storm(ID),
     "remove_storm": lambda on: on.remove_storm(ID),
+    "remove_settings": lambda on: on.remove_settings(ID),
     "setup_heartbeats": lambda on: on.setup_heartbeats(ID),
     "teardown_heartbeats": lambda on: on.teardown_heartbeats(ID),
     "setup_errors": lambda on: on.setup_errors(ID),
