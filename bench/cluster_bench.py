@@ -184,20 +184,21 @@ def restart(environ, client, number):
     )
     checkpoints = Path(environ["FOLDER"]) / "checkpoints"
     worker = first(lambda: worker_of(storm_id))
-    first_batch = committed(checkpoints, storm_id, {}) - worker.create_time()
+    began = time.monotonic()
+    first_batch = committed(checkpoints, storm_id, {}) - began
     before = first(lambda: more_than(3, commits(checkpoints, storm_id)))
     family = [worker, *worker.children(recursive=True)]
     worker.kill()
     first(lambda: not any(goes_on(one) for one in family))
-    ended = time.time()
-    worker = first(lambda: worker_of(storm_id))
-    again = committed(checkpoints, storm_id, before) - worker.create_time()
-    gap = worker.create_time() - ended
+    ended = time.monotonic()
+    first(lambda: worker_of(storm_id))
+    began = time.monotonic()
+    again = committed(checkpoints, storm_id, before) - began
     storm(environ, "kill", name, "-w", "0")
     first(lambda: not worker_of(storm_id))
     return {
         "first start: both have a batch, s after the process began": round(first_batch, 3),
-        "killed: the next process begins, s after the last one's end": round(gap, 3),
+        "killed: the next process begins, s after the last one's end": round(began - ended, 3),
         "killed: both have a batch, s after the process began": round(again, 3),
         "times of the first start": round(again / first_batch, 3),
     }
@@ -231,7 +232,7 @@ def committed(checkpoints, storm_id, before):
         return now and all(number > before.get(folder, -1) for folder, number in now.items())
 
     first(found)
-    return time.time()
+    return time.monotonic()
 
 
 def answers(topologies, seconds):
