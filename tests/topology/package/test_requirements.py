@@ -63,6 +63,7 @@ def test_the_number_of_a_line_is_where_it_begins():
     ("line", "said"),
     [
         ("requests=2", "'requests=2' is no requirement: "),
+        ("requests_", "no package can be called 'requests_'"),
         ("-r more.txt", "pip's option -r cannot be sent: write what stands in that file here"),
         ("-rmore.txt", "pip's option -r cannot be sent"),
         ("--constraint=c.txt", "pip's option --constraint cannot be sent: write what stands"),

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Parsed
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 
 from stormkeeper.errors import TopologyError
 
@@ -104,7 +104,7 @@ def parse(text: str, file: str, base: Mapping[str, str]) -> tuple[Requirement, .
     for number, line in _logical_lines(text):
         where = f"{file}, line {number}"
         parsed, hashes = _parsed(line, where)
-        name = canonicalize_name(parsed.name)
+        name = _name(parsed, where)
         if name in base and (parsed.marker is None or parsed.marker.evaluate()):
             _check_base(parsed, name, base[name], where)
             if not parsed.extras:
@@ -188,6 +188,14 @@ def _parsed(line: str, where: str) -> tuple[Parsed, list[str]]:
     if parsed.url is not None:
         _check_address(parsed.url, where)
     return parsed, hashes
+
+
+def _name(parsed: Parsed, where: str) -> str:
+    # What is parsed may end in an underscore; what is written for it is then no requirement.
+    try:
+        return canonicalize_name(parsed.name, validate=True)
+    except InvalidName as error:
+        raise TopologyError(f"{where}: no package can be called {parsed.name!r}") from error
 
 
 def _first(error: BaseException) -> str:
