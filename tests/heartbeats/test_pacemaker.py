@@ -135,6 +135,16 @@ def test_a_java_pacemaker_has_neither_ages_nor_a_horizon():
     assert coverage.horizon_secs is None
 
 
+def test_who_is_in_a_hurry_tries_once(three, heartbeats):
+    heartbeats.read_all(hurried=True)
+    for server in three:
+        server.kill()
+    with pytest.raises(PacemakerUnavailableError) as error:
+        heartbeats.read_all(hurried=True)
+    # A connection that is cut has a second chance.
+    assert "(1 try" in str(error.value) or "(2 tries" in str(error.value)
+
+
 def test_no_answer_at_all_is_an_error_and_so_is_what_is_no_path(three, heartbeats):
     for call in (heartbeats.read, heartbeats.read_all, heartbeats.names, heartbeats.remove):
         with pytest.raises(InvalidPathError):

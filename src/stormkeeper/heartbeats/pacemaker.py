@@ -42,14 +42,16 @@ class PacemakerHeartbeats:
         """See `HeartbeatReader.read`."""
         return self._pool.reading(paths.check(path))
 
-    def read_all(self, path: str = WORKERBEATS, *, values: bool = False) -> Heartbeats:
+    def read_all(
+        self, path: str = WORKERBEATS, *, values: bool = False, hurried: bool = False
+    ) -> Heartbeats:
         """See `HeartbeatReader.read_all`."""
         with _uncollected():
-            return self._read_all(paths.check(path), values=values)
+            return self._read_all(paths.check(path), values=values, hurried=hurried)
 
-    def _read_all(self, path: str, *, values: bool) -> Heartbeats:
+    def _read_all(self, path: str, *, values: bool, hurried: bool) -> Heartbeats:
         began = time.monotonic()
-        found = self._pool.read(path, values=values)
+        found = self._pool.read(path, values=values, hurried=hurried)
         took = time.monotonic() - began
         coverage = {
             str(server): Coverage.of(answer, seconds_ago=took)

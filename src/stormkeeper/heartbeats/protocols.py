@@ -70,13 +70,18 @@ class HeartbeatReader(Protocol):
         """Return the heartbeat of exactly `path`, with its value; None if there is none."""
         ...
 
-    def read_all(self, path: str = WORKERBEATS, *, values: bool = False) -> Heartbeats:
+    def read_all(
+        self, path: str = WORKERBEATS, *, values: bool = False, hurried: bool = False
+    ) -> Heartbeats:
         """Return the heartbeats at and below a path: all, those of a topology, or one.
 
         Parameters
         ----------
         values
             Whether to read the values too. Who is alive is told by the ages.
+        hurried
+            Whether Pacemakers are asked once: while none of them answers, it fails soon. Others
+            try for some seconds.
         """
         ...
 

@@ -132,7 +132,13 @@ class NodeHeartbeats:
         """See `HeartbeatReader.read`."""
         return self.read_each([path]).get(path)
 
-    def read_all(self, path: str = WORKERBEATS, *, values: bool = False) -> Heartbeats:
+    def read_all(
+        self,
+        path: str = WORKERBEATS,
+        *,
+        values: bool = False,
+        hurried: bool = False,  # noqa: ARG002 - ZooKeeper is asked as at any other call
+    ) -> Heartbeats:
         """See `HeartbeatReader.read_all`. The values are read in any case, as nodes go whole."""
         began = self._ages.clock()
         with self._gap_where_it_fails():

@@ -182,6 +182,28 @@ def test_where_every_server_is_a_suspect_all_are_waited_for(clients):
     assert outcomes.answered[client.address].boolval is True
 
 
+def test_who_is_in_a_hurry_leaves_those_alone_that_have_all_failed_just_now(dead):
+    def hurried():
+        outcomes = ask_all(
+            [dead],
+            lambda _: one_request(REQUEST),
+            try_timeout=TRY,
+            deadline=40.0,
+            tries=tries,
+            started=time.monotonic(),
+            hurried=True,
+        )
+        return str(outcomes.failed[dead.address])
+
+    tries = Counter()
+    assert "connection refused" in hurried()
+    assert tries[dead.address] == 2, "the first time it has its second chance"
+    until(lambda: "failed just now (connection refused" in hurried())
+    before = tries[dead.address]
+    until(lambda: "failed just now" not in hurried())
+    assert tries[dead.address] > before, "and is tried again later"
+
+
 def test_refusals_and_broken_rules_are_outcomes_too(clients):
     def wrong(connection):
         request = connection.request()

@@ -61,7 +61,7 @@ class Viewing(Served):
             return {}
         try:
             launched = _launched(view.assignment)
-            found = self._given.storm.worker_heartbeats(view.storm_id, launched)
+            found = self._given.storm.worker_heartbeats(view.storm_id, launched, hurried=True)
         except PacemakerError as error:
             log.debug("%s is shown without statistics: %s", view.storm_id, error)
             return {}

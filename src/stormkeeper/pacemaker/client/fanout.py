@@ -5,7 +5,8 @@
   `GRACE` beyond the others.
 - A server that fails at once (its connection was cut, it is being restarted) is asked a second
   time, which costs one more try at most.
-- If every server is a suspect, the read waits for all of them.
+- If every server is a suspect, the read waits for all of them. A caller in a hurry does not wait
+  for those that have failed just now, and are left alone for a moment.
 """
 
 import queue
@@ -70,7 +71,9 @@ class _Fanout(Generic[T]):
         end: float,
         tries: Counter[Address],
         started: float,
+        hurried: bool,
     ) -> None:
+        self._hurried = hurried
         self._question_for = question_for
         self._tries = tries
         self._started = started
@@ -87,7 +90,8 @@ class _Fanout(Generic[T]):
         all_are_suspects = not any(asked.is_patient for asked in everyone)
         for asked in everyone:
             asked.is_patient = asked.is_patient or all_are_suspects
-            if asked.client.retry_in() and not asked.is_patient:
+            is_waited_for = asked.is_patient and not (all_are_suspects and self._hurried)
+            if asked.client.retry_in() and not is_waited_for:
                 self._give_up_on(asked, f"failed just now ({asked.client.last_failure})")
             else:
                 self._open.append(asked)
@@ -192,6 +196,7 @@ def ask_all(
     deadline: float,
     tries: Counter[Address],
     started: float,
+    hurried: bool = False,
 ) -> Outcomes[T]:
     """Put a question to each server, all at once.
 
@@ -209,8 +214,12 @@ def ask_all(
         How often each server was tried for the same; counts on.
     started
         When it was tried first, in monotonic seconds.
+    hurried
+        Whether a server that has failed just now is not tried again, also where all have.
     """
     end, quick = time.monotonic() + deadline, _QUICK * try_timeout
-    fanout: _Fanout[T] = _Fanout(question_for, quick=quick, end=end, tries=tries, started=started)
+    fanout: _Fanout[T] = _Fanout(
+        question_for, quick=quick, end=end, tries=tries, started=started, hurried=hurried
+    )
     fanout.run(clients)
     return fanout.outcomes

@@ -240,7 +240,7 @@ class PacemakerPool:
         self._missing.note(missed)
         return sorted(found)
 
-    def read(self, path: str, *, values: bool = True) -> Readings:
+    def read(self, path: str, *, values: bool = True, hurried: bool = False) -> Readings:
         """Return the newest pulse of every path at and below `path`, and which servers answered.
 
         This is how to read many: our servers give them by the thousand.
@@ -253,12 +253,16 @@ class PacemakerPool:
             Whether to read the values, too. Ages are enough to see who is alive. If a Java
             Pacemaker and one of ours both hold pulses, the values are read in any case: the Java
             Pacemaker tells no ages, so pulses are compared by the time in their values.
+        hurried
+            Whether it fails where no server answers at the first try, and at once where all have
+            failed just before: for who asks again soon, and has other things to do.
         """
         elapsed = stopwatch()
 
         def ask(*, values: bool) -> Outcomes[Contents]:
             return self._outcomes_of_all(
-                lambda client: contents_below(path, client.address, elapsed, values=values)
+                lambda client: contents_below(path, client.address, elapsed, values=values),
+                hurried=hurried,
             )
 
         outcomes = ask(values=values)
@@ -331,9 +335,9 @@ class PacemakerPool:
         return [answers[server] for server in self._order if server in answers]
 
     def _outcomes_of_all(
-        self, question_for: Callable[[PacemakerClient], Question[T]]
+        self, question_for: Callable[[PacemakerClient], Question[T]], *, hurried: bool = False
     ) -> Outcomes[T]:
-        outcomes = self._ask_until_answered(question_for, self._clients.values())
+        outcomes = self._ask_until_answered(question_for, self._clients.values(), hurried=hurried)
         self._check(outcomes)
         self._missing.note(outcomes.failed)
         return outcomes
@@ -342,8 +346,13 @@ class PacemakerPool:
         self,
         question_for: Callable[[PacemakerClient], Question[T]],
         clients: Iterable[PacemakerClient],
+        *,
+        hurried: bool = False,
     ) -> Outcomes[T]:
-        """Ask all, again and again until one answers or refuses, or tries or time are used up."""
+        """Ask all, again and again until one answers or refuses, or tries or time are used up.
+
+        Who is in a hurry asks once.
+        """
         clients = list(clients)
         started = time.monotonic()
         end = started + self._deadline
@@ -354,7 +363,7 @@ class PacemakerPool:
             self._repair.make_good(client)
             return question_for(client)
 
-        for _ in range(1 + self._retries):
+        for _ in range(1 if hurried else 1 + self._retries):
             outcomes = ask_all(
                 clients,
                 begin,
@@ -362,6 +371,7 @@ class PacemakerPool:
                 deadline=max(0.0, end - time.monotonic()),
                 tries=tries,
                 started=started,
+                hurried=hurried,
             )
             final = (NotAuthorizedError, PacemakerClosedError)
             if (

@@ -70,7 +70,11 @@ class HeartbeatReads(RecordReader):
         return None if data is None else self._read(ClusterWorkerHeartbeat, path, data)
 
     def worker_heartbeats(
-        self, storm_id: str, launched: Mapping[Slot, float] | None = None
+        self,
+        storm_id: str,
+        launched: Mapping[Slot, float] | None = None,
+        *,
+        hurried: bool = False,
     ) -> dict[Slot, ClusterWorkerHeartbeat]:
         """Return the heartbeats of a topology's workers, by slot.
 
@@ -85,9 +89,11 @@ class HeartbeatReads(RecordReader):
             When the worker of a slot was launched, in seconds since 1970. A heartbeat that was
             received before is of a worker of before, and is left out. (Of one on a Java Pacemaker
             nobody knows when it was.)
+        hurried : bool, optional
+            As of `HeartbeatReader.read_all`.
         """
         top = paths.workerbeats(storm_id)
-        read = self._heartbeats.read_all(top, values=True).by_path
+        read = self._heartbeats.read_all(top, values=True, hurried=hurried).by_path
         now = self._clock()
         former = {
             paths.workerbeat(storm_id, *slot): now - began

@@ -68,7 +68,7 @@ class SnapshotReads(RecordReader):
             Whether to read the heartbeats' values too.
         may_lack_heartbeats
             Whether there are no heartbeats, and no server that could vouch for anything, where no
-            Pacemaker answered. Else that is an error.
+            Pacemaker answered; that is waited for no longer than it has to be. Else it is an error.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class SnapshotReads(RecordReader):
 
         def beats() -> Heartbeats:
             try:
-                return self._heartbeats.read_all(values=values)
+                return self._heartbeats.read_all(values=values, hurried=may_lack_heartbeats)
             except PacemakerError as error:
                 if not may_lack_heartbeats:
                     raise
