@@ -38,6 +38,23 @@ def test_a_value_that_its_key_cannot_have_is_refused():
         sent_conf.sent({"topology.workers": "many"}, command(), "wc")
 
 
+@pytest.mark.parametrize("folder", ["checkpoints", "./a", "../a/b"])
+def test_a_folder_for_checkpoints_is_whole(folder):
+    says = (
+        rf"topology 'wc': topology\.checkpoint\.dir is '{folder}', .*: give a whole path, or a URL"
+    )
+    with pytest.raises(ConfigError, match=says):
+        sent_conf.sent({"topology.checkpoint.dir": folder}, command(), "wc")
+    with pytest.raises(ConfigError, match=says):
+        sent_conf.sent({}, command(f"topology.checkpoint.dir={folder}"), "wc")
+
+
+@pytest.mark.parametrize("folder", ["/a", "~/a", "s3a://b/c", "file:/a", None])
+def test_a_folder_for_checkpoints_that_is_the_same_everywhere(folder):
+    own = {"topology.checkpoint.dir": folder}
+    assert sent_conf.sent(own, command(), "wc") == own
+
+
 def test_it_is_json():
     assert json.loads(sent_conf.as_json({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
 

@@ -18,6 +18,8 @@ from stormkeeper.errors import ConfigError
 #: How the keys begin that say how to reach Nimbus.
 _OF_THE_WAY: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
 
+_CHECKPOINTS: Final = "topology.checkpoint.dir"
+
 
 def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
     """Return a topology's conf.
@@ -34,7 +36,8 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If a value is not what its key may be, or may be a secret.
+        If a value is not what its key may be, may be a secret, or is a folder for checkpoints that
+        depends on where a worker is started.
     """
     given = {
         key: conf[key] for key in conf if conf.is_override(key) and not key.startswith(_OF_THE_WAY)
@@ -45,6 +48,13 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
         what = str(error).removeprefix("with_values: ")
         raise ConfigError(f"the conf of the topology {name!r}: {what}") from error
     values = {**own, **given}
+    checkpoints = values.get(_CHECKPOINTS)
+    if isinstance(checkpoints, str) and _is_relative(checkpoints):
+        raise ConfigError(
+            f"the conf of the topology {name!r}: {_CHECKPOINTS} is {checkpoints!r}, which every"
+            " worker would look for in another folder: give a whole path, or a URL such as"
+            " s3a://bucket/checkpoints"
+        )
     secret = sorted(key for key, value in values.items() if _holds_a_secret(key, value))
     if secret:
         raise ConfigError(
@@ -76,6 +86,11 @@ def mistyped_given(conf: Conf) -> Iterator[str]:
 def as_json(sent: Mapping[str, Any]) -> str:
     """Return a topology's conf as Nimbus takes it."""
     return json.dumps(sent)
+
+
+def _is_relative(folder: str) -> bool:
+    """Return whether a folder is neither a whole path, nor in a user's home, nor a URL."""
+    return ":" not in folder and not folder.startswith(("/", "~"))
 
 
 def _holds_a_secret(key: str, value: Any) -> bool:
