@@ -56,7 +56,7 @@ def test_all_there_is_to_say_of_a_topology():
         ),
     )
     assert [*tables.of_topology(topology, now=1_090.0)] == [
-        "wc: ACTIVE, for 1 min 1 s",
+        "wc: ACTIVE, submitted 1 min 1 s ago",
         "  id        wc-1-17",
         "  owner     alice",
         "  schedule  Fully Scheduled",

@@ -51,6 +51,19 @@ def test_topologies_are_listed(run, nimbus):
     assert [each["name"] for each in json.loads(run("list", "--json").stdout)] == ["a-first", "wc"]
 
 
+def test_one_whose_queries_have_ended_is_completed(run, nimbus):
+    standing = nimbus.has("wc")
+    standing.sched_status, standing.workers = "Completed", []
+    assert run("list").stdout.splitlines()[2].split()[:2] == ["wc", "COMPLETED"]
+    assert json.loads(run("list", "--json").stdout)[0]["status"] == "COMPLETED"
+    assert json.loads(run("status", "wc", "--json").stdout)["status"] == "COMPLETED"
+    told = run("status", "wc").stdout
+    assert told.startswith("wc: COMPLETED, submitted 17 s ago\n")
+    assert "all queries have ended. `storm logs wc` shows what they have said." in told
+    standing.status = "KILLED"
+    assert run("status", "wc").stdout.startswith("wc: KILLED")
+
+
 def test_the_status_of_one(run, nimbus):
     standing = nimbus.has("wc")
     standing.components["id_to_spout_agg_stats"] = {
@@ -58,7 +71,7 @@ def test_the_status_of_one(run, nimbus):
     }
     told = run("status", "wc")
     assert told.exit_code == 0, told.output
-    assert told.stdout.startswith("wc: ACTIVE, for 17 s\n")
+    assert told.stdout.startswith("wc: ACTIVE, submitted 17 s ago\n")
     assert "lines      spout" in told.stdout
     assert "node-1:6700" in told.stdout
     found = json.loads(run("status", "wc", "--json").stdout)

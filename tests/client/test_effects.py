@@ -77,7 +77,7 @@ def test_a_status_is_there_or_never_will_be():
             False,
             "Not enough slots: 1 slot is missing; `storm status` shows those of all supervisors",
         ),
-        (topology(sched_status="Completed"), True, "all of its queries have ended"),
+        (topology("COMPLETED", "Completed"), True, "all of its queries have ended"),
         (topology(status="REBALANCING", uptimes=[5]), False, "it is REBALANCING"),
         (topology(status="KILLED", uptimes=[5]), True, "it was killed"),
     ],
@@ -141,5 +141,5 @@ def test_after_a_rebalance_what_was_told_before_the_plan_does_not_count():
     assert placed(topology(sched_status=waits, uptimes=[13])).text == waits
     assert not placed(topology(uptimes=[13])).is_done
     assert placed(topology(uptimes=[1])).is_done
-    assert effects.Placed()(topology(sched_status="Completed")).is_done
+    assert effects.Placed()(topology("COMPLETED", "Completed")).is_done
     assert effects.Placed()(topology(status="KILLED", uptimes=[5])).is_done

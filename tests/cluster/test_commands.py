@@ -54,7 +54,7 @@ def test_from_submit_to_kill(cluster):
     until(lambda: words()["emitted"], COMMAND_SECS)
 
     assert storm("deactivate", "word-count").stdout == "Deactivated topology: word-count\n"
-    assert storm("status", "word-count").stdout.startswith("word-count: INACTIVE, for ")
+    assert storm("status", "word-count").stdout.startswith("word-count: INACTIVE, submitted ")
     storm("activate", "word-count")
     changes = ("-e", "words=3", "-c", "own.key=changed")
     rebalanced = storm("rebalance", "word-count", "-w", "0", *changes)
@@ -66,3 +66,37 @@ def test_from_submit_to_kill(cluster):
     killed = storm("kill", *names, "-w", "0").stdout
     assert killed == "".join(f"Killed topology: {name}\n" for name in names)
     assert storm("list").stdout == "No topologies running.\n"
+
+
+FINITE = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+print("arguments:", sys.argv[1:], flush=True)
+if sys.argv[1:]:
+    raise ValueError(f"no such day: {sys.argv[1]}")
+rows.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+def test_a_script_that_ends_by_itself_and_one_that_crashes(cluster, tmp_path):
+    storm, script = cluster.storm, tmp_path / "finite.py"
+    script.write_text(FINITE)
+    storm("submit", str(script), "ends")
+    until(lambda: storm("list").stdout.splitlines()[-1].split()[1] == "COMPLETED", COMMAND_SECS)
+    assert storm("status", "ends").stdout.startswith("ends: COMPLETED, ")
+    assert "arguments: []" in storm("logs", "ends").stdout
+
+    told = storm("submit", str(script), "crashes", "--json", "--", "29-feb", check=False)
+    assert told.returncode == 4, told.stderr
+    assert " crashed (1 in a row): it ended with exit code 1:" in told.stderr
+    assert "ValueError: no such day: 29-feb" in told.stderr
+    assert "`storm kill crashes` ends it" in told.stderr
+    assert json.loads(told.stdout)["done"] is False
+
+    found = json.loads(storm("status", "--json").stdout)
+    assert [each["leader"] for each in found["nimbuses"]] == [True]
+    assert [each["slots"] for each in found["supervisors"]] == [1, 1]
+    assert [each["name"] for each in found["topologies"]] == ["crashes", "ends"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from stormkeeper.client.looking import COMPLETED, shown_status
 from stormkeeper.state.decoding import printable
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
     rows = [
         (
             printable(each.name),
-            each.status,
+            shown_status(each.status, each.sched_status),
             str(each.num_tasks),
             str(each.num_workers),
             str(each.uptime_secs),
@@ -59,7 +60,7 @@ def as_values(each: TopologySummary) -> dict[str, Any]:
     return {
         "name": each.name,
         "id": each.id,
-        "status": each.status,
+        "status": shown_status(each.status, each.sched_status),
         "sched_status": each.sched_status,
         "num_tasks": each.num_tasks,
         "num_executors": each.num_executors,
@@ -80,7 +81,8 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
     now
         Seconds since 1970.
     """
-    yield f"{printable(topology.name)}: {topology.status}, for {duration(topology.uptime_secs)}"
+    name, since = printable(topology.name), duration(topology.uptime_secs)
+    yield f"{name}: {topology.status}, submitted {since} ago"
     yield f"  id        {printable(topology.id)}"
     if topology.owner:
         yield f"  owner     {printable(topology.owner)}"
@@ -121,6 +123,8 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
                 ),
             ]
         )
+    elif topology.status == COMPLETED:
+        yield f"No workers: all queries have ended. `storm logs {name}` shows what they have said."
     else:
         yield "No workers."
     errors = [each for each in topology.components if each.error is not None]

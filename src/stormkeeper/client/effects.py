@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from stormkeeper.client.looking import Topology
+from stormkeeper.client.looking import COMPLETED, Topology
 from stormkeeper.client.waiting import Seen
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import ErrorInfo
@@ -14,7 +14,6 @@ from stormkeeper.topology.faults import is_crash
 
 #: What ``sched_status`` begins with where nothing more is to come.
 _PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
-_COMPLETED: Final = "Completed"
 #: What it begins with where the cluster is full.
 _LACKS: Final = ("Not enough slots", "Not enough memory")
 #: Seconds that a worker of a topology in which something has failed has to live to count: one that
@@ -96,7 +95,7 @@ def running(topology: Topology) -> Seen:
         return Seen(False, "it is REBALANCING, until its time is up")
     if topology.status == "KILLED":
         return Seen(True, "it was killed")
-    if status.startswith(_COMPLETED):
+    if topology.status == COMPLETED:
         return Seen(True, "all of its queries have ended")
     text = _waits_for(topology)
     if text:

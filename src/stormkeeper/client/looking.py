@@ -19,6 +19,10 @@ from stormkeeper.thrift.nimbus import (
     TopologySummary,
 )
 
+#: What is shown as the status of a topology whose queries have all ended by themselves.
+COMPLETED: Final = "COMPLETED"
+_COMPLETED: Final = "Completed"
+
 #: The window of a page: since a worker has started.
 _ALL_TIME: Final = ":all-time"
 _KILL_WAIT: Final = "topology.message.timeout.secs"
@@ -153,7 +157,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
     return Topology(
         id=page.id,
         name=page.name or page.id,
-        status=page.status or "?",
+        status=shown_status(page.status, page.sched_status),
         sched_status=page.sched_status or "",
         uptime_secs=page.uptime_secs or 0,
         owner=page.owner or "",
@@ -161,6 +165,19 @@ def of_page(page: TopologyPageInfo) -> Topology:
         components=tuple(components),
         workers=tuple(sorted(workers, key=lambda each: (each.host, each.port))),
     )
+
+
+def shown_status(status: str | None, sched_status: str | None) -> str:
+    """Return the status that people are shown: Storm has no word for one whose queries have ended.
+
+    Examples
+    --------
+    >>> shown_status("ACTIVE", "Completed"), shown_status("KILLED", "Completed")
+    ('COMPLETED', 'KILLED')
+    """
+    if status in ("ACTIVE", "INACTIVE") and sched_status == _COMPLETED:
+        return COMPLETED
+    return status or "?"
 
 
 def kill_wait_secs(connection: Connection, name: str) -> float:
