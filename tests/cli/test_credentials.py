@@ -1,5 +1,7 @@
 """``storm upload-credentials`` with a small Nimbus."""
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -38,6 +40,13 @@ def run(environ, nimbus):
             )
 
         yield invoke
+
+
+def test_as_json_without_values(run, tmp_path):
+    file = tmp_path / "credentials"
+    file.write_text("user=bob\npassword=hunter2\n")
+    told = run("wc", "-f", file, "--json")
+    assert json.loads(told.output) == {"name": "wc", "keys": ["password", "user"]}
 
 
 def test_from_a_file(run, nimbus, tmp_path):

@@ -1,6 +1,9 @@
 """``storm monitor``, ``get-errors`` and ``remoteconfvalue`` with a small Nimbus."""
 
 import json
+import os
+import pty
+import subprocess
 
 import pytest
 from click.testing import CliRunner
@@ -19,8 +22,9 @@ from stormkeeper.thrift.records import (
     ExecutorSpecificStats,
     ExecutorStats,
 )
-from support.command import Running
+from support.command import STORM, Running
 from support.small_nimbus import SmallNimbus, serving
+from support.waiting import DEADLINE_SECS
 
 
 class Informed(SmallNimbus):
@@ -82,6 +86,16 @@ def test_the_newest_errors_in_storms_shape(run):
     told = run("get-errors", "cw")
     assert told.exit_code == 1
     assert json.loads(told.stdout) == {"Failure": "No topologies running with name cw"}
+
+
+def test_the_newest_errors_on_a_terminal(environ, options):
+    screen, terminal = pty.openpty()
+    with os.fdopen(screen, "rb", buffering=0) as shown, os.fdopen(terminal, "wb") as stdout:
+        command_line = [STORM, "get-errors", "wc", *options]
+        subprocess.run(command_line, env=environ, stdout=stdout, check=True, timeout=DEADLINE_SECS)
+        lines = shown.read(4096).decode().splitlines()
+    assert lines[0].startswith("counts, ")
+    assert lines[1:] == ["  java.lang.Oops", "          at x"]
 
 
 def test_the_components_of_a_topology(run):

@@ -180,8 +180,8 @@ def test_without_waiting_as_json(submit, nimbus, script):
     assert printed == {
         "name": "plain-job",
         "id": nimbus.topologies["plain-job"].id,
-        "done": None,
-        "text": None,
+        "done": False,
+        "text": "Nimbus has taken it, and its effect was not waited for",
     }
 
 

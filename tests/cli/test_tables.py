@@ -5,6 +5,7 @@ import pytest
 from stormkeeper.cli import tables
 from stormkeeper.client.looking import Component, Topology, Worker
 from stormkeeper.thrift.nimbus import TopologySummary
+from stormkeeper.thrift.records import ErrorInfo
 
 
 def summary(name, **more):
@@ -19,6 +20,21 @@ def test_the_table_is_storms():
         "word-count           ACTIVE     4          1            60           word-count-1-17"
         "      alice",
     ]
+
+
+def test_errors_are_shown_whole_the_newest_last():
+    newest = {
+        "out": ErrorInfo("it failed:\n\tat\x1b x", 1_000, "node-1", 6700),
+        "a": ErrorInfo("old", 900),
+    }
+    assert [*tables.of_errors(newest, now=1_061.0)] == [
+        "a, 2 min 41 s ago:",
+        "  old",
+        "out, 1 min 1 s ago, at node-1:6700:",
+        "  it failed:",
+        "          at\\x1b x",
+    ]
+    assert [*tables.of_errors({}, now=0.0)] == ["No errors."]
 
 
 def test_no_topologies_in_storms_words():

@@ -142,6 +142,28 @@ def test_bytes_that_are_no_answer_are_passed_over(cluster):
         assert client.address.port == good.port
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"SSH-2.0-x\r\n", "what listens there is no Nimbus"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "what listens there is no Nimbus"),
+        (b"", "no answer: a Nimbus that is busy, or no Nimbus"),
+    ],
+)
+def test_a_seed_that_is_something_else_is_said_in_a_few_words(answer, says):
+    def reply(connected):
+        connected.recv(1_000)
+        connected.sendall(answer)
+
+    with (
+        scripted(reply) as (_, port),
+        client_of([f"127.0.0.1:{port}"]) as client,
+        pytest.raises(LeaderNotFoundError) as error,
+    ):
+        client.nimbus.getClusterInfo()
+    assert str(error.value).endswith(f"config nimbus.seeds? (127.0.0.1:{port}: {says})")
+
+
 def test_no_leader_is_said_in_storms_words_and_why(cluster):
     [member] = cluster(1)
     dead = f"127.0.0.1:{closed_port()}"

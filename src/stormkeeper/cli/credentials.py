@@ -6,7 +6,7 @@ from typing import TextIO
 
 import click
 
-from stormkeeper.cli.effects import connected
+from stormkeeper.cli.effects import connected, json_option, print_json
 from stormkeeper.cli.options import ConfigFault, conf_options, examples, faults
 from stormkeeper.errors import ConfigError
 
@@ -38,13 +38,15 @@ from stormkeeper.errors import ConfigError
     " the command runs, and the shell remembers it: use -f for what is secret.",
 )
 @click.option("-u", "--user", metavar="USER", help="Whose topology it is, if it is not yours.")
+@json_option
 @conf_options
 def upload_credentials(
-    name: str, file: TextIO | None, pairs: tuple[str, ...], user: str | None
+    *, name: str, file: TextIO | None, pairs: tuple[str, ...], user: str | None, as_json: bool
 ) -> None:
     """Give topology NAME credentials in the place of those that it has.
 
-    They are kept in ZooKeeper, where its workers may read them. Workers are not started again.
+    They are kept in ZooKeeper, where its workers may read them. Workers are not started again. With
+    --json it prints the topology's name and the keys, and no value.
 
     Exit code 1: there is no such topology, or Nimbus refused or was not reached. 2: wrong usage, or
     what was given is not what it should be.
@@ -55,7 +57,10 @@ def upload_credentials(
         from stormkeeper.thrift.records import Credentials
 
         connection.nimbus.uploadNewCredentials(name, Credentials(credentials, topoOwner=user))
-    click.echo(f"Uploaded new creds to topology: {name}")
+    if as_json:
+        print_json(name=name, keys=sorted(credentials))
+    else:
+        click.echo(f"Uploaded new creds to topology: {name}")
 
 
 def _read(file: TextIO | None, pairs: tuple[str, ...]) -> dict[str, str]:

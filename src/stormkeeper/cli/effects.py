@@ -133,11 +133,10 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
 
 
 def as_values(seen: Seen | None) -> dict[str, Any]:
-    """Return what was seen last for a JSON object: None where nobody has looked."""
-    return {
-        "done": None if seen is None else seen.is_done,
-        "text": None if seen is None else seen.text,
-    }
+    """Return what was seen last for a JSON object; where nobody has looked, that says so."""
+    if seen is None:
+        return {"done": False, "text": "Nimbus has taken it, and its effect was not waited for"}
+    return {"done": seen.is_done, "text": seen.text}
 
 
 def print_json(**values: Any) -> None:

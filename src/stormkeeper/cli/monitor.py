@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,28 +21,41 @@ if TYPE_CHECKING:
     from stormkeeper.thrift.nimbus import NumErrorsChoice, TopologyInfo
 
 
-@click.command("get-errors", epilog=examples("storm get-errors word-count"))
+@click.command(
+    "get-errors",
+    epilog=examples("storm get-errors word-count", "storm get-errors word-count --json"),
+)
 @click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON on a terminal, too.")
 @conf_options
-def get_errors(name: str) -> None:
+def get_errors(name: str, as_json: bool) -> None:
     """Print the newest error of each component of topology NAME.
 
-    Prints one JSON object as Storm does, {"Topology Name": NAME, "Comp-Errors": {COMPONENT:
-    ERROR}}, or {"Failure": TEXT} where there is no such topology. A component without errors is
-    left out.
+    On a terminal they are printed as they are, the newest last. Elsewhere, and with --json, it is
+    one JSON object as Storm's: {"Topology Name": NAME, "Comp-Errors": {COMPONENT: ERROR}}, or
+    {"Failure": TEXT} where there is no such topology. A component without errors is left out.
 
     Exit code 1: there is no such topology, or Nimbus was not reached.
     """
     with connected() as connection:
         from stormkeeper.client import looking
 
+        for_people = sys.stdout.isatty() and not as_json
         try:
             info = looking.errors(connection, name)
         except NotAliveError:
+            if for_people:
+                raise
             click.echo(json.dumps({"Failure": f"No topologies running with name {name}"}))
             exit_with(1)
-    newest = {component: errors[0].error for component, errors in info.errors.items() if errors}
-    click.echo(json.dumps({"Topology Name": info.name, "Comp-Errors": newest}))
+    newest = {component: errors[0] for component, errors in info.errors.items() if errors}
+    if for_people:
+        from stormkeeper.cli import tables
+
+        click.echo("\n".join(tables.of_errors(newest, time.time())))
+        return
+    texts = {component: error.error for component, error in newest.items()}
+    click.echo(json.dumps({"Topology Name": info.name, "Comp-Errors": texts}))
 
 
 @click.command(

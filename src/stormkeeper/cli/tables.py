@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from stormkeeper.client.looking import COMPLETED, shown_status
@@ -11,6 +11,7 @@ from stormkeeper.state.decoding import printable
 if TYPE_CHECKING:
     from stormkeeper.client.looking import Topology
     from stormkeeper.thrift.nimbus import TopologySummary
+    from stormkeeper.thrift.records import ErrorInfo
 
 #: The columns of Storm's table and their widths; the last one is as wide as it gets.
 _COLUMNS: Final = (
@@ -133,6 +134,25 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
     for each in sorted(errors, key=lambda each: -(each.error_time_secs or 0)):
         ago = duration(max(0, int(now - (each.error_time_secs or 0))))
         yield f"{printable(each.id)}, {ago} ago: {printable(each.error or '')}"
+
+
+def of_errors(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
+    """Yield the newest error of each component, whole, the newest last.
+
+    Parameters
+    ----------
+    newest
+        By component.
+    now
+        Seconds since 1970.
+    """
+    if not newest:
+        yield "No errors."
+    for component, error in sorted(newest.items(), key=lambda each: each[1].error_time_secs):
+        ago = duration(max(0, int(now - error.error_time_secs)))
+        where = f", at {printable(error.host)}:{error.port}" if error.host else ""
+        yield f"{printable(component)}, {ago} ago{where}:"
+        yield from (f"  {printable(line)}" for line in error.error.expandtabs().splitlines())
 
 
 def duration(secs: int) -> str:

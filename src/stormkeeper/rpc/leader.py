@@ -208,6 +208,11 @@ class LeaderClient:
                     break
                 try:
                     return self._ask(address, min(left, _SEED_SECONDS))
+                except RemoteProtocolError as error:
+                    _log.debug("%s", error)
+                    reasons[seed] = f"{address}: what listens there is no Nimbus"
+                except RpcOutcomeUnknownError:
+                    reasons[seed] = f"{address}: no answer: a Nimbus that is busy, or no Nimbus"
                 except StormkeeperError as error:
                     reasons[seed] = str(error)
                     is_electing |= isinstance(error, RpcRefusedError | _LeaderAwayError)
