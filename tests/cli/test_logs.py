@@ -115,12 +115,21 @@ def test_lines_of_the_last_time_alone(ask, cluster):
     assert line.endswith(" new")
 
 
-def test_a_topology_that_is_gone_has_left_its_logs(ask, cluster):
+def test_a_topology_that_runs_nowhere_and_one_that_is_gone_have_left_their_logs(ask, cluster):
     storm, _, _ = cluster
     storm.state.delete_node(paths.assignment(ID))
     told = ask("wc")
-    assert told.returncode == 1
-    assert told.stderr.startswith("storm: wc runs nowhere now, see `storm status wc`; the log of")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.splitlines() == [f"{HOST}:6700 | of one", f"{HOST}:6701 | of two"]
+    other = "other-2-1700000000"
+    base = StormBase("other", TopologyStatus.ACTIVE, 1)
+    storm.state.set_data(paths.storm(other), storm.codec.write(base))
+    told = ask("other")
+    assert (told.returncode, told.stderr) == (
+        1,
+        "storm: other runs nowhere now, see `storm status other`, and no supervisor that is there"
+        " has a log of it\n",
+    )
     storm.state.delete_node(paths.storm(ID))
     told = ask("wc")
     assert (told.returncode, told.stderr) == (

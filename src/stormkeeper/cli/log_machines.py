@@ -83,7 +83,13 @@ class LogMachines:
                 source.logs.server = LogServer(machine.address)
                 source.asked_again_at = 0.0
             source.logs.ports = machine.ports
-        self._is_shared |= sum(len(machine.ports) for machine in machines.values()) > 1
+        ports = [machine.ports for machine in machines.values()]
+        self._is_shared |= None in ports or sum(len(each or ()) for each in ports) > 1
+
+    @property
+    def has_found(self) -> bool:
+        """Whether a log was found anywhere."""
+        return any(source.logs and source.logs.read_ports for source in self._sources.values())
 
     def once(self) -> bool:
         """Print what there is; return whether a machine was missing."""
@@ -93,7 +99,7 @@ class LogMachines:
                 continue
             host = source.machine.host
             source.logs.end(partial(self._show, host))
-            for port in source.machine.ports:
+            for port in source.machine.ports or ():
                 if port not in source.logs.read_ports:
                     click.echo(f"storm: {host}:{port} has no log of {self._storm_id}", err=True)
         return any(source.is_missing for source in self._sources.values())
@@ -145,8 +151,8 @@ class LogMachines:
         source.asked_again_at = time.monotonic() + _AGAIN
         if not source.is_missing:
             source.is_missing = True
-            workers = ", ".join(f"{host}:{port}" for port in source.machine.ports)
-            remark(f"no logs of {workers}: {fault}")
+            workers = ", ".join(f"{host}:{port}" for port in source.machine.ports or ())
+            remark(f"no logs of {workers or host}: {fault}")
 
     def _fault(self, source: _Source) -> str | None:
         """Print what has come from a machine; return why that is not possible, if so."""

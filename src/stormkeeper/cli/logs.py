@@ -90,8 +90,9 @@ def logs(
     With -f it goes on until Ctrl-C, or until the topology is gone; it goes along when workers move,
     and when a log is renamed. A machine that cannot be reached is named on stderr, and asked again.
 
-    The log of a worker that ran in the past stays on its machine: name the worker, and the
-    topology's id if it is gone.
+    The log of a worker that ran in the past stays on its machine. All are printed of a topology
+    that runs nowhere now, as its queries have ended. Else name the worker, and the topology's id if
+    that is gone.
 
     Exit code 1: there is no such topology, component or worker, or it runs nowhere. 3: a machine
     could not be reached, so its logs are missing, or ZooKeeper or Nimbus did not answer.
@@ -115,11 +116,11 @@ def logs(
             return _machines(conf, cluster, storm_id, component, worker)
 
         machines = look()
-        if not machines and not is_followed:
-            raise Fault(
-                f"{topology} runs nowhere now, see `storm status {topology}`; the log of a worker"
-                " that ran is there with --worker HOST:PORT"
-            )
+        runs_nowhere = not machines and not is_followed
+        if runs_nowhere and component is None:
+            from stormkeeper.client import log_places
+
+            machines = log_places.of_all(cluster.all_supervisor_info())
         reading = LogMachines(
             storm_id,
             since=None if since_secs is None else time.time() - since_secs,
@@ -130,6 +131,11 @@ def logs(
             reading.follow(look)
         else:
             missing = reading.once()
+            if runs_nowhere and not missing and not reading.has_found:
+                raise Fault(
+                    f"{topology} runs nowhere now, see `storm status {topology}`, and no supervisor"
+                    " that is there has a log of it"
+                )
     exit_with(UnansweredFault.exit_code if missing else 0)
 
 

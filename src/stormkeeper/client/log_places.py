@@ -24,13 +24,13 @@ class Machine:
     is_there
         Whether it is registered.
     ports
-        Of the workers.
+        Of the workers; None: of all that have a log there.
     """
 
     host: str
     http_port: int | None
     is_there: bool
-    ports: tuple[int, ...]
+    ports: tuple[int, ...] | None
 
     @property
     def address(self) -> Address | None:
@@ -75,6 +75,14 @@ def of_host(host: str, port: int, supervisors: Mapping[str, SupervisorInfo]) -> 
     }
 
 
+def of_all(supervisors: Mapping[str, SupervisorInfo]) -> dict[str, Machine]:
+    """Return every supervisor, where workers of a topology may have been that runs nowhere now."""
+    return {
+        node: Machine(info.hostname, info.http_port, True, None)
+        for node, info in sorted(supervisors.items(), key=lambda each: (each[1].hostname, each[0]))
+    }
+
+
 def of_component(info: TopologyInfo, component: str) -> set[tuple[str, int]]:
     """Return the hosts and ports of the workers that a component runs in.
 
@@ -95,7 +103,7 @@ def only(
     """Return those of the machines and their ports that are among `workers`."""
     chosen = {}
     for node, machine in machines.items():
-        ports = tuple(port for port in machine.ports if (machine.host, port) in workers)
+        ports = tuple(port for port in machine.ports or () if (machine.host, port) in workers)
         if ports:
             chosen[node] = Machine(machine.host, machine.http_port, machine.is_there, ports)
     return chosen
