@@ -83,7 +83,7 @@ class NimbusService:
         self.woken = threading.Event()
         #: What it leads with.
         self.leader = None
-        self.submissions = Submissions()
+        self.submissions = Submissions(self.conf["nimbus.thrift.threads"])
         self.code = LocalCodeDistributor(
             storm,
             self.id,
@@ -108,7 +108,7 @@ class NimbusService:
                 clock=self.clock,
             )
         )
-        self.server = Server(Nimbus, self.handler, Limits(), name="nimbus")
+        self.server = Server(Nimbus, self.handler, Limits.of(self.conf), name="nimbus")
         self.server.start(self._listener)
         self.code.start()
         began = int(self.clock()) - 100

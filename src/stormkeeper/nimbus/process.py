@@ -158,7 +158,7 @@ def _run(
     def leader() -> LeaderClusterState | None:
         return leading.leader
 
-    submissions = Submissions()
+    submissions = Submissions(conf["nimbus.thrift.threads"])
     times = Times.from_conf(conf)
     sight = Sight()
     with contextlib.ExitStack() as running:

@@ -7,19 +7,22 @@ import pytest
 
 from stormkeeper import paths
 from stormkeeper.code import replication
+from stormkeeper.conf.address import Address
 from stormkeeper.errors import CallRefusedError, NotLeaderError, OutcomeUnknownError
 from stormkeeper.nimbus.submitted import encode_conf
+from stormkeeper.rpc.calling import Client
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
+    Nimbus,
     SettableBlobMeta,
     SubmitOptions,
     TopologyInitialStatus,
 )
 from stormkeeper.thrift.records import Credentials
-from support.nimbus_service import nimbuses
+from support.nimbus_service import describe, nimbuses, package, topology_of
 from support.waiting import DEADLINE_SECS, until
 
 
@@ -155,3 +158,29 @@ def test_no_blob_is_deleted_by_whom_has_not_the_code_that_may_use_it(nimbus):
     with pytest.raises(CallRefusedError, match=f"the code of {storm_id} is not on this Nimbus"):
         nimbus.handler.deleteBlob("used")
     assert nimbus.handler.isRemoteBlobExists("used")
+
+
+def test_submissions_leave_threads_to_those_who_copy_their_code(ensemble, tmp_path):
+    """Else they would wait for copies that nobody can make as they wait."""
+    sessions = [StormClusterState(ensemble.session(), Codec()) for _ in range(2)]
+    with nimbuses(tmp_path, *sessions, **{"nimbus.thrift.threads": 2}) as [nimbus, _]:
+
+        def submit(number):
+            described = describe(f"t{number}")
+            with Client(
+                Nimbus, Address("127.0.0.1", nimbus.port), max_frame=2**20, timeout=DEADLINE_SECS
+            ) as client:
+                location = client.call("beginFileUpload")
+                client.call("uploadChunk", location, package(tmp_path, described))
+                client.call("finishFileUpload", location)
+                start.wait(DEADLINE_SECS)
+                topology = topology_of(described)
+                client.call("submitTopology", described.name, location, "{}", topology)
+
+        start = threading.Barrier(2)
+        with ThreadPoolExecutor(2) as threads:
+            both = [threads.submit(submit, number) for number in range(2)]
+        refused = [each.exception() for each in both if each.exception() is not None]
+        assert all("try again in a moment" in str(each) for each in refused)
+        for storm_id in nimbus.storm.active_storms():
+            assert nimbus.code.replication_count(storm_id) == 2

@@ -35,9 +35,10 @@ def test_of_two_of_one_name_at_once_the_second_is_refused():
         pass
 
 
-def test_there_are_only_so_many_at_once():
-    submissions = Submissions()
-    under_way = [submissions.submitting(str(number)) for number in range(MOST)]
+@pytest.mark.parametrize(("threads", "most"), [(64, MOST), (2 * MOST, MOST), (5, 2), (1, 1)])
+def test_there_are_only_so_many_at_once_and_threads_are_left_to_others(threads, most):
+    submissions = Submissions(threads)
+    under_way = [submissions.submitting(str(number)) for number in range(most)]
     for each in under_way:
         each.__enter__()
     with pytest.raises(CallRefusedError, match="try again"), submissions.submitting("one more"):

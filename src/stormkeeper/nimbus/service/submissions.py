@@ -20,9 +20,17 @@ MOST: Final = 16
 
 
 class Submissions:
-    """What is being submitted. Safe for many threads."""
+    """What is being submitted. Safe for many threads.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    threads
+        Those of the service. Half of them are left to others: to the Nimbuses, too, that fetch the
+        copies which a submission waits for.
+    """
+
+    def __init__(self, threads: int = 2 * MOST) -> None:
+        self._most = max(1, min(MOST, threads // 2))
         self._lock = threading.Lock()
         self._counter = itertools.count(1)
         #: The ids by name; none where it has none yet.
@@ -90,9 +98,10 @@ class Submissions:
         with self._lock:
             if name in self._ids:
                 raise AlreadyAliveException(f"{name} is already alive")
-            if len(self._ids) >= MOST:
+            if len(self._ids) >= self._most:
                 raise CallRefusedError(
-                    f"{MOST} topologies are being submitted already: try again in a moment"
+                    f"as many topologies as may ({self._most}) are being submitted already: try"
+                    " again in a moment"
                 )
             self._ids[name] = None
         try:
