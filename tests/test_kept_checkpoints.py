@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.supervisor import times
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import KillOptions
@@ -116,3 +117,23 @@ def test_without_a_purge_they_stay(cluster, submit, kill):
     here.start()
     until(lambda: not here.directories.code(storm_id).exists())
     assert place.exists()
+
+
+def test_a_machine_that_was_away_removes_its_part_when_it_comes_back(cluster, master, submit, kill):
+    here = cluster.machine()
+    storm_id = submit()
+    here.started(storm_id, 6700)
+    place = checkpoint(here, storm_id)
+    kill(storm_id)
+    until(lambda: here.noted(6700) is None)
+    here.stop()
+
+    def later():
+        return cluster.clock() + 3600
+
+    Retention(master.storm, tuple, kept_secs=3600, clock=later).look(master.leader)
+    assert master.storm.checkpoints(storm_id).record.remove_on == [here.id]
+    assert place.exists()
+    here.start()
+    until(lambda: not place.exists())
+    until(lambda: master.storm.all_checkpoints() == {})

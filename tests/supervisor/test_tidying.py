@@ -22,6 +22,13 @@ class Code:
         raise SupervisorError(f"the code of {storm_id} is not here")
 
 
+class Checkpoints:
+    """None are to be removed."""
+
+    def remove_unneeded(self, _):
+        return []
+
+
 @pytest.fixture
 def directories(tmp_path):
     directories = Directories(tmp_path / "local", tmp_path / "logs")
@@ -36,7 +43,7 @@ def directories(tmp_path):
 def tidying(directories):
     environments = Environments(directories.environments, Base.here())
     needed = Needed(frozenset({"wc-1-1"}), frozenset({"w1", "w2"}))
-    tidying = Tidying(Code(), environments, directories, lambda: needed)
+    tidying = Tidying(Code(), environments, Checkpoints(), directories, lambda: needed)
     tidying.start()
     yield tidying
     tidying.close()
