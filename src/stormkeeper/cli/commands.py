@@ -74,9 +74,11 @@ class _Commands(LazyGroup):
     commands_at=_COMMANDS,
     context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     epilog=examples(
-        "storm pacemaker -c pacemaker.port=7000",
-        "storm heartbeats list /workerbeats -c pacemaker.servers=localhost:7000",
         "storm local examples/word_count.py --seconds 60",
+        "storm submit examples/word_count.py -c 'nimbus.seeds=[host-a, host-b]'",
+        "storm status",
+        "storm logs word-count -f",
+        "storm pacemaker -c pacemaker.port=7000",
     ),
 )
 @click.version_option(
@@ -84,7 +86,11 @@ class _Commands(LazyGroup):
 )
 @conf_options
 def storm() -> None:
-    """Run and inspect a Storm cluster's coordination plane.
+    """Run PySpark topologies on a cluster, and the daemons of that cluster.
+
+    On one machine, begin with `storm local`. In a cluster, `storm submit` and what looks at
+    topologies find the leading Nimbus by nimbus.seeds, which is best kept in a storm.yaml. Each
+    command's own --help has its exit codes and examples.
 
     The options below may stand before or after a command's name.
     """

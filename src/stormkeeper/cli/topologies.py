@@ -49,7 +49,10 @@ def list_all(as_json: bool) -> None:
     """List the topologies of the cluster.
 
     Prints a table as Storm does, or `No topologies running.`. The table says of a topology its
-    status, tasks, workers, seconds since it was submitted, id, and whose it is.
+    status, tasks, workers, seconds since it was submitted, id, and whose it is. The status is
+    ACTIVE, INACTIVE, REBALANCING, KILLED, or COMPLETED where all queries have ended by themselves.
+
+    Exit code 1: Nimbus was not reached.
     """
     with connected() as connection:
         from stormkeeper.cli import tables
@@ -171,7 +174,13 @@ def kill(
 @click.argument("name")
 @waiting_options(f"{_SOON:.0f} s")
 def activate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
-    """Activate topology NAME: its queries go on from their checkpoints."""
+    """Activate topology NAME: its queries go on from their checkpoints.
+
+    The command waits until the status is ACTIVE. Ctrl-C ends only that.
+
+    Exit code 1: there is no such topology, or it is KILLED or REBALANCING, or Nimbus was not
+    reached. 4: Nimbus has taken it, and the status is not there in time.
+    """
     _set_active(name, active=True, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 
@@ -179,7 +188,13 @@ def activate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) 
 @click.argument("name")
 @waiting_options(f"{_SOON:.0f} s")
 def deactivate(*, name: str, no_wait: bool, timeout: float | None, as_json: bool) -> None:
-    """Deactivate topology NAME: its queries stop after their running batch, its workers stay."""
+    """Deactivate topology NAME: its queries stop after their running batch, its workers stay.
+
+    The command waits until the status is INACTIVE. Ctrl-C ends only that.
+
+    Exit code 1: there is no such topology, or it is KILLED or REBALANCING, or Nimbus was not
+    reached. 4: Nimbus has taken it, and the status is not there in time.
+    """
     _set_active(name, active=False, no_wait=no_wait, timeout=timeout, as_json=as_json)
 
 

@@ -102,7 +102,7 @@ def test_the_script_of_a_folder(tmp_path, empty, files, script):
 
 
 @pytest.mark.parametrize(
-    ("files", "said"), [(["a.py", "b.py"], "but a.py, b.py: give"), (["x"], "but no .py file")]
+    ("files", "said"), [(["a.py", "b.py"], "but a.py, b.py: give"), (["x"], "and no other script")]
 )
 def test_a_folder_without_the_script(tmp_path, empty, files, said):
     folder = tree(tmp_path / "folder", dict.fromkeys(files, ""))

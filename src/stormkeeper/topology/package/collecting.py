@@ -122,10 +122,11 @@ def _of_folder(root: Path, py_files: Sequence[Path], required: tuple[str, str] |
     scripts = [file for file in files if file.parent == root and file.suffix == ".py"]
     named = [file for name in _SCRIPTS for file in scripts if file.name == name]
     if not named and len(scripts) != 1:
-        there = ", ".join(file.name for file in scripts) or "no .py file"
+        there = ", ".join(file.name for file in scripts)
         raise TopologyError(
-            f"{root} has no __main__.py and no topology.py at its top, but {there}: give one of "
-            "these names to the script that is to run"
+            f"{root} has no __main__.py and no topology.py at its top"
+            f"{f', but {there}' if there else ', and no other script'}: give one of these two names"
+            " to the script that is to run"
         )
     script = (named or scripts)[0]
     if script.is_symlink():
