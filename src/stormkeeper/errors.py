@@ -143,6 +143,10 @@ class InvalidPathError(StateError):
     """No node of the cluster's state can have that path."""
 
 
+class RecordTooLargeError(StateError):
+    """A record has more bytes than a node may have; nothing was written."""
+
+
 class NoNodeError(StateError):
     """The path does not exist."""
 

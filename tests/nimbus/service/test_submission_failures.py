@@ -1,5 +1,6 @@
 """What a submission leaves that fails on its way, on a store in memory that can be told to fail."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +22,7 @@ from stormkeeper.thrift.nimbus import (
     SubmitOptions,
     TopologyInitialStatus,
 )
-from stormkeeper.thrift.records import Credentials
+from stormkeeper.thrift.records import Credentials, LogConfig, LogLevel, LogLevelAction
 from support.nimbus_service import describe, nimbuses, package, topology_of
 from support.waiting import DEADLINE_SECS, until
 
@@ -184,3 +185,22 @@ def test_submissions_leave_threads_to_those_who_copy_their_code(ensemble, tmp_pa
         assert all("try again in a moment" in str(each) for each in refused)
         for storm_id in nimbus.storm.active_storms():
             assert nimbus.code.replication_count(storm_id) == 2
+
+
+def test_what_zookeeper_would_hang_up_on_is_refused(nimbus):
+    storm_id = nimbus.submit("wc")
+    large = Credentials({"a": os.urandom(1_100_000).hex()})
+    with pytest.raises(
+        CallRefusedError, match=r"a Credentials of .* bytes: 1,000,000 are the most"
+    ):
+        nimbus.handler.uploadNewCredentials("wc", large)
+    with pytest.raises(CallRefusedError, match="a Credentials of"):
+        nimbus.submit("other", options=SubmitOptions(TopologyInitialStatus.ACTIVE, large))
+    assert nimbus.storm.kept_storms() == [storm_id]
+    # Each call adds to what is set.
+    level = LogLevel(LogLevelAction.UPDATE, "INFO")
+    first, second, third = (LogConfig({os.urandom(400_000).hex(): level}) for _ in range(3))
+    nimbus.handler.setLogConfig(storm_id, first)
+    nimbus.handler.setLogConfig(storm_id, second)
+    with pytest.raises(CallRefusedError, match="a LogConfig of"):
+        nimbus.handler.setLogConfig(storm_id, third)

@@ -16,6 +16,7 @@ from stormkeeper.errors import (
     CodeError,
     InvalidPathError,
     NotLeaderError,
+    RecordTooLargeError,
     StateError,
 )
 from stormkeeper.nimbus.reign import Reign
@@ -187,7 +188,7 @@ class Served:
 
 @contextmanager
 def told(key: str | None = None) -> Iterator[None]:
-    """Have a client be told what is wrong with blobs and files.
+    """Have a client be told what is wrong with blobs and files, and with what is too large.
 
     Parameters
     ----------
@@ -198,6 +199,8 @@ def told(key: str | None = None) -> Iterator[None]:
         yield
     except BlobInUseError:
         raise
+    except RecordTooLargeError as error:
+        raise CallRefusedError(str(error)) from error
     except CodeError as error:
         if key is not None and isinstance(error, BlobExistsError):
             raise KeyAlreadyExistsException(key) from error

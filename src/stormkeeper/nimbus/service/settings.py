@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 
 from stormkeeper.errors import CallRefusedError, NoNodeError
-from stormkeeper.nimbus.service.served import Served
+from stormkeeper.nimbus.service.served import Served, told
 from stormkeeper.thrift.nimbus import NotAliveException
 from stormkeeper.thrift.records import (
     Credentials,
@@ -31,7 +31,8 @@ class Settings(Served):
     def uploadNewCredentials(self, name: str, creds: Credentials, /) -> None:
         """Give a topology credentials in place of those it has."""
         reign, storm_id, _ = self._led(name)
-        reign.leader.set_credentials(storm_id, creds, self._given.conf)
+        with told():
+            reign.leader.set_credentials(storm_id, creds, self._given.conf)
 
     def setLogConfig(self, storm_id: str, config: LogConfig, /) -> None:
         """Change a topology's log levels, by its id."""
@@ -39,7 +40,8 @@ class Settings(Served):
         self._known(storm_id)
         before = reign.leader.topology_log_config(storm_id)
         after = log_levels(before, config, now=self._given.clock())
-        reign.leader.set_topology_log_config(storm_id, after, self._given.conf)
+        with told():
+            reign.leader.set_topology_log_config(storm_id, after, self._given.conf)
 
     def getLogConfig(self, storm_id: str, /) -> LogConfig:
         """Return a topology's log levels, by its id."""

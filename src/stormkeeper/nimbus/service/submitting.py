@@ -197,7 +197,8 @@ class Submitting(Served):
         credentials = checked.options.creds
         try:
             if credentials is not None and credentials.creds:
-                leader.set_credentials(storm_id, credentials, conf)
+                with told():
+                    leader.set_credentials(storm_id, credentials, conf)
             self._given.code.upload(
                 storm_id,
                 {

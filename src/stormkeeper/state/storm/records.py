@@ -15,13 +15,14 @@ from typing import Any, Generic, NamedTuple
 from thriftpy2.thrift import TPayload
 
 from stormkeeper import paths
-from stormkeeper.errors import NoNodeError, SerializationError, StateError
+from stormkeeper.errors import NoNodeError, RecordTooLargeError, SerializationError, StateError
 from stormkeeper.state.access import digest_id
 from stormkeeper.state.fences import FencedWriter
 from stormkeeper.state.storage import ClusterState, StateReader, StateWriter
 from stormkeeper.state.storm.codec import Codec, Record, checked, stamped
 from stormkeeper.state.storm.watching import Callback, WaitingCallbacks
 from stormkeeper.state.watches import Watched
+from stormkeeper.thrift.reader import with_article
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,10 @@ ROUNDS = 20
 
 #: Where many records are that seldom change.
 _REMEMBERED = frozenset({paths.STORMS, paths.ASSIGNMENTS})
+
+#: Bytes of a leader's record: a ZooKeeper server hangs up on a request of 1 MiB, and with the
+#: connection the lead would be gone.
+LONGEST = 1_000_000
 
 #: How many unreadable values are remembered, so that each is logged once.
 REMEMBERED = 10_000
@@ -215,6 +220,8 @@ class LeaderWriter(RecordWriter):
             Somebody else may lead by now; nothing was written.
         OutcomeUnknownError
             The connection was lost in mid-write: written or not.
+        RecordTooLargeError
+            It has too many bytes.
         TypeError
             `record` is not of class `cls`.
         """
@@ -222,7 +229,13 @@ class LeaderWriter(RecordWriter):
         self._writer.set_data(path, data, workers=workers_of(topology_conf))
 
     def _stamped(self, record: TPayload) -> bytes:
-        return self._codec.write(stamped(record, self._writer.fence.epoch))
+        data = self._codec.write(stamped(record, self._writer.fence.epoch))
+        if len(data) > LONGEST:
+            raise RecordTooLargeError(
+                f"{with_article(type(record))} of {len(data):,} bytes: {LONGEST:,} are the most"
+                " that ZooKeeper keeps of one"
+            )
+        return data
 
 
 def workers_of(topology_conf: Mapping[str, Any] | None) -> str | None:
