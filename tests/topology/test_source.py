@@ -261,14 +261,17 @@ def test_reading_a_script_imports_no_pyspark(script):
 
 
 def test_modules_beside_a_script(tmp_path):
-    for name in ("package", "loose", "json", "unused"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "script.py").write_text("import json\nimport first\ndef f():\n    import loose.a\n")
+    for name in ("package", "loose/deep", "json", "unused"):
+        (tmp_path / name).mkdir(parents=True)
+    text = "import json\nimport first\ndef f():\n    import loose.deep.a\n"
+    (tmp_path / "script.py").write_text(text)
     (tmp_path / "first.py").write_text("from package import inner, missing")
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "inner.py").write_text("from ... import beyond\nimport second")
     (tmp_path / "second.py").write_text("x = (")
     (tmp_path / "third.py").write_text("")
-    (tmp_path / "loose" / "a.py").write_text("")
-    names = ["first.py", "loose", "package", "second.py"]
+    (tmp_path / "loose" / "deep" / "a.py").write_text("from . import b")
+    (tmp_path / "loose" / "deep" / "b.py").write_text("import fourth")
+    (tmp_path / "fourth.py").write_text("")
+    names = ["first.py", "fourth.py", "loose", "package", "second.py"]
     assert modules_beside(tmp_path / "script.py") == [tmp_path / name for name in names]

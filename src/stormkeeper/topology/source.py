@@ -261,14 +261,19 @@ class Modules:
                 yield place.read_bytes(), ""
         places = [str(place) for place in self._places]
         for part in itertools.accumulate(name.split("."), "{}.{}".format):
+            package, _, last = part.rpartition(".")
             with contextlib.suppress(ImportError, ValueError, OSError, SyntaxError):
-                found = importlib.machinery.PathFinder.find_spec(part, places)
+                # By its whole name, a folder without __init__.py would be looked for in the folder
+                # above it as that is imported, and it is not.
+                found = importlib.machinery.PathFinder.find_spec(last, places)
                 if found is None:
                     return
-                places = list(found.submodule_search_locations or ())
+                within = found.submodule_search_locations
+                places = list(within or ())
                 # All loaders of Python's have it, but not all say so by their class.
-                source = getattr(found.loader, "get_source", lambda _: "")(part)
-                yield None if source is None else source.encode(), found.parent or ""
+                source = getattr(found.loader, "get_source", lambda _: "")(last)
+                text = None if source is None else source.encode()
+                yield text, package if within is None else part
 
     def unknown(self, node: ast.AST) -> bool:
         """Return whether `node` imports a module that is not known."""
