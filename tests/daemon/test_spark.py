@@ -47,6 +47,15 @@ def test_a_local_master_has_as_many_shuffle_partitions_as_cores(master, partitio
     assert chosen["spark.sql.shuffle.partitions"] == str(partitions)
 
 
+def test_elsewhere_there_are_as_many_shuffle_partitions_as_cores_are_asked_for():
+    conf = {"spark.master": "spark://host:7077", "spark.cores.max": 3}
+    assert spark.settings(conf, "x")["spark.sql.shuffle.partitions"] == "3"
+    own = {**conf, "spark.sql.shuffle.partitions": 7}
+    assert spark.settings(own, "x")["spark.sql.shuffle.partitions"] == "7"
+    del conf["spark.cores.max"]
+    assert "spark.sql.shuffle.partitions" not in spark.settings(conf, "x")
+
+
 @pytest.mark.parametrize(
     "key", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"]
 )

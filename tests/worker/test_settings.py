@@ -144,3 +144,15 @@ def test_who_goes_on_from_checkpoints_has_their_folder():
 def test_checkpoints_are_in_the_folder_in_which_all_daemons_keep_what_they_keep():
     conf = {**PATHS, "storm.local.dir": "~/storm"}
     assert checkpoint_root(conf) == f"{Path.home()}/storm/checkpoints"
+
+
+def test_checkpoints_that_executors_would_not_share_are_warned_of(caplog):
+    for shared in (
+        {"topology.checkpoint.dir": "/a", "topology.checkpoint.shared": True},
+        {"topology.checkpoint.dir": "hdfs://host/a"},
+    ):
+        settings.warn_of_own_checkpoints(defaults().with_values(shared))
+    assert caplog.records == []
+    settings.warn_of_own_checkpoints(defaults().with_values({"topology.checkpoint.dir": "/a/b"}))
+    assert "/a/b" in caplog.text
+    assert "topology.checkpoint.shared" in caplog.text

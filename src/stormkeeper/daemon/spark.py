@@ -1,8 +1,8 @@
 """A Spark session for a daemon, from configuration.
 
 Spark gets every ``spark.*`` key of the configuration as it is. The other settings are those of a
-small, quick driver on one machine: no web UI, the serial collector and the C1 compiler, as many
-shuffle partitions as cores, no socket on an outside address. Spark's own log goes to stderr, from
+small, quick driver: no web UI, the serial collector and the C1 compiler, as many shuffle partitions
+as cores; with a local master, no socket on an outside address. Spark's own log goes to stderr, from
 warnings up.
 """
 
@@ -86,6 +86,8 @@ def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) ->
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.sql.shuffle.partitions"] = str(_local_cores(master))
+    elif given.get("spark.cores.max", "").isdecimal():
+        chosen["spark.sql.shuffle.partitions"] = given["spark.cores.max"]
     if not any(key in given for key in _USER_JAVA_OPTIONS):
         chosen["spark.driver.defaultJavaOptions"] = " ".join(
             (

@@ -137,7 +137,7 @@ def describe(
     if settle is not None:
         conf = settle
         session = WorkerSession(
-            lambda: {**conf(made[0] if made else None), **_MASTER}, script.stem, py_files
+            lambda: conf(made[0] if made else None).with_values(_MASTER), script.stem, py_files
         )
 
     def declared(topology: Topology) -> None:

@@ -201,7 +201,7 @@ class Worker:
             if self._ending.is_asked:
                 log.debug("while stopping: %s", error)
                 return self._ending.code
-            failure = self._jvm_failure(error) or error
+            failure = self._jvm_failure(error) or self._session.explained(error)
             log_failure(log, failure)
             self._reports.failed(failure)
             return 1
@@ -231,7 +231,11 @@ class Worker:
                 return
             if self._job.script_id and self._script_began and not self._reports.is_active:
                 self._ending.ask(INACTIVE)
-            if self._blocked_without_jvm():
+            lost = self._lost()
+            if lost is not None:
+                log_failure(log, lost)
+                self._reports.failed(lost)
+                self._ending.ask(1)  # so that no query counts as ended by itself
                 self._leave(1)
         log.info("stopping")
         self._live.stop(self._countdown)
@@ -240,20 +244,20 @@ class Worker:
             log.warning("%s is still not over; leaving it", self._job.script)
             self._leave(self._ending.code)
 
-    def _blocked_without_jvm(self) -> bool:
-        """Return whether the JVM has ended and the script, in a wait of its own, goes on."""
+    def _lost(self) -> WorkerError | None:
+        """Return why the script's main thread waits for what cannot come any more, if it does."""
+        try:
+            self._session.check_executors()
+        except WorkerError as error:
+            return error
         session = self._session.session
         if session is None or session.sparkContext._jsc is None:
-            return False
+            return None
         try:
             check_jvm([session])
         except WorkerError as error:
-            if self._script_over.wait(AFTER_SECS):
-                return False
-            log_failure(log, error)
-            self._reports.failed(error)
-            return True
-        return False
+            return None if self._script_over.wait(AFTER_SECS) else error
+        return None
 
     def _leave(self, code: int) -> None:
         self._finish()

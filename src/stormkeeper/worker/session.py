@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.errors import WorkerError
-from stormkeeper.worker.settings import spark_values
+from stormkeeper.worker import code_archive, executors, remote
+from stormkeeper.worker.settings import spark_values, warn_of_own_checkpoints
 from stormkeeper.worker.sizes import slot_share
 from stormkeeper.worker.unpacked import Unpacked
 
@@ -58,15 +61,15 @@ class WorkerSession:
     py_files
         Modules and archives of modules that Spark's Python workers get.
     package
-        What a supervisor has it run: with its jars, and in the share that a slot has of the
-        machine. None where there is none.
+        What a supervisor has it run: with its jars, in the share that a slot has of the machine,
+        and with its code on executors that are elsewhere. None where there is none.
     cancelled
         Asked while Spark starts; once it says so, the start is given up.
     """
 
     def __init__(
         self,
-        conf: Callable[[], Mapping[str, Any]],
+        conf: Callable[[], Conf],
         name: str,
         py_files: Sequence[Path] = (),
         *,
@@ -82,6 +85,9 @@ class WorkerSession:
         self._session: SparkSession | None = None
         self._given: dict[str, Any] = {}
         self._starting = False
+        #: Has what executors elsewhere are sent, which they may ask for at any time.
+        self._sent: tempfile.TemporaryDirectory[str] | None = None
+        self._watch: executors.ExecutorWatch | None = None
 
     @property
     def session(self) -> SparkSession | None:
@@ -103,7 +109,9 @@ class WorkerSession:
         """
         with self._lock:
             if not is_running(self._session):
-                self._given = self._values(asked or {}, self._share())
+                self._given = self._values(asked or {}, self._defaults(asked or {}))
+                if self._is_remote:
+                    self._prepare_remote()
                 self._starting = True
                 try:
                     self._session = engine.session(
@@ -112,8 +120,9 @@ class WorkerSession:
                 finally:
                     self._starting = False
                 _quieten(self._session)
-                for file in self._py_files:
+                for file in (*self._py_files, *self._archive()):
                     self._session.sparkContext.addPyFile(str(file))
+                self._watch_executors(self._session)
             assert self._session is not None
             return self._session
 
@@ -185,18 +194,77 @@ class WorkerSession:
         values = spark_values(self._conf(), asked, share)
         return values if self._package is None else self._package.with_jars(values)
 
-    def _share(self) -> dict[str, str]:
-        if self._package is None:
-            return {}
-        return slot_share(self._conf(), len(os.sched_getaffinity(0)))
+    def _defaults(self, asked: Mapping[str, Any]) -> dict[str, str]:
+        conf, cores = self._conf(), len(os.sched_getaffinity(0))
+        chosen = slot_share(conf, cores) if self._package is not None else {}
+        if remote.is_standalone(conf.get("spark.master") or asked.get("spark.master")):
+            chosen |= remote.defaults(conf, cores)
+        return chosen
+
+    @property
+    def _is_remote(self) -> bool:
+        return remote.is_remote(self._given.get("spark.master"))
+
+    def _prepare_remote(self) -> None:
+        remote.check_master(str(self._given["spark.master"]))
+        warn_of_own_checkpoints(self._conf())
+        python = self._given.get(remote.PYTHON)
+        if python is not None:
+            # Spark sends executors the name of their Python with each task. It takes it from here.
+            os.environ["PYSPARK_PYTHON"] = str(python)
+
+    def _archive(self) -> list[Path]:
+        """Return what has the package's code, where executors do not see its folder.
+
+        Of modules that come twice, executors take what they were sent last. So here, too, the
+        package's own win over those that came along.
+        """
+        if self._package is None or not self._is_remote:
+            return []
+        if self._sent is None:
+            self._sent = tempfile.TemporaryDirectory(prefix="code-", ignore_cleanup_errors=True)
+        return [code_archive.write(self._package, Path(self._sent.name))]
+
+    def _watch_executors(self, session: SparkSession) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = executors.watch(session, self._given)
+
+    def check_executors(self) -> None:
+        """Look whether the session, if there is one, has what runs its tasks.
+
+        Raises
+        ------
+        WorkerError
+            It has had no executors on other machines for too long.
+        """
+        if self._watch is not None and self._watch.has_lost and self.started is not None:
+            raise WorkerError(
+                f"Spark has lost all executors at spark.master={self._given['spark.master']}, and"
+                f" got no other one for {executors.LOST_SECS:.0f} s: Spark's workers are gone, or"
+                " its master has started anew and does not know this driver, which registers again"
+                " when it is started again"
+            )
+
+    def explained(self, error: Exception) -> Exception:
+        """Return an error with what is to be done about it, where executors brought it about."""
+        what = remote.remedy(str(error), self._given)
+        if what is None:
+            return error
+        component = error.component if isinstance(error, WorkerError) else None
+        return WorkerError(f"{error}\n{what}", component)
 
     def end(self, timeout_secs: float) -> None:
         """End the session, if there is one, with the JVM and Spark's Python workers.
 
         It takes `timeout_secs` at most.
         """
+        if self._watch is not None:
+            self._watch.close()
         if self._session is not None:
             engine.end(self._session, timeout_secs)
+        if self._sent is not None:
+            self._sent.cleanup()
 
 
 def is_running(session: SparkSession | None) -> bool:

@@ -85,6 +85,18 @@ def warn_of_silent_pacemakers(conf: Conf) -> None:
         )
 
 
+def warn_of_own_checkpoints(conf: Mapping[str, Any]) -> None:
+    """Warn where executors on other machines would write their state to disks of their own."""
+    root = checkpoint_root(conf)
+    if is_local(root) and not conf["topology.checkpoint.shared"]:
+        log.warning(
+            "executors on other machines would keep the state of queries in a %s of their own,"
+            " where no other one finds it: set topology.checkpoint.dir to a folder that all"
+            " machines share, and topology.checkpoint.shared to true",
+            root,
+        )
+
+
 def spark_values(
     conf: Mapping[str, Any], script: Mapping[str, Any], share: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:

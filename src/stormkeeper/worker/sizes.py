@@ -32,9 +32,13 @@ def slot_share(conf: Mapping[str, Any], cores: int) -> dict[str, str]:
     """
     memory_mb = int(conf["topology.worker.memory.mb"])
     heap_mb = max(LEAST_HEAP_MB, memory_mb // 2)
-    of_slot = cores // max(1, len(conf["supervisor.slots.ports"]))
     with_room = (memory_mb - heap_mb - BESIDE_MB) // CORE_MB
     return {
-        "spark.master": f"local[{max(1, min(of_slot, with_room))}]",
+        "spark.master": f"local[{max(1, min(slot_cores(conf, cores), with_room))}]",
         "spark.driver.memory": f"{heap_mb}m",
     }
+
+
+def slot_cores(conf: Mapping[str, Any], cores: int) -> int:
+    """Return how many of a machine's `cores` each of its slots has: one at least."""
+    return max(1, cores // max(1, len(conf["supervisor.slots.ports"])))

@@ -1,0 +1,57 @@
+import itertools
+import threading
+
+from py4j.protocol import Py4JError
+
+from stormkeeper.worker.executors import Absence, ExecutorWatch
+from support.waiting import until
+
+
+def test_absence_counts_from_the_moment_when_the_last_one_was_gone():
+    absence = Absence()
+    assert [absence.seen(*seen) for seen in [(2, 1.0), (0, 2.0), (0, 32.5)]] == [0.0, 0.0, 30.5]
+    assert absence.had_one
+
+
+def test_one_that_comes_back_ends_the_absence():
+    absence = Absence()
+    seen = [(1, 0.0), (0, 1.0), (1, 20.0), (0, 40.0), (0, 45.0)]
+    assert [absence.seen(*each) for each in seen] == [0.0, 0.0, 0.0, 0.0, 5.0]
+
+
+def test_whoever_never_had_one_is_told_from_who_lost_all():
+    absence = Absence()
+    assert [absence.seen(0, now) for now in (5.0, 3605.0)] == [0.0, 3600.0]
+    assert not absence.had_one
+
+
+def test_a_watch_says_when_there_was_none_for_too_long():
+    counts, said = itertools.chain([0, 2], itertools.repeat(0)), []
+    watch = ExecutorWatch(
+        lambda: next(counts), lambda: said.append(1), limit_secs=0.02, look_secs=0.005
+    )
+    until(lambda: watch.has_lost)
+    assert said == []
+
+
+def test_a_watch_says_once_that_none_has_come_and_waits_on():
+    looks, said = itertools.count(), []
+    watch = ExecutorWatch(
+        lambda: 0 * next(looks), lambda: said.append(1), limit_secs=0, wait_secs=0, look_secs=0.001
+    )
+    until(lambda: next(looks) > 100 and said)
+    assert said == [1]
+    assert not watch.has_lost
+    watch.close()
+
+
+def test_a_watch_leaves_a_jvm_that_is_gone_to_others():
+    looked = threading.Event()
+
+    def count():
+        looked.set()
+        raise Py4JError("the JVM is gone")
+
+    watch = ExecutorWatch(count, lambda: None, limit_secs=0, look_secs=0.001)
+    assert looked.wait(60.0)
+    assert not watch.has_lost
