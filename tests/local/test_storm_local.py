@@ -300,7 +300,7 @@ def test_a_script_that_ends_its_process_has_failed_and_what_it_printed_is_shown(
 
 def test_a_key_that_nobody_knows_is_an_error_if_so_wanted(local, tmp_path):
     script = tmp_path / "job.py"
-    script.write_text("raise RuntimeError\n")
+    script.write_text("raise RuntimeError\nrows.writeStream\n")
     run = local("--strict", script, "-c", "topology.worker.memory.mbs=1", "--no-pipeline")
     assert run.end() == 2
     assert any("unknown key topology.worker.memory.mbs" in line for line in run.lines)
