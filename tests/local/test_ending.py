@@ -30,13 +30,15 @@ STORM = Path(sys.executable).with_name("storm")
 START_SECS = STOP_SECS = 120.0
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
-#: Keeps its worker from stopping, for some seconds or until it may end.
+#: Keeps its worker from stopping, for some seconds or until it may end. It seems to stream.
 SLOW = """
 import pathlib, time
 folder = pathlib.Path({folder!r})
 (folder / "begun").touch()
 while not (folder / "may end").exists():
     time.sleep(0.1)
+if folder is None:
+    rows.writeStream
 """
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(400)]

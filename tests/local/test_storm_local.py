@@ -321,6 +321,7 @@ def test_topology_that_fails_shows_its_own_error_once_and_before_all_else_ends(l
         "logging.getLogger('my.job').warning('3 rows are late')\n"
         "print('rows 5')\n"
         "raise RuntimeError('the moon is in the way')\n"
+        "rows.writeStream\n"
     )
     run = local(script)
     assert run.end() == 1
