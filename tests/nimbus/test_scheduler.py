@@ -66,6 +66,7 @@ class Nimbus:
         shared = submitted(**{"topology.checkpoint.shared": True})
         code = Code({ID: submitted(), OTHER: submitted(), SHARED: shared})
         self.sight = Sight()
+        self.removed = []
         offset = time.time() - time.monotonic()
         self.scheduler = Scheduler(
             self.storm,
@@ -74,6 +75,7 @@ class Nimbus:
             self.sight,
             master_code_dir="/code",
             clock=lambda: offset + time.monotonic(),
+            removed=lambda storm_id, owner: self.removed.append((storm_id, owner)),
         )
         retention = Retention(self.storm, tuple, kept_secs=None, clock=time.time)
         cleaner = Cleaner(
@@ -162,6 +164,7 @@ def test_a_kill_removes_a_topology_on_its_deadline(start, machine):
     until(lambda: nimbus.storm.active_storms() == [])
     assert time.time() >= deadline
     assert nimbus.storm.assignments() == []
+    until(lambda: nimbus.removed == [(ID, "somebody")])
 
 
 def test_a_rebalanced_worker_is_placed_when_its_supervisor_says_that_it_stopped(start, machine):

@@ -80,6 +80,8 @@ class NimbusService:
         self.storm = storm
         self.clock = clock or Clock()
         self.told = {}
+        #: The topologies that it is said to have removed, with their owners.
+        self.removed = []
         self.woken = threading.Event()
         #: What it leads with.
         self.leader = None
@@ -105,6 +107,7 @@ class NimbusService:
                 reign=self.reign,
                 submissions=self.submissions,
                 sched_status=lambda: self.told if self.leader else {},
+                removed=lambda user: [id_ for id_, owner in self.removed if user in (None, owner)],
                 clock=self.clock,
             )
         )

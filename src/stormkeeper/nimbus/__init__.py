@@ -22,6 +22,7 @@
 ``lifecycle``        what a topology may do next, by its status
 ``deadlines``        the time at which a kill or a rebalance is due
 ``submitted``        what was submitted of topologies, out of their blobs
+``history``          which topologies it has removed
 ``times``            the times that are configured
 ``sight``            what is seen of the cluster, for log and metrics
 ``metrics``          the pages of metrics and health

@@ -35,6 +35,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.nimbus.cleaning import Cleaner
 from stormkeeper.nimbus.elector import Elector
+from stormkeeper.nimbus.history import History
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
 from stormkeeper.nimbus.reign import Reign
@@ -173,6 +174,7 @@ def _run(
         )
         running.callback(code.close)
         submitted = SubmittedCode(code.store)
+        history = History(settings.inbox.with_name("history.json"), clock)
         scheduler = Scheduler(
             storm,
             Knowledge(submitted, conf),
@@ -180,6 +182,7 @@ def _run(
             sight,
             master_code_dir=str(settings.folder),
             clock=clock,
+            removed=history.note,
         )
         cleaner = Cleaner(
             storm,
@@ -220,6 +223,7 @@ def _run(
             submissions=submissions,
             # What it told in an earlier reign may be wrong by now.
             sched_status=lambda: scheduler.sched_status() if leading.leader else {},
+            removed=history.ids,
             clock=clock,
         )
         server = Server(Nimbus, Handler(given), Limits.of(conf), name="nimbus")

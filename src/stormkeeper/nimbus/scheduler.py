@@ -68,6 +68,8 @@ class Scheduler:
         Where this Nimbus keeps code, as assignments have it.
     clock
         Seconds since 1970, which never jump.
+    removed
+        Is told of each topology that is removed: its id, and its owner.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class Scheduler:
         *,
         master_code_dir: str,
         clock: Callable[[], float],
+        removed: Callable[[str, str | None], None] = lambda _id, _owner: None,
     ) -> None:
         self._storm = storm
+        self._removed = removed
         self._knowledge = knowledge
         self._times = times
         self._sight = sight
@@ -188,6 +192,8 @@ class Scheduler:
                 self._keep_checkpoints(storm_id, leader, snapshot, now)
                 leader.remove_storm(storm_id)
                 log.info("%s: removed", storm_id)
+                base = snapshot.bases.get(storm_id)
+                self._removed(storm_id, None if base is None else base.owner)
             case Assign(launches=launches):
                 was = snapshot.assignments.get(storm_id)
                 hosts = dict((was.node_host if was is not None else None) or {})

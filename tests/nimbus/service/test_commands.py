@@ -59,6 +59,10 @@ def test_a_topology_is_commanded_until_it_is_killed(leading, client, tmp_path):
     assert leading.storm.storm_base(storm_id).deadline_ms == 1_700_000_001_000
     assert "KILLED, and cannot deactivate" in fault(client, "deactivate", {"name": "life"})
     leading.leader.remove_storm(storm_id)
+    leading.removed.append((storm_id, base.owner))
+    for arguments in ({}, {"user": base.owner}):
+        assert storm_id in client.call("getTopologyHistory", arguments)["topo_ids"]
+    assert client.call("getTopologyHistory", {"user": "nobody"})["topo_ids"] == []
     assert declared(client, "killTopology", {"name": "life"}) == (
         "NotAliveException",
         "life is not alive",

@@ -84,11 +84,13 @@ class Clusters(Viewing):
         return summaries.owner_summaries(self.getTopologySummaries(), owner)
 
     def getTopologyHistory(self, user: str | None, /) -> TopologyHistoryInfo:
-        """Return the ids of the topologies that there are, or of those of one user."""
+        """Return the ids of all topologies, or of one user's: that there are, and were.
+
+        As in Storm, each Nimbus knows of those that are gone which it has removed itself.
+        """
         bases = self._given.storm.storm_bases()
-        return TopologyHistoryInfo(
-            [storm_id for storm_id, base in bases.items() if not user or base.owner == user]
-        )
+        living = [id_ for id_, base in bases.items() if not user or base.owner == user]
+        return TopologyHistoryInfo(list(dict.fromkeys([*living, *self._given.removed(user)])))
 
     def getSupervisorPageInfo(
         self, supervisor_id: str | None, host: str | None, include_sys: bool, /

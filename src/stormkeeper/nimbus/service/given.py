@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +47,8 @@ class Given:
         The topologies that are being submitted here: `Submissions.ids` is what `code` asks.
     sched_status
         Returns what scheduling tells of topologies, by their ids: nothing while another one leads.
+    removed
+        Returns the ids of the topologies of a user, or of all users, that this Nimbus has removed.
     clock
         Seconds since 1970.
     """
@@ -59,4 +61,5 @@ class Given:
     reign: Reigns
     submissions: Submissions
     sched_status: Callable[[], Mapping[str, str]]
+    removed: Callable[[str | None], Iterable[str]] = lambda _user: ()
     clock: Callable[[], float] = time.time
