@@ -72,6 +72,17 @@ def test_what_cannot_be_read_stays_as_it_was(world, caplog):
     until(lambda: world.now() == {"a-1-1": "one", "b-2-1": "two"})
 
 
+def test_what_could_never_be_read_is_not_taken_for_absent(world):
+    world.assign("a-1-1", "one")
+    world.leading.state.set_data(paths.assignment("a-1-1"), b"garbage")
+    world.following.start()
+    until(lambda: world.told)
+    assert world.told == [{"a-1-1": None}]
+    world.assign("a-1-1", "two")
+    until(lambda: world.told[1:])
+    assert world.now() == {"a-1-1": "two"}
+
+
 def test_what_was_read_before_a_failure_is_told_after_it(world, monkeypatch, caplog):
     caplog.set_level("INFO")
     world.assign("a-1-1", "one")

@@ -37,6 +37,17 @@ def test_a_launch_is_what_its_slot_is_to_run():
     assert ordered == Orders({6700: work}, {}, frozenset({"wc"}))
 
 
+def test_a_slot_goes_on_while_its_assignment_cannot_be_read():
+    before = given(wc=assigned(launch(6700, 3)), job=assigned(launch(6701, 4))).wanted
+    assigned_now = {"wc": None, "job": None, "new": assigned(launch(6701, 5))}
+    ordered = orders(assigned_now, HERE, PORTS, lambda _: Restart.ON_FAILURE, before)
+    assert ordered.wanted[6700] == before[6700]
+    assert ordered.wanted[6701].storm_id == "new", "what can be read counts"
+    assert ordered.storm_ids == {"wc", "job", "new"}
+    assert orders({}, HERE, PORTS, lambda _: Restart.ON_FAILURE, before) == Orders()
+    assert orders(assigned_now, HERE, (), lambda _: Restart.ON_FAILURE, before).wanted == {}
+
+
 def test_what_a_topology_says_of_restarts_counts():
     ordered = orders(
         {"wc": assigned(launch(6700, 1)), "job": assigned(launch(6701, 2))},

@@ -14,6 +14,9 @@ from stormkeeper.thrift.records import Assignment
 
 log = logging.getLogger(__name__)
 
+#: What is assigned, by the topologies' ids; None: something, and nobody knows what.
+Assigned = Mapping[str, Assignment | None]
+
 #: How often all is compared, whatever the watches say, in seconds.
 _PERIOD_SECS: Final = 60.0
 
@@ -27,7 +30,8 @@ _END_SECS: Final = 5.0
 class Assignments:
     """Follows the assignments of all topologies from `start` to `close`.
 
-    One that cannot be read stays as it was: what is there and unreadable is not taken for absent.
+    One that cannot be read stays as it was, and is None if it never could be: what is there and
+    unreadable is not taken for absent.
     While the cluster's state cannot be reached, all of them stay.
 
     Parameters
@@ -39,12 +43,12 @@ class Assignments:
         the ids of their topologies.
     """
 
-    def __init__(self, storm: StormReads, tell: Callable[[Mapping[str, Assignment]], None]) -> None:
+    def __init__(self, storm: StormReads, tell: Callable[[Assigned], None]) -> None:
         self._storm = storm
         self._tell = tell
-        self._known: dict[str, Assignment] = {}
+        self._known: dict[str, Assignment | None] = {}
         #: What was told last.
-        self._told: dict[str, Assignment] | None = None
+        self._told: Assigned | None = None
         self._lock = threading.Lock()
         #: What has to be read again: the list, and topologies' assignments.
         self._is_list_stale = True
@@ -130,6 +134,7 @@ class Assignments:
             found = self._storm.assignment_info(storm_id, callback)
         except SerializationError as error:
             log.warning("the assignment of %s stays as it was: %s", storm_id, error)
+            self._known.setdefault(storm_id, None)
             return
         if found is None:
             self._known.pop(storm_id, None)

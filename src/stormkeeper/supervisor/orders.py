@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
+from stormkeeper.supervisor.assignments import Assigned
 from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.claims import Claim
@@ -36,10 +38,11 @@ class Orders:
 
 
 def orders(
-    assignments: Mapping[str, Assignment],
+    assignments: Assigned,
     node: str,
     ports: Collection[int],
     restart: Callable[[str], Restart],
+    before: Mapping[int, SlotAssignment] = MappingProxyType({}),
 ) -> Orders:
     """Return what is ordered of a supervisor.
 
@@ -56,11 +59,15 @@ def orders(
         Its slots.
     restart
         Returns what a topology says of workers that end by themselves, as far as that is known.
+    before
+        What each slot was to run. It still is, where the assignment of that topology cannot be
+        read.
     """
     newest: dict[int, tuple[Claim, str, WorkerLaunch]] = {}
     released: dict[int, Claim] = {}
     storm_ids = set()
-    for storm_id, assignment in assignments.items():
+    known = {storm_id: each for storm_id, each in assignments.items() if each is not None}
+    for storm_id, assignment in known.items():
         for launch in assignment.launches or ():
             if launch.node != node:
                 continue
@@ -81,9 +88,13 @@ def orders(
         )
         for port, (claim, storm_id, launch) in newest.items()
     }
+    for port, last in before.items():
+        if last.storm_id in assignments.keys() - known and port in ports:
+            wanted.setdefault(port, last)
+            storm_ids.add(last.storm_id)
     foreign = {
         storm_id
-        for storm_id, assignment in assignments.items()
+        for storm_id, assignment in known.items()
         if assignment.launches is None and _is_placed_on(assignment, node)
     }
     return Orders(wanted, released, frozenset(storm_ids), frozenset(foreign))

@@ -20,6 +20,7 @@ from typing import Final
 
 from stormkeeper.errors import ConfigError, StateError, StormkeeperError, SupervisorError
 from stormkeeper.supervisor import events, process_table
+from stormkeeper.supervisor.assignments import Assigned
 from stormkeeper.supervisor.means import FOREIGN, Means, Seen
 from stormkeeper.supervisor.orders import Orders, orders, stopped
 from stormkeeper.supervisor.preparing import Preparing
@@ -28,7 +29,6 @@ from stormkeeper.supervisor.reports import last_lines
 from stormkeeper.supervisor.slots import Slot
 from stormkeeper.supervisor.tidying import Needed, Tidying
 from stormkeeper.supervisor.waiting import Waiting
-from stormkeeper.thrift.records import Assignment
 from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class SlotLoop:
             *(means.code, means.environments, means.checkpoints, means.directories),
             lambda: self.needed,
         )
-        self._assignments: Mapping[str, Assignment] | None = None
+        self._assignments: Assigned | None = None
         self._orders = Orders()
         self._look_at = self._measure_at = self._beats_at = now
         self._memory: dict[int, int] = {}
@@ -109,7 +109,7 @@ class SlotLoop:
         #: Set once the slots know what they are to run.
         self.ready = threading.Event()
         self._lock = threading.Lock()
-        self._messages: deque[tuple[int, events.Event] | Mapping[str, Assignment]] = deque()
+        self._messages: deque[tuple[int, events.Event] | Assigned] = deque()
         self._waiting = Waiting()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="slots", daemon=True)
@@ -125,7 +125,7 @@ class SlotLoop:
         self._tidying.start()
         self._thread.start()
 
-    def order(self, assignments: Mapping[str, Assignment]) -> None:
+    def order(self, assignments: Assigned) -> None:
         """Say what is assigned in the cluster, by the topologies' ids; from any thread."""
         self._send(assignments)
 
@@ -191,7 +191,9 @@ class SlotLoop:
         machine, assignments = self._means.machine, self._assignments
         assert assignments is not None
         before = self._orders.foreign
-        self._orders = orders(assignments, machine.supervisor_id, machine.ports, self._restart)
+        earlier = {port: each.wanted for port, each in self._records.items() if each.wanted}
+        own = machine.supervisor_id, machine.ports
+        self._orders = orders(assignments, *own, self._restart, earlier)
         for storm_id in sorted(self._orders.foreign - before):
             log.warning("%s %s", storm_id, FOREIGN)
         for port in self._slots:
@@ -417,12 +419,12 @@ class SlotLoop:
 
     # --- messages ------------------------------------------------------------------------------
 
-    def _send(self, message: tuple[int, events.Event] | Mapping[str, Assignment]) -> None:
+    def _send(self, message: tuple[int, events.Event] | Assigned) -> None:
         with self._lock:
             self._messages.append(message)
         self._waiting.wake()
 
-    def _received(self) -> list[tuple[int, events.Event] | Mapping[str, Assignment]]:
+    def _received(self) -> list[tuple[int, events.Event] | Assigned]:
         with self._lock:
             messages = list(self._messages)
             self._messages.clear()
