@@ -57,6 +57,34 @@ def test_it_follows_the_status(link, leader):
         until(lambda status=status: link.is_active == (status is TopologyStatus.ACTIVE))
 
 
+@pytest.mark.parametrize("where", ["connecting", "reporting"])
+def test_a_defect_does_not_keep_it_from_following(connect, leader, caplog, monkeypatch, where):
+    monkeypatch.setattr(cluster_link, "RETRY_SECS", 0.01)
+    leader.activate_storm(STORM, base(TopologyStatus.INACTIVE))
+    defects = [ZeroDivisionError("a defect")]
+
+    def failing_first(*_):
+        if defects:
+            raise defects.pop()
+
+    def connecting():
+        if where == "connecting":
+            failing_first()
+        return connect()
+
+    link = ClusterLink(connecting, STORM)
+    if where == "reporting":
+        link.report(failing_first)
+    link.start()
+    assert link.wait_known(DEADLINE_SECS)
+    assert not link.is_active
+    assert link.settle(DEADLINE_SECS)
+    leader.activate_storm(STORM, base(TopologyStatus.ACTIVE))
+    until(lambda: link.is_active)
+    assert "ZeroDivisionError: a defect" in caplog.text
+    link.close(DEADLINE_SECS)
+
+
 def test_it_knows_what_a_rebalance_has_left(link, leader):
     changed = base(TopologyStatus.ACTIVE)
     changed.component_executors = {"words": 4}

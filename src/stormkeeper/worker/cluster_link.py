@@ -94,15 +94,21 @@ class ClusterLink:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                storm = self._connect()
+                self._connect_and_follow()
             except StormkeeperError as error:
                 self._failed(error)
-                continue
-            try:
-                self._follow(storm)
-            finally:
-                with contextlib.suppress(StateError):
-                    storm.disconnect()
+            except Exception:
+                # A fault of ours; who hears nothing any more would wait for ever to be activated.
+                log.exception("the cluster's state cannot be followed, and is asked again")
+                self._closing.wait(RETRY_SECS)
+
+    def _connect_and_follow(self) -> None:
+        storm = self._connect()
+        try:
+            self._follow(storm)
+        finally:
+            with contextlib.suppress(StateError):
+                storm.disconnect()
 
     def _follow(self, storm: StormClusterState) -> None:
         with storm.watch(lambda again: storm.storm_base(self._storm_id, again)) as bases:
@@ -150,6 +156,8 @@ class ClusterLink:
                 raise  # it is written later
             except StormkeeperError as error:
                 log.warning("what was to be reported is not: %s", error)
+            except Exception:
+                log.exception("what was to be reported is not")
             with self._changed:
                 self._reports.popleft()
                 self._changed.notify_all()
