@@ -205,8 +205,9 @@ def test_the_first_crash_is_said_at_once(submit, nimbus, script):
         "  …",
         "KeyError: 'day'\\x1b",
         "",
-        "plain-job stays submitted, and its supervisor starts it again. `storm logs plain-job`"
-        " shows what it has written, and `storm kill plain-job` ends it",
+        "plain-job stays submitted, and its supervisor starts it again, if topology.restart is not"
+        " never. `storm logs plain-job` shows what it has written, and `storm kill plain-job` ends"
+        " it",
     ]
     printed = json.loads(told.stdout)
     assert (printed["done"], printed["text"]) == (False, nimbus.fails_with)

@@ -89,6 +89,16 @@ def test_a_wheel_imports_its_own_package(tmp_path):
     assert package.manifest.entry_point == "code/counting/__main__.py"
 
 
+def test_a_topology_in_a_module_beside_the_script_of_a_wheel(tmp_path):
+    files = {
+        "counting/__init__.py": "",
+        "counting/__main__.py": "from .counts import topology\n",
+        "counting/counts.py": TOPOLOGY,
+    }
+    package, _ = pack(Given(code=wheel(tmp_path, "counting", "1.0", files)))
+    assert (package.description.kind, package.manifest.name) == ("topology", "word-count")
+
+
 @pytest.mark.parametrize(
     ("files", "given", "said"),
     [

@@ -123,6 +123,17 @@ def test_what_comes_along_counts(fault, tmp_path):
     assert "nothing to run" in fault("import brought\n", py_files=[module])
 
 
+def test_a_script_in_a_package_has_relative_imports(tmp_path):
+    files = {"jobs/__init__.py": "", "jobs/__main__.py": "from . import one\n"}
+    folder = tree(tmp_path, files | {"jobs/one.py": STREAMING})
+    check(folder / "jobs" / "__main__.py", [folder])
+    tree(folder, {"jobs/one.py": "x = 1\n"})
+    with pytest.raises(TopologyError, match="nothing to run"):
+        check(folder / "jobs" / "__main__.py", [folder])
+    tree(folder, {"jobs/__init__.py": STREAMING})
+    check(folder / "jobs" / "__main__.py", [folder])
+
+
 def test_a_compiled_module_cannot_be_read(fault, tmp_path):
     (tmp_path / "fast.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF")
     (tmp_path / "fast.abi3.so").write_bytes(b"\x7fELF")

@@ -121,8 +121,9 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
 
         text = "\n".join(printable(line) for line in seen.text.splitlines())
         raise NotYetFault(
-            f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again. `storm"
-            f" logs {name}` shows what it has written, and `storm kill {name}` ends it"
+            f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again, if"
+            f" topology.restart is not never. `storm logs {name}` shows what it has written, and"
+            f" `storm kill {name}` ends it"
         )
     if not seen.is_done:
         raise NotYetFault(

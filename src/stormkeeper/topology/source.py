@@ -140,8 +140,13 @@ def reached(script: Path, modules: Modules) -> Iterator[str]:
     OSError
         The script cannot be read.
     """
-    left: list[tuple[bytes | None, str]] = [(script.read_bytes(), "")]
+    package = modules.package(script)
+    left: list[tuple[bytes | None, str]] = [(script.read_bytes(), package)]
     seen = set[str]()
+    if package:  # it is imported before its script is run
+        seen.add(package)
+        yield package
+        left += modules.sources(package)
     while left:
         source, package = left.pop()
         try:
@@ -220,6 +225,14 @@ class Modules:
 
     def __init__(self, places: Sequence[Path]) -> None:
         self._places = places
+
+    def package(self, script: Path) -> str:
+        """Return the package of which a script in a folder below is a module; else nothing."""
+        folder = script.resolve().parent
+        for place in self._places:
+            if folder.is_relative_to(place.resolve()) and folder != place.resolve():
+                return ".".join(folder.relative_to(place.resolve()).parts)
+        return ""
 
     def has(self, name: str) -> bool:
         """Return whether a module is there."""
