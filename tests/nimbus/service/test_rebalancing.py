@@ -7,9 +7,13 @@ import pytest
 
 from stormkeeper.code import keys
 from stormkeeper.nimbus.service import topology_conf
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.nimbus import InvalidTopologyException
+from stormkeeper.thrift.records import RebalanceOptions
 from support.nimbus_clients import declared, submit
-from support.nimbus_service import SECRET
+from support.nimbus_service import SECRET, nimbuses
 from support.waiting import until
 
 
@@ -60,6 +64,18 @@ def test_what_is_refused_changes_nothing(leading, client, tmp_path):
     client.call("killTopology", {"name": "kept"})
     assert "KILLED, and cannot rebalance" in refusal(rebalance({"own": 1}))
     assert leading.code.store.get(f"{storm_id}-stormconf.ser").version == 1
+
+
+def test_what_an_operator_allows_a_topology_is_kept_by_a_rebalance_too(tmp_path):
+    storm = StormClusterState(MemoryEnsemble().session(), Codec())
+    with nimbuses(tmp_path, storm, **{"nimbus.slots.perTopology": 2}) as [nimbus]:
+        nimbus.submit("wc")
+        with pytest.raises(InvalidTopologyException) as error:
+            nimbus.handler.rebalance("wc", RebalanceOptions(num_workers=3))
+        assert error.value.msg == (
+            "Failed to rebalance topology. Topology requests more than 2 workers."
+        )
+        nimbus.handler.rebalance("wc", RebalanceOptions(num_workers=2))
 
 
 @pytest.mark.parametrize(

@@ -102,14 +102,12 @@ def test_tasks_are_counted_before_anybody_lists_them():
 
 
 def test_what_an_operator_allows_is_kept():
-    limits = {"most_workers": 3, "most_executors": 4}
-    structure.check_limits({"topology.workers": 3}, 4, **limits)
-    structure.check_limits({"topology.workers": 9}, 9, most_workers=None, most_executors=None)
+    limits = {"nimbus.slots.perTopology": 3, "nimbus.executors.perTopology": 4}
+    structure.check_limits(3, 4, limits)
+    structure.check_limits(9, 9, dict.fromkeys(limits))
     text = "Failed to submit topology. Topology requests more than "
-    many = {"topology.workers": 4}
-    assert refusal(structure.check_limits, many, 4, **limits) == text + "3 workers."
-    few = {"topology.workers": 1}
-    assert refusal(structure.check_limits, few, 5, **limits) == text + "4 executors."
+    assert refusal(structure.check_limits, 4, 4, limits) == text + "3 workers."
+    assert refusal(structure.check_limits, 1, 5, limits) == text + "4 executors."
 
 
 def test_each_component_says_how_many_tasks_it_has(topology, described):

@@ -71,6 +71,8 @@ class Living(Served):
         if options.num_workers is not None and options.num_workers < 0:
             raise InvalidTopologyException("Number of workers must not be negative")
         asked = options.num_executors or {}
+        # The number of executors stays: they have more or fewer tasks.
+        structure.check_limits(options.num_workers or 0, 0, self._given.conf, what="rebalance")
         structure.check_rebalance(name, base.component_executors or (), asked)
         if asked:
             hints = {**(base.component_executors or {}), **asked}

@@ -109,31 +109,32 @@ def check_tasks(executors: Iterable[ExecutorDescription]) -> None:
 
 
 def check_limits(
-    conf: Mapping[str, Any], executors: int, *, most_workers: Any, most_executors: Any
+    workers: int, executors: int, cluster: Mapping[str, Any], *, what: str = "submit"
 ) -> None:
     """Check what a topology asks for against what an operator allows.
 
     Parameters
     ----------
-    conf
-        The topology's.
-    executors
-        How many it has.
-    most_workers, most_executors
-        ``nimbus.slots.perTopology`` and ``nimbus.executors.perTopology``; no number: any.
+    workers, executors
+        How many it asks for.
+    cluster
+        Nimbus's conf: ``nimbus.slots.perTopology``, ``nimbus.executors.perTopology``; null: any.
+    what
+        What is to be done with it, for the message.
 
     Raises
     ------
     InvalidTopologyException
         It is too much.
     """
-    for asked, most, what in (
-        (conf["topology.workers"], most_workers, "workers"),
-        (executors, most_executors, "executors"),
+    for asked, key, things in (
+        (workers, "nimbus.slots.perTopology", "workers"),
+        (executors, "nimbus.executors.perTopology", "executors"),
     ):
-        if isinstance(most, int) and asked > most:
+        most = cluster.get(key)
+        if most is not None and asked > most:
             raise InvalidTopologyException(
-                f"Failed to submit topology. Topology requests more than {most} {what}."
+                f"Failed to {what} topology. Topology requests more than {most} {things}."
             )
 
 

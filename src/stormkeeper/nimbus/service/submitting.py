@@ -137,10 +137,7 @@ class Submitting(Served):
             if origin is not None and description.kind == "script":
                 raise InvalidTopologyException(checkpoints.OF_SCRIPTS)
             structure.check_limits(
-                conf,
-                max(1, len(description.executors)),
-                most_workers=self._given.conf.get("nimbus.slots.perTopology"),
-                most_executors=self._given.conf.get("nimbus.executors.perTopology"),
+                conf["topology.workers"], max(1, len(description.executors)), self._given.conf
             )
             checked = _Checked(
                 name=name,
