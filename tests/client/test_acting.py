@@ -4,9 +4,18 @@ import pytest
 
 from stormkeeper.client import acting, looking
 from stormkeeper.client.acting import Change
+from stormkeeper.client.connection import connect
 from stormkeeper.client.waiting import Seen, Wait
-from stormkeeper.errors import CallRefusedError, NotAliveError, RefusedError, RpcRefusedError
+from stormkeeper.errors import (
+    CallRefusedError,
+    NotAliveError,
+    OutcomeUnknownError,
+    RefusedError,
+    RpcRefusedError,
+)
+from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.topology.faults import crash
+from support.small_nimbus import SmallNimbus
 from support.waiting import DEADLINE_SECS
 
 CRASH = crash(6700, 1, "it ended with exit code 1") + ":\nTraceback …\nValueError: no day"
@@ -90,3 +99,29 @@ def test_a_new_one_that_something_hinders_is_waited_for(connected, nimbus, wait)
     standing.errs("its code cannot be fetched: no Nimbus answers")
     assert acting.until_started(connected, "wc", wait).is_done
     assert standing.workers[0].uptime_secs >= 30
+
+
+@pytest.mark.parametrize("reigns_on", [True, False])
+@pytest.mark.parametrize("command", ["rebalance", "killTopologyWithOpts"])
+def test_what_a_leader_has_done_without_knowing_it_is_done(cluster, command, reigns_on):
+    former, heir = SmallNimbus(), SmallNimbus()
+    settings = cluster(former, heir)
+    storm_id, heir.topologies = former.has("wc").id, former.topologies
+    do = getattr(former, command)
+
+    def do_and_fail(*arguments):
+        do(*arguments)
+        if not reigns_on:
+            former.leader = heir.leader
+        raise OutcomeUnknownError("the connection was lost")
+
+    def refuse(*_):
+        raise InvalidTopologyException("the topology cannot, as it is REBALANCING")
+
+    setattr(former, command, do_and_fail)
+    heir.rebalance = refuse
+    with connect(settings) as connected:
+        if command == "rebalance":
+            assert acting.rebalance(connected, "wc", Change(parallelism={})) == storm_id
+        else:
+            assert acting.kill(connected, "wc", None) == storm_id

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from stormkeeper.client import effects, looking
 from stormkeeper.client.connection import Connection
 from stormkeeper.client.waiting import Seen, Wait
-from stormkeeper.errors import RefusedError, RpcRefusedError
+from stormkeeper.errors import RefusedError, RpcOutcomeUnknownError, RpcRefusedError
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import KillOptions, RebalanceOptions
+
+#: What a topology's status is at once when a command was taken that cannot be taken twice.
+_STATUSES: Final = {"killTopologyWithOpts": "KILLED", "rebalance": "REBALANCING"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +140,18 @@ def until_started(connection: Connection, name: str, wait: Wait) -> Seen:
 
 
 def _asked(connection: Connection, found: TopologySummary, method: str, *arguments: Any) -> None:
+    asked = connection.address
     try:
         connection.call(method, *arguments)
-    except RpcRefusedError as error:
-        # Storm's service has no word for a status that does not take it.
+    except (RefusedError, RpcRefusedError, RpcOutcomeUnknownError) as error:
+        if isinstance(error, RefusedError) and connection.address == asked:
+            raise
         now = looking.summary(connection, found.name)
+        status = _STATUSES.get(method)
+        # It was another one a moment ago: a leader has written that, and was lost before it knew.
+        if now is not None and now.id == found.id and now.status == status != found.status:
+            return
+        # Storm's service has no word for a status that does not take it.
         if now is not None and now.status in ("KILLED", "REBALANCING"):
             raise RefusedError(
                 f"{found.name} is {now.status}, and takes no other command until that is over;"
