@@ -115,6 +115,13 @@ def test_the_service_of_the_supervisor_fits_it():
     assert "MemoryMax" not in service
 
 
+def test_services_agree_on_the_folder_that_they_share():
+    # systemd sets the mode at each start: the last one to start would open it to everybody.
+    services = [unit(name)["Service"] for name in (PIPELINE, SUPERVISOR, NIMBUS)]
+    shared = {(each["StateDirectory"], each.get("StateDirectoryMode")) for each in services}
+    assert shared == {("stormkeeper", "0750")}
+
+
 def test_the_service_of_a_nimbus_fits_it():
     service = unit(NIMBUS)["Service"]
     assert service["ExecStart"].split() == [
