@@ -20,7 +20,13 @@ _HOME = Path(pyspark.__file__).parent
 #: A JVM of Spark's on a busy machine.
 _START_SECS = 90.0
 
-_JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_JAVA_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    # A service that nobody asks here would have a port that is always the same.
+    "-Dspark.master.rest.enabled=false",
+)
 
 
 class SparkCluster:
