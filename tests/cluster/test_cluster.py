@@ -1,6 +1,5 @@
 """A user's day with a whole cluster: real daemons and workers, of which any may be killed."""
 
-import json
 import os
 import signal
 import time
@@ -14,14 +13,12 @@ from stormkeeper.pacemaker.client.pool import PacemakerPool
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
 from support.cluster import RealCluster
+from support.two_queries import SOON, TWO_QUERIES, assert_once, grows, written
 from support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-
-#: Spark's drivers start one after another, on a machine that has other things to do.
-SOON = 180.0
 
 #: How long a session with ZooKeeper lives of which it hears nothing.
 SESSION_SECS = 8.0
@@ -36,7 +33,7 @@ def cluster(tmp_path_factory):
 @pytest.fixture
 def numbers(cluster, tmp_path):
     """The topology of two queries, which runs, and the folder that it writes to."""
-    cluster.storm("submit", str(EXAMPLES / "two_queries.py"), "-c", f"output={tmp_path}")
+    cluster.storm("submit", str(TWO_QUERIES), "-c", f"output={tmp_path}")
     yield tmp_path
     cluster.storm("kill", "two-queries", "-w", "0", check=False)
 
@@ -63,31 +60,6 @@ def pids(storm_id):
             port = int(line[line.index("--port") + 1])
             found[port] = process.info["pid"]
     return found
-
-
-def written(folder):
-    """The numbers in a file sink's folder, as its log has them: what a reader gets."""
-    log = folder / "_spark_metadata"
-    entries = [file for file in log.glob("*") if not file.name.startswith(".")]
-    files = set()
-    for entry in entries:
-        for line in entry.read_text().splitlines()[1:]:
-            files.add(Path(json.loads(line)["path"].removeprefix("file://")))
-    values = []
-    for file in files:
-        values += [json.loads(line)["value"] for line in file.read_text().splitlines()]
-    return sorted(values)
-
-
-def grows(folder):
-    """Wait until there is more in a file sink's folder than now."""
-    before = len(written(folder))
-    until(lambda: len(written(folder)) > before, SOON)
-
-
-def assert_once(folder, first):
-    values = written(folder)
-    assert values == list(range(first, values[-1] + 1, 2))
 
 
 def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster, numbers):
@@ -132,7 +104,7 @@ def test_a_topology_runs_until_it_is_killed_whatever_befalls_its_workers(cluster
 
 def beats(cluster, storm_id):
     """What the workers of a topology told last."""
-    with PacemakerPool([Address.parse(cluster.pacemaker.address, 0)]) as pool:
+    with PacemakerPool([Address.parse(each.address, 0) for each in cluster.pacemakers]) as pool:
         found = pool.read(f"/workerbeats/{storm_id}").by_path.values()
     return [deserialize(ClusterWorkerHeartbeat, one.value) for one in found]
 

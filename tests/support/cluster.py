@@ -22,13 +22,13 @@ COMMAND_SECS = 240.0
 
 
 class RealCluster:
-    """ZooKeeper, a Pacemaker, Nimbuses and supervisors. A context manager, which starts them.
+    """ZooKeeper, Pacemakers, Nimbuses and supervisors. A context manager, which starts them.
 
     Parameters
     ----------
     folder
         For all that they write.
-    nimbuses, supervisors
+    pacemakers, nimbuses, supervisors
         How many.
     slots
         How many each supervisor has.
@@ -40,6 +40,7 @@ class RealCluster:
         self,
         folder: Path,
         *,
+        pacemakers: int = 1,
         nimbuses: int = 2,
         supervisors: int = 2,
         slots: int = 2,
@@ -48,6 +49,7 @@ class RealCluster:
         self.folder = folder
         self._stack = ExitStack()
         self._conf = conf or {}
+        self._number = pacemakers
         #: The addresses of the Nimbuses.
         self.seeds = [f"127.0.0.1:{ports.reserve()}" for _ in range(nimbuses)]
         #: The ports of each supervisor.
@@ -56,7 +58,9 @@ class RealCluster:
     def __enter__(self) -> Self:
         with self._stack:
             self.zookeeper = self._stack.enter_context(DevZooKeeper(self.folder / "zookeeper"))
-            self.pacemaker = self._stack.enter_context(PacemakerProcess())
+            self.pacemakers = [
+                self._stack.enter_context(PacemakerProcess()) for _ in range(self._number)
+            ]
             self._write_conf()
             self.nimbuses = [self._nimbus(number) for number in range(len(self.seeds))]
             self.supervisors = [self._supervisor(number) for number in range(len(self.slots))]
@@ -113,7 +117,7 @@ class RealCluster:
             "storm.zookeeper.servers": [self.zookeeper.host],
             "storm.zookeeper.port": self.zookeeper.port,
             "storm.cluster.state.store": "org.apache.storm.cluster.PaceMakerStateStorageFactory",
-            "pacemaker.servers": [self.pacemaker.address],
+            "pacemaker.servers": [each.address for each in self.pacemakers],
             "nimbus.seeds": self.seeds,
             # A Nimbus that is killed leads for so long.
             "storm.zookeeper.session.timeout": 8_000,

@@ -321,7 +321,7 @@ _KEYS = (
         least=0,
     ),
     seconds("nimbus.task.timeout.secs", "silence after which a worker counts as dead"),
-    seconds("nimbus.supervisor.timeout.secs", "silence after which a supervisor counts as dead"),
+    seconds("nimbus.supervisor.timeout.secs", "absence after which a supervisor counts as lost"),
     seconds("nimbus.monitor.freq.secs", "time between two checks of the heartbeats"),
     seconds("nimbus.task.launch.secs", "time a new worker has until its first heartbeat"),
     seconds("nimbus.code.sync.freq.secs", "time between two checks for missing topology code"),

@@ -102,11 +102,13 @@ def decide(
     watch, statuses = judge(
         memory.watch,
         reading.workers(snapshot),
+        snapshot.supervisors.keys(),
         snapshot.heartbeats,
         now=now,
         epoch=epoch,
         limits=times.limits,
         launch_secs=times.launch,
+        supervisor_secs=times.supervisor,
     )
     due = deadlines.due(memory.due, snapshot.bases, default_wait_secs=default_wait_secs, now=now)
     cluster = reading.cluster(

@@ -28,6 +28,8 @@ class Times:
         How long is kept what is left of a topology that is gone.
     checkpoints
         How long its checkpoints are kept; None: for ever.
+    supervisor
+        How long a supervisor has been gone that counts as lost.
     """
 
     monitor: float
@@ -35,6 +37,7 @@ class Times:
     limits: Limits
     kept: float
     checkpoints: float | None = None
+    supervisor: float = 60.0
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Self:
@@ -47,4 +50,5 @@ class Times:
             limits=Limits(late, timeout),
             kept=conf["nimbus.topology.blobstore.deletion.delay.ms"] / 1000,
             checkpoints=conf["nimbus.checkpoint.retention.secs"],
+            supervisor=float(conf["nimbus.supervisor.timeout.secs"]),
         )

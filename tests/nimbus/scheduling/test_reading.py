@@ -50,11 +50,13 @@ class Cluster:
         self._watch, statuses = judge(
             self._watch,
             reading.workers(snapshot),
+            snapshot.supervisors.keys(),
             snapshot.heartbeats,
             now=NOW + secs,
             epoch=epoch,
             limits=LIMITS,
             launch_secs=120,
+            supervisor_secs=60,
         )
         self._due = due(self._due, snapshot.bases, default_wait_secs={}, now=NOW + secs)
         return reading.cluster(

@@ -15,6 +15,7 @@ from support.clusters import EPOCH, NOW, launch
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
 LAUNCH_SECS = 120
+SUPERVISOR_SECS = 60
 A, B = "a:6699", "b:6699"
 
 #: A worker that the leader before has launched long ago.
@@ -42,17 +43,19 @@ class Leader:
     def __init__(self):
         self._watch = Watch()
 
-    def sees(self, secs, *pulses, of=OLD, a=LONG, b=LONG):
+    def sees(self, secs, *pulses, of=OLD, a=LONG, b=LONG, supervisors=("n", "m")):
         """What is known of a worker so many seconds after now."""
         by_path = {path: one for each in pulses for path, one in each.items()}
         self._watch, found = judge(
             self._watch,
             [("t", of)],
+            supervisors,
             Heartbeats(by_path, {A: a, B: b}),
             now=NOW + secs,
             epoch=EPOCH,
             limits=LIMITS,
             launch_secs=LAUNCH_SECS,
+            supervisor_secs=SUPERVISOR_SECS,
         )
         assert found.keys() == {of.claim}
         return found[of.claim]
@@ -134,6 +137,47 @@ def test_who_never_beat_is_not_dead_while_a_pacemaker_is_down():
     leader.sees(0, of=OWN)
     assert leader.sees(200, of=OWN, b=DOWN) is Status.UNPROVEN
     assert leader.sees(201, of=OWN) is Status.DEAD
+
+
+def test_a_machine_that_ends_with_its_pacemaker_takes_its_workers_along():
+    leader = Leader()
+    assert leader.sees(0, pulse(1)) is Status.ALIVE
+    # Its supervisor's session ends later than it does.
+    assert leader.sees(20, a=DOWN) is Status.LATE
+    assert leader.sees(40, a=DOWN, supervisors=()) is Status.UNPROVEN
+    assert leader.sees(100, a=DOWN, supervisors=()) is Status.UNPROVEN
+    assert leader.sees(101, a=DOWN, supervisors=()) is Status.DEAD
+
+
+def test_so_it_is_for_a_leader_that_has_not_seen_them():
+    leader = Leader()
+    seen = [leader.sees(secs, a=DOWN, supervisors=()) for secs in (0, 100, 121)]
+    assert seen == ["alive", "late", "dead"]
+
+
+def test_nobody_dies_whose_supervisor_is_there_or_was_a_moment_ago():
+    leader = Leader()
+    leader.sees(0, pulse(1))
+    assert leader.sees(1000, a=DOWN) is Status.UNPROVEN
+    assert leader.sees(1001, a=DOWN, supervisors=()) is Status.UNPROVEN
+    assert leader.sees(1020, a=DOWN) is Status.UNPROVEN
+    assert leader.sees(1070, a=DOWN, supervisors=()) is Status.UNPROVEN
+
+
+def test_whoever_goes_over_to_another_pacemaker_lives_without_its_supervisor():
+    leader = Leader()
+    leader.sees(0, pulse(1))
+    for secs in (20, 40, 80):
+        over = pulse(1, on=B, revision=secs)
+        assert leader.sees(secs, over, a=DOWN, supervisors=()) is Status.ALIVE
+
+
+@pytest.mark.parametrize("b", [DOWN, server(horizon_secs=30)], ids=["down", "just started"])
+def test_nobody_is_given_up_where_nobody_could_have_told(b):
+    leader = Leader()
+    leader.sees(0, pulse(1))
+    for secs in (100, 200):
+        assert leader.sees(secs, a=DOWN, b=b, supervisors=()) is Status.UNPROVEN
 
 
 def test_without_ages_and_values_nobody_is_dead():

@@ -4,12 +4,20 @@ The rules are those of `stormkeeper.heartbeats.liveness`. What is added here is 
 predecessors in its slot, whose pulses have the same path: a pulse from before a launch says nothing
 of it. Nor has a worker said anything that was launched a moment ago, or at which this Nimbus has
 not looked for long.
+
+And a machine may end with a Pacemaker, a supervisor and workers on it. Then nobody can vouch for
+the silence of workers that wrote to that Pacemaker. But their supervisor's session has ended, too,
+and workers that live would have gone over to a Pacemaker that answers. So whoever is silent for as
+long as that takes, on all servers that answer, is dead once its supervisor is lost, too. While the
+supervisor is there it is not: this Nimbus may be cut off from that Pacemaker alone, and if the
+worker is dead indeed, its supervisor starts it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from stormkeeper import paths
@@ -40,21 +48,26 @@ class Watch:
         Of `liveness.step`, the forgotten ones too.
     since
         By claim.
+    lost_at
+        When it was seen first that supervisors of workers are gone, by their ids.
     """
 
     rows: tuple[Row, ...] = ()
     since: Mapping[Claim, Since] = field(default_factory=dict)
+    lost_at: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge(
     watch: Watch,
     launches: Iterable[tuple[str, Launch]],
+    supervisors: Collection[str],
     heartbeats: Heartbeats,
     *,
     now: float,
     epoch: int,
     limits: Limits,
     launch_secs: float,
+    supervisor_secs: float,
 ) -> tuple[Watch, dict[Claim, Status]]:
     """Return what is known of each worker, and what to remember for the next time.
 
@@ -64,8 +77,10 @@ def judge(
         What was returned the last time.
     launches
         The workers with the ids of their topologies.
+    supervisors
+        The ids of those that are registered.
     heartbeats
-        Read after the launches. Values need to be read only where a Pacemaker tells no ages.
+        Read after these. Values need to be read only where a Pacemaker tells no ages.
     now
         When the read of the heartbeats began, in seconds since 1970, on a clock that never jumps.
     epoch
@@ -74,6 +89,8 @@ def judge(
         Ages at which a worker's status changes.
     launch_secs
         The time a worker has until its first heartbeat.
+    supervisor_secs
+        For how long a supervisor has to be gone to count as lost.
     """
     of = {WorkerId(storm_id, *launch.slot): launch for storm_id, launch in launches}
     since = {
@@ -102,7 +119,26 @@ def judge(
     until_first_beat = Limits(min(limits.late_secs, launch_secs), launch_secs)
     for worker, status in unseen(silent, servers, now=now, limits=until_first_beat).items():
         known[of[worker].claim] = status
-    return Watch((*found.rows, *found.forgotten), since), known
+    lost_at = {
+        worker.node: watch.lost_at.get(worker.node, now)
+        for worker in of
+        if worker.node not in supervisors
+    }
+    if _could_be_back(servers.values(), limits):
+        for worker in of.keys() - unclear:
+            claim = of[worker].claim
+            is_lost = now - lost_at.get(worker.node, inf) > supervisor_secs
+            if known[claim] is Status.UNPROVEN and is_lost:
+                known[claim] = Status.DEAD
+    return Watch((*found.rows, *found.forgotten), since, lost_at), known
+
+
+def _could_be_back(servers: Iterable[Server], limits: Limits) -> bool:
+    """Return whether a living worker would have beaten on one of the servers that answer."""
+    horizons = [
+        inf if one.horizon_secs is None else one.horizon_secs for one in servers if one.reachable
+    ]
+    return min(horizons, default=0.0) > limits.timeout_secs
 
 
 def _first_look(launch: Launch, now: float, epoch: int) -> Since:
