@@ -352,7 +352,7 @@ _KEYS = (
     ),
     whole_or_null(
         "nimbus.slots.perTopology",
-        "most workers of a topology that is submitted; null: any",
+        "most workers that a topology may be submitted with, or rebalanced to; null: any",
         least=0,
     ),
     whole_or_null(
