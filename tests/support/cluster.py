@@ -95,6 +95,19 @@ class RealCluster:
         """Return what a command says with ``--json``."""
         return json.loads(self.storm(*arguments, "--json").stdout)
 
+    def add_nimbus(self) -> None:
+        """Start one more Nimbus, of which the daemons that run do not know."""
+        self.seeds.append(f"127.0.0.1:{ports.reserve()}")
+        self._write_conf()
+        self.nimbuses.append(self._stack.enter_context(self._nimbus(len(self.nimbuses))))
+
+    def disk_of(self, daemon: DaemonProcess) -> Path:
+        """Return the ``storm.local.dir`` of a Nimbus or a supervisor."""
+        for kind, daemons in (("nimbus", self.nimbuses), ("supervisor", self.supervisors)):
+            if daemon in daemons:
+                return self.folder / f"{kind}-{daemons.index(daemon)}"
+        raise ValueError("no daemon of this cluster's")
+
     def kill_workers(self, supervisor: int) -> None:
         """End the workers of one supervisor, by its number."""
         own = f"storm.local.dir={self.folder / f'supervisor-{supervisor}'}"
