@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from stormkeeper.nimbus.service.summaries import View, memory_of, seconds
+from stormkeeper.nimbus.service.summaries import View, memory_of, resources, seconds
 from stormkeeper.nimbus.service.topology_conf import without_secrets
 from stormkeeper.statistics import pages
 from stormkeeper.statistics.pages import SpoutStatistics, Statistics
@@ -128,12 +128,7 @@ def topology_info(
         sched_status=view.sched_status,
         owner=base.owner,
         replication_count=view.replication_count,
-        requested_memonheap=view.requested_memory,
-        requested_memoffheap=0.0,
-        requested_cpu=0.0,
-        assigned_memonheap=view.assigned_memory,
-        assigned_memoffheap=0.0,
-        assigned_cpu=0.0,
+        **resources(view.requested_memory, view.assigned_memory),
     )
 
 
@@ -181,12 +176,7 @@ def topology_page(
         workers=[_worker(view, each) for each in page.workers],
         storm_version=view.storm_version,
         topology_version=base.topology_version,
-        requested_memonheap=view.requested_memory,
-        requested_memoffheap=0.0,
-        requested_cpu=0.0,
-        assigned_memonheap=view.assigned_memory,
-        assigned_memoffheap=0.0,
-        assigned_cpu=0.0,
+        **resources(view.requested_memory, view.assigned_memory),
     )
 
 
@@ -296,11 +286,6 @@ def _worker(view: View, worker: pages.WorkerSummary) -> WorkerSummary:
         num_executors=worker.num_executors,
         component_to_num_tasks=dict(worker.component_to_num_tasks),
         uptime_secs=seconds(worker.uptime_secs),
-        requested_memonheap=memory,
-        requested_memoffheap=0.0,
-        requested_cpu=0.0,
-        assigned_memonheap=memory,
-        assigned_memoffheap=0.0,
-        assigned_cpu=0.0,
+        **resources(memory, memory),
         owner=view.base.owner,
     )

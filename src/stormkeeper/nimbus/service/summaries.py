@@ -82,6 +82,18 @@ class View:
         return sum(memory_of(self.assignment).values())
 
 
+def resources(requested_mb: float, assigned_mb: float) -> dict[str, Any]:
+    """Return the fields of resources that several records have: only memory is counted here."""
+    return {
+        "requested_memonheap": requested_mb,
+        "requested_memoffheap": 0.0,
+        "requested_cpu": 0.0,
+        "assigned_memonheap": assigned_mb,
+        "assigned_memoffheap": 0.0,
+        "assigned_cpu": 0.0,
+    }
+
+
 def topology_summary(view: View) -> TopologySummary:
     """Return a topology's line."""
     counts = assigned_counts(view.assignment)
@@ -98,12 +110,7 @@ def topology_summary(view: View) -> TopologySummary:
         sched_status=view.sched_status,
         owner=view.base.owner,
         replication_count=view.replication_count,
-        requested_memonheap=view.requested_memory,
-        requested_memoffheap=0.0,
-        requested_cpu=0.0,
-        assigned_memonheap=view.assigned_memory,
-        assigned_memoffheap=0.0,
-        assigned_cpu=0.0,
+        **resources(view.requested_memory, view.assigned_memory),
     )
 
 
