@@ -1,6 +1,7 @@
 """Two launches of one query, as processes: a worker that was cut off, and its replacement."""
 
 import json
+import re
 import signal
 from collections import Counter
 from contextlib import ExitStack
@@ -58,8 +59,8 @@ def start(tmp_path):
             "spark.master": "local[1]",
         }
 
-        def worker(claim):
-            options = ("--claim", f"out={claim}")
+        def worker(claim=None):
+            options = ("--claim", f"out={claim}") if claim else ()
             return stack.enter_context(WorkerProcess(script, conf, tmp_path, options=options))
 
         yield worker
@@ -93,3 +94,25 @@ def test_a_worker_that_was_cut_off_leaves_its_query_to_the_next_launch(start, tm
     late = start("7-1-0")
     assert late.ended() == CLAIMED, late.text
     assert "the query out is left to the launch 7-2-0" in late.text
+
+
+@pytest.mark.slow
+def test_spark_itself_refuses_who_writes_a_checkpoint_beside_another(start, tmp_path):
+    """Without claims: the second line, where a claim could not be read in time."""
+    first = start()
+    first.wait_for(r"^wrote 3$")
+    family = first.family()
+    first.send_all(signal.SIGSTOP)
+    begun = max(written(tmp_path))
+    second = start()
+    second.wait_for(rf"^wrote {begun + 4}$")
+    for process in family:
+        process.send_signal(signal.SIGCONT)
+    assert first.ended() == 1, first.text
+    assert re.search(r"(?i)concurrent|multiple streaming jobs", first.text), first.text
+    all_gone(family)
+
+    until(lambda: len(written(tmp_path)) == FILES, START_SECS)
+    assert second.stop() == 0, second.text
+    rows = Counter(row for batch in written(tmp_path).values() for row in batch)
+    assert rows == {str(number): 1 for number in range(FILES)}
