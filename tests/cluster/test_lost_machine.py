@@ -1,6 +1,5 @@
 """A machine that ends with all that runs on it, which is a part of each kind."""
 
-import os
 import signal
 
 import psutil
@@ -9,7 +8,7 @@ import pytest
 from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client.pool import PacemakerPool
 from support.cluster import RealCluster
-from support.processes import all_gone, family
+from support.processes import all_gone, family, send
 from support.two_queries import SOON, TWO_QUERIES, assert_once, grows
 from support.waiting import until
 
@@ -45,8 +44,7 @@ def test_a_machine_is_lost_with_the_leader_a_pacemaker_and_a_worker(cluster, tmp
 
     for daemon in (lost, pacemaker, leader):
         daemon.kill()
-    for process in processes:
-        os.kill(process.pid, signal.SIGKILL)
+    send(processes, signal.SIGKILL)
     all_gone(processes)
 
     def elsewhere():

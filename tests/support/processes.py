@@ -1,5 +1,8 @@
 """Processes of the machine, any of which may end between two looks at it."""
 
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import psutil
@@ -46,6 +49,13 @@ def command_line(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return NOTHING
+
+
+def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each that has not ended; one may end because of what another was sent."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def all_gone(processes: list[psutil.Process], deadline_secs: float = DEADLINE_SECS) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import psutil
 import pyspark
 
 from stormkeeper.daemon import die_with_parent
-from support.processes import all_gone
+from support.processes import all_gone, send
 from support.waiting import until
 
 _HOME = Path(pyspark.__file__).parent
@@ -119,7 +120,5 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         started = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    for each in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+    send(started, signal.SIGKILL)
     all_gone(started)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import psutil
 
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
-from support.processes import command_line, family
+from support.processes import command_line, family, send
 from support.waiting import DEADLINE_SECS, until
 
 #: Spark on a busy machine with two cores needs most of a minute.
@@ -139,8 +139,7 @@ class WorkerProcess:
 
     def send_all(self, number: signal.Signals) -> None:
         """Send a signal to the worker and all that it started, as service managers do."""
-        for process in self.family():
-            process.send_signal(number)
+        send(self.family(), number)
 
     def ended(self, deadline_secs: float = STOP_SECS) -> int:
         """Wait for the end, and return the exit code."""

@@ -10,7 +10,7 @@ import pytest
 
 from stormkeeper.worker.ending import CLAIMED
 from support.pacemaker import PacemakerProcess
-from support.processes import all_gone
+from support.processes import all_gone, send
 from support.waiting import until
 from support.worker import START_SECS, WorkerProcess
 
@@ -80,8 +80,7 @@ def test_a_worker_that_was_cut_off_leaves_its_query_to_the_next_launch(start, tm
     begun = max(written(tmp_path))
     second = start("7-2-0")
     second.wait_for(rf"^wrote {begun + 4}$")
-    for process in family:
-        process.send_signal(signal.SIGCONT)
+    send(family, signal.SIGCONT)
     assert first.ended() == CLAIMED, first.text
     assert "left to the launch 7-2-0, which has claimed it" in first.text
     all_gone(family)
@@ -106,8 +105,7 @@ def test_spark_itself_refuses_who_writes_a_checkpoint_beside_another(start, tmp_
     begun = max(written(tmp_path))
     second = start()
     second.wait_for(rf"^wrote {begun + 4}$")
-    for process in family:
-        process.send_signal(signal.SIGCONT)
+    send(family, signal.SIGCONT)
     assert first.ended() == 1, first.text
     assert re.search(r"(?i)concurrent|multiple streaming jobs", first.text), first.text
     all_gone(family)
