@@ -115,6 +115,7 @@ def test_list_as_json(ask, client, heartbeat):
     assert json.loads(ask("list", PATH, "--json").stdout)["time_secs"] == 1700000300
 
 
+@pytest.mark.slow
 def test_list_goes_on_with_what_comes_and_goes(environ, start_pacemaker):
     servers = [start_pacemaker(), start_pacemaker()]
     both = f"pacemaker.servers=['{servers[0].address}', '{servers[1].address}']"

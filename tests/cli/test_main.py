@@ -218,6 +218,9 @@ def test_ctrl_c_ends_a_command_that_waits_for_an_answer_without_a_word(environ, 
             "storm.zookeeper.servers=[127.0.0.1]",
             "-c",
             f"storm.zookeeper.port={port}",
+            # It waits for its server's first word for half of that.
+            "-c",
+            "storm.zookeeper.session.timeout=2000",
         ]
         waiting = subprocess.Popen(
             [STORM, *command, *options], env=environ, stderr=subprocess.PIPE, text=True

@@ -80,6 +80,7 @@ def test_a_port_in_use_is_a_clear_error_and_leaves_nothing(tmp_path):
     assert not server.running
 
 
+@pytest.mark.slow
 def test_a_port_taken_while_the_server_starts(tmp_path, monkeypatch):
     # As if another process had bound the port between our look at it and the server's.
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -284,6 +284,7 @@ def test_nothing_is_left_of_one_that_is_killed_while_spark_runs(local, text, tmp
     until(lambda: not list(tmp_path.glob("stormkeeper-local-*")))
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_its_process_has_failed_and_what_it_printed_is_shown(local, tmp_path):
     script = tmp_path / "exits.py"
     text = "import os\nprint('rows 5 of', os.getpid(), flush=True)\nos._exit(7)\nrows.writeStream\n"

@@ -255,9 +255,10 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
     [
         ("pipeline.tables.dir", "pipeline.tables.dir cannot be "),
         ("pipeline.checkpoint.dir", "pipeline.checkpoint.dir cannot be "),
-        (
+        pytest.param(
             None,
             "the pipeline's query failed: org.apache.hadoop.fs.FileAlreadyExistsException",
+            marks=pytest.mark.slow,
         ),
     ],
 )

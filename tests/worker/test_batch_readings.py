@@ -32,8 +32,15 @@ def sink(topology, source, function):
 
 @pytest.mark.spark
 class TestRealBatches:
+    #: What is a reading of its own kind, each once; the others differ in their order alone.
+    KINDS = frozenset({"shown_and_written", "kept", "by_way_of_rdds", "limited_by_sql"})
+
+    @pytest.mark.parametrize(
+        "tried",
+        [pytest.param(KINDS, id="kinds"), pytest.param(None, id="all", marks=pytest.mark.slow)],
+    )
     def test_the_fullest_reading_counts_and_a_part_is_said_to_be_one(
-        self, numbers, run_topology, tmp_path
+        self, numbers, run_topology, tmp_path, tried
     ):
         folder, values = numbers
         topology, lines = lines_topology(folder)
@@ -97,6 +104,11 @@ class TestRealBatches:
         def unread(batch):
             pass
 
+        if tried is not None:
+            whole, parts = (
+                tuple(function for function in functions if function.__name__ in tried)
+                for functions in (whole, parts)
+            )
         for function in (*whole, *parts, unread):
             sink(topology, lines, function)
         counts = run_topology(topology)

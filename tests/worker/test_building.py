@@ -72,6 +72,7 @@ class TestCounts:
         assert counts.executed["out", "out"] == {"both": n_even + n_fives}
         assert counts.emitted["both", "out"] == n_even + n_fives
 
+    @pytest.mark.slow
     def test_joins_of_a_stream_with_itself_and_with_a_table(self, numbers, run_topology):
         folder, values = numbers
         topology, lines = numbers_topology(folder)

@@ -127,6 +127,7 @@ def test_one_that_needs_a_session_gets_one(script):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_one_that_needs_a_session_above_its_topology_gets_it_first(script, tmp_path):
     (tmp_path / "texts.py").write_text(
         "from pyspark.sql import functions as F\n"
@@ -143,6 +144,7 @@ def virtual_machines():
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_session_is_no_leave_to_start_queries(script):
     before = (
         "from pyspark.sql import SparkSession\n"

@@ -237,6 +237,7 @@ print("after the query")
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_waits_for_its_query_goes_on_when_it_is_stopped(
     start, pacemakers, text, script, tmp_path
 ):
@@ -360,6 +361,7 @@ def out(inverted):
 """
 
 
+@pytest.mark.slow
 def test_a_failing_bolt_ends_it_with_a_message_of_its_own(start, pacemakers, numbers, script):
     worker = start(script(FAILING.format(folder=str(numbers[0]))))
     assert worker.ended(START_SECS) == 1, worker.text

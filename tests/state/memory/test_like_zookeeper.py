@@ -159,7 +159,8 @@ def outcome(operation, state):
         return type(error)
 
 
-def test_they_never_differ(zookeeper_server, zookeeper_root, monkeypatch):
+@pytest.mark.parametrize("examples", [15, pytest.param(60, marks=pytest.mark.slow)])
+def test_they_never_differ(zookeeper_server, zookeeper_root, monkeypatch, examples):
     # A registration that cannot be made waits for a time that memory, without a clock, has not.
     monkeypatch.setattr(registrations, "FIRST_PAUSE_SECS", 3600.0)
     monkeypatch.setattr(registrations, "LONGEST_PAUSE_SECS", 3600.0)
@@ -167,7 +168,7 @@ def test_they_never_differ(zookeeper_server, zookeeper_root, monkeypatch):
     run_state_machine_as_test(
         lambda: SideBySide(zookeeper_server, f"{zookeeper_root}/{next(numbers)}"),
         settings=settings(
-            max_examples=30,
+            max_examples=examples,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

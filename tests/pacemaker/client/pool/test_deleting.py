@@ -69,6 +69,7 @@ def test_a_server_that_is_back_gives_readers_nothing_that_was_deleted(
     assert client.children("/") == ["kept"]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_back_at_a_later_try_gives_nothing_either(
     stack, daemons, pool_of, direct, monkeypatch
 ):
@@ -95,6 +96,7 @@ def test_a_server_that_is_back_at_a_later_try_gives_nothing_either(
     assert failed
 
 
+@pytest.mark.slow
 def test_a_delete_that_nobody_remembers_any_more_is_made_good_by_expiry(stack, direct):
     """The pool that deleted is gone; the server that missed it forgets the pulse by its age."""
     first = stack.enter_context(PacemakerProcess())
