@@ -10,16 +10,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
-SERVER := src/stormkeeper/pacemaker/server
+COMPILED := $(wildcard src/stormkeeper/*/*/_compiled.pyx)
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster soak faults fuzz explore simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding soak faults fuzz explore simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: $(ARCHIVE) ## virtual environment, pinned packages, Java, Spark's classes gathered
 
-$(INSTALLED): pyproject.toml setup.py constraints.txt scripts/setup $(SERVER)/_compiled.pyx
+$(INSTALLED): pyproject.toml setup.py constraints.txt scripts/setup $(COMPILED)
 	@scripts/setup $(VENV)
 	@touch $@
 
@@ -60,7 +60,7 @@ lint: $(INSTALLED) ## formatter, linter, strict type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: bench-pacemaker bench-local bench-state bench-cluster ## measure Pacemakers, clusters, and their state; results in bench/results/
+bench: bench-pacemaker bench-local bench-state bench-cluster bench-decoding ## measure Pacemakers, clusters, their state, decoding; results in bench/results/
 
 bench-pacemaker: $(INSTALLED) ## Pacemakers beside Redis and memcached (ARGS=--quick: two minutes)
 	@scripts/bench-setup
@@ -81,11 +81,14 @@ bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and throu
 bench-heartbeats: $(INSTALLED) ## who is alive, read from one Pacemaker and from three
 	@$(BIN)/python bench/heartbeats_bench.py $(ARGS)
 
+bench-decoding: $(INSTALLED) ## heartbeats from bytes to Arrow's columns, beside gunzip and Apache Thrift
+	@$(BIN)/python bench/decoding_bench.py $(ARGS)
+
 SECONDS := 3600
 faults: $(KERBEROS) ## every bad input in every mode, ensembles that fail for longer (some minutes)
 	@$(BIN)/pytest tests/faults -m 'faults or slow or not slow' $(ARGS)
 
-fuzz: $(INSTALLED) ## frames that are nearly right (EXAMPLES=50000 of each kind)
+fuzz: $(INSTALLED) ## frames and heartbeats that are nearly right (EXAMPLES=50000 of each kind)
 	@EXPLORE=1 FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) $(BIN)/pytest tests/fuzz --timeout 3600 $(ARGS)
 	@EXPLORE=1 FUZZ_EXAMPLES=$(or $(EXAMPLES),50000) scripts/fuzz-sanitized $(VENV) $(ARGS)
 
@@ -112,5 +115,5 @@ format: $(INSTALLED) ## apply the formatter and the linter's safe fixes
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist storm-local spark-warehouse
-	rm -rf src/*.egg-info $(SERVER)/_compiled.c $(SERVER)/_compiled.*.so
+	rm -rf src/*.egg-info $(COMPILED:.pyx=.c) $(COMPILED:.pyx=.*.so)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,24 +1,25 @@
-"""Builds the compiled engine of the Pacemaker; everything else is in pyproject.toml.
+"""Builds the compiled engines; everything else is in pyproject.toml.
 
-The module is optional: without a C compiler or Python's headers the install goes through, and the
-Pacemaker runs in plain Python. It is made of system calls of Linux, and is not tried elsewhere.
+They are optional: without a C compiler or Python's headers the install goes through, and plain
+Python runs in their place. The Pacemaker's is made of system calls of Linux, and neither is tried
+elsewhere.
 """
 
 import sys
 
 from setuptools import Extension, setup
 
-MODULE = "stormkeeper.pacemaker.server._compiled"
+MODULES = ["stormkeeper.pacemaker.server._compiled", "stormkeeper.pipeline.decoding._compiled"]
 
 setup(
     ext_modules=[
         Extension(
-            MODULE,
-            [f"src/{MODULE.replace('.', '/')}.pyx"],
+            module,
+            [f"src/{module.replace('.', '/')}.pyx"],
             extra_compile_args=["-g0"],
             optional=True,
         )
+        for module in MODULES
+        if sys.platform == "linux"
     ]
-    if sys.platform == "linux"
-    else []
 )

@@ -16,7 +16,7 @@ import pytest
 from support.waiting import DEADLINE_SECS
 
 PROJECT = Path(__file__).parents[1]
-ENGINE = "stormkeeper/pacemaker/server/_compiled."
+ENGINES = [f"stormkeeper/{room}/_compiled." for room in ("pacemaker/server", "pipeline/decoding")]
 
 #: In millions of bytes: packages of the base, without pip.
 LARGEST_MB = 70
@@ -82,18 +82,19 @@ def test_the_sdist_has_what_an_installation_needs(dist):
         "docs/operations.md",
         "pyproject.toml",
         "setup.py",
-        f"src/{ENGINE}pyx",
+        *(f"src/{engine}pyx" for engine in ENGINES),
     } <= names
     assert not {name for name in names if name.startswith("tests")}
 
 
-def test_the_wheel_has_the_compiled_engine_where_it_can_be_compiled(dist):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_wheel_has_a_compiled_engine_where_it_can_be_compiled(dist, engine):
     with zipfile.ZipFile(dist[1]) as wheel:
-        engine = {name for name in wheel.namelist() if name.startswith(ENGINE)}
-    compiled = {name for name in engine if name.endswith(".so")}
-    is_compiled_here = importlib.util.find_spec("stormkeeper.pacemaker.server._compiled")
+        found = {name for name in wheel.namelist() if name.startswith(engine)}
+    compiled = {name for name in found if name.endswith(".so")}
+    is_compiled_here = importlib.util.find_spec(engine.replace("/", ".").rstrip("."))
     assert len(compiled) == bool(is_compiled_here)
-    assert engine - compiled == {f"{ENGINE}pyi"}
+    assert found - compiled == {f"{engine}pyi"}
 
 
 def test_the_base_is_light(base):
@@ -131,7 +132,7 @@ def test_a_pacemaker_runs_from_the_base(base, environ, tmp_path):
             assert pacemaker.wait(DEADLINE_SECS) == 0
         finally:
             pacemaker.kill()
-    engine = "compiled" if any(base.rglob("_compiled.*.so")) else "interpreted"
+    engine = "compiled" if any(base.rglob("pacemaker/server/_compiled.*.so")) else "interpreted"
     assert f" engine: {engine};" in log.read_text()
 
 

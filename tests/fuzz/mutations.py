@@ -1,7 +1,8 @@
-"""Frames that are nearly right: the corpus, cut, spliced, flipped and repeated by hypothesis."""
+"""What is nearly right: the corpus, cut, spliced, flipped and repeated by hypothesis."""
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,9 +49,9 @@ _EDGES: Final = st.sampled_from(
 
 
 @st.composite
-def payloads(draw: st.DrawFn) -> bytes:
-    """One frame's payload, up to a few changes away from one of the corpus."""
-    data = bytearray(draw(st.sampled_from(CORPUS)))
+def payloads(draw: st.DrawFn, corpus: Sequence[bytes] = CORPUS) -> bytes:
+    """One frame's payload, or what else is in a corpus, up to a few changes away from one there."""
+    data = bytearray(draw(st.sampled_from(corpus)))
     for _ in range(draw(st.integers(0, 4))):
         place = draw(st.integers(0, len(data)))
         change = draw(st.sampled_from(["flip", "edge", "cut", "insert", "splice", "repeat"]))
@@ -63,7 +64,7 @@ def payloads(draw: st.DrawFn) -> bytes:
         elif change == "insert":
             data[place:place] = draw(st.binary(max_size=8))
         elif change == "splice":
-            other = draw(st.sampled_from(CORPUS))
+            other = draw(st.sampled_from(corpus))
             data[place:] = other[draw(st.integers(0, len(other))) :]
         elif change == "repeat":
             size = draw(st.integers(1, 40))

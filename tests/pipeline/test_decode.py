@@ -10,6 +10,7 @@ from stormkeeper.pipeline.decode import decode_batch, heartbeats, statistics
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from support import vectors
+from support.decoding import ENGINES
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 
 GOLDEN = {
@@ -18,6 +19,11 @@ GOLDEN = {
     for vector in vectors.load(name)
     if "ClusterWorkerHeartbeat" in vector["name"]
 }
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return ENGINES[request.param]
 
 
 def raw(*pulses):
@@ -33,8 +39,8 @@ def test_the_arrow_schema_is_the_one_that_spark_expects():
 
 
 @pytest.mark.parametrize("details", GOLDEN.values(), ids=GOLDEN)
-def test_what_storm_wrote_is_read(details):
-    (row,) = decode_batch(raw((path("wc-1-17", "a-b", 6700), details))).to_pylist()
+def test_what_storm_wrote_is_read(details, engine):
+    (row,) = decode_batch(raw((path("wc-1-17", "a-b", 6700), details)), engine).to_pylist()
     beat = deserialize(ClusterWorkerHeartbeat, details)
     assert row["error"] is None
     assert (row["storm_id"], row["node"], row["port"]) == ("wc-1-17", "a-b", 6700)
@@ -63,14 +69,14 @@ def test_what_storm_wrote_is_read(details):
                 assert executed == {(s.componentId, s.streamId): n for s, n in by_source.items()}
 
 
-def test_rows_keep_their_order_and_the_sources_columns():
+def test_rows_keep_their_order_and_the_sources_columns(engine):
     batch = raw(
         (path("a"), heartbeat("a", {(1, 1): spout(5)}, time_secs=7)),
         (path("b"), None),
         (path("c"), b"garbage"),
         (path("d"), heartbeat("d")),
     )
-    table = decode_batch(batch)
+    table = decode_batch(batch, engine)
     assert table.schema == decode.TYPED
     found = table.to_pylist()
     assert [row["storm_id"] for row in found] == ["a", "b", "c", "d"]
@@ -83,20 +89,31 @@ def test_rows_keep_their_order_and_the_sources_columns():
         assert table[name] == batch[name]
 
 
-def test_a_server_row_goes_through():
-    (row,) = decode_batch(rows.of_server("a:1", Coverage(1000.0, "gone"))).to_pylist()
+def test_a_server_row_goes_through(engine):
+    (row,) = decode_batch(rows.of_server("a:1", Coverage(1000.0, "gone")), engine).to_pylist()
     assert (row["kind"], row["storm_id"], row["error"]) == ("server", None, None)
     assert row["health"]["error"] == "gone"
 
 
-def test_an_empty_batch_has_the_schema():
-    assert decode_batch(raw()).schema == decode.TYPED
+def test_an_empty_batch_has_the_schema(engine):
+    assert decode_batch(raw(), engine).schema == decode.TYPED
+
+
+def test_a_batch_of_many_rows_is_decoded_in_pieces_that_fit_together(engine):
+    pulses = [(path(f"t{n}"), heartbeat(f"t{n}", time_secs=n)) for n in range(1100)]
+    decoded = list(decode.decode_batches(iter([raw(*pulses[:7]), raw(*pulses[7:])]), engine))
+    assert len(decoded) > 2
+    found = pa.Table.from_batches(decoded).to_pylist()
+    assert [(row["storm_id"], row["time_secs"]) for row in found] == [
+        (f"t{n}", n) for n in range(1100)
+    ]
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_row(details):
-    (row,) = decode_batch(raw((path("a"), details))).to_pylist()
-    assert row["storm_id"] == "a"
+    for engine in ENGINES.values():
+        (row,) = decode_batch(raw((path("a"), details)), engine).to_pylist()
+        assert row["storm_id"] == "a"
 
 
 @given(st.data())
@@ -109,8 +126,9 @@ def test_a_damaged_heartbeat_is_a_row(data):
     for place in data.draw(st.lists(st.integers(0, max(0, len(damaged) - 1)), max_size=4)):
         if damaged:
             damaged[place] = data.draw(st.integers(0, 255))
-    (row,) = decode_batch(raw((path("a"), bytes(damaged)))).to_pylist()
-    assert row["storm_id"] == "a"
+    for engine in ENGINES.values():
+        (row,) = decode_batch(raw((path("a"), bytes(damaged))), engine).to_pylist()
+        assert row["storm_id"] == "a"
 
 
 @pytest.mark.parametrize(

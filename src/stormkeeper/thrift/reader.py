@@ -72,7 +72,7 @@ MAX_DEPTH: Final = 64
 
 #: How many different keys of one type are remembered while a record is read. A bolt rarely has
 #: more streams; with more, reading gets slower, not wrong.
-_MAX_SEEN: Final = 64
+MAX_SEEN: Final = 64
 
 #: How many different structs of one type are, of how many different lengths, and of what length at
 #: most. Few topologies have more workers.
@@ -136,7 +136,7 @@ def field_kind(data: bytes, field_id: int) -> int | None:
     while kind := data[pos]:
         if _field_header.unpack_from(data, pos)[1] == field_id:
             return kind
-        pos = _skip(data, pos + 3, kind, MAX_DEPTH)
+        pos = skip(data, pos + 3, kind, MAX_DEPTH)
     return None
 
 
@@ -253,7 +253,7 @@ def _map_reader(of: tuple[Type, Type]) -> Reader:
             else:
                 start = pos
                 key, pos = read_key(data, pos, seen)
-                if len(known) < _MAX_SEEN:
+                if len(known) < MAX_SEEN:
                     known.append((data[start:pos], key))
             entries[key], pos = read_value(data, pos, seen)
         return entries, pos
@@ -313,7 +313,7 @@ def _new_struct_reader(cls: type) -> Reader:
     schema = schema_of(cls)
     fields: dict[bytes, tuple[str, Reader]] = {}
     for field in schema.fields:
-        for kind, reader in _accepted(field.type):
+        for kind, reader in accepted(field.type):
             fields[_field_header.pack(kind, field.id)] = (field.name, reader)
     blank = dict.fromkeys(field.name for field in schema.fields)
     required = tuple((field.name, field.id) for field in schema.fields if field.required)
@@ -328,7 +328,7 @@ def _new_struct_reader(cls: type) -> Reader:
         while kind := data[pos]:
             field = fields.get(data[pos : pos + 3])
             if field is None:
-                pos = _skip(data, pos + 3, kind, MAX_DEPTH)
+                pos = skip(data, pos + 3, kind, MAX_DEPTH)
             else:
                 name, read_value = field
                 values[name], pos = read_value(data, pos + 3, seen)
@@ -344,7 +344,7 @@ def _new_struct_reader(cls: type) -> Reader:
     return read
 
 
-def _accepted(of: Type) -> Iterable[tuple[int, Reader]]:
+def accepted(of: Type) -> Iterable[tuple[int, Reader]]:
     """Return the wire types that a field is read from."""
     kind, detail = of
     if kind in (I32, I64) and detail is None:
@@ -352,7 +352,7 @@ def _accepted(of: Type) -> Iterable[tuple[int, Reader]]:
     return ((wire_kind(of), _reader(of)),)
 
 
-def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
+def skip(data: bytes, pos: int, kind: int, depth: int) -> int:
     """Return the position after a value of an unknown type."""
     if kind in FIXED:
         return pos + FIXED[kind]
@@ -363,7 +363,7 @@ def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
         raise MalformedError(f"unknown fields nested deeper than {MAX_DEPTH}", pos)
     if kind == STRUCT:
         while inner := data[pos]:
-            pos = _skip(data, pos + 3, inner, depth - 1)
+            pos = skip(data, pos + 3, inner, depth - 1)
         return pos + 1
     if kind not in LEAST:
         raise MalformedError(f"a field of unknown type {kind}", pos)
@@ -390,5 +390,5 @@ def _skip_container(data: bytes, pos: int, kind: int, depth: int) -> int:
         return pos + count * sum(FIXED[inner] for inner in inners)
     for _ in range(count):
         for inner in inners:
-            pos = _skip(data, pos, inner, depth)
+            pos = skip(data, pos, inner, depth)
     return pos

@@ -34,6 +34,7 @@ __all__ = [
     "heartbeat_release",
     "release_for",
     "serialize",
+    "uncompressed",
 ]
 
 #: What Storm stores in a znode that is only a directory.
@@ -119,7 +120,18 @@ def deserialize(
         If the bytes are not such a record, or decompress to more than `limit`. Nothing else is
         raised whatever the bytes are, and the time is linear in what they decompress to.
     """
-    data = bytes(data)
+    return decode(cls, uncompressed(cls, bytes(data), limit))
+
+
+def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:
+    """Return the bytes of a record that was stored as one of `cls`, decompressed.
+
+    Raises
+    ------
+    SerializationError
+        If there is no record, or it decompresses to more than `limit` bytes, or the compressed data
+        are damaged.
+    """
     if data == _DIRECTORY:
         raise SerializationError(
             f"not {with_article(cls)}: the single byte 07, which Storm stores in a znode that is"
@@ -128,7 +140,6 @@ def deserialize(
     if not data:
         raise SerializationError(f"not {with_article(cls)}: no bytes at all")
     try:
-        plain = decompress(data, limit)
+        return decompress(data, limit)
     except SerializationError as error:
         raise SerializationError(f"not {with_article(cls)}: {error}") from error
-    return decode(cls, plain)

@@ -1,0 +1,84 @@
+"""What decoded heartbeats are in Arrow, and how columns are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+#: What a heartbeat may decompress to, in bytes. The largest that are known have some hundred
+#: kilobytes. In memory one takes up to ten times its bytes, and in plain Python forty times.
+HEARTBEAT_BYTES: Final = 16 * 1024 * 1024
+
+#: What the names of its windows, components and streams may take in its rows, in bytes: each has
+#: its own, so that a long one grows with their number.
+NAME_BYTES: Final = HEARTBEAT_BYTES
+
+COUNTER: Final = pa.struct(
+    {
+        **dict.fromkeys(("window", "source", "stream"), pa.string()),
+        **dict.fromkeys(("emitted", "transferred", "executed", "acked", "failed"), pa.int64()),
+        **dict.fromkeys(("complete_ms_avg", "execute_ms_avg", "process_ms_avg"), pa.float64()),
+        "partial": pa.bool_(),
+    }.items()
+)
+
+EXECUTOR: Final = pa.struct(
+    [
+        ("task_start", pa.int32()),
+        ("task_end", pa.int32()),
+        ("component", pa.string()),
+        ("kind", pa.string()),
+        ("rate", pa.float64()),
+        ("counters", pa.list_(COUNTER)),
+    ]
+)
+
+#: The columns of a heartbeat, all null where there is none but for `error`, which says why.
+HEARTBEAT: Final[dict[str, pa.DataType]] = {
+    "time_secs": pa.int64(),
+    "uptime_secs": pa.int32(),
+    "executors": pa.list_(EXECUTOR),
+    "completed": pa.bool_(),
+    "error": pa.string(),
+}
+
+KINDS: Final = pa.array(["bolt", "spout"], pa.string())
+
+
+def column(of: pa.DataType, count: int, values: Any, valid: Any = None) -> pa.Array:
+    """Make a column of memory that has its values, and a bit for each that is not null."""
+    return pa.Array.from_buffers(of, count, [_buffer(valid), pa.py_buffer(values)])
+
+
+def texts(count: int, offsets: Any, data: Any) -> pa.Array:
+    """Make a column of texts that lie one after another."""
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def chosen(among: pa.Array, numbers: Any, count: int, valid: Any = None) -> pa.Array:
+    """Make a column of texts of memory that has their numbers."""
+    return among.take(column(pa.int32(), count, numbers, valid))
+
+
+def structs(of: pa.StructType, columns: Sequence[pa.Array]) -> pa.Array:
+    """Make a column of structs, none of them null."""
+    return pa.StructArray.from_arrays(columns, fields=list(of))
+
+
+def lists(values: pa.Array, count: int, offsets: Any, valid: Any = None) -> pa.Array:
+    """Make a column of lists of memory that says where each begins."""
+    buffers = [_buffer(valid), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(values.type), count, buffers, children=[values])
+
+
+def reasons(found: Sequence[str | None]) -> pa.Array:
+    """Make the column of errors."""
+    return pa.array(found, pa.string())
+
+
+def _buffer(memory: Any) -> pa.Buffer | None:
+    return None if memory is None else pa.py_buffer(memory)
