@@ -19,7 +19,7 @@ from support.small_nimbus import SmallNimbus, serving
 from support.waiting import DEADLINE_SECS
 
 PACKAGE = Path(stormkeeper.__file__).parent
-SPARKS_ROOMS = {"local", "pipeline", "worker"}
+SPARKS_ROOMS = {"local", "pipeline", "tables", "worker"}
 SPARKS_MODULES = {f"daemon/{name}.py" for name in ("spark", "spark_archive", "spark_properties")}
 ABSENT = {"numpy", "pandas", "py4j", "pyarrow", "pyspark"}
 UNAVAILABLE = 69

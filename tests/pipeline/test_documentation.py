@@ -101,7 +101,7 @@ def test_every_option_key_and_column_is_described():
     for name in rows.SCHEMA.names:
         assert f"\n| `{name}` |" in described, name
     described = paragraph("| option |")
-    for name in ("servers", "path", "timeoutSecs", "pageSize"):
+    for name in ("servers", "path", "timeoutSecs", "pageSize", "values"):
         assert f"\n| `{name}`" in described, name
     described = paragraph("| key |")
     for key in defaults():

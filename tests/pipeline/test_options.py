@@ -22,6 +22,11 @@ def test_option_names_have_no_case_and_a_server_counts_once():
     assert options == Options((Address("a", 6699),), "/x", 7, 0.5)
 
 
+def test_values_are_read_unless_it_says_otherwise():
+    assert Options.parse({"servers": "a"}).values
+    assert not Options.parse({"servers": "a", "VALUES": "False"}).values
+
+
 def test_the_root_may_be_read():
     assert Options.parse({"servers": "a", "path": "/"}).path == "/"
 
@@ -39,6 +44,7 @@ def test_the_root_may_be_read():
         ({"servers": "a", "timeoutSecs": "inf"}, "'timeoutSecs'"),
         ({"servers": "a", "timeoutSecs": "nan"}, "'timeoutSecs'"),
         ({"servers": "a", "timeoutSecs": "soon"}, "'timeoutSecs'"),
+        ({"servers": "a", "values": "no"}, "'values'"),
     ],
 )
 def test_a_wrong_option_is_named(given, named):
@@ -63,7 +69,10 @@ def test_how_to_come_to_a_secured_pacemaker_is_said_in_the_configurations_own_wo
         ("timeoutSec", "is 'timeoutSecs' meant?"),
         ("page_size", "is 'pageSize' meant?"),
         ("paths", "is 'path' meant?"),  # Spark's name for more than one
-        ("nonsense", "it has servers, path, pageSize, timeoutSecs, pacemaker.auth.method, "),
+        (
+            "nonsense",
+            "it has servers, path, pageSize, timeoutSecs, values, pacemaker.auth.method, ",
+        ),
     ],
 )
 def test_an_option_that_does_not_exist_is_refused_with_the_nearest_that_does(unknown, remedy):

@@ -131,7 +131,6 @@ def batch(spark, *addresses, **options):
     return reader.options(**{"timeoutSecs": PATIENT} | options).load()
 
 
-@pytest.mark.slow
 def test_the_format_is_there_in_a_fresh_session_without_registration(pacemaker, tmp_path):
     send(pacemaker, "a")
     program = f"""
@@ -209,6 +208,26 @@ def test_a_java_pacemaker_is_read_by_its_own_means(spark):
     assert [row.health.reachable for row in rows if row.kind == "server"] == [True]
 
 
+def test_without_values_a_batch_has_ages_and_revisions(spark, pacemaker):
+    send(pacemaker, "one", "two")
+    rows = batch(spark, pacemaker.address, values="false").collect()
+    pulses = [row for row in rows if row.kind == "pulse"]
+    assert names_of(rows) == ["one", "two"]
+    assert {row.details for row in pulses} == {None}
+    assert sorted(row.revision for row in pulses) == [1, 2]
+    assert all(row.received_at <= row.read_at for row in pulses)
+
+
+def test_without_values_a_java_pacemaker_has_them_and_all_beside_it(spark, pacemaker):
+    send(pacemaker, "ours", details=b"0")
+    java = JavaPacemaker()
+    java.store = {path("one"): b"1", path("two"): b"2"}
+    with ScriptedPacemaker(java) as server:
+        rows = batch(spark, server.address, pacemaker.address, values="false").collect()
+    details = {row.path: bytes(row.details) for row in rows if row.kind == "pulse"}
+    assert details == {path("ours"): b"0", **java.store}
+
+
 @pytest.mark.parametrize("method", ["read", "readStream"])
 def test_a_missing_option_is_named(spark, method):
     with pytest.raises(PySparkException, match="option 'servers'"):
@@ -236,6 +255,18 @@ def test_a_stream_has_what_is_new_and_a_batch_at_every_trigger(streaming, start_
         with PacemakerClient(a.address) as client:
             client.delete_path("/workerbeats/one")
         stream.until(lambda rows: names_of(rows, "tombstone") == ["one"])
+
+
+def test_a_stream_without_values_has_what_is_new_and_what_is_gone(streaming, pacemaker):
+    send(pacemaker, "one")
+    with streaming(pacemaker, values="false") as stream:
+        first = stream.until(names_of)
+        assert {row.details for row in first} == {None}
+        with PacemakerClient(pacemaker.address) as client:
+            client.delete_path("/workerbeats/one")
+        send(pacemaker, "two")
+        both = stream.until(lambda rows: names_of(rows) and names_of(rows, "tombstone"))
+        assert (names_of(both), names_of(both, "tombstone")) == (["two"], ["one"])
 
 
 def test_a_stream_goes_on_where_its_checkpoint_ends(streaming, start_pacemaker):
@@ -428,6 +459,20 @@ def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
         java.store = {**java.store, path("two"): b"2"}
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
+
+
+def test_a_stream_without_values_has_those_that_alone_tell_what_is_new(pacemaker):
+    send(pacemaker, "ours", details=b"0")
+    java = JavaPacemaker()
+    java.store = {path("java"): b"1"}
+    with ScriptedPacemaker(java) as server:
+        there = tuple(Address.parse(one.address, 0) for one in (server, pacemaker))
+        reader = PacemakerStreamReader(Options(there, values=False))
+        start = reader.initialOffset()
+        partitions = reader.partitions(start, reader.latestOffset(start, None))
+        rows = [row for p in partitions for arrow in reader.read(p) for row in arrow.to_pylist()]
+    details = {row["path"]: row["details"] for row in rows if row["kind"] == "pulse"}
+    assert details == {path("java"): b"1", path("ours"): b"0"}
 
 
 def test_neither_driver_nor_executors_end_a_java_pacemaker_that_wants_a_password(

@@ -21,7 +21,7 @@ DEFAULT_TIMEOUT_SECS: Final = 2.0
 
 
 #: All that there are, as they are written.
-NAMES: Final = ("servers", "path", "pageSize", "timeoutSecs", *settings.KEYS)
+NAMES: Final = ("servers", "path", "pageSize", "timeoutSecs", "values", *settings.KEYS)
 
 #: How a table of Spark's catalog marks the options that it was created with. It hands them over
 #: with properties of its own, such as its owner, and a second time without the mark.
@@ -42,6 +42,8 @@ class Options:
         Changes asked for in one request; 0 leaves it to the server.
     timeout_secs
         How long one answer is waited for.
+    values
+        Whether pulses are read, or only their ages and revisions.
     access
         How to authenticate and speak TLS: configuration keys and their values. They name files,
         which executors read too, and hold no secret: Spark shows options in its plans.
@@ -51,6 +53,7 @@ class Options:
     path: str = DEFAULT_PATH
     page_size: int = 0
     timeout_secs: float = DEFAULT_TIMEOUT_SECS
+    values: bool = True
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
@@ -82,6 +85,7 @@ class Options:
             _path(options.get("path", DEFAULT_PATH)),
             int(_number(options, "pageSize", 0, minimum=0, whole=True)),
             _number(options, "timeoutSecs", DEFAULT_TIMEOUT_SECS, minimum=0.01),
+            _switch(options, "values", default=True),
             tuple((key, options[key]) for key in settings.KEYS if key in options),
         )
 
@@ -133,3 +137,12 @@ def _number(
             f"{minimum:g}, got {text!r}"
         )
     return value
+
+
+def _switch(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(
+            f'the option {name!r} of format("pacemaker") must be true or false, got {text!r}'
+        )
+    return text == "true"

@@ -22,7 +22,7 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, StormkeeperError
 from stormkeeper.heartbeats import coverage, following
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.pipeline import offsets, rows
 from stormkeeper.pipeline.offsets import Offset, Span
 from stormkeeper.pipeline.options import Options
@@ -43,6 +43,8 @@ class PacemakerDataSource(DataSource):
     ``path``, or ``load(…)``  this path and everything below it is read (``/workerbeats``)
     ``timeoutSecs``           how long one answer of a server is waited for (2)
     ``pageSize``              changes asked for in one request; 0 leaves it to the server (0)
+    ``values``                whether pulses are read (true); false: only ages and revisions, which
+                              say who is alive at a fraction of the cost
     ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
                               (`stormkeeper.pacemaker.client.settings.KEYS`); files are read on
                               every machine that reads
@@ -60,7 +62,7 @@ class PacemakerDataSource(DataSource):
     ``age_secs``      since the server received the pulse, on the server's monotonic clock
     ``received_at``   the same as a time: ``read_at`` less ``age_secs``
     ``read_at``       when the answer came, on the reader's clock
-    ``details``       the pulse's bytes; null for other kinds
+    ``details``       the pulse's bytes; null for other kinds, and without ``values``
     ``health``        kind ``server`` only: ``reachable``; ``error``, why not; ``uptime_secs``;
                       ``horizon_secs``, for how long a path without a pulse has been silent at
                       least; ``keys``, pulses held; ``reset``, whether it started anew or forgot
@@ -80,7 +82,9 @@ class PacemakerDataSource(DataSource):
     first not seen until their path changes again.
 
     A Java Pacemaker tells neither instance nor revision nor age (all null) and makes no tombstones;
-    it is read as a whole every time, one request per pulse.
+    it is read as a whole every time, one request per pulse. Where one is among the servers, all are
+    read with their values, whatever ``values`` says: only a pulse's content tells there whether it
+    is a new one, and it can be compared with nothing but content.
 
     Examples
     --------
@@ -126,11 +130,14 @@ class ServerPartition(InputPartition):
     health
         How it was when the batch was planned; None where that is not known, as for a batch that
         an earlier run planned: then it is asked again.
+    values
+        Whether pulses are read, or only their ages.
     """
 
     server: Address
     span: Span | None
     health: Coverage | None
+    values: bool = True
 
 
 class PacemakerReader(DataSourceReader):
@@ -141,7 +148,11 @@ class PacemakerReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition per server."""
-        return [ServerPartition(server, None, None) for server in self._options.servers]
+        values = self._options.values
+        if not values:
+            found = (health.position for health in _ask(self._options).values())
+            values = any(_is_java(position) for position in found)
+        return [ServerPartition(server, None, None, values) for server in self._options.servers]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's pulses, and its row."""
@@ -150,7 +161,7 @@ class PacemakerReader(DataSourceReader):
         span = None
         if health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
-        for batch in _read(self._options, ServerPartition(partition.server, span, health)):
+        for batch in _read(self._options, replace(partition, span=span, health=health)):
             # What is gone is not part of what there is.
             yield batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE))
 
@@ -199,15 +210,21 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if start == end:
             return []
         health = self._health if end == self._planned else {}
+        spans = {server: offsets.span(start, end, str(server)) for server in self._options.servers}
+        values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
-            ServerPartition(server, offsets.span(start, end, str(server)), health.get(str(server)))
-            for server in self._options.servers
+            ServerPartition(server, span, health.get(str(server)), values)
+            for server, span in spans.items()
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and its row."""
         assert isinstance(partition, ServerPartition)
         return _read(self._options, partition)
+
+
+def _is_java(found: Position | Span | None) -> bool:
+    return found is not None and found.instance == WITHOUT_REVISIONS
 
 
 def _ask(options: Options, *servers: Address) -> Mapping[str, Coverage]:
@@ -230,7 +247,11 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
             with client:
                 begin = Position(span.instance, span.after)
                 for page in following.pages(
-                    client, options.path, begin, page_size=options.page_size
+                    client,
+                    options.path,
+                    begin,
+                    page_size=options.page_size,
+                    values=partition.values,
                 ):
                     # Only the page that begins anew says so; the ones that follow do not.
                     reset = reset or page.is_anew

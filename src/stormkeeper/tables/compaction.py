@@ -1,0 +1,208 @@
+"""Small files become large ones, beside the writer, which names them with its next commit.
+
+The files of a log have levels. Sixteen of a level are merged into one of the next, so that a row is
+written again once per level, and a log of n commits has about 16 log16 n files. What would exceed a
+limit is merged no further: `plan` says which limits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from stormkeeper.tables import parquet
+from stormkeeper.tables.manifest import DataFile, Manifest
+from stormkeeper.tables.places import sync
+from stormkeeper.tables.retention import MB
+from stormkeeper.tables.specs import Retention, TableSpec
+
+log = logging.getLogger(__name__)
+
+#: How many files of a level make one of the next.
+FAN_IN: Final = 16
+
+#: What a merged file has at most: few enough rows to be sorted in memory.
+MAX_ROWS: Final = 1 << 19
+MAX_BYTES: Final = 64 * MB
+
+#: Which part of what a log keeps is in one file at most: files go whole.
+_PARTS: Final = 8
+
+#: How long no merge is tried after one that failed, in seconds.
+_RETRY_SECS: Final = 60.0
+
+
+def plan(
+    files: Sequence[DataFile], retention: Retention, fan_in: int = FAN_IN
+) -> list[list[DataFile]]:
+    """Return which files of a log are to become one.
+
+    A group has `fan_in` files of one level, or fewer if the next one would exceed `MAX_ROWS`,
+    `MAX_BYTES`, or an eighth of what is kept, in time or in bytes.
+
+    So once merged, a log has at most ``fan_in - 1`` files per level, and of larger ones two for
+    each time that its rows, bytes or hours have such a limit in them.
+    """
+    levels: dict[int, list[DataFile]] = {}
+    for file in files:
+        levels.setdefault(file.level, []).append(file)
+    return [
+        group
+        for level in sorted(levels)
+        for group, is_full in _groups(levels[level], retention, fan_in)
+        if is_full and len(group) > 1
+    ]
+
+
+def _groups(
+    files: Sequence[DataFile], retention: Retention, fan_in: int
+) -> Iterator[tuple[list[DataFile], bool]]:
+    """Yield files in groups, and whether a group takes no further one."""
+    group: list[DataFile] = []
+    for file in files:
+        if len(group) == fan_in or (group and not _fit([*group, file], retention)):
+            yield group, True
+            group = []
+        group.append(file)
+    yield group, len(group) == fan_in
+
+
+def _fit(files: Sequence[DataFile], retention: Retention) -> bool:
+    size = sum(file.bytes for file in files)
+    if sum(file.rows for file in files) > MAX_ROWS or size > MAX_BYTES:
+        return False
+    if retention.mb is not None and size > retention.mb * MB / _PARTS:
+        return False
+    if retention.hours is None:
+        return True
+    earliest = [file.earliest for file in files if file.earliest is not None]
+    latest = [file.latest for file in files if file.latest is not None]
+    return max(latest) - min(earliest) <= timedelta(hours=retention.hours) / _PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """One file that has the rows of others."""
+
+    table: str
+    inputs: frozenset[str]
+    output: DataFile
+
+
+class Compactor:
+    """Merges the files of one manifest after another, in a thread of its own.
+
+    Parameters
+    ----------
+    folder
+        The folder of the tables.
+    specs
+        The tables, by name.
+    fan_in
+        As `plan` takes it.
+    """
+
+    def __init__(self, folder: Path, specs: Mapping[str, TableSpec], fan_in: int = FAN_IN) -> None:
+        self._folder = folder
+        self._specs = specs
+        self._fan_in = fan_in
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._guard = threading.Lock()
+        self._finished: list[Merge] = []  # under the guard, as is:
+        self._outputs: set[str] = set()
+        self._not_before = 0.0
+
+    @property
+    def finished(self) -> list[Merge]:
+        """What is merged and was not `taken`."""
+        with self._guard:
+            return list(self._finished)
+
+    @property
+    def outputs(self) -> set[str]:
+        """The files that were begun, and may yet be named."""
+        with self._guard:
+            return set(self._outputs)
+
+    def taken(self, merges: Sequence[Merge]) -> None:
+        """Note that the manifest has these, or never will."""
+        with self._guard:
+            self._finished = [merge for merge in self._finished if merge not in merges]
+            self._outputs -= {merge.output.path for merge in merges}
+
+    def begin(self, manifest: Manifest) -> None:
+        """Merge what is to be merged of a manifest, unless what was begun before goes on."""
+        if (self._thread is not None and self._thread.is_alive()) or self.finished:
+            return
+        if self._stopping.is_set() or time.monotonic() < self._not_before:
+            return
+        work = [
+            (spec, group)
+            for name, spec in self._specs.items()
+            if spec.kind == "log"
+            for group in plan(manifest.tables[name].files, spec.retention, self._fan_in)
+        ]
+        if work:
+            # A daemon: what it has not ended when the process does, nobody names.
+            self._thread = threading.Thread(
+                target=self._run, args=(work, manifest.version), name="compaction", daemon=True
+            )
+            self._thread.start()
+
+    def settle(self, deadline_secs: float) -> bool:
+        """Wait until what was begun is done; return whether it is."""
+        if self._thread is not None:
+            self._thread.join(deadline_secs)
+        return self._thread is None or not self._thread.is_alive()
+
+    def stop(self, deadline_secs: float) -> bool:
+        """Begin no further merge, and wait for the one that runs; return whether it has ended."""
+        self._stopping.set()
+        return self.settle(deadline_secs)
+
+    def _run(self, work: Sequence[tuple[TableSpec, Sequence[DataFile]]], version: int) -> None:
+        for spec, group in work:
+            if self._stopping.is_set():
+                return
+            path = parquet.new_path(spec.name, version)
+            with self._guard:
+                self._outputs.add(path)
+            try:
+                merge = self._merge(spec, group, path)
+            except (OSError, pa.ArrowException) as error:
+                self._gave_up(spec, path, error)
+                return
+            with self._guard:
+                self._finished.append(merge)
+
+    def _merge(self, spec: TableSpec, group: Sequence[DataFile], path: str) -> Merge:
+        # On one core: the others are for who waits.
+        rows = parquet.read(self._folder, group, spec.schema, use_threads=False)
+        level = group[0].level + 1
+        output = parquet.write(self._folder, path, spec, spec.sorted(rows), level)
+        sync(self._folder / spec.name)
+        return Merge(spec.name, frozenset(file.path for file in group), output)
+
+    def _gave_up(self, spec: TableSpec, path: str, error: Exception) -> None:
+        log.warning(
+            "files of the table %s could not be merged, and stay as they are: %s; tried again in "
+            "%.0f s",
+            spec.name,
+            error,
+            _RETRY_SECS,
+        )
+        with contextlib.suppress(OSError):
+            (self._folder / path).unlink(missing_ok=True)
+        with self._guard:
+            self._outputs.discard(path)
+        self._not_before = time.monotonic() + _RETRY_SECS

@@ -1,0 +1,81 @@
+"""Rows to and from a Parquet file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from stormkeeper.tables.manifest import DataFile
+from stormkeeper.tables.specs import TableSpec
+
+#: Rows that a reader can pass over together, by what the file says of their columns.
+_GROUP_ROWS = 1 << 16
+
+
+def new_path(name: str, version: int) -> str:
+    """Return a path that no file of a table has had, from the folder of the tables."""
+    return f"{name}/{version:012d}-{secrets.token_hex(4)}.parquet"
+
+
+def write(folder: Path, path: str, spec: TableSpec, rows: pa.Table, level: int = 0) -> DataFile:
+    """Write rows, as `TableSpec.fitted` gives them, to a new file, safe from a power failure.
+
+    The name itself is safe only once `places.sync` has had its folder.
+    """
+    # Encoded in memory first: then the one who refuses a byte is the file system itself.
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", row_group_size=_GROUP_ROWS)
+    encoded = sink.getvalue()
+    with (folder / path).open("xb") as file:
+        file.write(encoded)
+        file.flush()
+        os.fsync(file.fileno())
+    earliest = latest = None
+    if spec.time is not None and rows.num_rows:
+        between = pc.min_max(rows[spec.time]).as_py()
+        earliest, latest = between["min"], between["max"]
+    return DataFile(path, rows.num_rows, encoded.size, earliest, latest, level)
+
+
+def read(
+    folder: Path,
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    *,
+    columns: Sequence[str] | None = None,
+    only: ds.Expression | None = None,
+    use_threads: bool = True,
+) -> pa.Table:
+    """Return the rows of files: null in columns that a file lacks, and without those that are gone.
+
+    Parameters
+    ----------
+    folder
+        The folder of the tables.
+    files
+        Which of them.
+    schema
+        The table's columns.
+    columns
+        Those that are wanted; None: all.
+    only
+        Which rows; None: all.
+    use_threads
+        Whether it may take all cores.
+    """
+    if not files:
+        return schema.empty_table().select(list(columns or schema.names))
+    # A path with a colon in it would be taken for a URL without its file system.
+    paths = [str((folder / file.path).absolute()) for file in files]
+    found = ds.dataset(paths, schema=schema, format="parquet", filesystem=fs.LocalFileSystem())
+    return found.to_table(
+        columns=None if columns is None else list(columns), filter=only, use_threads=use_threads
+    )

@@ -1,0 +1,118 @@
+"""The writer's folder: its lock, whether it was moved, what the disk refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from stormkeeper.errors import TableError
+
+log = logging.getLogger(__name__)
+
+#: Held by the one process that writes the tables of a folder.
+_LOCK: Final = ".writer"
+
+#: The configuration key that says where tables are, for what is to be told of it.
+KEY: Final = "pipeline.tables.dir"
+
+
+class Place:
+    """A folder that is to stay what it was when this object was made.
+
+    Parameters
+    ----------
+    folder
+        Made by the first check if it is not there. One that has come in its place since is refused.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._identity = _identity(folder)
+
+    def check(self) -> None:
+        """See to it that the folder is still the same.
+
+        Raises
+        ------
+        TableError
+            It was moved or removed.
+        """
+        if self._identity is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._identity = _identity(self.folder)
+        elif self._identity != _identity(self.folder):
+            raise TableError(
+                f"the folder {self.folder} was moved or removed while the pipeline wrote its "
+                "tables there: remove or rename what is there now, move the folder back to that "
+                "path, and start the pipeline again; without it new tables are begun"
+            )
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what a folder keeps when it is moved, None if there is no folder."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def sole_writer(folder: Path, key: str = KEY) -> Iterator[None]:
+    """Hold a folder for this process alone; it is made if it is not there.
+
+    The system lets go of it when the process ends, however it ends. `key` says which folder it is.
+
+    Raises
+    ------
+    TableError
+        When the folder cannot be made, or another process holds it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / _LOCK).open("ab")
+    except OSError as error:
+        raise TableError(f"{key} cannot be {folder}: {error}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise shared(folder) from error
+        except OSError as error:  # a file system without locks: the manifest's number must do
+            log.debug("%s cannot be locked: %s", folder, error)
+        yield
+
+
+def shared(folder: Path) -> TableError:
+    """Return the error of a folder that has two writers."""
+    return TableError(
+        f"another pipeline writes to {folder}: give each its own {KEY} and, where that is set, its "
+        "own pipeline.checkpoint.dir"
+    )
+
+
+def refused(folder: Path, error: OSError) -> TableError:
+    """Return what to say where the file system refuses to write."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = f"make space there, or set {KEY} to a folder where there is some"
+    else:
+        remedy = f"set {KEY} to a folder that this user may write to"
+    return TableError(f"the tables in {folder} cannot be written: {error}; {remedy}")
+
+
+def sync(folder: Path) -> None:
+    """Have the names in a folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that cannot
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,178 @@
+"""``Tables``: the tables of a folder as of one commit, for any number of readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.errors import TableError
+from stormkeeper.tables import manifest, parquet
+from stormkeeper.tables.manifest import DataFile, Entry, Manifest
+from stormkeeper.tables.specs import SPARK_TYPES, schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: What Spark would take for a pattern in a path.
+_PATTERN: Final = re.compile(r"[][{}*?\\]")
+
+
+class Tables:
+    """The tables of a folder as of its newest commit; make another one for newer ones.
+
+    All that it gives is of one moment. Its files stay readable for five minutes at least, however
+    much is written meanwhile; a read that takes longer may lose them.
+
+    Parameters
+    ----------
+    folder
+        Where a `TableStore` writes.
+
+    Raises
+    ------
+    TableError
+        There are no tables, or they cannot be read.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> tables = Tables("/data/heartbeats/statistics")
+    >>> tables.arrow("worker_events", since=datetime.now(UTC) - timedelta(hours=2)).to_pandas()
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        try:
+            found = manifest.load(self.folder)
+        except OSError as error:
+            raise TableError(f"the tables in {self.folder} cannot be read: {error}") from error
+        if found is None:
+            raise TableError(f"there are no tables in {self.folder}; has `storm pipeline` run?")
+        #: Which commit it is, and what is in it.
+        self.manifest: Manifest = found
+
+    def names(self) -> list[str]:
+        """Return the tables' names."""
+        return sorted(self.manifest.tables)
+
+    def schema(self, name: str) -> pa.Schema:
+        """Return the columns of a table."""
+        return schema_of(self._entry(name).columns)
+
+    def files(
+        self, name: str, since: datetime | None = None, until: datetime | None = None
+    ) -> list[str]:
+        """Return the Parquet files of a table, as absolute paths.
+
+        A file of an earlier release may lack columns, or have some that are no more: DuckDB's
+        ``read_parquet`` needs ``union_by_name = true``.
+
+        Parameters
+        ----------
+        name
+            The table.
+        since, until
+            With them, the files that may have rows from `since` to before `until`, by the table's
+            time. A file has others, too. Both must have a time zone.
+        """
+        return [self._path(file) for file in self._files(name, since, until)]
+
+    def arrow(
+        self,
+        name: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Return the rows of a table, in no order.
+
+        Parameters
+        ----------
+        name
+            The table.
+        since, until
+            With them, the rows from `since` to before `until`, by the table's time. Both must have
+            a time zone.
+        columns
+            Those that are wanted; None: all. One that a file lacks is null.
+
+        Raises
+        ------
+        TableError
+            There is no such table, or a file cannot be read.
+        """
+        entry, files = self._entry(name), self._files(name, since, until)
+        only = None
+        if since is not None:
+            only = pc.field(entry.time) >= pa.scalar(since)
+        if until is not None:
+            before = pc.field(entry.time) < pa.scalar(until)
+            only = before if only is None else only & before
+        try:
+            return parquet.read(
+                self.folder,
+                files,
+                schema_of(entry.columns),
+                columns=columns,
+                only=only,
+            )
+        except (OSError, pa.ArrowException) as error:
+            raise TableError(
+                f"the table {name} in {self.folder} cannot be read: {error}"
+            ) from error
+
+    def spark(
+        self,
+        session: SparkSession,
+        name: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> DataFrame:
+        """Return the rows of a table as a DataFrame; the rest is as with `arrow`."""
+        entry = self._entry(name)
+        schema = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
+        # As it is otherwise: Spark decodes no %3D.
+        paths = [
+            "file://" + _PATTERN.sub(r"\\\g<0>", path) for path in self.files(name, since, until)
+        ]
+        if not paths:
+            return session.createDataFrame([], schema)
+        rows = session.read.schema(schema).parquet(*paths)
+        if since is not None:
+            rows = rows.where(rows[str(entry.time)] >= since)
+        if until is not None:
+            rows = rows.where(rows[str(entry.time)] < until)
+        return rows
+
+    def _entry(self, name: str) -> Entry:
+        try:
+            return self.manifest.tables[name]
+        except KeyError:
+            known = ", ".join(self.names())
+            raise TableError(
+                f"there is no table {name!r} in {self.folder}; these are there: {known}"
+            ) from None
+
+    def _path(self, file: DataFile) -> str:
+        return str((self.folder / file.path).absolute())
+
+    def _files(self, name: str, since: datetime | None, until: datetime | None) -> list[DataFile]:
+        entry = self._entry(name)
+        if since is None and until is None:
+            return entry.files
+        if entry.time is None:
+            raise TableError(f"the table {name} has no time: read it without since and until")
+        return [file for file in entry.files if _may_have(file, since, until)]
+
+
+def _may_have(file: DataFile, since: datetime | None, until: datetime | None) -> bool:
+    """Whether a file may have rows from `since` to before `until`."""
+    if file.earliest is None or file.latest is None:
+        return False
+    return (since is None or file.latest >= since) and (until is None or file.earliest < until)

@@ -1,0 +1,40 @@
+"""Writers of tables that commit until they are killed, one after another.
+
+python endless_writer.py FOLDER KILLS
+"""
+
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from stormkeeper.tables import manifest
+from stormkeeper.tables.places import sole_writer
+from support.tables import events, origin, state, store
+
+
+def write(folder: Path) -> None:
+    with sole_writer(folder), store(folder, fan_in=3) as tables:
+        before = manifest.load(folder)
+        for number in itertools.count(before.origin.batch + 1 if before else 0):
+            tables.commit(origin(number), {"state": state(number)}, {"events": events(number)})
+
+
+def main(folder: Path, kills: int) -> None:
+    chance = random.Random(kills)
+    for _ in range(kills):
+        writer = os.fork()
+        if writer == 0:
+            write(folder)
+        time.sleep(chance.random() / 2)
+        os.kill(writer, signal.SIGKILL)
+        assert os.waitpid(writer, 0)[1] == signal.SIGKILL
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

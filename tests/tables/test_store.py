@@ -1,0 +1,355 @@
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stormkeeper.errors import TableError
+from stormkeeper.tables import manifest, places
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.specs import TIME, Retention, TableSpec
+from support.tables import (
+    BEGAN,
+    EVENTS,
+    SHORT,
+    STATE,
+    at,
+    data_files,
+    events,
+    origin,
+    state,
+    store,
+    values,
+)
+
+
+def test_a_commit_replaces_current_tables_and_adds_to_logs(tmp_path):
+    tables = store(tmp_path / "t")
+    assert tables.read("state") is None
+    assert tables.commit(origin(0), {"state": state(1, 2)}, {"events": events(1, 2)}) == 1
+    assert tables.commit(origin(1), {"state": state(3)}, {"events": events(3)}) == 2
+    assert tables.read("state").to_pydict() == {"x": [3]}
+    assert values(tmp_path / "t", "state") == [3]
+    assert values(tmp_path / "t", "events") == [1, 2, 3]
+
+
+def test_what_a_commit_does_not_name_stays(tmp_path):
+    tables = store(tmp_path)
+    tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    tables.commit(origin(1), {}, {"events": events()})
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1], [1])
+    assert len(Tables(tmp_path).files("events")) == 1, "no rows need no file"
+
+
+def test_the_manifest_says_what_the_tables_are(tmp_path):
+    store(tmp_path, clock=lambda: BEGAN).commit(
+        origin(7), {"state": state(1)}, {"events": events(5, 2)}
+    )
+    found = msgspec.json.decode((tmp_path / "manifest.json").read_bytes())
+    assert (found["format"], found["version"], found["interval_secs"]) == (1, 1, 15.0)
+    assert found["origin"] == {"query": "q", "batch": 7}
+    assert found["written_at"] == "2027-01-15T08:00:00Z"
+    log = found["tables"]["events"]
+    assert log["columns"] == {"at": "timestamp[us, tz=UTC]", "subject": "string", "x": "int64"}
+    (file,) = log["files"]
+    assert file["bytes"] == (tmp_path / file["path"]).stat().st_size
+    assert file["rows"] == 2
+    assert (file["earliest"], file["latest"]) == ("2027-01-15T08:00:02Z", "2027-01-15T08:00:05Z")
+
+
+def test_a_micro_batch_that_is_repeated_changes_nothing(tmp_path):
+    tables = store(tmp_path)
+    assert not tables.has(origin(0))
+    tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    before = (tmp_path / "manifest.json").read_bytes()
+    for again in (tables, store(tmp_path)):
+        assert again.has(origin(0))
+        assert not again.has(origin(1))
+        assert not again.has(origin(0, "another query"))
+        assert again.commit(origin(0), {"state": state(2)}, {"events": events(2)}) == 1
+    assert (tmp_path / "manifest.json").read_bytes() == before
+
+
+def test_a_query_that_begins_anew_goes_on_in_the_same_tables(tmp_path):
+    for number in range(3):
+        store(tmp_path).commit(origin(number), {}, {"events": events(number)})
+    store(tmp_path).commit(origin(0, "another query"), {}, {"events": events(3)})
+    assert values(tmp_path, "events") == [0, 1, 2, 3]
+
+
+def test_rows_are_sorted_as_the_table_is(tmp_path):
+    tables = store(tmp_path)
+    tables.commit(origin(0), {}, {"events": events(5, 3, 4, 0)})
+    (path,) = Tables(tmp_path).files("events")
+    assert pq.read_table(path)["x"].to_pylist() == [0, 3, 4, 5]
+    assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
+
+
+@pytest.mark.parametrize(
+    ("current", "appended", "told"),
+    [
+        ({"states": state(1)}, {}, "no table 'states' is of the kind current; these are: state"),
+        ({"events": events(1)}, {}, "'events' is of the kind current"),
+        ({}, {"state": state(1)}, "'state' is of the kind log; these are: events"),
+        ({"state": pa.table({"y": [1]})}, {}, "rows for state differ from it in x, y"),
+        ({"state": pa.table({"x": ["a"]})}, {}, "rows for state have other types"),
+        (
+            {},
+            {"events": pa.table({"at": pa.array([None], TIME), "subject": ["a"], "x": [1]})},
+            "rows for events have no at",
+        ),
+    ],
+)
+def test_rows_that_are_not_the_tables_are_refused(tmp_path, current, appended, told):
+    tables = store(tmp_path)
+    with pytest.raises(TableError, match=told):
+        tables.commit(origin(0), current, appended)
+    assert not (tmp_path / "manifest.json").exists()
+    tables.commit(origin(0), {"state": state(1)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"name": "Events"}, "cannot be called 'Events'"),
+        ({"name": "../x"}, "cannot be called"),
+        ({"schema": pa.schema([("at", TIME), ("x", pa.float32())])}, "events.x is float"),
+        ({"time": None}, "the log events needs a column"),
+        ({"time": "x"}, "events.x is to be timestamp"),
+        ({"time": "when", "sort": ()}, "sorted by when, which it lacks"),
+        ({"sort": ("y",)}, "sorted by y, which it lacks"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(settings, told):
+    given = {"name": "events", "schema": EVENTS.schema, "kind": "log", "time": "at"}
+    with pytest.raises(TableError, match=told):
+        TableSpec(**{**given, **settings})
+
+
+def test_old_files_stay_readable_when_columns_come_and_go(tmp_path):
+    store(tmp_path).commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    schema = pa.schema([("at", TIME), ("x", pa.int64()), ("node", pa.string())])
+    newer = TableSpec("events", schema, "log", time="at")
+    rows = events(2).drop_columns("subject").append_column("node", pa.array(["a"]))
+    with store(tmp_path, newer, fan_in=2) as tables:
+        tables.commit(origin(1), {}, {"events": rows})
+        found = Tables(tmp_path).arrow("events").sort_by("x")
+        assert found.schema == schema
+        assert found.drop_columns("at").to_pylist() == [
+            {"x": 1, "node": None},
+            {"x": 2, "node": "a"},
+        ]
+        assert Tables(tmp_path).manifest.tables["events"].version == 2
+        assert values(tmp_path, "state") == [1], "a table that is no more stays as it was"
+        assert tables.settle(60)
+        tables.commit(origin(2))
+        assert Tables(tmp_path).arrow("events").sort_by("x") == found
+        assert len(Tables(tmp_path).files("events")) == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TableSpec("state", pa.schema([("x", pa.string())]), "current"),
+        TableSpec("state", pa.schema([("x", pa.int64()), ("at", TIME)]), "log", time="at"),
+    ],
+)
+def test_a_table_that_has_become_another_is_refused(tmp_path, spec):
+    store(tmp_path).commit(origin(0), {"state": state(1)})
+    with pytest.raises(TableError, match="move the folder of the tables away"):
+        store(tmp_path, spec).commit(origin(1))
+    assert values(tmp_path, "state") == [1]
+
+
+def test_a_log_keeps_what_is_young_enough(tmp_path):
+    now = [BEGAN]
+    tables = store(tmp_path, SHORT, clock=lambda: now[0])
+    for secs in (0, 1000, 3600):
+        now[0] = BEGAN + secs
+        tables.commit(origin(secs), {}, {"short": events(secs)})
+    assert values(tmp_path, "short") == [0, 1000, 3600]
+    now[0] += 1
+    tables.commit(origin(1))
+    assert values(tmp_path, "short") == [1000, 3600]
+
+
+def test_a_log_keeps_what_has_room(tmp_path):
+    some = TableSpec("some", EVENTS.schema, "log", time="at", retention=Retention(mb=0.01))
+    tables = store(tmp_path, some)
+    for number in range(20):
+        tables.commit(origin(number), {}, {"some": events(number)})
+    kept = values(tmp_path, "some")
+    assert kept == list(range(20 - len(kept), 20))
+    assert sum(Path(path).stat().st_size for path in Tables(tmp_path).files("some")) <= 0.01 * 2**20
+    assert len(kept) > 3
+    tables.commit(origin(20), {}, {"some": events(*range(100, 5000))})
+    assert len(values(tmp_path, "some")) == 4900, "the newest stays, however large"
+
+
+def test_a_file_stays_for_a_while_after_it_has_left(tmp_path):
+    now = [BEGAN]
+    tables = store(tmp_path, clock=lambda: now[0], keep_secs=300)
+    tables.commit(origin(0), {"state": state(1)})
+    early = Tables(tmp_path)
+    now[0] += 10_000
+    tables.commit(origin(1), {"state": state(2)})
+    now[0] += 300
+    tables.commit(origin(2))
+    assert early.arrow("state").to_pydict() == {"x": [1]}
+    now[0] += 1
+    tables.commit(origin(3))
+    with pytest.raises(TableError, match=r"the table state in .* cannot be read"):
+        early.arrow("state")
+    assert data_files(tmp_path) == Tables(tmp_path).manifest.paths
+
+
+def test_a_clock_that_was_set_back_keeps_no_file_for_ever(tmp_path):
+    now = [BEGAN]
+    tables = store(tmp_path, clock=lambda: now[0], keep_secs=60)
+    tables.commit(origin(0), {"state": state(1)})
+    tables.commit(origin(1), {"state": state(2)})
+    now[0] -= 1e6
+    tables.commit(origin(2))
+    assert len(data_files(tmp_path)) == 2
+    now[0] += 61
+    tables.commit(origin(3))
+    assert data_files(tmp_path) == Tables(tmp_path).manifest.paths
+
+
+def test_what_somebody_else_put_there_stays(tmp_path):
+    tables = store(tmp_path, keep_secs=-1)
+    tables.commit(origin(0), {"state": state(1)})
+    others = [tmp_path / "state" / "mine.parquet", tmp_path / "notes" / "000000000001-00000000.txt"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+        os.utime(path, (1000, 1000))
+    tables.commit(origin(1), {"state": state(2)})
+    assert all(path.exists() for path in others)
+
+
+def test_a_second_writer_is_noticed(tmp_path):
+    tables = store(tmp_path)
+    tables.commit(origin(0), {"state": state(1)})
+    store(tmp_path).commit(origin(0, "another query"), {"state": state(2)})
+    with pytest.raises(TableError, match=r"another pipeline writes to .*pipeline.checkpoint.dir"):
+        tables.commit(origin(1), {"state": state(3)})
+    assert values(tmp_path, "state") == [2]
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
+    with (
+        places.sole_writer(tmp_path / "t"),
+        pytest.raises(TableError, match="another pipeline writes to"),
+        places.sole_writer(tmp_path / "t"),
+    ):
+        pass
+    with places.sole_writer(tmp_path / "t"):
+        pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(TableError, match=r"a\.key cannot be "),
+        places.sole_writer(tmp_path / "file" / "t", "a.key"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["gone", "another in its place"])
+def test_a_folder_that_was_moved_is_not_begun_anew(tmp_path, another):
+    folder, moved = tmp_path / "tables", tmp_path / "moved"
+    folder.mkdir()
+    tables = store(folder)
+    tables.commit(origin(0), {"state": state(1)})
+    folder.rename(moved)
+    if another:
+        folder.mkdir()
+    with pytest.raises(TableError, match="remove or rename what is there now, move the folder"):
+        tables.commit(origin(1), {"state": state(2)})
+    assert manifest.load(folder) is None
+    assert values(moved, "state") == [1]
+    if another:
+        folder.rmdir()
+    moved.rename(folder)
+    tables.commit(origin(1), {"state": state(2)})
+    assert values(folder, "state") == [2]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make space there, or set pipeline.tables.dir"),
+        (errno.EDQUOT, "make space there, or set pipeline.tables.dir"),
+        (errno.EACCES, "set pipeline.tables.dir to a folder that this user may write to"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("place", "call"), [(Path, "mkdir"), (Path, "open"), (os, "fsync"), (Path, "replace")]
+)
+def test_what_the_file_system_refuses_is_said(tmp_path, monkeypatch, place, call, number, remedy):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    tables = store(tmp_path)
+    monkeypatch.setattr(place, call, refuse)
+    with pytest.raises(TableError, match=os.strerror(number)) as raised:
+        tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    assert remedy in str(raised.value)
+    monkeypatch.undo()
+    tables.commit(origin(0), {"state": state(2)}, {"events": events(2)})
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([2], [2])
+
+
+def test_all_that_a_manifest_names_is_safe_before_the_manifest_is(tmp_path, monkeypatch):
+    """Else a power failure may leave names without files, or files without their bytes."""
+    done, fsync, replace = [], os.fsync, Path.replace
+
+    def synced(descriptor):
+        done.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    def replaced(path, target):
+        done.append("replaced")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    store(tmp_path).commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    before, after = done[: done.index("replaced")], done[done.index("replaced") + 1 :]
+    for path in Tables(tmp_path).manifest.paths:
+        file = tmp_path / path
+        assert before.index(str(tmp_path)) < before.index(str(file))
+        assert before.index(str(file)) < before.index(str(file.parent))
+    assert before[-1] == str(tmp_path / ".manifest.json")
+    assert after == [str(tmp_path)]
+
+
+def test_a_repeated_micro_batch_is_safe_before_it_is_said_to_be_there(tmp_path, monkeypatch):
+    store(tmp_path).commit(origin(0), {"state": state(1)})
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    assert store(tmp_path).has(origin(0))
+    assert len(synced) == 1
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"format": 1}', b'{"format": 1, "tables": 7}'])
+def test_a_manifest_that_was_damaged_is_said(tmp_path, text):
+    (tmp_path / "manifest.json").write_bytes(text)
+    for use in (lambda: Tables(tmp_path), lambda: store(tmp_path).commit(origin(0))):
+        with pytest.raises(TableError, match=r"manifest.json is damaged: .*; restore the folder"):
+            use()
+
+
+def test_a_manifest_of_a_newer_release_is_not_guessed_at(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"format": 2, "tables": "elsewhere"}')
+    with pytest.raises(TableError, match="is of format 2, and this release knows 1"):
+        store(tmp_path).has(origin(0))
+
+
+def test_a_time_beyond_all_is_kept(tmp_path):
+    tables = store(tmp_path, SHORT, clock=lambda: BEGAN)
+    tables.commit(origin(0), {}, {"short": events(1, secs=1e9)})
+    assert Tables(tmp_path).arrow("short")["at"].to_pylist() == [at(1e9)]
+    assert STATE.order == ()
