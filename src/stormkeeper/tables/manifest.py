@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from stormkeeper.errors import TableError
 from stormkeeper.tables.places import sync
-from stormkeeper.tables.specs import Kind
 
 NAME: Final = "manifest.json"
 
@@ -20,6 +19,10 @@ _ASIDE: Final = f".{NAME}"
 
 #: The number that every manifest begins with. One that is higher may mean what we do not know.
 FORMAT: Final = 1
+
+
+#: ``current``: each commit replaces all rows. ``log``: each commit adds rows.
+Kind = Literal["current", "log"]
 
 
 class Origin(msgspec.Struct, frozen=True):

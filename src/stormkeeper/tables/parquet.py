@@ -17,7 +17,7 @@ from stormkeeper.tables.manifest import DataFile
 from stormkeeper.tables.specs import TableSpec
 
 #: Rows that a reader can pass over together, by what the file says of their columns.
-_GROUP_ROWS = 1 << 16
+_GROUP_ROWS = 1 << 14
 
 
 def new_path(name: str, version: int) -> str:

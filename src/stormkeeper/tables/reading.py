@@ -8,16 +8,24 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from stormkeeper.errors import TableError
-from stormkeeper.tables import manifest, parquet
+from stormkeeper.tables import manifest
 from stormkeeper.tables.manifest import DataFile, Entry, Manifest
-from stormkeeper.tables.specs import SPARK_TYPES, schema_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+#: What Spark calls the types of columns.
+_SPARK_TYPES: Final = {
+    "bool": "boolean",
+    "int32": "int",
+    "int64": "bigint",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
 
 #: What Spark would take for a pattern in a path.
 _PATTERN: Final = re.compile(r"[][{}*?\\]")
@@ -62,7 +70,9 @@ class Tables:
         return sorted(self.manifest.tables)
 
     def schema(self, name: str) -> pa.Schema:
-        """Return the columns of a table."""
+        """Return the columns of a table, as pyarrow has them."""
+        from stormkeeper.tables.specs import schema_of  # noqa: PLC0415 - as with `arrow`
+
         return schema_of(self._entry(name).columns)
 
     def files(
@@ -107,6 +117,12 @@ class Tables:
         TableError
             There is no such table, or a file cannot be read.
         """
+        # Half a second, which those that only want the files' names do not have.
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        from stormkeeper.tables import parquet  # noqa: PLC0415
+
         entry, files = self._entry(name), self._files(name, since, until)
         only = None
         if since is not None:
@@ -118,7 +134,7 @@ class Tables:
             return parquet.read(
                 self.folder,
                 files,
-                schema_of(entry.columns),
+                self.schema(name),
                 columns=columns,
                 only=only,
             )
@@ -136,7 +152,7 @@ class Tables:
     ) -> DataFrame:
         """Return the rows of a table as a DataFrame; the rest is as with `arrow`."""
         entry = self._entry(name)
-        schema = ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
+        schema = ", ".join(f"`{name}` {_SPARK_TYPES[kind]}" for name, kind in entry.columns.items())
         # As it is otherwise: Spark decodes no %3D.
         paths = [
             "file://" + _PATTERN.sub(r"\\\g<0>", path) for path in self.files(name, since, until)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import pyarrow as pa
 
 from stormkeeper.errors import TableError
-
-#: ``current``: each commit replaces all rows. ``log``: each commit adds rows.
-Kind = Literal["current", "log"]
+from stormkeeper.tables.manifest import Kind
 
 #: The type of every time in a table.
 TIME: Final = pa.timestamp("us", tz="UTC")
@@ -20,17 +18,6 @@ TIME: Final = pa.timestamp("us", tz="UTC")
 TYPES: Final = {
     str(kind): kind
     for kind in (pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.binary(), TIME)
-}
-
-#: What Spark calls them.
-SPARK_TYPES: Final = {
-    "bool": "boolean",
-    "int32": "int",
-    "int64": "bigint",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    str(TIME): "timestamp",
 }
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")

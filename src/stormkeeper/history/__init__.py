@@ -1,0 +1,14 @@
+"""What was: statistics, events and alerts out of the pipeline's tables, through DuckDB.
+
+==============  ==================================================================================
+``asking``      ``Past``: the tables of a pipeline, to be asked with SQL
+``statistics``  what components count, now and bucket by bucket
+``happenings``  what happened to workers; what the analyses found
+==============  ==================================================================================
+
+Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second, also out of a week.
+"""
+
+from stormkeeper import extras
+
+extras.require("spark", "the history of workers", "duckdb")

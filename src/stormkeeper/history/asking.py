@@ -1,0 +1,143 @@
+"""``Past``: the tables of a pipeline, to be asked with SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import duckdb
+
+from stormkeeper.errors import TableError
+from stormkeeper.tables.reading import Tables
+
+#: What DuckDB calls the types of columns.
+_TYPES: Final = {
+    "bool": "BOOLEAN",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "string": "VARCHAR",
+    "binary": "BLOB",
+    "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
+}
+
+#: Where below the pipeline's folder a query publishes its tables.
+_FOLDERS: Final = ("liveness", "statistics")
+
+#: Files that are read at the same time. More cores make no answer quicker than this needs.
+_THREADS: Final = 2
+
+#: What DuckDB would take for a pattern in a path.
+_PATTERN: Final = re.compile(r"[][*?]")
+
+#: What a topology's id is made of: its name, a number, and when it was submitted.
+_STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
+
+
+class Past:
+    """The tables of a pipeline as of now; closed as a context manager.
+
+    Parameters
+    ----------
+    folder
+        Where the pipeline writes: ``pipeline.tables.dir``.
+
+    Raises
+    ------
+    TableError
+        There are no tables, or they cannot be read.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        places = [Path(folder) / name for name in _FOLDERS]
+        self._tables = [Tables(place) for place in places if (place / "manifest.json").exists()]
+        if not self._tables:
+            raise TableError(f"there are no tables in {folder}; has `storm pipeline` run?")
+        self._folder = Path(folder)
+        self._database = duckdb.connect(config={"threads": _THREADS})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    def table(self, name: str, since: datetime | None = None, until: datetime | None = None) -> str:
+        """Return a table as SQL has it after FROM: all of its columns, whatever its files have.
+
+        Parameters
+        ----------
+        name
+            The table.
+        since, until
+            With them, only files that may have rows of this time; they have others, too.
+        """
+        tables = self._with(name)
+        columns = tables.manifest.tables[name].columns
+        empty = ", ".join(f'NULL::{_TYPES[kind]} AS "{column}"' for column, kind in columns.items())
+        rows = f"SELECT {empty} WHERE false"
+        if files := tables.files(name, since, until):
+            named = ", ".join(f"'{_quoted(file)}'" for file in files)
+            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{named}], union_by_name=true)"
+        return f"({rows})"
+
+    def interval_secs(self, name: str) -> float:
+        """Return how often the tables are written that a table belongs to."""
+        return self._with(name).manifest.interval_secs
+
+    def ask(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows of an answer by column; times are in UTC.
+
+        Parameters
+        ----------
+        question
+            A SELECT of DuckDB's SQL.
+        values
+            What stands for each ``?`` in it.
+
+        Raises
+        ------
+        TableError
+            DuckDB refuses, as where a file cannot be read.
+        """
+        try:
+            answer = self._database.execute(question, list(values))
+            columns = [column[0] for column in answer.description]
+            return [dict(zip(columns, map(_in_utc, row), strict=True)) for row in answer.fetchall()]
+        except duckdb.Error as error:
+            raise TableError(f"the tables in {self._folder} cannot be read: {error}") from error
+
+    def _with(self, name: str) -> Tables:
+        for tables in self._tables:
+            if name in tables.manifest.tables:
+                return tables
+        known = ", ".join(sorted(each for tables in self._tables for each in tables.names()))
+        raise TableError(f"there is no table {name!r} in {self._folder}; these are there: {known}")
+
+
+def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
+    """Return the condition on rows of a topology, by its name or its id, and the values in it.
+
+    Files are sorted by the name, so that an id alone would have all of them read.
+    """
+    found = _STORM_ID.fullmatch(given) if is_id else None
+    if found is None:
+        return "topology = ?", [given]
+    return "topology = ? AND storm_id = ?", [found[1], given]
+
+
+def names_of(given: str) -> tuple[bool, ...]:
+    """Return what a given word may be, in the order to try it: a topology's name, its id."""
+    return (False, True) if _STORM_ID.fullmatch(given) else (False,)
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+def _quoted(path: str) -> str:
+    """Return a path as a string of SQL in which nothing is a pattern."""
+    return _PATTERN.sub(lambda found: f"[{found[0]}]", path).replace("'", "''")

@@ -1,0 +1,269 @@
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.errors import TableError
+from stormkeeper.history import happenings, statistics
+from stormkeeper.history.asking import Past
+from stormkeeper.tables.specs import TIME, TableSpec
+from support.tables import BEGAN, at, origin, store
+
+TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
+
+COUNTS = dict.fromkeys(("emitted", "transferred", "executed", "acked", "failed"), COUNT)
+AVERAGES = dict.fromkeys(("complete_ms_avg", "execute_ms_avg", "process_ms_avg"), NUMBER)
+WHOSE = {"storm_id": TEXT, "topology": TEXT, "component": TEXT, "kind": TEXT}
+ROLLUP = {
+    "bucket": TIME,
+    **WHOSE,
+    **COUNTS,
+    **AVERAGES,
+    "capacity": NUMBER,
+    "restarts": COUNT,
+    "skipped": COUNT,
+}
+READING = {"read_at": TIME, **WHOSE, "window": TEXT, **COUNTS, **AVERAGES}
+EVENT = {
+    "at": TIME,
+    "storm_id": TEXT,
+    "topology": TEXT,
+    "node": TEXT,
+    "port": pa.int32(),
+    "event": TEXT,
+}
+ALERT = {
+    "id": TEXT,
+    "severity": TEXT,
+    "since": TIME,
+    "until": TIME,
+    "seen_at": TIME,
+    "value": NUMBER,
+}
+
+ID = "wc-1-1700000000"
+
+
+def log(name, columns, time, sort=()):
+    return TableSpec(name, pa.schema(columns), "log", time=time, sort=sort)
+
+
+ROLLUPS = [log(f"rollup_{n}m", ROLLUP, "bucket", ("topology", "bucket")) for n in (1, 10, 60)]
+READINGS = log("component_stats", READING, "read_at")
+EVENTS = log("worker_events", EVENT, "at")
+ALERTS = log("alerts", ALERT, "seen_at")
+
+
+def table(columns, *rows):
+    return pa.Table.from_pylist(
+        [{**dict.fromkeys(columns), **row} for row in rows], schema=pa.schema(columns)
+    )
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes tables as the pipeline's queries do, each in its own folder."""
+    number = iter(range(100))
+
+    def write(folder, *specs, **rows):
+        with store(tmp_path / folder, *specs) as tables:
+            tables.commit(origin(next(number)), {}, rows)
+        return tmp_path
+
+    return write
+
+
+def bucket(secs, component="split", kind="bolt", topology="wc", storm_id=ID, **columns):
+    whose = {"storm_id": storm_id, "topology": topology, "component": component, "kind": kind}
+    return {"bucket": at(secs), **whose, **columns}
+
+
+def test_a_topology_bucket_by_bucket(written):
+    """acked, failed and complete latency are of spouts; the rest adds up, averages are weighed."""
+    spout = bucket(0, "words", "spout", emitted=10, acked=4, failed=1, complete_ms_avg=7.0)
+    one = bucket(0, executed=3, acked=3, execute_ms_avg=2.0, process_ms_avg=1.0, capacity=0.5)
+    other = bucket(0, "count", executed=1, emitted=5, execute_ms_avg=6.0, capacity=0.25, restarts=2)
+    rows = table(ROLLUP, spout, one, other, bucket(60, emitted=1), bucket(0, topology="other"))
+    with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
+        found = statistics.course(past, "wc", at(0), at(120))
+    assert found[0] == {
+        "bucket": at(0),
+        "emitted": 15,
+        "transferred": None,
+        "executed": 4,
+        "acked": 4,
+        "failed": 1,
+        "complete_ms_avg": 7.0,
+        "execute_ms_avg": 3.0,
+        "process_ms_avg": 1.0,
+        "capacity": 0.5,
+        "restarts": 2,
+        "skipped": None,
+    }
+    assert [(row["bucket"], row["emitted"], row["acked"]) for row in found[1:]] == [
+        (at(60), 1, None)
+    ]
+
+
+def test_a_component_of_a_time(written):
+    rows = [bucket(60 * n, executed=n, acked=n, process_ms_avg=float(n)) for n in range(5)]
+    rows += [bucket(60, "words", "spout", acked=100)]
+    with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
+        found = statistics.course(past, "wc", at(60), at(180), component="split")
+        assert statistics.course(past, "wc", at(60), at(180), component="join") == []
+    assert [(row["acked"], row["process_ms_avg"]) for row in found] == [(1, 1.0), (2, 2.0)]
+
+
+@pytest.mark.parametrize("given", ["wc", "wc-1-1700000000", "wc-2-1700000001"])
+def test_a_topology_by_its_name_and_by_its_id(written, given):
+    rows = [bucket(0, emitted=1), bucket(0, storm_id="wc-2-1700000001", emitted=10)]
+    named = {"wc": 11, ID: 1, "wc-2-1700000001": 10}
+    with Past(written("statistics", *ROLLUPS, rollup_10m=table(ROLLUP, *rows))) as past:
+        (found,) = statistics.course(past, given, at(0), at(1), rollup="rollup_10m")
+    assert found["emitted"] == named[given]
+
+
+def test_a_topology_whose_name_looks_like_an_id(written):
+    rows = table(ROLLUP, bucket(0, topology="a-1-2", storm_id="a-1-2-3-4", emitted=1))
+    with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
+        assert len(statistics.course(past, "a-1-2", at(0), at(1))) == 1
+        assert len(statistics.course(past, "a-1-2-3-4", at(0), at(1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "rollup"),
+    [
+        (timedelta(minutes=5), "rollup_1m"),
+        (timedelta(hours=3), "rollup_1m"),
+        (timedelta(hours=4), "rollup_10m"),
+        (timedelta(days=7), "rollup_60m"),
+        (timedelta(days=9000), "rollup_60m"),
+    ],
+)
+def test_a_longer_time_has_larger_buckets(length, rollup):
+    assert statistics.rollup_for(length) == rollup
+
+
+def reading(secs, component, window, **columns):
+    return {
+        "read_at": at(secs),
+        "topology": "wc",
+        "component": component,
+        "window": window,
+        **columns,
+    }
+
+
+def test_the_newest_reading(written):
+    windows = (":all-time", "600", "86400", "10800")
+    old = [reading(0, "split", window, executed=1) for window in windows]
+    new = [reading(15, "split", window, executed=2) for window in windows]
+    folder = written("statistics", READINGS, component_stats=table(READING, *old, *new))
+    with Past(folder) as past:
+        found = statistics.newest(past, "wc")
+        assert [row["window"] for row in found] == ["600", "10800", "86400", ":all-time"]
+        assert {row["executed"] for row in found} == {2}
+        assert len(statistics.newest(past, "wc", window="600")) == 1
+        assert statistics.newest(past, "wc", component="'; DROP TABLE x") == []
+        assert statistics.newest(past, "other") == []
+
+
+def event(secs, what, node="n-1", topology="wc", storm_id=ID):
+    whose = {"topology": topology, "storm_id": storm_id, "node": node, "port": 6700}
+    return {"at": at(secs), "event": what, **whose}
+
+
+@pytest.mark.parametrize(
+    ("subject", "found"),
+    [
+        ("n-1", ["started", "late"]),
+        ("wc", ["started", "late", "dead"]),
+        (ID, ["started", "late"]),
+        ("x", []),
+    ],
+)
+def test_what_happened_to_workers(written, subject, found):
+    rows = [
+        event(5, "dead", "n-2", storm_id="wc-2-1700000001"),
+        event(3, "late"),
+        event(1, "started"),
+    ]
+    with Past(written("liveness", EVENTS, worker_events=table(EVENT, *rows))) as past:
+        assert [row["event"] for row in happenings.events(past, subject)] == found
+        assert [row["event"] for row in happenings.events(past, subject, at(2))] == found[1:]
+        assert [row["event"] for row in happenings.events(past, subject, until=at(3))] == found[:1]
+        assert [row["event"] for row in happenings.events(past, subject, limit=1)] == found[-1:]
+
+
+def alert(name, severity, since, seen_at, until=None, value=1.0):
+    return {
+        "id": name,
+        "severity": severity,
+        "since": at(since),
+        "until": until,
+        "seen_at": at(seen_at),
+        "value": value,
+    }
+
+
+def test_alerts_as_they_were_seen_last(written):
+    rows = [
+        alert("skew:wc", "warning", 0, 10),
+        alert("skew:wc", "warning", 0, 20, value=2.0),
+        alert("growth:wc", "warning", 5, 10),
+        alert("growth:wc", "warning", 5, 20, until=at(15)),
+        alert("node_late:n-1", "critical", 1, 20),
+    ]
+    with Past(written("statistics", ALERTS, alerts=table(ALERT, *rows))) as past:
+        found = happenings.alerts(past)
+        assert [(row["id"], row["value"]) for row in found] == [
+            ("node_late:n-1", 1.0),
+            ("skew:wc", 2.0),
+        ]
+        assert len(happenings.alerts(past, ended=True)) == 3
+
+
+def test_files_of_earlier_releases_are_read(written):
+    early = {name: kind for name, kind in EVENT.items() if name != "event"}
+    row = {name: value for name, value in event(1, None).items() if name in early}
+    folder = written("liveness", log("worker_events", early, "at"), worker_events=table(early, row))
+    written("liveness", EVENTS)
+    with Past(folder) as past:
+        (found,) = happenings.events(past, "wc")
+        assert (found["event"], found["node"]) == (None, "n-1")
+        written("liveness", EVENTS, worker_events=table(EVENT, event(2, "late")))
+    with Past(folder) as past:
+        assert [row["event"] for row in happenings.events(past, "wc")] == [None, "late"]
+
+
+@pytest.mark.parametrize("name", ["it's", "a[b]*?", "a b%20"])
+def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
+    folder = tmp_path / name
+    with store(folder / "liveness", EVENTS) as tables:
+        tables.commit(origin(0), {}, {"worker_events": table(EVENT, event(1, "late"))})
+    with Past(folder) as past:
+        assert len(happenings.events(past, "wc")) == 1
+
+
+def test_times_are_in_utc(written, monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    with Past(written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))) as past:
+        (found,) = happenings.events(past, "wc")
+    assert found["at"] == datetime.fromtimestamp(BEGAN + 1, UTC)
+    assert found["at"].tzinfo is UTC
+
+
+def test_what_is_not_there_is_said(written, tmp_path):
+    with pytest.raises(TableError, match=r"there are no tables in .*; has `storm pipeline` run"):
+        Past(tmp_path)
+    folder = written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))
+    with Past(folder) as past:
+        assert past.interval_secs("worker_events") == 15
+        with pytest.raises(
+            TableError, match=r"no table 'alerts' in .*; these are there: worker_ev"
+        ):
+            happenings.alerts(past)
+        for path in folder.rglob("*.parquet"):
+            path.write_bytes(b"not one")
+        with pytest.raises(TableError, match=r"the tables in .* cannot be read: .*Parquet"):
+            happenings.events(past, "wc")
