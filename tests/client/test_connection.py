@@ -1,6 +1,7 @@
 """The connection to the leading Nimbus: found soon or not at all, and said in words."""
 
 import socket
+import time
 
 import pytest
 
@@ -42,6 +43,28 @@ def test_nobody_there_is_said_with_what_to_do():
     assert text.startswith(f"Could not find leader nimbus from seed hosts [{seed}].")
     assert "connection refused: nothing listens there" in text
     assert text.endswith("name another with -c nimbus.seeds=HOST or HOST:PORT")
+
+
+def test_what_is_set_bounds_calls_and_the_search(cluster, monkeypatch):
+    said = []
+    monkeypatch.setattr(
+        connection.LeaderClient, "call", lambda *_, timeout: said.append(timeout) or "{}"
+    )
+    monkeypatch.setattr(
+        connection.LeaderClient,
+        "find",
+        lambda _, deadline: said.append(round(deadline - time.monotonic())),
+    )
+    settings = cluster(SmallNimbus())
+    with connect(settings) as connected:
+        connected.call("getNimbusConf", timeout=45.0)
+        connected.call("getNimbusConf")
+    assert said == [15, 15, 45.0, 15, 30.0]
+    said.clear()
+    changed = {"storm.thrift.socket.timeout.ms": 90_000, "storm.nimbus.retry.times": 1}
+    with connect(settings.with_values(changed)) as connected:
+        connected.call("getNimbusConf", timeout=45.0)
+    assert said == [12, 12, 90.0]  # two rounds of 5 s, and a pause of 2 s
 
 
 def test_an_election_is_waited_for(cluster):

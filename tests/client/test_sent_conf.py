@@ -1,10 +1,13 @@
 """The conf that a topology is submitted with."""
 
 import json
+import re
 
 import pytest
 
 from stormkeeper import conf
+from stormkeeper.cli.submit import submit
+from stormkeeper.cli.topologies import rebalance
 from stormkeeper.client import sent_conf
 from stormkeeper.errors import ConfigError
 
@@ -33,6 +36,13 @@ def test_the_way_to_nimbus_is_not_sent():
     assert sent_conf.sent({}, given, "wc") == {"a.key": 1}
 
 
+@pytest.mark.parametrize("command", [submit, rebalance])
+def test_help_says_what_is_not_sent(command):
+    said = re.sub(r"\s+", " ", command.help)
+    kept = ", ".join(f"{start}*" for start in sent_conf.OF_THE_WAY[:-1])
+    assert f"{kept} and {sent_conf.OF_THE_WAY[-1]}* is for the way to Nimbus, and is not" in said
+
+
 def test_a_value_that_its_key_cannot_have_is_refused():
     with pytest.raises(ConfigError, match=r"the conf of the topology 'wc': topology.workers"):
         sent_conf.sent({"topology.workers": "many"}, command(), "wc")
@@ -41,7 +51,8 @@ def test_a_value_that_its_key_cannot_have_is_refused():
 @pytest.mark.parametrize("folder", ["checkpoints", "./a", "../a/b"])
 def test_a_folder_for_checkpoints_is_whole(folder):
     says = (
-        rf"topology 'wc': topology\.checkpoint\.dir is '{folder}', .*: give a whole path, or a URL"
+        rf"topology 'wc': topology\.checkpoint\.dir is '{folder}', .*: give a whole path,"
+        r" one below ~, or a URL"
     )
     with pytest.raises(ConfigError, match=says):
         sent_conf.sent({"topology.checkpoint.dir": folder}, command(), "wc")

@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -18,6 +18,7 @@ from stormkeeper.errors import (
     RpcUnavailableError,
     StateError,
 )
+from stormkeeper.rpc import leader
 from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NotAliveException
 from stormkeeper.thrift.records import NimbusSummary
@@ -71,7 +72,9 @@ def leads(port, host="127.0.0.1"):
 
 
 def client_of(seeds, **options):
-    settings = {"max_frame": 1 << 20, "timeout": DEADLINE_SECS, "rounds": 0, **options}
+    # Where it matters who is asked, nobody is as one before it is slow.
+    patient = {"timeout": DEADLINE_SECS, "head_start": DEADLINE_SECS}
+    settings = {"max_frame": 1 << 20, "rounds": 0, **patient, **options}
     return LeaderClient(seeds, 6627, **settings)
 
 
@@ -129,6 +132,61 @@ def test_whatever_a_seed_answers_the_next_one_is_asked(cluster, fault):
         client.nimbus.getNimbusConf()
         assert client.address.port == good.port
     assert bad.calls == [("getLeader",)]
+
+
+@contextmanager
+def silent():
+    """A port that takes connections and says nothing, like one whose machine is lost."""
+    over = threading.Event()
+    with scripted(lambda _: over.wait(2 * DEADLINE_SECS)) as (_, port):
+        yield f"127.0.0.1:{port}"
+        over.set()
+
+
+def test_a_seed_that_says_nothing_is_not_waited_for(cluster, monkeypatch):
+    monkeypatch.setattr(leader, "_SEED_SECONDS", 2 * DEADLINE_SECS)
+    [good] = cluster(1)
+    good.leader = leads(good.port)
+    with silent() as seed, client_of([seed, good.seed], head_start=0.01) as client:
+        assert client.nimbus.getNimbusConf() == "{}"
+        assert client.address.port == good.port
+
+
+def test_of_two_seeds_that_answer_one_is_left(cluster):
+    late, good = cluster(2)
+    late.leader = good.leader = leads(good.port)
+    may_answer, answer = threading.Event(), late.getLeader
+
+    def slowly():
+        may_answer.wait(DEADLINE_SECS)
+        return answer()
+
+    late.getLeader = slowly
+    with client_of([late.seed, good.seed], head_start=0.01) as client:
+        client.nimbus.getNimbusConf()
+        may_answer.set()
+        until(lambda: ("getLeader",) in late.calls and not late.server.open)
+        until(lambda: good.server.open == 1)
+        client.nimbus.getNimbusConf()
+
+
+def test_seeds_that_say_nothing_are_waited_for_together(monkeypatch):
+    monkeypatch.setattr(leader, "_SEED_SECONDS", 0.5)
+    with (
+        silent() as one,
+        silent() as other,
+        client_of([one, other], head_start=0.01, rounds=1, pause=0.0) as client,
+        pytest.raises(LeaderNotFoundError) as error,
+    ):
+        client.nimbus.getNimbusConf()
+    for seed in (one, other):
+        assert f"{seed}: no answer: a Nimbus that is busy, or no Nimbus" in str(error.value)
+
+
+def test_how_long_a_search_takes_at_most():
+    seeds = ["a", "b", "c"]
+    client = client_of(seeds, rounds=2, pause=3.0, longest_pause=3.001, head_start=0.5)
+    assert client.search_secs == pytest.approx(3 * (2 * 0.5 + 5.0) + 3.001 + 3.001)
 
 
 def test_bytes_that_are_no_answer_are_passed_over(cluster):

@@ -22,6 +22,11 @@ def test_a_configuration_sets_them():
     assert (limits.max_frame, limits.threads, limits.max_waiting) == (10, 2, 3)
 
 
+def test_a_submission_leaves_a_thread_to_those_who_fetch_its_copies():
+    limits = Limits.of(conf.defaults().with_values({"nimbus.thrift.threads": 1}))
+    assert limits.threads == 2
+
+
 def test_there_are_no_more_connections_than_descriptors(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1_000, 1_000))
     assert Limits.of(conf.defaults()).max_connections == 872

@@ -135,8 +135,9 @@ def submit(
     --.
 
     All is checked on this machine before anything is sent, with file and line in what is wrong. -c
-    sets keys of the topology's conf; what -c says of nimbus.* is not sent. A key that is much like
-    a known one, or begins with topology., and is unknown gets a warning. Then it waits until all of
+    sets keys of the topology's conf; what -c says of nimbus.*, storm.nimbus.* and storm.thrift.*
+    is for the way to Nimbus, and is not sent. A key that is much like a known one, or begins with
+    topology., and is unknown gets a warning. Then it waits until all of
     its workers run, and says what they wait for. If one of them crashes, it says how, and waits no
     more. Ctrl-C ends only the waiting.
 

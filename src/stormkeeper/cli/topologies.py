@@ -269,7 +269,7 @@ def rebalance(
     run. Ctrl-C ends only that.
 
     -c sets keys of the topology's conf, which its workers have from their next start on; what -c
-    says of nimbus.* is not sent.
+    says of nimbus.*, storm.nimbus.* and storm.thrift.* is for the way to Nimbus, and is not sent.
 
     Exit code 4: it is rebalanced, and its workers do not all run in time.
     """

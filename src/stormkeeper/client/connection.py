@@ -1,8 +1,9 @@
 """A command's connection to the leading Nimbus: short waits, and errors that say what to do.
 
 `stormkeeper.rpc.leader` finds the leader. Here a search ends after seconds, as somebody sits before
-the command, or, where a Nimbus answers, when an election should be over. Whatever a call ends in is
-an error of ours: Thrift's exceptions stay here.
+the command, or, where a Nimbus answers, when an election should be over. Storm's defaults for that
+are minutes; where its keys are set to something else, they hold, as in Storm's client. Whatever a
+call ends in is an error of ours: Thrift's exceptions stay here.
 """
 
 from __future__ import annotations
@@ -35,14 +36,21 @@ from stormkeeper.thrift.nimbus import (
     NotAliveException,
 )
 
-#: Seconds in which a Nimbus has to be found.
+#: Seconds in which a Nimbus has to be found, where `_RETRIES` have their defaults.
 FINDING_SECS: Final = 15.0
+#: Keys that say how often, and how long, the seeds are asked.
+_RETRIES: Final = (
+    "storm.nimbus.retry.times",
+    "storm.nimbus.retry.interval.millis",
+    "storm.nimbus.retry.intervalceiling.millis",
+)
 #: Seconds that an election is waited for, beyond the session of a leader that was lost.
 _ELECTION_SECS: Final = 10.0
 #: Seconds between two searches meanwhile.
 _PAUSE_SECS: Final = 0.5
-#: Seconds that a call may take, where it does not say.
+#: Seconds that a call may take, where it does not say and `_TIMEOUT` has its default.
 CALL_SECS: Final = 30.0
+_TIMEOUT: Final = "storm.thrift.socket.timeout.ms"
 
 #: How the names of methods begin that only ask.
 _ASKING: Final = ("get", "is")
@@ -73,6 +81,8 @@ class Connection:
         How long a Nimbus is looked for.
     electing_secs
         How long a leader is looked for where a Nimbus answers.
+    call_secs
+        How long each call may take; None: as long as it says.
     say
         Called with what is waited for.
     """
@@ -83,11 +93,13 @@ class Connection:
         *,
         finding_secs: float = FINDING_SECS,
         electing_secs: float,
+        call_secs: float | None = None,
         say: Callable[[str], None],
     ) -> None:
         self._client = client
         self._finding_secs = finding_secs
         self._electing_secs = electing_secs
+        self._call_secs = call_secs
         self._say = say
 
     @property
@@ -134,7 +146,8 @@ class Connection:
         *arguments
             In the order of the IDL; what is left out is absent.
         timeout
-            Seconds that it may take, when the leader is found.
+            Seconds that it may take, when the leader is found; ``storm.thrift.socket.timeout.ms``
+            where that is set.
 
         Returns
         -------
@@ -152,6 +165,8 @@ class Connection:
         ProtocolError
             If it is too large for a message, or what came is no answer.
         """
+        if self._call_secs is not None:
+            timeout = self._call_secs
         self.find()
         asked = self.address
         try:
@@ -192,7 +207,7 @@ def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError)
 def connect(
     conf: Conf,
     *,
-    finding_secs: float = FINDING_SECS,
+    finding_secs: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Connection]:
     """Give a connection to the leading Nimbus of the cluster that a configuration is for.
@@ -202,8 +217,9 @@ def connect(
     conf
         Names the seeds.
     finding_secs
-        How long a Nimbus is looked for. Where one answers, a leader is waited for as long as an
-        election takes after a machine was lost.
+        How long a Nimbus is looked for; None: as long as ``storm.nimbus.retry.*`` have it, and for
+        `FINDING_SECS` where they are not set. Where one answers, a leader is waited for as long as
+        an election takes after a machine was lost.
     say
         Called with what is waited for.
 
@@ -215,11 +231,17 @@ def connect(
         If no leader is found in time.
     """
     session_secs = conf["storm.zookeeper.session.timeout"] / 1000
+    changed = conf.changed()
+    call_secs = conf[_TIMEOUT] / 1000 if _TIMEOUT in changed else None
     with LeaderClient.from_conf(conf) as client:
+        if finding_secs is None:
+            is_set = any(key in changed for key in _RETRIES)
+            finding_secs = client.search_secs if is_set else FINDING_SECS
         connection = Connection(
             client,
             finding_secs=finding_secs,
             electing_secs=session_secs + _ELECTION_SECS,
+            call_secs=call_secs,
             say=say,
         )
         connection.find()

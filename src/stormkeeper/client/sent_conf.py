@@ -16,7 +16,7 @@ from stormkeeper.conf.keys import is_secret, storm_keys
 from stormkeeper.errors import ConfigError
 
 #: How the keys begin that say how to reach Nimbus.
-_OF_THE_WAY: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
+OF_THE_WAY: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
 
 _CHECKPOINTS: Final = "topology.checkpoint.dir"
 
@@ -40,7 +40,7 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
         depends on where a worker is started.
     """
     given = {
-        key: conf[key] for key in conf if conf.is_override(key) and not key.startswith(_OF_THE_WAY)
+        key: conf[key] for key in conf if conf.is_override(key) and not key.startswith(OF_THE_WAY)
     }
     try:
         conf.with_values(own)
@@ -52,8 +52,8 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
     if isinstance(checkpoints, str) and _is_relative(checkpoints):
         raise ConfigError(
             f"the conf of the topology {name!r}: {_CHECKPOINTS} is {checkpoints!r}, which every"
-            " worker would look for in another folder: give a whole path, or a URL such as"
-            " s3a://bucket/checkpoints"
+            " worker would look for in another folder: give a whole path, one below ~, or a URL"
+            " such as s3a://bucket/checkpoints"
         )
     secret = sorted(key for key, value in values.items() if _holds_a_secret(key, value))
     if secret:

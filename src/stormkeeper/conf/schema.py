@@ -297,14 +297,23 @@ _KEYS = (
         "port of Nimbus's Thrift service; 0: `storm nimbus` takes any free one",
     ),
     text("nimbus.bind.host", "address that Nimbus's Thrift service listens on"),
-    whole("nimbus.thrift.threads", "most calls that Nimbus carries out at a time", least=1),
+    whole(
+        "nimbus.thrift.threads",
+        "most calls that Nimbus carries out at a time; with 1 as with 2, as a submission waits for"
+        " other Nimbuses' calls",
+        least=1,
+    ),
     whole(
         "nimbus.thrift.max_buffer_size",
         "longest message of Nimbus's Thrift service that is taken, by either side, in bytes",
         least=1,
     ),
     whole("nimbus.queue.size", "most calls that wait in Nimbus to be carried out", least=1),
-    whole("storm.thrift.socket.timeout.ms", "time that a call of Nimbus may take, in ms", least=1),
+    whole(
+        "storm.thrift.socket.timeout.ms",
+        "time that a call of Nimbus may take, in ms; commands wait for 30 s unless it is set",
+        least=1,
+    ),
     whole(
         "storm.nimbus.retry.times",
         "how often all of nimbus.seeds are asked again who leads, when none knew",

@@ -10,6 +10,7 @@
 ``serving``       the server: sockets in one thread, handlers in theirs
 ``dialing``       connects, with a deadline
 ``calling``       the client: one call at a time, each with a deadline
+``head_starts``   attempts that may hang, each begun a moment after the one before it
 ``leader``        the client that finds the leading Nimbus
 ================  =================================================================================
 

@@ -1,8 +1,9 @@
 """The client that finds the leading Nimbus, as Storm's clients do: by asking the seeds.
 
 Each of ``nimbus.seeds`` is asked who leads (``getLeader``). If it is the one that answered, that
-connection stays; else the answer is dialled. Whatever goes wrong, the next seed is asked. When none
-knew, all are asked again, after a pause, as a cluster that elects has no leader for a moment.
+connection stays; else the answer is dialled. Whatever goes wrong, the next seed is asked; and so it
+is beside one that does not answer soon. When none knew, all are asked again, after a pause, as a
+cluster that elects has no leader for a moment.
 
 Storm's own client tries a dead seed six times, for ten seconds, before it asks the next. Here a
 round over all seeds comes first, and the tries are rounds.
@@ -14,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
@@ -29,6 +31,7 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.rpc.calling import Calls, Client
+from stormkeeper.rpc.head_starts import first_of
 from stormkeeper.rpc.messages import FaultKind
 from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NimbusCalls
 
@@ -38,6 +41,9 @@ _log = logging.getLogger(__name__)
 _GROWTH: Final = 30
 #: Seconds that one seed may take, so that a dead one leaves the others their time.
 _SEED_SECONDS: Final = 5.0
+#: Seconds after which the next seed is asked beside one that has not answered: a Nimbus that is
+#: well takes milliseconds, and one whose machine is lost never answers.
+HEAD_START: Final = 0.5
 
 
 class _LeaderAwayError(RpcUnavailableError):
@@ -63,6 +69,8 @@ class LeaderClient:
         Seconds before the first of these rounds; it grows by a millisecond, two, four, …
     longest_pause
         Seconds that it grows to.
+    head_start
+        Seconds after which the next seed is asked beside one that has not answered.
     sleep
         Waits for so many seconds.
 
@@ -82,6 +90,7 @@ class LeaderClient:
         rounds: int = 5,
         pause: float = 2.0,
         longest_pause: float = 60.0,
+        head_start: float = HEAD_START,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._seeds = [(seed, Address.parse(seed, default_port)) for seed in seeds]
@@ -90,6 +99,7 @@ class LeaderClient:
         self._rounds = rounds
         self._pause = pause
         self._longest_pause = longest_pause
+        self._head_start = head_start
         self._sleep = sleep
         self._finding = threading.Lock()
         self._client: Client | None = None
@@ -128,6 +138,13 @@ class LeaderClient:
     def nimbus(self) -> NimbusCalls:
         """The leader's methods; each is a `call`."""
         return cast("NimbusCalls", Calls(Nimbus, self.call))
+
+    @property
+    def search_secs(self) -> float:
+        """Seconds that a search takes at most, where nobody answers."""
+        asking = (len(self._seeds) - 1) * self._head_start + _SEED_SECONDS
+        pauses = sum(map(self._pause_after, range(self._rounds)))
+        return (self._rounds + 1) * asking + pauses
 
     def close(self) -> None:
         """End the connection, and whatever call waits on it."""
@@ -202,23 +219,19 @@ class LeaderClient:
         reasons: dict[str, str] = {}
         is_electing = False
         for number in range(self._rounds + 1):
-            for seed, address in self._seeds:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                try:
-                    return self._ask(address, min(left, _SEED_SECONDS))
-                except RemoteProtocolError as error:
-                    _log.debug("%s", error)
-                    reasons[seed] = f"{address}: what listens there is no Nimbus"
-                except RpcOutcomeUnknownError:
-                    reasons[seed] = f"{address}: no answer: a Nimbus that is busy, or no Nimbus"
-                except StormkeeperError as error:
-                    reasons[seed] = str(error)
+            race = first_of(
+                [partial(self._ask, address, deadline) for _, address in self._seeds],
+                head_start=self._head_start,
+                deadline=deadline,
+                give_back=Client.close,
+            )
+            if race.winner is not None:
+                return race.winner
+            for (seed, address), error in zip(self._seeds, race.failures, strict=True):
+                if error is not None:
+                    reasons[seed] = _in_words(address, error)
                     is_electing |= isinstance(error, RpcRefusedError | _LeaderAwayError)
-                except AuthorizationException as error:
-                    reasons[seed] = f"{address}: {error}"
-            pause = min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
+            pause = self._pause_after(number)
             if number == self._rounds or deadline - time.monotonic() <= pause:
                 break
             self._sleep(pause)
@@ -230,12 +243,15 @@ class LeaderClient:
             is_electing=is_electing,
         )
 
-    def _ask(self, seed: Address, timeout: float) -> Client:
+    def _pause_after(self, number: int) -> float:
+        return min(self._pause + 2.0 ** min(number, _GROWTH) / 1000, self._longest_pause)
+
+    def _ask(self, seed: Address, deadline: float) -> Client:
         """Return a client of whom a seed takes for the leader."""
-        deadline = time.monotonic() + timeout
+        deadline = min(deadline, time.monotonic() + _SEED_SECONDS)
         client = self._client_of(seed)
         try:
-            leader = client.call("getLeader", timeout=timeout)
+            leader = client.call("getLeader", timeout=max(0.0, deadline - time.monotonic()))
             address = Address(leader.host, leader.port)
             if address == seed:
                 return client
@@ -253,3 +269,18 @@ class LeaderClient:
 
     def _client_of(self, address: Address) -> Client:
         return Client(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)
+
+
+def _in_words(seed: Address, error: BaseException) -> str:
+    """Say why a seed did not lead to the leader; raise what is nobody's fault but ours."""
+    match error:
+        case RemoteProtocolError():
+            _log.debug("%s", error)
+            return f"{seed}: what listens there is no Nimbus"
+        case RpcOutcomeUnknownError():
+            return f"{seed}: no answer: a Nimbus that is busy, or no Nimbus"
+        case StormkeeperError():
+            return str(error)
+        case AuthorizationException():
+            return f"{seed}: {error}"
+    raise error

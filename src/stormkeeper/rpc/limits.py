@@ -53,7 +53,8 @@ class Limits:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
         return cls(
             max_frame=conf["nimbus.thrift.max_buffer_size"],
-            threads=conf["nimbus.thrift.threads"],
+            # A submission waits in one for Nimbuses that fetch its copies in another.
+            threads=max(2, conf["nimbus.thrift.threads"]),
             max_waiting=conf["nimbus.queue.size"],
             max_connections=max(1, min(MAX_CONNECTIONS, descriptors)),
         )
