@@ -45,6 +45,7 @@ OURS = {
     "pipeline.late.secs",
     "pipeline.metrics.bind.host",
     "pipeline.metrics.port",
+    "pipeline.statistics.secs",
     "pipeline.tables.dir",
     "pipeline.trigger.secs",
     "storm.meta.serialization.release",

@@ -83,6 +83,12 @@ def test_what_belongs_to_the_cluster_s_own_pipeline_is_left_alone(written, tmp_p
     assert conf["topology.checkpoint.shared"] is True
 
 
+def test_statistics_are_made_as_often_as_liveness(written):
+    assert written("pipeline.statistics.secs: 60\n")["pipeline.statistics.secs"] == 0
+    conf = written("", ["pipeline.statistics.secs=60"])
+    assert conf["pipeline.statistics.secs"] == 60
+
+
 def test_what_the_user_gives_the_run_is_used(written):
     conf = written(CLUSTERS, ["pipeline.tables.dir=/kept", "pipeline.metrics.port=0"])
     assert conf["pipeline.tables.dir"] == "/kept"

@@ -8,7 +8,7 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TableError
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import checkpoint, process, tables
+from stormkeeper.pipeline import checkpoint, process, queries, tables
 from stormkeeper.pipeline.tables import Origin, SnapshotTables
 from support.heartbeats import heartbeat, path
 from support.waiting import until
@@ -29,7 +29,7 @@ def noted(place, *done, query=QUERY):
 
 def published(directory, number, query=QUERY):
     empty = pa.table({"x": pa.array([], pa.int64())})
-    SnapshotTables(directory).publish(dict.fromkeys(tables.NAMES, empty), Origin(query, number))
+    SnapshotTables(directory).publish({tables.SERVERS: empty}, Origin(query, number))
     return directory
 
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_is_configured_is_refused_and_stays(tmp_path, how):
 
 def test_what_cannot_be_read_is_said(tmp_path):
     place = noted(checkpoint.default(published(tmp_path, 9)), 9)
-    tables.current_path(tmp_path, tables.LIVENESS).write_bytes(b"garbage")
+    tables.current_path(tmp_path, tables.SERVERS).write_bytes(b"garbage")
     with pytest.raises(TableError, match="cannot be used"):
         checkpoint.begin(place, tmp_path)
 
@@ -126,7 +126,8 @@ def test_two_pipelines_share_neither_tables_nor_checkpoint(tmp_path):
 
 
 def test_a_refused_pipeline_makes_no_folder(tmp_path):
-    place = noted(tmp_path / "place", 9)
+    place = tmp_path / "place"
+    noted(place / "statistics", 9)
     before = set(tmp_path.rglob("*"))
     with (
         pytest.raises(TableError, match="does not go with"),
@@ -139,36 +140,56 @@ def test_a_refused_pipeline_makes_no_folder(tmp_path):
 @pytest.mark.parametrize("another", [False, True], ids=["gone", "another in its place"])
 def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, another):
     conf = places(tables=tmp_path / "tables")
-    with process._places(conf) as snapshots:
+    with process._places(conf) as places_held:
         (tmp_path / "tables").rename(tmp_path / "moved")
         if another:
             (tmp_path / "tables").mkdir()
         with pytest.raises(TableError, match="was moved or removed"):
-            process.start(None, conf, [], snapshots)  # before it asks anything of Spark
+            queries.start(None, conf, [], places_held)  # before it asks anything of Spark
         assert list(tmp_path.glob("tables/*")) == []
+
+
+def test_tables_of_an_older_version_are_left_alone_and_said_once(tmp_path, caplog):
+    published(tmp_path, 8)
+    noted(checkpoint.default(tmp_path), 9)
+    before = set(tmp_path.rglob("*"))
+    with process._places(places(tables=tmp_path)):
+        pass
+    (line,) = [line for line in caplog.messages if "older version" in line]
+    assert f"rm -r {tmp_path}/batch=* {tmp_path}/.checkpoint" in line
+    made = {tmp_path / ".writer", *(tmp_path / name for name in queries.NAMES)}
+    assert set(tmp_path.rglob("*")) - before == made
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path):
-    """What Spark really has in a checkpoint, and names its query by."""
-    conf = places(tables=tmp_path).with_values({"pipeline.trigger.secs": 0.1})
+    """What Spark really has in a checkpoint, and names its queries by."""
+    conf = places(tables=tmp_path).with_values(
+        {"pipeline.trigger.secs": 0.1, "pipeline.statistics.secs": 0}
+    )
 
     def run():
-        with process._places(conf) as snapshots:
-            query = process.start(spark, conf, [pacemaker.address], snapshots)
+        with process._places(conf) as held:
+            running = queries.start(spark, conf, [pacemaker.address], held)
             try:
-                until(lambda: query.lastProgress is not None)
-                return query.id
+                until(lambda: all(query.lastProgress is not None for query in running))
+                return [query.id for query in running]
             finally:
-                query.stop()
+                process._stop_between_batches(running)
 
     with PacemakerClient(pacemaker.address) as client:
         client.send_pulse(path("silent"), heartbeat("silent"))
     first = run()
     assert run() == first
-    for batch in tmp_path.glob("batch=*"):
+    for batch in tmp_path.glob("liveness/batch=*"):
         shutil.rmtree(batch)
-    assert run() != first
-    liveness = SnapshotTables(tmp_path).read(tables.LIVENESS)
-    assert liveness["storm_id"].to_pylist() == ["silent"]
+    liveness, statistics = run()
+    assert liveness != first[0]
+    assert statistics == first[1]  # whose tables are as they were
+    for query, name in (
+        ("liveness", tables.WORKER_LIVENESS),
+        ("statistics", tables.WORKER_REPORTS),
+    ):
+        found = SnapshotTables(tmp_path / query).read(name)
+        assert found["storm_id"].to_pylist() == ["silent"]

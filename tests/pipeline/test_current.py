@@ -40,14 +40,17 @@ def typed(*args, **kwargs):
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
-    assert to_arrow_schema(from_arrow_schema(current.LIVENESS), timezone="UTC") == current.LIVENESS
+    assert (
+        to_arrow_schema(from_arrow_schema(current.WORKER_LIVENESS), timezone="UTC")
+        == current.WORKER_LIVENESS
+    )
 
 
 def test_a_batch_becomes_a_row_per_worker():
     beat = heartbeat(time_secs=1234, uptime_secs=77)
     batch = typed(NOW, {A: [change_of(path("wc-1-17"), beat, 5, 10.25)]})
-    table, newest = next_liveness(None, batch, LIMITS)
-    assert table.schema == current.LIVENESS
+    table = next_liveness(None, batch, LIMITS)
+    assert table.schema == current.WORKER_LIVENESS
     (row,) = table.to_pylist()
     assert row == {
         "storm_id": "wc-1-17",
@@ -63,35 +66,31 @@ def test_a_batch_becomes_a_row_per_worker():
         "instance": "x",
         "revision": 5,
         "time_secs": 1234,
-        "uptime_secs": 77,
-        "error": None,
         "moved_from": None,
         "moved_at": None,
     }
-    assert newest["storm_id"].to_pylist() == ["wc-1-17"]
 
 
 def test_the_table_is_all_that_is_carried_on():
     """Whatever is remembered of a worker survives its way through the table."""
     one = [change_of(path("t"), heartbeat(time_secs=3), 5, 0.0)]
     two = [change_of(path("t"), heartbeat(time_secs=6), 2, 0.0)]
-    table, _ = next_liveness(None, typed(NOW, {A: one}), LIMITS)
-    table, _ = next_liveness(table, typed(NOW + 5, {B: two}, down=[A]), LIMITS)
+    table = next_liveness(None, typed(NOW, {A: one}), LIMITS)
+    table = next_liveness(table, typed(NOW + 5, {B: two}, down=[A]), LIMITS)
     moved = table.to_pylist()[0]
     assert (moved["server"], moved["moved_from"], moved["moved_at"]) == (B, A, time_at(NOW + 5))
-    table, newest = next_liveness(table, typed(NOW + 40, {}, down=[A]), LIMITS)
+    table = next_liveness(table, typed(NOW + 40, {}, down=[A]), LIMITS)
     (row,) = table.to_pylist()
     assert row == moved | {"age_secs": 35.0, "status": "dead", "updated_at": time_at(NOW + 40)}
-    assert newest.num_rows == 0
     # Had its death not been carried on, it would be late now that no server answers.
-    table, _ = next_liveness(table, typed(NOW + 50, {}, down=[A, B]), LIMITS)
+    table = next_liveness(table, typed(NOW + 50, {}, down=[A, B]), LIMITS)
     assert table["status"].to_pylist() == ["dead"]
 
 
 def test_completion_is_carried_on():
     last = [change_of(path("t"), heartbeat(completed=True), 5, 0.0)]
-    table, _ = next_liveness(None, typed(NOW, {A: last}), LIMITS)
-    table, _ = next_liveness(table, typed(NOW + 500, {A: []}), LIMITS)
+    table = next_liveness(None, typed(NOW, {A: last}), LIMITS)
+    table = next_liveness(table, typed(NOW + 500, {A: []}), LIMITS)
     assert table.select(["status", "age_secs"]).to_pylist() == [
         {"status": "completed", "age_secs": 500.0}
     ]
@@ -111,62 +110,52 @@ def test_who_is_forgotten_is_remembered_without_a_row(tmp_path):
 
     table, found = None, []
     for secs in (0, 31, 3601, 3606, 3611):
-        table, newest = next_liveness(table, batch(NOW + secs), LIMITS)
-        found.append((table["status"].to_pylist(), newest.num_rows))
+        table = next_liveness(table, batch(NOW + secs), LIMITS)
+        found.append(table["status"].to_pylist())
         pq.write_table(table, tmp_path / "liveness.parquet")
         table = pq.read_table(tmp_path / "liveness.parquet")
-    assert found == [(["alive"], 1), (["dead"], 0), ([], 0), ([], 0), ([], 0)]
-
-
-def test_only_the_newest_of_copies_is_handed_on():
-    readings = {
-        A: [change_of(path("t"), heartbeat(time_secs=3), 5, 8.0)],
-        B: [change_of(path("t"), heartbeat(time_secs=9), 2, 2.0)],
-    }
-    _, newest = next_liveness(None, typed(NOW, readings), LIMITS)
-    assert newest["server"].to_pylist() == [B]
+    assert found == [["alive"], ["dead"], [], [], []]
 
 
 def test_an_unreadable_pulse_is_a_sign_of_life():
     batch = typed(NOW, {A: [change_of(path("t"), b"garbage", 5, 1.0)]})
-    (row,) = next_liveness(None, batch, LIMITS)[0].to_pylist()
+    (row,) = next_liveness(None, batch, LIMITS).to_pylist()
     assert (row["status"], row["time_secs"]) == ("alive", None)
-    assert "ClusterWorkerHeartbeat" in row["error"]
 
 
 def test_pulses_that_are_no_workers_are_left_out():
     batch = typed(NOW, {A: [change_of("/workerbeats/stray", heartbeat(), 5, 1.0)]})
-    assert next_liveness(None, batch, LIMITS)[0].num_rows == 0
+    assert next_liveness(None, batch, LIMITS).num_rows == 0
 
 
 def test_a_tombstone_takes_the_row_away():
-    table, _ = next_liveness(
+    table = next_liveness(
         None, typed(NOW, {A: [change_of(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
     )
     gone = typed(NOW + 1, {A: [change_of(path("t"), None, 6, 0.0)]})
-    assert next_liveness(table, gone, LIMITS)[0].num_rows == 0
+    assert next_liveness(table, gone, LIMITS).num_rows == 0
 
 
 def test_time_goes_by_the_servers_rows_when_nothing_else_comes():
-    table, _ = next_liveness(
+    table = next_liveness(
         None, typed(NOW, {A: [change_of(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
     )
-    table, _ = next_liveness(table, typed(NOW + 31, {}), LIMITS)
+    table = next_liveness(table, typed(NOW + 31, {}), LIMITS)
     assert table["age_secs"].to_pylist() == [31.0]
     assert table["status"].to_pylist() == ["dead"]
 
 
 def test_who_is_unproven_is_late_and_stale_from_batch_to_batch():
-    table, _ = next_liveness(
+    table = next_liveness(
         None, typed(NOW, {A: [change_of(path("t"), heartbeat(), 5, 0.0)]}), LIMITS
     )
     for silent_secs, stale in ((25.0, False), (40.0, True), (41.0, True)):
         gone = typed(NOW + silent_secs, {}, down={A})
-        table, _ = next_liveness(table, gone, LIMITS)
+        table = next_liveness(table, gone, LIMITS)
         (row,) = table.to_pylist()
         assert (row["status"], row["stale"]) == ("late", stale)
     back = typed(NOW + 42, {A: []})
-    (row,) = next_liveness(table, back, LIMITS)[0].to_pylist()
+    (row,) = next_liveness(table, back, LIMITS).to_pylist()
     assert (row["status"], row["stale"]) == ("dead", False)
 
 
@@ -176,7 +165,7 @@ def test_a_java_pacemaker_has_neither_ages_nor_revisions():
     )
     server = rows.of_server(A, Coverage(NOW, None, Position(WITHOUT_REVISIONS, 0)))
     batches = [decode.decode_batch(batch) for batch in (rows.of_page(A, page), server)]
-    (row,) = next_liveness(None, pa.Table.from_batches(batches), LIMITS)[0].to_pylist()
+    (row,) = next_liveness(None, pa.Table.from_batches(batches), LIMITS).to_pylist()
     assert (row["age_secs"], row["instance"], row["revision"]) == (5.0, None, None)
 
 
@@ -194,13 +183,12 @@ def test_ages_are_right_whatever_the_clocks_of_readers_say(ahead):
     table = None
     for revision, now in enumerate((NOW, NOW + 5)):
         between = (now - 0.25, now + 0.25)
-        table, newest = next_liveness(table, batch(now, revision), LIMITS, between)
+        table = next_liveness(table, batch(now, revision), LIMITS, between)
         (row,) = table.to_pylist()
         assert (row["status"], row["age_secs"]) == ("alive", 1.5)
         assert row["last_seen"] == time_at(now - 1.5)
-        assert newest.num_rows == 1
     # Read on its own, as `liveness` does, there is no other clock than the readers'.
-    (row,) = next_liveness(None, batch(NOW, 1), LIMITS)[0].to_pylist()
+    (row,) = next_liveness(None, batch(NOW, 1), LIMITS).to_pylist()
     assert (row["status"], row["age_secs"]) == ("alive", 1.5)
 
 
@@ -208,10 +196,49 @@ def test_a_server_that_is_read_long_after_another_keeps_its_pulses_times():
     readings = [change_of(path("t"), heartbeat(), 5, 1.0)]
     early = typed(NOW, {A: readings}, servers=[A])
     late = typed(NOW + 4, {}, servers=[B])
-    table, _ = next_liveness(None, pa.concat_tables([early, late]), LIMITS, (NOW - 1, NOW + 60))
+    table = next_liveness(None, pa.concat_tables([early, late]), LIMITS, (NOW - 1, NOW + 60))
     (row,) = table.to_pylist()
     assert (row["last_seen"], row["age_secs"]) == (time_at(NOW - 1), 5.0)
     assert row["updated_at"] == time_at(NOW + 4)
+
+
+def test_rows_without_values_name_their_workers():
+    changes = [change_of(path("t"), b"", 5, 1.0), change_of("/workerbeats/stray", None, 6, 0.0)]
+    page = page_of("x", [change._replace(details=None) for change in changes], NOW)
+    batch = pa.Table.from_batches([rows.of_page(A, page)])
+    assert current.with_workers(batch) == pa.Table.from_batches(
+        [decode.decode_batch(one) for one in batch.to_batches()]
+    )
+    with_value = raw(NOW, {A: [change_of(path("t"), heartbeat(time_secs=7), 5, 0.0)]})
+    assert current.with_workers(with_value)["time_secs"].to_pylist()[0] == 7
+
+
+def test_of_the_silent_is_asked_what_they_said_last():
+    """And nobody is dead whose last words could not be read though their server answers."""
+    readings = [
+        change_of(path(name), heartbeat(), number, age)
+        for number, (name, age) in enumerate(
+            {"alive": 1.0, "late": 10.0, "dead": 31.0, "done": 31.0, "unread": 31.0}.items()
+        )
+    ]
+    asked = []
+
+    def last_words(silent, servers):
+        asked.append(({row.worker.storm_id for row in silent}, set(servers)))
+        by_name = {row.worker.storm_id: row.worker for row in silent}
+        return current.Said({by_name["done"]}, {by_name["unread"], by_name["late"]})
+
+    batch = typed(NOW, {A: readings}, down=[B])
+    table = next_liveness(None, batch, LIMITS, None, last_words)
+    assert asked == [({"late", "dead", "done", "unread"}, {A})]
+    found = {row["storm_id"]: (row["status"], row["stale"]) for row in table.to_pylist()}
+    assert found == {
+        "alive": ("alive", False),
+        "late": ("late", False),
+        "dead": ("dead", False),
+        "done": ("completed", False),
+        "unread": ("late", True),
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import process, rows, tables
-from stormkeeper.pipeline.current import LIVENESS
+from stormkeeper.pipeline import process, queries, rows, tables
+from stormkeeper.pipeline.current import WORKER_LIVENESS
+from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
 from support.heartbeats import bolt, heartbeat, path, spout
@@ -43,18 +44,20 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
         {
             "storm.local.dir": str(tmp_path),
             "pipeline.trigger.secs": 1,
+            "pipeline.statistics.secs": 0,
             # The one pulse is to be alive however long Spark takes for its first batch.
             "pipeline.late.secs": 300,
             "nimbus.task.timeout.secs": 600,
         }
     )
     # Both servers are to be read, too.
-    options = process._source_options
+    options = queries.source_options
     patient = {"timeoutSecs": "30"}
-    monkeypatch.setattr(process, "_source_options", lambda *given: options(*given) | patient)
-    query = process.start(spark, conf, addresses, tables.SnapshotTables(tmp_path / "tables"))
-    until(lambda: query.lastProgress)
-    query.stop()
+    monkeypatch.setattr(queries, "source_options", lambda *given: options(*given) | patient)
+    with process._places(conf) as places:
+        running = queries.start(spark, conf, addresses, places)
+        until(lambda: all(query.lastProgress for query in running))
+        process._stop_between_batches(running)
     namespace = {"spark": spark}
     for example in examples("python"):
         if "PYSPARK_PYTHON" in example:
@@ -86,11 +89,12 @@ def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, caps
 
 def test_every_option_key_and_column_is_described():
     schemas = {
-        tables.LIVENESS: LIVENESS,
+        tables.WORKER_LIVENESS: WORKER_LIVENESS,
+        tables.WORKER_REPORTS: WORKER_REPORTS,
         tables.COMPONENT_STATISTICS: COMPONENT_STATISTICS,
         tables.SERVERS: SERVERS,
     }
-    assert schemas.keys() == set(tables.NAMES)
+    assert schemas.keys() == {name for names in tables.NAMES.values() for name in names}
     for table, schema in schemas.items():
         _, _, described = PAGE.partition(f"**`{table}`** has one row")
         described = re.split(r"```|\n\*\*", described)[0]

@@ -19,10 +19,12 @@ def test_the_tables_are_below_the_local_folder_unless_they_have_their_own():
     assert str(folders.of_tables(places(tables="/data/heartbeats"))) == "/data/heartbeats"
 
 
-def test_the_checkpoint_follows_the_tables_unless_it_is_configured(tmp_path):
-    assert folders.of_checkpoint(places(tables=tmp_path)) == tmp_path / ".checkpoint"
+def test_a_querys_checkpoint_is_beside_its_tables_unless_it_is_configured(tmp_path):
+    of_tables = tmp_path / "liveness"
+    found = folders.of_query(places(tables=tmp_path), "liveness")
+    assert found == (of_tables, of_tables / ".checkpoint")
     conf = places(tables=tmp_path, checkpoint=tmp_path / "c")
-    assert folders.of_checkpoint(conf) == tmp_path / "c"
+    assert folders.of_query(conf, "liveness") == (of_tables, tmp_path / "c" / "liveness")
 
 
 def test_all_of_them_may_be_in_the_users_home():
@@ -30,7 +32,7 @@ def test_all_of_them_may_be_in_the_users_home():
     assert folders.of_tables(conf) == Path.home() / "storm/tables"
     conf = places(tables="~/tables", checkpoint="~/checkpoint")
     assert folders.of_tables(conf) == Path.home() / "tables"
-    assert folders.of_checkpoint(conf) == Path.home() / "checkpoint"
+    assert folders.of_checkpoints(conf) == Path.home() / "checkpoint"
 
 
 @pytest.mark.parametrize("url", ["s3a://bucket/tables", "hdfs://nn:8020/tables", "file:/tables"])
@@ -38,4 +40,4 @@ def test_a_url_is_not_taken_for_a_folder(url):
     with pytest.raises(ConfigError, match=rf"^pipeline\.tables\.dir is a .* as '{url}'"):
         folders.of_tables(places(tables=url))
     with pytest.raises(ConfigError, match=rf"^pipeline\.checkpoint\.dir is a .* as '{url}'"):
-        folders.of_checkpoint(places(checkpoint=url))
+        folders.of_checkpoints(places(checkpoint=url))

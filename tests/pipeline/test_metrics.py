@@ -13,26 +13,38 @@ UP, DOWN = ServerSeen(None, 20.0, 3), ServerSeen("it is gone")
 NOW = 1000.0
 
 
-def ask(path, seen, trigger_secs=5.0):
-    page = pages(lambda: seen, trigger_secs, lambda: NOW)[path]("")
+def ask(path, seen, liveness=5.0, statistics=15.0):
+    intervals = {"liveness": liveness, "statistics": statistics}
+    page = pages(lambda: seen, intervals, lambda: NOW)[path]("")
     return page.status, page.body.decode()
 
 
-def published(ago=0.0, **servers):
+def published(ago=0.0, statistics_ago=0.0, **servers):
     workers = {"alive": 2, "late": 1}
-    return Seen(servers, 7, (NOW - ago, 1.5e9), workers, 1, looked_at=NOW - ago)
+    at = {"liveness": (NOW - ago, 1.5e9), "statistics": (NOW - statistics_ago, 1.4e9)}
+    return Seen(servers, {"liveness": 7, "statistics": 3}, at, workers, 1, looked_at=NOW - ago)
 
 
 @pytest.mark.parametrize(
     ("seen", "status", "lines"),
     [
-        (Seen(), 503, ["no batch has been published yet"]),
-        (Seen({"a": UP}), 503, ["no batch has been published yet", "a is read"]),
+        (Seen(), 503, ["no batch of liveness has been published yet"]),
+        (Seen({"a": UP}), 503, ["no batch of liveness has been published yet", "a is read"]),
         (Seen({"a": DOWN}), 503, ["no Pacemaker can be read", "a it is gone"]),
         (published(a=DOWN), 503, ["no Pacemaker can be read", "a it is gone"]),
         (published(a=UP, b=DOWN), 200, ["ready", "a is read", "b it is gone"]),
         (published(60.0, a=UP), 200, ["ready", "a is read"]),
-        (published(61.0, a=UP), 503, ["the newest batch was published 61 s ago", "a is read"]),
+        (
+            published(61.0, a=UP),
+            503,
+            ["the newest batch of liveness was published 61 s ago", "a is read"],
+        ),
+        (published(statistics_ago=75.0, a=UP), 200, ["ready", "a is read"]),
+        (
+            published(statistics_ago=76.0, a=UP),
+            503,
+            ["the newest batch of statistics was published 76 s ago", "a is read"],
+        ),
     ],
 )
 def test_ready_is_who_has_tables_of_the_present_and_of_a_pacemaker(seen, status, lines):
@@ -46,14 +58,14 @@ def test_a_reason_that_names_the_server_says_it_once():
 
 def test_a_scrape_is_of_one_moment():
     moments = iter([published(a=UP), published(a=DOWN)])
-    text = pages(lambda: next(moments), 5.0, lambda: NOW)["/metrics"]("").body.decode()
+    text = pages(lambda: next(moments), {}, lambda: NOW)["/metrics"]("").body.decode()
     assert f"{PREFIX}ready 1.0" in text
     assert f'{PREFIX}server_reachable{{server="a"}} 1.0' in text
 
 
 def test_a_slow_trigger_makes_a_batch_old_later():
-    assert ask("/readyz", published(290.0, a=UP), trigger_secs=60.0)[0] == 200
-    assert ask("/readyz", published(310.0, a=UP), trigger_secs=60.0)[0] == 503
+    assert ask("/readyz", published(290.0, a=UP), liveness=60.0)[0] == 200
+    assert ask("/readyz", published(310.0, a=UP), liveness=60.0)[0] == 503
 
 
 def test_healthy_is_who_looks_after_the_query():
@@ -64,7 +76,7 @@ def test_healthy_is_who_looks_after_the_query():
     )
     assert ask("/healthz", published(4.0))[0] == 200
     status, text = ask("/healthz", published(6.0))
-    assert (status, text) == (503, "the query was last looked at 6.0 s ago\n")
+    assert (status, text) == (503, "the queries were last looked at 6.0 s ago\n")
 
 
 def test_the_figures_are_those_of_the_newest_batch():
@@ -77,8 +89,10 @@ def test_the_figures_are_those_of_the_newest_batch():
     }
     assert found == {
         ("ready",): 1,
-        ("batches_total",): 7,
-        ("last_batch_timestamp_seconds",): 1.5e9,
+        ("batches_total", "liveness"): 7,
+        ("batches_total", "statistics"): 3,
+        ("last_batch_timestamp_seconds", "liveness"): 1.5e9,
+        ("last_batch_timestamp_seconds", "statistics"): 1.4e9,
         ("workers", "alive"): 2,
         ("workers", "late"): 1,
         ("workers", "dead"): 0,

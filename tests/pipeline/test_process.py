@@ -23,13 +23,13 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import decode, process, tables
+from stormkeeper.pipeline import decode, process, queries, tables
 from stormkeeper.pipeline.rows import of_page, of_server
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.processes import all_gone, name
 from support.waiting import DEADLINE_SECS, until
 
-LATE, TIMEOUT, TRIGGER = 3, 6, 1
+LATE, TIMEOUT, TRIGGER, STATISTICS = 3, 6, 1, 2
 
 
 class Pipeline:
@@ -40,6 +40,7 @@ class Pipeline:
             "storm.local.dir": str(directory),
             "pacemaker.servers": servers,
             "pipeline.trigger.secs": TRIGGER,
+            "pipeline.statistics.secs": STATISTICS,
             "pipeline.late.secs": LATE,
             "nimbus.task.timeout.secs": TIMEOUT,
             "spark.master": "local[2]",
@@ -114,17 +115,17 @@ class Pipeline:
 
     def workers(self):
         """Return the rows of the liveness table by storm id."""
-        place = tables.current_path(self.directory, tables.LIVENESS)
+        place = tables.current_path(self.directory / "liveness", tables.WORKER_LIVENESS)
         rows = pq.read_table(place).to_pylist() if place else []
         return {row["storm_id"]: row for row in rows}
 
-    def statistics(self):
-        place = tables.current_path(self.directory, tables.COMPONENT_STATISTICS)
+    def statistics(self, name=tables.COMPONENT_STATISTICS):
+        place = tables.current_path(self.directory / "statistics", name)
         return pq.read_table(place).to_pylist() if place else []
 
-    def history(self):
-        """Return all rows of the liveness table so far, by snapshot."""
-        places = sorted(self.directory.glob("batch=*/liveness.parquet"))
+    def history(self, name=tables.WORKER_LIVENESS):
+        """Return all rows of a table so far, by snapshot."""
+        places = sorted(self.directory.glob(f"*/batch=*/{name}.parquet"))
         return [pq.read_table(place).to_pylist() for place in places]
 
     def until(self, condition):
@@ -180,10 +181,18 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
             client.send_pulse(path("silent"), heartbeat("silent"))
             client.send_pulse(path("garbage"), b"garbage")
             client.send_pulse(path("killed"), heartbeat("killed"))
+            client.send_pulse(path("done"), heartbeat("done", completed=True))
         with Beating(b, "steady-1-17"):
             assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
-            rows = pipeline.until(lambda rows: len(rows) == 4 and rows)
-            assert "ClusterWorkerHeartbeat" in rows["garbage"]["error"]
+            rows = pipeline.until(lambda rows: len(rows) == 5 and rows)
+            (error,) = until(
+                lambda: [
+                    row["error"]
+                    for row in pipeline.statistics(tables.WORKER_REPORTS)
+                    if row["storm_id"] == "garbage"
+                ]
+            )
+            assert "ClusterWorkerHeartbeat" in error
             with PacemakerClient(a.address) as client:
                 client.delete_path("/workerbeats/killed")
             pipeline.until(lambda rows: "killed" not in rows)
@@ -194,6 +203,9 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
                     (status_of(rows, "silent"), status_of(rows, "steady-1-17")) == ("dead", "alive")
                 )
             )
+
+            # and who had said that it was done is completed, though its pulse is not read before,
+            pipeline.until(lambda rows: status_of(rows, "done") == "completed")
 
             # with the counts of its newest pulse.
             def words():
@@ -220,14 +232,16 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         for row in (row for rows in seen for row in rows):
             expected = "dead" if row["age_secs"] > TIMEOUT else "late"
             expected = expected if row["age_secs"] > LATE else "alive"
-            if row["storm_id"] != "orphan" and not row["stale"]:
+            if row["storm_id"] == "done":
+                assert row["status"] in ("alive", "completed"), row
+            elif row["storm_id"] != "orphan" and not row["stale"]:
                 assert row["status"] == expected, row
         before = pipeline.descendants()
         assert any("java" in name(child) for child in before)
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
         assert pipeline.stops() == [
-            "stopping: a batch that runs is done first; asked by SIGTERM",
+            "stopping: batches that run are done first; asked by SIGTERM",
             "stopped",
         ]
         all_gone(before)
@@ -237,6 +251,8 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
 
         # It goes on where it was, and when it is killed it leaves nothing running either.
         rows, number = pipeline.workers(), len(pipeline.history())
+        assert len(pipeline.history(tables.SERVERS)) == number
+        assert len(pipeline.history(tables.WORKER_REPORTS)) < number  # at their own interval
         pipeline.start()
         assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
         until(lambda: len(pipeline.history()) > number)
@@ -263,8 +279,8 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
     ],
 )
 def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
-    blocked = tmp_path / ("file" if key else "tables/.checkpoint")
-    blocked.parent.mkdir(exist_ok=True)
+    blocked = tmp_path / ("file" if key else "tables/statistics/.checkpoint")
+    blocked.parent.mkdir(exist_ok=True, parents=True)
     blocked.write_text("in the way")
     conf = {key: str(blocked / "here")} if key else {}
     with Pipeline(tmp_path, [pacemaker.address], **conf) as pipeline:
@@ -285,7 +301,7 @@ before = None
 
 def on_event(event, arguments):
     global before
-    batch = event == "open" and re.search(r"/\\.(batch=\\d+)/.*parquet$", str(arguments[0]))
+    batch = event == "open" and re.search(r"/statistics/\\.(batch=\\d+)/", str(arguments[0]))
     if not batch or "w" not in str(arguments[1]):
         return
     if batch[1] == before and pathlib.Path({armed!r}).exists():
@@ -304,11 +320,11 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 ):
     def send(emitted):
         with PacemakerClient(pacemaker.address) as client:
-            client.send_pulse(path("t"), heartbeat("t", {(1, 1): spout(emitted)}))
+            executors = {(1, 1): spout(emitted)}
+            client.send_pulse(path("t"), heartbeat("t", executors, time_secs=emitted))
 
     def receipts(name, column):
-        place = tables.current_path(pipeline.directory, name)
-        return {row[column] for row in pq.read_table(place).to_pylist()}
+        return {row[column] for row in pipeline.statistics(name)}
 
     armed = tmp_path / "armed"
     with Pipeline(tmp_path, [pacemaker.address]) as pipeline:
@@ -318,14 +334,14 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
         send(2)  # what the batch that is cut off reads
         armed.touch()
         assert pipeline.ended() == -signal.SIGKILL
-        left = len(pipeline.history())
+        left = len(pipeline.history(tables.WORKER_REPORTS))
         send(3)  # what it reads when it is repeated
         pipeline.start()
         assert pipeline.first_line()
-        until(lambda: len(pipeline.history()) > left)
+        until(lambda: len(pipeline.history(tables.WORKER_REPORTS)) > left)
         until(lambda: {row["emitted"] for row in pipeline.statistics()} == {3})
-        assert receipts(tables.LIVENESS, "last_seen") == receipts(
-            tables.COMPONENT_STATISTICS, "received_at"
+        assert receipts(tables.WORKER_REPORTS, "time_secs") == receipts(
+            tables.COMPONENT_STATISTICS, "time_secs"
         )
 
 
@@ -333,7 +349,7 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
-    keeper = process.Keeper(tables.SnapshotTables(tmp_path), Limits(9, 30))
+    keeper = queries.Keeper(tables.SnapshotTables(tmp_path), queries.liveness_tables(Limits(9, 30)))
     for number in (1, 2):
         began = time.time()
         there = began + ahead
@@ -341,8 +357,8 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
         health = Coverage(there, None, Position("x", number), 1e6, 1e6, 1)
         down = Coverage(began, "gone")
         raw = [of_page("a:1", page), of_server("a:1", health), of_server("b:1", down)]
-        keeper(decode.typed(spark.createDataFrame(pa.Table.from_batches(raw))), number)
-        (row,) = tables.SnapshotTables(tmp_path).read(tables.LIVENESS).to_pylist()
+        keeper(spark.createDataFrame(pa.Table.from_batches(raw)), number)
+        (row,) = tables.SnapshotTables(tmp_path).read(tables.WORKER_LIVENESS).to_pylist()
         assert (row["status"], row["age_secs"]) == ("alive", pytest.approx(1.0, abs=0.001))
         assert began < row["last_seen"].timestamp() + 1 < time.time()
 
@@ -356,9 +372,13 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
         raw = spark.read.format("pacemaker").option("servers", pacemaker.address)
         return decode.typed(raw.option("timeoutSecs", 30).load())
 
-    process.Keeper(tables.SnapshotTables(tmp_path), Limits(9, 30))(batch(1), 1)
+    def keeper():
+        advance = queries.statistics_tables(Limits(9, 30), period_secs=3)
+        return queries.Keeper(tables.SnapshotTables(tmp_path), advance)
+
+    keeper()(batch(1), 1)
     before = sorted(tmp_path.glob("batch=*"))
-    process.Keeper(tables.SnapshotTables(tmp_path), Limits(9, 30))(batch(2), 1)
+    keeper()(batch(2), 1)
     assert sorted(tmp_path.glob("batch=*")) == before
     statistics = tables.SnapshotTables(tmp_path).read(tables.COMPONENT_STATISTICS)
     assert set(statistics["emitted"].to_pylist()) == {1}
@@ -370,7 +390,7 @@ def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
     spark, tmp_path, monkeypatch, caplog
 ):
     key = "spark.sql.streaming.stopTimeout"
-    assert process._SPARK_DEFAULTS[key] == "10s"
+    assert process._SPARK_DEFAULTS[key] == "5s"
     monkeypatch.setattr(process, "_STOP_SECS", 0.5)
     hanging, release, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -384,7 +404,7 @@ def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
     query = query.option("checkpointLocation", str(tmp_path)).start()
     try:
         assert hanging.wait(DEADLINE_SECS)
-        process._stop_between_batches(query)
+        process._stop_between_batches([query])
         assert not ended.is_set()
         assert "did not end when cut off" in caplog.text
     finally:
@@ -396,16 +416,16 @@ def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
 #: Has the process say when it starts Spark, and wait for whatever a server has to say.
 PATIENT = """
 from stormkeeper.daemon import spark
-from stormkeeper.pipeline import process
+from stormkeeper.pipeline import process, queries
 
-options, session = process._source_options, spark.session
+options, session = queries.source_options, spark.session
 
 def start_session(*given, **more):
     process.log.info("Spark is started")
     return session(*given, **more)
 
 spark.session = start_session
-process._source_options = lambda *given: {**options(*given), "timeoutSecs": "30"}
+queries.source_options = lambda *given: {**options(*given), "timeoutSecs": "30"}
 """
 
 
@@ -431,7 +451,7 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
             return answer.status, answer.read().decode()
 
     def servers():
-        place = tables.current_path(pipeline.directory, tables.SERVERS)
+        place = tables.current_path(pipeline.directory / "liveness", tables.SERVERS)
         return {row["server"]: row for row in pq.read_table(place).to_pylist()}
 
     def said():
@@ -481,7 +501,7 @@ def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 0
         assert psutil.wait_procs(started, DEADLINE_SECS)[1] == []
-        assert not (pipeline.directory / ".checkpoint").exists()
+        assert list(pipeline.directory.glob("*/.checkpoint")) == []
         assert pipeline.errors() == []
         asked, stopped = pipeline.stops()
         assert asked.endswith("asked by SIGTERM")
@@ -521,12 +541,19 @@ def test_a_url_is_refused_before_anything_is_done(key):
         process.serve(conf, stop)
 
 
+def test_statistics_are_made_at_their_interval_or_as_often_as_liveness():
+    conf = defaults().with_values({"pipeline.trigger.secs": 2})
+    assert [queries.interval_secs(conf, name) for name in queries.NAMES] == [2, 15]
+    conf = conf.with_values({"pipeline.statistics.secs": 0})
+    assert [queries.interval_secs(conf, name) for name in queries.NAMES] == [2, 2]
+
+
 def test_ages_are_those_of_the_configuration():
     conf = defaults()
-    assert process.limits(conf) == Limits(late_secs=9.0, timeout_secs=30.0)
+    assert queries.limits(conf) == Limits(late_secs=9.0, timeout_secs=30.0)
     conf = conf.with_values({"task.heartbeat.frequency.secs": 1, "nimbus.task.timeout.secs": 20})
-    assert process.limits(conf) == Limits(late_secs=3.0, timeout_secs=20.0)
-    assert process.limits(conf.with_values({"pipeline.late.secs": 7})).late_secs == 7
+    assert queries.limits(conf) == Limits(late_secs=3.0, timeout_secs=20.0)
+    assert queries.limits(conf.with_values({"pipeline.late.secs": 7})).late_secs == 7
 
 
 @pytest.mark.spark
@@ -544,7 +571,7 @@ def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, 
         assert running.wait(DEADLINE_SECS)
         threading.Timer(0.1, release.set).start()
         with pytest.raises(PySparkException, match="the disk is full"):
-            process._stop_between_batches(query)
+            process._stop_between_batches([query])
     finally:
         release.set()
         query.stop()

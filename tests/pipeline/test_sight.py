@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.pipeline.current import LIVENESS
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.sight import ServerSeen, Sight
 
@@ -25,7 +26,11 @@ def servers(**reasons):
 
 def liveness(*statuses):
     rows = [{"status": status.rstrip("?"), "stale": status.endswith("?")} for status in statuses]
-    return pa.Table.from_pylist(rows, schema=LIVENESS)
+    return pa.Table.from_pylist(rows, schema=WORKER_LIVENESS)
+
+
+def publish(sight, servers, liveness):
+    sight.published("liveness", {tables.SERVERS: servers, tables.WORKER_LIVENESS: liveness})
 
 
 @pytest.fixture
@@ -45,11 +50,11 @@ def test_each_change_of_a_server_is_one_line(said):
     sight.looked({"a": UP, "b": DOWN})
     assert said() == [("WARNING", f"the Pacemaker b cannot be read: {DOWN.error}")]
     for _ in range(3):
-        sight.published(servers(a=None, b="it is gone (2 tries in 0.3 s; gone)"), liveness())
+        publish(sight, servers(a=None, b="it is gone (2 tries in 0.3 s; gone)"), liveness())
     assert said() == []
-    sight.published(servers(a=None, b="wrong password"), liveness())
+    publish(sight, servers(a=None, b="wrong password"), liveness())
     assert said() == [("WARNING", "the Pacemaker b cannot be read: wrong password")]
-    sight.published(servers(a=None, b=None), liveness())
+    publish(sight, servers(a=None, b=None), liveness())
     assert said() == [("INFO", "the Pacemaker b is read again")]
 
 
@@ -59,24 +64,29 @@ def test_who_sees_nothing_says_so_once(said):
     *_, (level, line) = said()
     assert level == "WARNING"
     assert line.startswith("no Pacemaker can be read: ")
-    sight.published(servers(a=DOWN.error, b=DOWN.error), liveness())
+    publish(sight, servers(a=DOWN.error, b=DOWN.error), liveness())
     assert said() == []
-    sight.published(servers(a=None, b=DOWN.error), liveness())
+    publish(sight, servers(a=None, b=DOWN.error), liveness())
     assert said() == [("INFO", "the Pacemaker a is read again")]
-    sight.published(servers(a=DOWN.error, b=DOWN.error), liveness())
+    publish(sight, servers(a=DOWN.error, b=DOWN.error), liveness())
     assert [line.split()[0] for _, line in said()] == ["the", "no"]
 
 
 def test_what_is_seen_is_that_of_the_newest_batch():
     sight = Sight(clock=lambda: 100.0)
     assert sight.seen.sees_nothing
-    assert sight.seen.published_at is None
+    assert sight.seen.published_at == {}
     sight.looked({"a": UP})
     assert sight.seen.servers == {"a": ServerSeen(None, 20.0, 3)}
-    sight.published(servers(a=None), liveness("alive", "late", "late?", "dead"))
+    publish(sight, servers(a=None), liveness("alive", "late", "late?", "dead"))
+    sight.published("statistics", {})
     sight.alive()
     seen = sight.seen
-    assert (seen.batches, seen.published_at[0], seen.looked_at) == (1, 100.0, 100.0)
+    assert seen.batches == {"liveness": 1, "statistics": 1}
+    assert {name: at for name, (at, _) in seen.published_at.items()} == dict.fromkeys(
+        ("liveness", "statistics"), 100.0
+    )
+    assert seen.looked_at == 100.0
     assert seen.workers == {"alive": 1, "late": 2, "dead": 1}
     assert seen.stale == 1
     assert not seen.sees_nothing
@@ -89,7 +99,7 @@ def test_what_two_threads_take_in_at_once_is_all_seen():
     def clock():
         now = next(times, None)
         if now == 2.0:
-            batches = threading.Thread(target=sight.published, args=(servers(a=None), liveness()))
+            batches = threading.Thread(target=publish, args=(sight, servers(a=None), liveness()))
             batches.start()
             batches.join(60)
         return now or 3.0
@@ -97,5 +107,5 @@ def test_what_two_threads_take_in_at_once_is_all_seen():
     sight = Sight(clock)
     sight.alive()
     assert (sight.seen.started_at, sight.seen.looked_at) == (1.0, 2.0)
-    assert sight.seen.batches == 1
+    assert sight.seen.batches == {"liveness": 1}
     assert sight.seen.servers.keys() == {"a"}

@@ -18,8 +18,11 @@ def rows(*values):
     return pa.table({"x": pa.array(values, pa.int64())})
 
 
+NAMES = ("liveness", "component_statistics", "servers")
+
+
 def both(*values):
-    return {name: rows(*values) for name in tables.NAMES}
+    return {name: rows(*values) for name in NAMES}
 
 
 def origin(batch, query="q"):
@@ -33,7 +36,7 @@ def batches(directory):
 def present(directory):
     """Return the values of every table, as `both` takes them."""
     read = SnapshotTables(directory).read
-    (values,) = {tuple(read(name)["x"].to_pylist()) for name in tables.NAMES}
+    (values,) = {tuple(read(name)["x"].to_pylist()) for name in NAMES}
     return list(values)
 
 
@@ -52,6 +55,12 @@ def test_the_newest_batch_is_the_tables(tmp_path):
     assert pq.read_table(newest, partitioning=None).to_pydict() == {"x": [3]}
     assert current_path(tmp_path / "tables", "of another version") is None
     assert batches(tmp_path / "tables") == ["batch=000000000000", "batch=000000000001"]
+
+
+def test_a_table_says_how_often_it_is_made(tmp_path):
+    place = SnapshotTables(tmp_path, interval_secs=7.5).publish(both(), origin(0))
+    said = {pq.read_schema(file).metadata[b"interval_secs"] for file in place.iterdir()}
+    assert said == {b"7.5"}
 
 
 def test_a_table_without_rows_is_a_table(tmp_path):

@@ -9,8 +9,8 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.current import next_liveness
 from stormkeeper.pipeline.decode import decode_batch
+from stormkeeper.pipeline.reports import next_reports
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS, next_statistics
 from stormkeeper.thrift.writer import Release
 from support.heartbeats import WINDOWS, bolt, change_of, heartbeat, page_of, path, spout
@@ -22,7 +22,7 @@ class Tables:
     """Both tables, from batch to batch."""
 
     def __init__(self):
-        self.liveness = None
+        self.reports = None
         self.statistics = None
         self._now = 1000.0
         self._revision = 0
@@ -45,8 +45,8 @@ class Tables:
                 decode_batch(rows.of_server("a:1", health)),
             ]
         )
-        self.liveness, newest = next_liveness(self.liveness, table, LIMITS)
-        self.statistics = next_statistics(self.statistics, newest, self.liveness)
+        self.reports, newest = next_reports(self.reports, table, LIMITS, period_secs=3)
+        self.statistics = next_statistics(self.statistics, newest, self.reports)
         assert self.statistics.schema == COMPONENT_STATISTICS
         return self
 
@@ -175,7 +175,7 @@ def test_counts_go_with_their_worker():
 def test_a_worker_without_executors_has_no_rows():
     tables = Tables().batch((path("t"), heartbeat("t")))
     assert tables.statistics.num_rows == 0
-    assert tables.liveness.num_rows == 1
+    assert tables.reports.num_rows == 1
 
 
 # --- whatever a heartbeat counts ------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_any_heartbeat_becomes_rows_that_every_reader_can_hold(beats, age_secs):
             page = page_of("x", readings, now)
             health = Coverage(now, None, Position("x", number), 1e6, 1e6, 1)
         tables.read(page, health)
-    for table in (tables.liveness, tables.statistics):
+    for table in (tables.reports, tables.statistics):
         table.validate(full=True)
         table.to_pandas()
         table.to_pylist()

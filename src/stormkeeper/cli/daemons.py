@@ -75,9 +75,10 @@ def dev_zookeeper() -> None:
 def pipeline() -> None:
     """Run the heartbeat pipeline on Spark.
 
-    It reads heartbeats from the Pacemakers of pacemaker.servers, writes the tables of worker
-    liveness, component statistics and servers to pipeline.tables.dir, and prints `pipeline writing
-    to DIR` when the first batch is there. It logs which Pacemakers cannot be read, and why. Metrics
+    It reads heartbeats from the Pacemakers of pacemaker.servers, and writes tables to
+    pipeline.tables.dir: who is alive every pipeline.trigger.secs, what workers reported and
+    components counted every pipeline.statistics.secs. It prints `pipeline writing to DIR` when the
+    first batch of both is there. It logs which Pacemakers cannot be read, and why. Metrics
     and health are on pipeline.metrics.port. SIGTERM and SIGINT stop it.
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.

@@ -493,9 +493,14 @@ _KEYS = (
     ),
     text_or_null(
         "pipeline.checkpoint.dir",
-        "the heartbeat pipeline's checkpoint; null: .checkpoint in the folder of the tables",
+        "the heartbeat pipeline's checkpoints; null: .checkpoint beside each query's tables",
     ),
-    seconds("pipeline.trigger.secs", "time between two micro-batches of the heartbeat pipeline"),
+    seconds("pipeline.trigger.secs", "time between two looks at who is alive"),
+    seconds_from(
+        "pipeline.statistics.secs",
+        "time between two readings of what was counted; 0: as often as of who is alive",
+        least=0,
+    ),
     seconds_or_null(
         "pipeline.late.secs",
         "silence after which a worker counts as late; null: 3 times task.heartbeat.frequency.secs",

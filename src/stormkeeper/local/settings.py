@@ -55,6 +55,8 @@ _GIVEN: Final[dict[str, Any]] = {
     "pipeline.metrics.port": None,
     "pipeline.metrics.bind.host": None,
     "supervisor.slots.ports": None,
+    # A run may be over before statistics would come round again.
+    "pipeline.statistics.secs": 0,
     # ZooKeeper is on this machine, and starts at the same time as those who ask for it.
     "storm.zookeeper.retry.interval": 100,
     "storm.zookeeper.retry.intervalceiling.millis": 300,

@@ -1,18 +1,17 @@
-"""The pipeline's tables as Arrow, and how a batch turns the last ones into the next.
+"""The liveness table as Arrow, and how a batch turns the last one into the next.
 
-The tables hold the present: one row per worker, and one per worker, component and window. So the
-newest ones are also all that has to be remembered from batch to batch. They are merged in the
-driver, where that takes a quarter of the time and two thirds of the memory of joining them in
-Spark (for a hundred workers as for ten thousand); what is costly, reading and decoding, is done by
-Spark's executors.
+The table holds the present: one row per worker. So the newest one is also all that has to be
+remembered from batch to batch. It is merged in the driver, where that takes a quarter of the time
+and two thirds of the memory of joining it in Spark (for a hundred workers as for ten thousand);
+what is costly, reading and decoding, is done by Spark's executors.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,13 +29,14 @@ from stormkeeper.heartbeats.liveness import (
     Tombstone,
     step,
 )
-from stormkeeper.paths import WorkerId
+from stormkeeper.paths import WorkerId, parse_workerbeat
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import typed
+from stormkeeper.pipeline.decode import TYPED, decode_batches, typed
 
-#: One row per worker: the columns of `liveness.Row`, and the name in its storm id. Who is unproven
-#: is ``late`` and ``stale`` here.
-LIVENESS: Final = pa.schema(
+#: One row per worker: the columns of `liveness.Row` that need no value, and the name in its
+#: storm id. Who is unproven is ``late`` and ``stale`` here. The worker's clock is there where a
+#: server tells no ages: it ranks pulses then.
+WORKER_LIVENESS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
         ("topology", pa.string()),
@@ -51,8 +51,6 @@ LIVENESS: Final = pa.schema(
         ("instance", pa.string()),
         ("revision", pa.int64()),
         ("time_secs", pa.int64()),
-        ("uptime_secs", pa.int32()),
-        ("error", pa.string()),
         ("moved_from", pa.string()),
         ("moved_at", rows.TIMESTAMP),
     ]
@@ -66,40 +64,116 @@ _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
 
-def next_liveness(
-    previous: pa.Table | None,
+class Said(NamedTuple):
+    """What silent workers said last.
+
+    Their last pulse says of the `completed` that all of their queries had ended. That of the
+    `unread` could not be read, though its server answers: nobody knows whether they are dead.
+    """
+
+    completed: Collection[WorkerId] = ()
+    unread: Collection[WorkerId] = ()
+
+
+#: Reads what workers have said last, of those who are silent and of the servers that answer.
+LastWords = Callable[[Sequence[Row], Collection[str]], Said]
+
+
+def no_words(_rows: Sequence[Row], _servers: Collection[str]) -> Said:
+    """Stand for `LastWords` where a batch has what its pulses say."""
+    return Said()
+
+
+def with_workers(batch: pa.Table) -> pa.Table:
+    """Return rows of the source as `decode.typed` does, at no cost for those without values."""
+    if batch["details"].null_count < batch.num_rows:
+        found = list(decode_batches(iter(batch.to_batches())))
+        return pa.Table.from_batches(found, TYPED)
+    workers = [parse_workerbeat(path or "") for path in batch["path"].to_pylist()]
+    columns = {name: pa.nulls(batch.num_rows, TYPED.field(name).type) for name in TYPED.names}
+    columns |= {name: batch[name] for name in batch.column_names if name in columns}
+    for name in WorkerId._fields:
+        found = [worker and getattr(worker, name) for worker in workers]
+        columns[name] = pa.array(found, TYPED.field(name).type)
+    return pa.table(columns).cast(TYPED)
+
+
+class Judged(NamedTuple):
+    """The workers after a batch, its pulses (of which `step.taken` has positions), and when."""
+
+    step: Step
+    pulses: pa.Table
+    now: float
+
+
+def judged(
+    previous: Iterable[Row],
     batch: pa.Table,
     limits: Limits,
     between: tuple[float, float] | None = None,
-) -> tuple[pa.Table, pa.Table]:
-    """Return the next liveness table, and the rows of the batch that are workers' newest pulses.
-
-    Parameters
-    ----------
-    previous
-        The liveness table so far, its metadata included; None at the beginning.
-    batch
-        Rows as `decode.typed` gives them, servers' rows included.
-    between
-        When the batch was read, at the earliest and at the latest: seconds since the epoch, on one
-        clock for all batches. The clocks of its readers are held against that. None for a batch
-        that stands for itself: then every server counts as read at the newest ``read_at``.
-    """
+    last_words: LastWords = no_words,
+) -> Judged:
+    """Return what is known of the workers after a batch; the arguments are as `next_liveness`'s."""
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
     read_at = [at for at in rows.seconds(servers["read_at"]) if at is not None]
     newest = max(read_at, default=0.0)
     earliest, latest = between or (newest, newest)
     now = max((at for at in read_at if earliest <= at <= latest), default=latest)
+    found = _servers(servers, earliest, now)
     result = step(
-        () if previous is None else _rows(previous),
+        previous,
         _beats(pulses),
         _tombstones(_of_kind(batch, rows.TOMBSTONE)),
-        _servers(servers, earliest, now),
+        found,
         now=now,
         limits=limits,
     )
-    return _table(result, now), pulses.take(pa.array(result.taken, pa.int64()))
+    return Judged(_heard(result, found, last_words), pulses, now)
+
+
+def _heard(result: Step, servers: Mapping[str, Server], last_words: LastWords) -> Step:
+    """Take in what the silent have said last: dead is only who has not said that it is done."""
+    silent = [row for row in result.rows if row.status not in (Status.ALIVE, Status.COMPLETED)]
+    if not silent:
+        return result
+    said = last_words(silent, [name for name, server in servers.items() if server.reachable])
+
+    def heard(row: Row) -> Row:
+        if row.worker in said.completed:
+            return row._replace(status=Status.COMPLETED)
+        if row.worker in said.unread and row.status is Status.DEAD:
+            return row._replace(status=Status.UNPROVEN)
+        return row
+
+    return result._replace(rows=[heard(row) for row in result.rows])
+
+
+def next_liveness(
+    previous: pa.Table | None,
+    batch: pa.Table,
+    limits: Limits,
+    between: tuple[float, float] | None = None,
+    last_words: LastWords = no_words,
+) -> pa.Table:
+    """Return the next liveness table.
+
+    Parameters
+    ----------
+    previous
+        The liveness table so far, its metadata included; None at the beginning.
+    batch
+        Rows as `decode.typed` or `with_workers` gives them, servers' rows included.
+    between
+        When the batch was read, at the earliest and at the latest: seconds since the epoch, on one
+        clock for all batches. The clocks of its readers are held against that. None for a batch
+        that stands for itself: then every server counts as read at the newest ``read_at``.
+    last_words
+        Asked of workers that are silent; needed where the batch has no values.
+    """
+    known = () if previous is None else _rows(previous)
+    result, _, now = judged(known, batch, limits, between, last_words)
+    return _table(result, now)
 
 
 def liveness(
@@ -132,11 +206,11 @@ def liveness(
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         read = list(batches)
         if read:
-            table, _ = next_liveness(None, pa.Table.from_batches(read), limits)
+            table = next_liveness(None, pa.Table.from_batches(read), limits)
             yield from table.replace_schema_metadata(None).to_batches()
 
     # All workers in one task: which servers were left, and for which, is known only of all.
-    return typed(df).coalesce(1).mapInArrow(judge, from_arrow_schema(LIVENESS))
+    return typed(df).coalesce(1).mapInArrow(judge, from_arrow_schema(WORKER_LIVENESS))
 
 
 def topology_name(storm_id: str) -> str:
@@ -158,7 +232,7 @@ def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
 
 def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server]:
     found = {}
-    for name, health, read_at in _columns(servers, "server", "health", "read_at"):
+    for name, health, read_at in columns_of(servers, "server", "health", "read_at"):
         # A pulse was read on the same machine as its server's row, with the same clock. When that
         # is wrong, all that is known is that the server was read in this batch.
         ahead_secs = 0.0 if earliest <= read_at <= now else read_at - now
@@ -170,26 +244,41 @@ def _beats(pulses: pa.Table) -> list[Beat]:
     names = Beat._fields[1:]
     return [
         Beat(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in _columns(pulses, *WorkerId._fields, *names)
+        for storm_id, node, port, *rest in columns_of(pulses, *WorkerId._fields, *names)
     ]
 
 
 def _tombstones(tombstones: pa.Table) -> Iterator[Tombstone]:
     names = Tombstone._fields[1:]
-    for storm_id, node, port, *rest in _columns(tombstones, *WorkerId._fields, *names):
+    for storm_id, node, port, *rest in columns_of(tombstones, *WorkerId._fields, *names):
         yield Tombstone(WorkerId(storm_id, node, port), *rest)
 
 
 def _rows(table: pa.Table) -> Iterator[Row]:
-    names = ("stale", *WorkerId._fields, *Row._fields[1:])
-    for stale, storm_id, node, port, *rest in _columns(table, *names):
-        row = Row(WorkerId(storm_id, node, port), *rest)
+    kept = [name for name in Row._fields[1:] if name in table.column_names]
+    names = ("stale", *WorkerId._fields, *kept)
+    for stale, storm_id, node, port, *rest in columns_of(table, *names):
+        known: dict[str, Any] = {"uptime_secs": None, "error": None}
+        row = Row(WorkerId(storm_id, node, port), **known, **dict(zip(kept, rest, strict=True)))
         yield row._replace(status=Status.UNPROVEN if stale else Status(row.status))
+    yield from forgotten(table)
+
+
+def forgotten(table: pa.Table) -> Iterator[Row]:
+    """Return the workers without a row that are to be known again, as `remembering` noted them."""
     for worker, *rest in json.loads((table.schema.metadata or {}).get(_FORGOTTEN, b"[]")):
         known: dict[str, Any] = dict.fromkeys(Row._fields)
         known |= zip(_REMEMBERED, rest, strict=True)
         known |= {"worker": WorkerId(*worker), "status": Status(known["status"])}
         yield Row(**known)
+
+
+def remembering(schema: pa.Schema, result: Step) -> pa.Schema:
+    """Return a table's schema with a note of the workers that have no row any more."""
+    noted = [
+        [row.worker, *(getattr(row, name) for name in _REMEMBERED)] for row in result.forgotten
+    ]
+    return schema.with_metadata({_FORGOTTEN: json.dumps(noted)})
 
 
 def _table(result: Step, now: float) -> pa.Table:
@@ -202,23 +291,22 @@ def _table(result: Step, now: float) -> pa.Table:
         "updated_at": [now] * len(found),
     }
     for name in Row._fields[1:]:
-        columns[name] = [getattr(row, name) for row in found]
+        if name in WORKER_LIVENESS.names:
+            columns[name] = [getattr(row, name) for row in found]
     columns["stale"] = [row.status is Status.UNPROVEN for row in found]
     columns["status"] = [
         Status.LATE if row.status is Status.UNPROVEN else row.status for row in found
     ]
     for name in ("last_seen", "updated_at", "moved_at"):
         columns[name] = rows.timestamps(columns[name])
-    forgotten = [
-        [row.worker, *(getattr(row, name) for name in _REMEMBERED)] for row in result.forgotten
-    ]
     return pa.table(
-        {name: columns[name] for name in LIVENESS.names},
-        schema=LIVENESS.with_metadata({_FORGOTTEN: json.dumps(forgotten)}),
+        {name: columns[name] for name in WORKER_LIVENESS.names},
+        schema=remembering(WORKER_LIVENESS, result),
     )
 
 
-def _columns(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Return the values of some columns, row by row; times in seconds since the epoch."""
     values = [
         rows.seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
         for column in (table[name] for name in names)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, explode
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -21,7 +22,12 @@ _WORKER: Final = [("storm_id", pa.string()), ("node", pa.string()), ("port", pa.
 _PASSED_ON: Final = [name for name in rows.SCHEMA.names if name != "details"]
 
 TYPED: Final = pa.schema(
-    [*_WORKER, *HEARTBEAT.items(), *((name, rows.SCHEMA.field(name).type) for name in _PASSED_ON)]
+    [
+        *_WORKER,
+        *HEARTBEAT.items(),
+        ("bytes", pa.int64()),
+        *((name, rows.SCHEMA.field(name).type) for name in _PASSED_ON),
+    ]
 )
 
 #: Values that are taken out of a batch at once.
@@ -50,6 +56,7 @@ def heartbeats(df: DataFrame) -> DataFrame:
       last heartbeat.
     - ``error``: why the pulse could not be decoded, in which case the columns above but the path's
       are null; else null.
+    - ``bytes``: the pulse's size, as it was sent.
     - ``server``, ``instance``, ``path``, ``revision``, ``age_secs``, ``received_at``, ``read_at``:
       as in the source.
 
@@ -125,6 +132,7 @@ def _typed(batch: pa.RecordBatch, heartbeat: dict[str, pa.Array]) -> pa.RecordBa
         "node": [worker and worker.node for worker in workers],
         "port": [worker and worker.port for worker in workers],
         **heartbeat,
+        "bytes": pc.binary_length(batch["details"]).cast(pa.int64()),
         # Spark hands times over in the session's time zone.
         **{name: batch[name].cast(TYPED.field(name).type) for name in _PASSED_ON},
     }

@@ -1,4 +1,4 @@
-"""Where the pipeline's tables and its checkpoint are, by the configuration."""
+"""Where the pipeline's tables and its checkpoints are, by the configuration."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ def of_tables(conf: Conf) -> Path:
     return given or folder("storm.local.dir", conf["storm.local.dir"]) / "tables"
 
 
-def of_checkpoint(conf: Conf) -> Path:
-    """Return where the query's checkpoint is, likewise: ``pipeline.checkpoint.dir``."""
-    return _given(conf, "pipeline.checkpoint.dir") or checkpoint.default(of_tables(conf))
+def of_checkpoints(conf: Conf) -> Path | None:
+    """Return where the queries' checkpoints are, likewise, if ``pipeline.checkpoint.dir`` says."""
+    return _given(conf, "pipeline.checkpoint.dir")
+
+
+def of_query(conf: Conf, query: str) -> tuple[Path, Path]:
+    """Return the folders of a query's tables and of its checkpoint, likewise."""
+    tables, checkpoints = of_tables(conf) / query, of_checkpoints(conf)
+    return tables, checkpoint.default(tables) if checkpoints is None else checkpoints / query
 
 
 def _given(conf: Conf, key: str) -> Path | None:

@@ -1,6 +1,6 @@
 """What the pipeline sees as Prometheus reads it, and its health, as pages."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -12,6 +12,7 @@ from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.process_metrics import ProcessMetrics
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.pipeline.sight import Seen
+from stormkeeper.pipeline.tables import LIVENESS
 
 #: What all names begin with.
 PREFIX: Final = "stormkeeper_pipeline_"
@@ -29,25 +30,25 @@ _LEAST_SECS: Final = 60.0
 
 
 def pages(
-    seen: Callable[[], Seen], trigger_secs: float, clock: Callable[[], float]
+    seen: Callable[[], Seen], intervals: Mapping[str, float], clock: Callable[[], float]
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a pipeline, by path.
 
     ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
-    whether the process looks after its query; ``/readyz`` whether the tables are of the present and
-    of at least one Pacemaker, and how each of these is.
+    whether the process looks after its queries; ``/readyz`` whether the tables are of the present
+    and of at least one Pacemaker, and how each of these is.
 
     Parameters
     ----------
     seen
         Returns what is seen now.
-    trigger_secs
-        Time between two batches.
+    intervals
+        Time between two batches of each query, in seconds.
     clock
         Seconds of the monotonic clock of `seen`.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_PipelineMetrics(seen, lambda now: unready(now, trigger_secs, clock())))
+    registry.register(_PipelineMetrics(seen, lambda now: unready(now, intervals, clock())))
     registry.register(ProcessMetrics())
 
     def metrics(accept: str) -> Page:
@@ -60,7 +61,7 @@ def pages(
 
     def readyz(_: str) -> Page:
         now = seen()
-        why = unready(now, trigger_secs, clock())
+        why = unready(now, intervals, clock())
         lines = [why or "ready"]
         lines += [
             # Many a reason begins with the server's name.
@@ -72,22 +73,23 @@ def pages(
     return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
 
 
-def unready(seen: Seen, trigger_secs: float, now: float) -> str | None:
+def unready(seen: Seen, intervals: Mapping[str, float], now: float) -> str | None:
     """Return why the tables do not say how workers are; None where they do."""
     if seen.servers and seen.sees_nothing:
         return "no Pacemaker can be read"
-    if seen.published_at is None:
-        return "no batch has been published yet"
-    age = now - seen.published_at[0]
-    if age > max(_LEAST_SECS, _TRIGGERS * trigger_secs):
-        return f"the newest batch was published {age:.0f} s ago"
+    for query, secs in intervals.items():
+        if query not in seen.published_at:
+            return f"no batch of {query} has been published yet"
+        age = now - seen.published_at[query][0]
+        if age > max(_LEAST_SECS, _TRIGGERS * secs):
+            return f"the newest batch of {query} was published {age:.0f} s ago"
     return None
 
 
 def _unhealthy(seen: Seen, now: float) -> str | None:
     if seen.looked_at is not None:
         ago = now - seen.looked_at
-        return f"the query was last looked at {ago:.1f} s ago" if ago > MAX_SILENCE else None
+        return f"the queries were last looked at {ago:.1f} s ago" if ago > MAX_SILENCE else None
     ago = now - seen.started_at
     return f"Spark has been starting for {ago:.0f} s" if ago > MAX_START else None
 
@@ -108,13 +110,17 @@ class _PipelineMetrics(Collector):
             float(self._unready(seen) is None),
         )
         yield ready
-        yield CounterMetricFamily(f"{PREFIX}batches", "Batches published.", seen.batches)
-        if seen.published_at is not None:
-            yield GaugeMetricFamily(
-                f"{PREFIX}last_batch_timestamp_seconds",
-                "When the newest batch was published, since the epoch.",
-                seen.published_at[1],
-            )
+        batches = CounterMetricFamily(f"{PREFIX}batches", "Batches published.", labels=["query"])
+        newest = GaugeMetricFamily(
+            f"{PREFIX}last_batch_timestamp_seconds",
+            "When the newest batch was published, since the epoch.",
+            labels=["query"],
+        )
+        for query, (_, at) in seen.published_at.items():
+            batches.add_metric([query], seen.batches[query])
+            newest.add_metric([query], at)
+        yield from (batches, newest)
+        if LIVENESS in seen.published_at:
             workers = GaugeMetricFamily(
                 f"{PREFIX}workers", "Workers in the newest batch.", labels=["status"]
             )

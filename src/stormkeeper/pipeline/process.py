@@ -8,13 +8,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stormkeeper.conf import Conf
@@ -25,25 +26,21 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
-from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pacemaker.client.settings import access_of
-from stormkeeper.pipeline import checkpoint, current, decode, folders, tables, totals
+from stormkeeper.pipeline import checkpoint, folders, queries, tables
 from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
-from stormkeeper.pipeline.servers import next_servers
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.tables import Origin, SnapshotTables
+from stormkeeper.pipeline.tables import SnapshotTables
 
 log = logging.getLogger(__name__)
 
-_QUERY: Final = "heartbeats"
-
-#: How often the query is looked at, in seconds.
+#: How often the queries are looked at, in seconds.
 _POLL_SECS: Final = 0.2
 
-#: How long a running batch may go on after a stop is asked for, in seconds. One that is cut off is
-#: repeated at the next start. With what cutting it off may take (``stopTimeout`` below) and Spark's
-#: end, it is less than what `storm local` gives the pipeline to end.
+#: How long running batches may go on after a stop is asked for, in seconds. One that is cut off is
+#: repeated at the next start. With what cutting both off may take (``stopTimeout`` below, for each)
+#: and Spark's end, it is less than what `storm local` gives the pipeline to end.
 _STOP_SECS: Final = 15.0
 
 #: How long stopping Spark's session and ending its JVM may take together, in seconds.
@@ -55,17 +52,17 @@ _SPARK_DEFAULTS: Final = {
     **engine.LOCAL_CHECKPOINTS,
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.streaming.stopTimeout": "10s",
+    "spark.sql.streaming.stopTimeout": "5s",
 }
 
 
 def serve(conf: Conf, stop: StopSignals) -> int:
-    """Keep the tables of liveness, component statistics and servers until told to stop.
+    """Keep the tables of both queries, liveness and statistics, until told to stop.
 
     Logs which Pacemakers cannot be read, before Spark is started and whenever that changes.
-    Prints ``pipeline writing to DIR`` once the first batch is in the tables. Returns 0 after
-    SIGTERM or SIGINT (the running batch is finished first, Spark's start is given up), 1 when Spark
-    or a batch failed.
+    Prints ``pipeline writing to DIR`` once the first batch of each query is in the tables. Returns
+    0 after SIGTERM or SIGINT (running batches are finished first, Spark's start is given up), 1
+    when Spark or a batch failed.
 
     Parameters
     ----------
@@ -92,17 +89,17 @@ def serve(conf: Conf, stop: StopSignals) -> int:
             "-c 'pacemaker.servers=[host-a, host-b]'"
         )
     folders.of_tables(conf)
-    folders.of_checkpoint(conf)
+    folders.of_checkpoints(conf)
     if stop.stopped:
         _log_stop(stop, "nothing was begun")
         return 0
     try:
         sight = Sight()
-        with _places(conf) as snapshots, _observed(conf, sight):
-            options = Options.parse(_source_options(conf, servers))
+        with _places(conf) as places, _observed(conf, sight):
+            options = Options.parse(queries.source_options(conf, servers))
             settings = options.settings()
             sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
-            _run_session(conf, servers, snapshots, stop, sight)
+            _run_session(conf, servers, places, stop, sight)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
@@ -115,21 +112,43 @@ def _log_stop(stop: StopSignals, how: str) -> None:
 
 
 @contextlib.contextmanager
-def _places(conf: Conf) -> Iterator[SnapshotTables]:
-    """Hold the tables and their checkpoint for this process alone; they belong together.
+def _places(conf: Conf) -> Iterator[Places]:
+    """Hold the tables and their checkpoints for this process alone; they belong together.
 
-    The tables that are yielded know their folder from here on. So if it is moved while Spark
-    starts, no other one is begun in its place, which nobody would hold.
+    The tables that are yielded, by query, know their folder from here on. So if it is moved while
+    Spark starts, no other one is begun in its place, which nobody would hold.
     """
-    directory, place = folders.of_tables(conf), folders.of_checkpoint(conf)
+    directory, given = folders.of_tables(conf), folders.of_checkpoints(conf)
+    of_queries = {name: folders.of_query(conf, name) for name in queries.NAMES}
     if not directory.exists():
-        checkpoint.begin(place, directory)  # what it refuses is to leave no folder
+        for place, checkpoint_place in of_queries.values():
+            checkpoint.begin(checkpoint_place, place)  # what it refuses is to leave no folder
     with contextlib.ExitStack() as held:
         held.enter_context(tables.sole_writer(directory))
-        if place.resolve() not in (checkpoint.default(directory).resolve(), directory.resolve()):
-            held.enter_context(tables.sole_writer(place, "pipeline.checkpoint.dir"))
-        checkpoint.begin(place, directory)
-        yield SnapshotTables(directory)
+        if given is not None and given.resolve() != directory.resolve():
+            held.enter_context(tables.sole_writer(given, "pipeline.checkpoint.dir"))
+        _tell_of_old_tables(directory)
+        for place, checkpoint_place in of_queries.values():
+            checkpoint.begin(checkpoint_place, place)
+            tables.make(place)
+        yield {
+            name: SnapshotTables(place, interval_secs=queries.interval_secs(conf, name))
+            for name, (place, _) in of_queries.items()
+        }
+
+
+def _tell_of_old_tables(directory: Path) -> None:
+    """Say what may be done with tables from before each query had a folder of its own."""
+    if tables.newest_batch(directory) is not None:
+        log.warning(
+            "the tables %s/batch=* are of an older version and stay as they are: new ones are in"
+            " %s, from the Pacemakers' beginning; remove the old ones with"
+            " rm -r %s/batch=* %s/.checkpoint",
+            directory,
+            " and ".join(str(directory / name) for name in queries.NAMES),
+            directory,
+            directory,
+        )
 
 
 @contextlib.contextmanager
@@ -150,23 +169,22 @@ def _observed(conf: Conf, sight: Sight) -> Iterator[None]:
     )
     from stormkeeper.pipeline.metrics import pages  # noqa: PLC0415 - 5 MB, for who asks for them
 
-    served = pages(lambda: sight.seen, conf["pipeline.trigger.secs"], time.monotonic)
+    intervals = {name: queries.interval_secs(conf, name) for name in queries.NAMES}
+    served = pages(lambda: sight.seen, intervals, time.monotonic)
     log.info("metrics on http://%s/metrics", address_of(listener))
     with HttpThread(listener, served):
         yield
 
 
-def _source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
-    return {"servers": ",".join(servers), **access_of(conf)}
-
-
 def _run_session(
-    conf: Conf, servers: list[str], snapshots: SnapshotTables, stop: StopSignals, sight: Sight
+    conf: Conf, servers: list[str], places: Places, stop: StopSignals, sight: Sight
 ) -> None:
+    settings = {**_SPARK_DEFAULTS, **conf}
+    if settings.get("spark.master") in (None, "local[*]"):
+        # A slot for each Pacemaker beside the cores: liveness does not wait while they all decode.
+        settings["spark.master"] = f"local[{(os.cpu_count() or 1) + len(servers)}]"
     try:
-        session = engine.session(
-            {**_SPARK_DEFAULTS, **conf}, "storm-pipeline", cancelled=lambda: stop.stopped
-        )
+        session = engine.session(settings, "storm-pipeline", cancelled=lambda: stop.stopped)
     except EngineError as error:
         if not stop.stopped:
             raise
@@ -179,7 +197,7 @@ def _run_session(
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
-            _run(session, conf, servers, snapshots, stop=stop, sight=sight)
+            _run(session, conf, servers, places, stop=stop, sight=sight)
     finally:
         engine.end(session, _END_SECS)
 
@@ -206,118 +224,43 @@ def _register(session: SparkSession, stop: StopSignals) -> None:
         done.result()
 
 
-def limits(conf: Conf) -> Limits:
-    """Return from which age on a worker is late, and dead."""
-    late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
-    return Limits(float(late), float(conf["nimbus.task.timeout.secs"]))
-
-
-def start(
-    session: SparkSession,
-    conf: Conf,
-    servers: list[str],
-    snapshots: SnapshotTables,
-    sight: Sight | None = None,
-) -> StreamingQuery:
-    """Start the streaming query that keeps the tables, and tells `sight` of them.
-
-    Raises
-    ------
-    TableError
-        Their folder was moved or removed.
-    """
-    snapshots.check_place()  # before Spark makes it anew, for its checkpoint
-    options = _source_options(conf, servers)
-    raw = session.readStream.format("pacemaker").options(**options).load()
-    keeper = Keeper(snapshots, limits(conf), sight)
-    return (
-        decode.typed(raw)
-        .writeStream.queryName(_QUERY)
-        .foreachBatch(keeper)
-        .option("checkpointLocation", f"file://{folders.of_checkpoint(conf).absolute()}")
-        .trigger(processingTime=f"{round(1000 * conf['pipeline.trigger.secs'])} milliseconds")
-        .start()
-    )
-
-
-class Keeper:
-    """Brings the tables up to date with each micro-batch; the same batch twice changes nothing.
-
-    A micro-batch that is repeated after a crash is read anew, and what is read then is not what
-    was read before. So all tables are published together, by one step: either that of the first
-    reading was done, and the batch is not repeated, or nothing of the first reading is left.
-    """
-
-    def __init__(
-        self, snapshots: SnapshotTables, limits: Limits, sight: Sight | None = None
-    ) -> None:
-        self._tables = snapshots
-        self._limits = limits
-        self._sight = sight or Sight()
-
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        """Read the batch (rows as `decode.typed` gives them) and publish the next tables."""
-        origin = Origin(_query_id(batch), number)
-        if self._tables.has(origin):
-            return
-        began = time.time()
-        rows = batch.toArrow()
-        between = (began, time.time())
-        before = self._tables.read
-        liveness, newest = current.next_liveness(
-            before(tables.LIVENESS), rows, self._limits, between
-        )
-        statistics = totals.next_statistics(before(tables.COMPONENT_STATISTICS), newest, liveness)
-        servers = next_servers(before(tables.SERVERS), rows)
-        self._tables.publish(
-            {
-                tables.LIVENESS: liveness,
-                tables.COMPONENT_STATISTICS: statistics,
-                tables.SERVERS: servers,
-            },
-            origin,
-        )
-        self._sight.published(servers, liveness)
-
-
-def _query_id(batch: DataFrame) -> str:
-    return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
-
-
 def _run(
     session: SparkSession,
     conf: Conf,
     servers: list[str],
-    snapshots: SnapshotTables,
+    places: Places,
     *,
     stop: StopSignals,
     sight: Sight,
 ) -> None:
     announced = False
     try:
-        query = start(session, conf, servers, snapshots, sight)
-        while query.isActive and not stop.wait(_POLL_SECS):
+        running = queries.start(session, conf, servers, places, sight)
+        while all(query.isActive for query in running) and not stop.wait(_POLL_SECS):
             sight.alive()
-            if not announced and query.lastProgress is not None:
+            if not announced and all(query.lastProgress is not None for query in running):
                 announce(f"pipeline writing to {folders.of_tables(conf)}")
                 announced = True
         if stop.stopped:
-            _log_stop(stop, "a batch that runs is done first")
-        _stop_between_batches(query)
+            _log_stop(stop, "batches that run are done first")
+        _stop_between_batches(running)
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
 
 
-def _stop_between_batches(query: StreamingQuery) -> None:
-    """Stop a query once its running batch is done; raise why it has ended by itself, if it has."""
+def _stop_between_batches(running: Collection[StreamingQuery]) -> None:
+    """Stop queries once their running batches are done; raise why one has ended by itself."""
     deadline = time.monotonic() + _STOP_SECS
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+    waited_for = list(running)
+    while waited_for and time.monotonic() < deadline:
+        waited_for = [q for q in waited_for if q.isActive and q.status["isTriggerActive"]]
         time.sleep(0.02)
-    if not query.isActive:
-        failure = query.exception()
+    for query in running:
+        failure = None if query.isActive else query.exception()
         if failure is not None:
             raise failure
-    try:
-        query.stop()
-    except (PySparkException, Py4JError) as error:  # Spark waits no longer
-        log.warning("The running batch did not end when cut off: %s", engine.reason(error))
+    for query in running:
+        try:
+            query.stop()
+        except (PySparkException, Py4JError) as error:  # Spark waits no longer
+            log.warning("The running batch did not end when cut off: %s", engine.reason(error))

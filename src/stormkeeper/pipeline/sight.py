@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.servers import cause
 
 log = logging.getLogger(__name__)
@@ -38,21 +39,20 @@ class Seen:
     servers
         By name; empty before the first look.
     batches
-        How many this process has published.
+        How many this process has published of each query.
     published_at
-        When the newest one was, on the monotonic clock, and as seconds since the epoch; None before
-        the first.
+        When the newest one was, by query: on the monotonic clock, and as seconds since the epoch.
     workers
-        How many workers of each status there are in it; those that are stale are late ones too.
+        How many workers of each status there are; those that are stale are late ones too.
     looked_at
-        When the process last found its query alive, on the monotonic clock; None before it runs.
+        When the process last found its queries alive, on the monotonic clock; None before they run.
     started_at
         When the process began, on the monotonic clock.
     """
 
     servers: Mapping[str, ServerSeen] = field(default_factory=dict)
-    batches: int = 0
-    published_at: tuple[float, float] | None = None
+    batches: Mapping[str, int] = field(default_factory=dict)
+    published_at: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
     stale: int = 0
     looked_at: float | None = None
@@ -67,7 +67,7 @@ class Seen:
 class Sight:
     """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
 
-    Two threads tell it: that of the batches, and the one that looks after the query.
+    Three threads tell it: those of the queries' batches, and the one that looks after the queries.
 
     Parameters
     ----------
@@ -87,8 +87,16 @@ class Sight:
         }
         _log_changes(self._replace(servers=found).servers, found)
 
-    def published(self, servers: pa.Table, liveness: pa.Table) -> None:
-        """Take in a batch whose tables were published."""
+    def published(self, query: str, found: Mapping[str, pa.Table]) -> None:
+        """Take in a batch of a query, whose tables were published."""
+        with self._lock:
+            batches = {**self.seen.batches, query: self.seen.batches.get(query, 0) + 1}
+            published = {**self.seen.published_at, query: (self._clock(), time.time())}
+            self.seen = replace(self.seen, batches=batches, published_at=published)
+        if tables.SERVERS in found:
+            self._judged(found[tables.SERVERS], found[tables.WORKER_LIVENESS])
+
+    def _judged(self, servers: pa.Table, liveness: pa.Table) -> None:
         found = {
             row["server"]: ServerSeen(row["reason"], row["horizon_secs"], row["keys"])
             for row in servers.to_pylist()
@@ -96,15 +104,13 @@ class Sight:
         status = liveness["status"].value_counts().to_pylist()
         before = self._replace(
             servers=found,
-            batches=self.seen.batches + 1,  # which no other thread counts
-            published_at=(self._clock(), time.time()),
             workers={row["values"]: row["counts"] for row in status},
             stale=liveness["stale"].to_pylist().count(True),
         )
         _log_changes(before.servers, found)
 
     def alive(self) -> None:
-        """Take in that the query runs, and can be asked."""
+        """Take in that the queries run, and can be asked."""
         self._replace(looked_at=self._clock())
 
     def _replace(self, **changes: Any) -> Seen:

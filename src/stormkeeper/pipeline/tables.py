@@ -1,11 +1,11 @@
-"""Tables as snapshots in Parquet: a folder per batch that holds them all, whole once it is named.
+"""A query's tables as snapshots in Parquet: a folder per batch that holds them, whole once named.
 
 ::
 
-    <tables>/batch=000000000041/liveness.parquet
-    <tables>/batch=000000000041/component_statistics.parquet
-    <tables>/batch=000000000042/liveness.parquet                 the present
-    <tables>/batch=000000000042/component_statistics.parquet     of the same moment
+    <tables>/liveness/batch=000000000041/worker_liveness.parquet
+    <tables>/liveness/batch=000000000041/servers.parquet
+    <tables>/liveness/batch=000000000042/worker_liveness.parquet    the present
+    <tables>/liveness/batch=000000000042/servers.parquet            of the same moment
 
 A batch is written aside, whole, and published by one rename of its folder; it is never changed
 afterwards. So there is no moment at which one of its tables is there and another is not, and what
@@ -42,12 +42,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: The queries: each has a folder of this name, with its tables and its checkpoint.
 LIVENESS: Final = "liveness"
-COMPONENT_STATISTICS: Final = "component_statistics"
-SERVERS: Final = "servers"
+STATISTICS: Final = "statistics"
 
-#: All of them.
-NAMES: Final = (LIVENESS, COMPONENT_STATISTICS, SERVERS)
+WORKER_LIVENESS: Final = "worker_liveness"
+SERVERS: Final = "servers"
+WORKER_REPORTS: Final = "worker_reports"
+COMPONENT_STATISTICS: Final = "component_statistics"
+
+#: All of them, by query.
+NAMES: Final = {
+    LIVENESS: (WORKER_LIVENESS, SERVERS),
+    STATISTICS: (WORKER_REPORTS, COMPONENT_STATISTICS),
+}
 
 _PREFIX: Final = "batch="
 
@@ -68,6 +76,9 @@ KEEP_SECS: Final = 300.0
 
 _ORIGIN: Final = b"stormkeeper.origin"
 
+#: In a file's metadata: the time between two batches of its query, in seconds.
+_INTERVAL: Final = b"interval_secs"
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -87,13 +98,15 @@ class Origin:
 
 
 class SnapshotTables:
-    """The tables of a folder, for their one writer.
+    """The tables of a query's folder, for their one writer.
 
     Parameters
     ----------
     directory
         The folder of the tables; made by the first batch if it is not there. One that has come in
         its place since is refused.
+    interval_secs
+        The time between two batches, which their files say; None for no regular one.
     keep, keep_secs
         A batch is removed once there are `keep` newer ones and the next one is older than
         `keep_secs`: until then somebody may have taken it for the newest.
@@ -105,12 +118,14 @@ class SnapshotTables:
         self,
         directory: Path,
         *,
+        interval_secs: float | None = None,
         keep: int = KEEP,
         keep_secs: float = KEEP_SECS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
         self._identity = _identity(directory)
+        self._interval_secs = interval_secs
         self._keep = keep
         self._keep_secs = keep_secs
         self._clock = clock
@@ -147,8 +162,11 @@ class SnapshotTables:
             shutil.rmtree(left, ignore_errors=True)
         aside = _aside(place)
         aside.mkdir()
+        metadata = {_ORIGIN: bytes(origin)}
+        if self._interval_secs is not None:
+            metadata[_INTERVAL] = f"{self._interval_secs:g}".encode()
         for name, rows in tables.items():
-            _write(rows, _file(aside, name), origin)
+            _write(rows, _file(aside, name), metadata)
         # Else a power failure may leave the batch's name without its tables.
         _sync(aside)
         try:
@@ -238,14 +256,15 @@ def sole_writer(directory: Path, key: str = "pipeline.tables.dir") -> Iterator[N
 def newest_batch(directory: Path | str) -> Path | None:
     """Return the folder with the present tables of one moment, None before the first batch.
 
-    It has one file per table, ``liveness.parquet`` for instance, and stays readable for five
+    It has one file per table, ``servers.parquet`` for instance, and stays readable for five
     minutes at least, however many batches follow. Whoever reads several tables that are to belong
     together takes them from one such folder.
 
     Parameters
     ----------
     directory
-        The folder of the tables: ``pipeline.tables.dir``.
+        The folder of the query's tables: ``liveness`` or ``statistics`` in
+        ``pipeline.tables.dir``.
     """
     batches = _batches(Path(directory))
     return batches[-1] if batches else None
@@ -257,7 +276,8 @@ def newest_origin(directory: Path) -> Origin | None:
     if newest is None:
         return None
     # One file tells for all: they were given their names together.
-    metadata = pq.read_schema(_file(newest, LIVENESS)).metadata or {}
+    file = next(newest.glob("*.parquet"), None)
+    metadata = (file and pq.read_schema(file).metadata) or {}
     return Origin.parse(metadata[_ORIGIN]) if _ORIGIN in metadata else None
 
 
@@ -269,14 +289,15 @@ def current_path(directory: Path | str, name: str) -> Path | None:
     Parameters
     ----------
     directory
-        The folder of the tables: ``pipeline.tables.dir``.
+        The folder of the query's tables: ``liveness`` or ``statistics`` in
+        ``pipeline.tables.dir``.
     name
-        One of `NAMES`, ``liveness`` for instance.
+        One of the query's in `NAMES`, ``worker_liveness`` for instance.
 
     Examples
     --------
     >>> import pyarrow.parquet as pq
-    >>> newest = current_path("tables", "liveness")
+    >>> newest = current_path("tables/liveness", "worker_liveness")
     >>> workers = None if newest is None else pq.read_table(newest, partitioning=None)
     """
     newest = newest_batch(directory)
@@ -289,6 +310,8 @@ def current_path(directory: Path | str, name: str) -> Path | None:
 def current(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
     """Return a table's present rows as a DataFrame; call it again for newer ones.
 
+    The arguments are those of `current_path`.
+
     Raises
     ------
     TableError
@@ -299,6 +322,20 @@ def current(spark: SparkSession, directory: Path | str, name: str) -> DataFrame:
         raise TableError(f"there is no table {name!r} in {directory}; has `storm pipeline` run?")
     # As it is otherwise: Spark decodes no %3D.
     return spark.read.parquet("file://" + _PATTERN.sub(r"\\\g<0>", str(path.resolve())))
+
+
+def make(directory: Path) -> None:
+    """Make the folder of a query's tables if it is not there.
+
+    Raises
+    ------
+    TableError
+        When the file system refuses.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(directory, error) from error
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
@@ -328,8 +365,8 @@ def _aside(batch: Path) -> Path:
     return batch.with_name(f".{batch.name}")
 
 
-def _write(rows: pa.Table, path: Path, origin: Origin) -> None:
-    metadata = {**(rows.schema.metadata or {}), _ORIGIN: bytes(origin)}
+def _write(rows: pa.Table, path: Path, said: Mapping[bytes, bytes]) -> None:
+    metadata = {**(rows.schema.metadata or {}), **said}
     with path.open("wb") as file:
         pq.write_table(rows.replace_schema_metadata(metadata), file, compression="zstd")
         file.flush()

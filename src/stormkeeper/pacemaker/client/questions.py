@@ -184,6 +184,17 @@ def copy_of(path: str, server: Address, elapsed: Callable[[], float]) -> Questio
     return found.get(path)
 
 
+def pulses_of(paths: Sequence[str]) -> Question[dict[str, bytes | None]]:
+    """Read what a server holds for each of some paths, None for none, in Storm's own verb."""
+    found: dict[str, bytes | None] = {}
+    for first in range(0, len(paths), _WIDTH):
+        some = paths[first : first + _WIDTH]
+        answers = yield Round([Message(MessageType.GET_PULSE, path=path) for path in some])
+        for path, answer in zip(some, answers, strict=True):
+            found[path] = answer.pulse.details if answer.pulse else None
+    return found
+
+
 def names_below(paths: Sequence[str]) -> Question[dict[str, Names]]:
     """Read, of each path, the names directly below it, and those that deletions were below."""
     deleted = yield from _nodes(MessageType.DELETED, paths)

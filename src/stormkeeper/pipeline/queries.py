@@ -1,0 +1,179 @@
+"""The two streaming queries of the pipeline: who is alive, and what was counted.
+
+Who is alive is judged by ages, which are cheap to read, so that is done often. What was counted
+stands in cumulative windows, of which the newest says all that those before it said, so pulses are
+read and decoded seldom. Each query has its folder of tables and its own checkpoint. All tables of a
+query's batch are published together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from stormkeeper.conf import Conf
+from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.pacemaker.client.settings import access_of
+from stormkeeper.pipeline import current, decode, folders, reports, tables, totals
+from stormkeeper.pipeline.last_pulses import LastPulses
+from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.servers import next_servers
+from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.tables import LIVENESS, STATISTICS, Origin, SnapshotTables
+
+#: The queries, and the folders of their tables.
+NAMES: Final = (LIVENESS, STATISTICS)
+
+#: Where the tables of each query are written.
+Places = Mapping[str, SnapshotTables]
+
+#: Returns a query's next tables, of: a function that reads a present one, the rows of a batch, and
+#: when they were read (at the earliest, at the latest).
+Advance = Callable[
+    [Callable[[str], pa.Table | None], pa.Table, tuple[float, float]], Mapping[str, pa.Table]
+]
+
+
+def interval_secs(conf: Conf, query: str) -> float:
+    """Return the time between two batches of a query, in seconds."""
+    trigger: float = conf["pipeline.trigger.secs"]
+    return trigger if query == LIVENESS else conf["pipeline.statistics.secs"] or trigger
+
+
+def limits(conf: Conf) -> Limits:
+    """Return from which age on a worker is late, and dead."""
+    late = conf["pipeline.late.secs"] or 3 * conf["task.heartbeat.frequency.secs"]
+    return Limits(float(late), float(conf["nimbus.task.timeout.secs"]))
+
+
+def source_options(conf: Conf, servers: list[str]) -> dict[str, str]:
+    """Return the options of the source with which both queries read the Pacemakers."""
+    return {"servers": ",".join(servers), **access_of(conf)}
+
+
+def start(
+    session: SparkSession,
+    conf: Conf,
+    servers: list[str],
+    places: Places,
+    sight: Sight | None = None,
+) -> list[StreamingQuery]:
+    """Start the queries that keep the tables, and tell `sight` of them.
+
+    Raises
+    ------
+    TableError
+        A folder of theirs was moved or removed.
+    """
+    for snapshots in places.values():
+        snapshots.check_place()  # before Spark makes it anew, for its checkpoint
+    sight = sight or Sight()
+    options = source_options(conf, servers)
+
+    def read(*, values: bool) -> DataFrame:
+        reader = session.readStream.format("pacemaker").options(**options)
+        return reader.option("values", str(values).lower()).load()
+
+    def begin(name: str, rows: DataFrame, advance: Advance) -> StreamingQuery:
+        _, checkpoint = folders.of_query(conf, name)
+        millis = round(1000 * interval_secs(conf, name))
+        return (
+            rows.writeStream.queryName(name)
+            .foreachBatch(Keeper(places[name], advance, partial(sight.published, name)))
+            .option("checkpointLocation", f"file://{checkpoint.absolute()}")
+            .trigger(processingTime=f"{millis} milliseconds")
+            .start()
+        )
+
+    last_pulses = LastPulses(Options.parse(options))
+    period_secs = float(conf["task.heartbeat.frequency.secs"])
+    return [
+        begin(LIVENESS, read(values=False), liveness_tables(limits(conf), last_pulses)),
+        begin(
+            STATISTICS,
+            decode.typed(read(values=True)),
+            statistics_tables(limits(conf), period_secs),
+        ),
+    ]
+
+
+def liveness_tables(limits: Limits, last_pulses: current.LastWords = current.no_words) -> Advance:
+    """Return what makes the tables of who is alive out of rows of the source without values."""
+
+    def advance(
+        before: Callable[[str], pa.Table | None], batch: pa.Table, between: tuple[float, float]
+    ) -> Mapping[str, pa.Table]:
+        return {
+            tables.WORKER_LIVENESS: current.next_liveness(
+                before(tables.WORKER_LIVENESS),
+                current.with_workers(batch),
+                limits,
+                between,
+                last_pulses,
+            ),
+            tables.SERVERS: next_servers(before(tables.SERVERS), batch),
+        }
+
+    return advance
+
+
+def statistics_tables(limits: Limits, period_secs: float) -> Advance:
+    """Return what makes the tables of what was counted out of rows as `decode.typed` gives them.
+
+    Workers beat every `period_secs` seconds.
+    """
+
+    def advance(
+        before: Callable[[str], pa.Table | None], batch: pa.Table, between: tuple[float, float]
+    ) -> Mapping[str, pa.Table]:
+        found, newest = reports.next_reports(
+            before(tables.WORKER_REPORTS), batch, limits, period_secs, between
+        )
+        return {
+            tables.WORKER_REPORTS: found,
+            tables.COMPONENT_STATISTICS: totals.next_statistics(
+                before(tables.COMPONENT_STATISTICS), newest, found
+            ),
+        }
+
+    return advance
+
+
+class Keeper:
+    """Brings a query's tables up to date with each micro-batch; one batch twice changes nothing.
+
+    A micro-batch that is repeated after a crash is read anew, and what is read then is not what
+    was read before. So all tables are published together, by one step: either that of the first
+    reading was done, and the batch is not repeated, or nothing of the first reading is left.
+    """
+
+    def __init__(
+        self,
+        snapshots: SnapshotTables,
+        advance: Advance,
+        published: Callable[[Mapping[str, pa.Table]], None] = lambda _: None,
+    ) -> None:
+        self._tables = snapshots
+        self._advance = advance
+        self._published = published
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        """Read the batch and publish the next tables."""
+        origin = Origin(_query_id(batch), number)
+        if self._tables.has(origin):
+            return
+        began = time.time()
+        rows = batch.toArrow()
+        found = self._advance(self._tables.read, rows, (began, time.time()))
+        self._tables.publish(found, origin)
+        self._published(found)
+
+
+def _query_id(batch: DataFrame) -> str:
+    return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))

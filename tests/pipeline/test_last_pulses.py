@@ -1,0 +1,91 @@
+import pytest
+
+from stormkeeper.conf import Address
+from stormkeeper.heartbeats.liveness import Row, Status
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.paths import WorkerId
+from stormkeeper.pipeline import last_pulses
+from stormkeeper.pipeline.current import Said
+from stormkeeper.pipeline.last_pulses import LastPulses
+from stormkeeper.pipeline.options import Options
+from support.heartbeats import heartbeat, path
+
+
+def worker(name):
+    return WorkerId(name, "node", 6700)
+
+
+def silent(name, server, revision=1, last_seen=0.0):
+    return Row(
+        worker(name), server.address, "x", revision, last_seen, 10.0, Status.LATE, *[None] * 5
+    )
+
+
+@pytest.fixture
+def asking():
+    def ask(*servers, patience=60.0):
+        addresses = tuple(Address.parse(server.address, 0) for server in servers)
+        return LastPulses(Options(addresses, timeout_secs=patience))
+
+    return ask
+
+
+def send(server, name, **more):
+    with PacemakerClient(server.address) as client:
+        client.send_pulse(path(name), heartbeat(name, **more))
+
+
+def test_who_said_that_it_was_done_is_completed(start_pacemaker, asking):
+    a, b = start_pacemaker(), start_pacemaker()
+    send(a, "done", completed=True)
+    send(b, "done-too", completed=True)
+    send(a, "killed")
+    with PacemakerClient(a.address) as client:
+        client.send_pulse(path("garbage"), b"garbage")
+    rows = [silent(name, a) for name in ("done", "killed", "garbage", "expired")]
+    said = asking(a, b)([*rows, silent("done-too", b)], {a.address, b.address})
+    assert said == Said({worker("done"), worker("done-too")}, set())
+
+
+def test_a_pulse_is_read_once(pacemaker, asking):
+    ask = asking(pacemaker)
+    send(pacemaker, "t")
+    rows = [silent("t", pacemaker)]
+    assert ask(rows, {pacemaker.address}) == Said(set(), set())
+    send(pacemaker, "t", completed=True)
+    assert ask(rows, {pacemaker.address}) == Said(set(), set())  # it did not ask
+    # Another pulse is another question, and so is the same one after it was not silent.
+    assert ask([silent("t", pacemaker, 2)], {pacemaker.address}).completed == {worker("t")}
+    assert ask([], {pacemaker.address}) == Said(set(), set())
+    assert ask([silent("t", pacemaker, 2)], {pacemaker.address}).completed == {worker("t")}
+
+
+def test_who_could_not_be_read_is_asked_again(start_pacemaker, asking):
+    up, hanging = start_pacemaker(), start_pacemaker()
+    both = {up.address, hanging.address}
+    send(up, "killed")
+    send(hanging, "done", completed=True)
+    rows = [silent("killed", up), silent("done", hanging)]
+    hanging.suspend()
+    # What does not answer is not asked; what seemed to answer and does not is asked again.
+    assert asking(up, hanging)(rows, {up.address}) == Said(set(), set())
+    ask = asking(up, hanging, patience=0.5)
+    assert worker("done") in ask(rows, both).unread
+    hanging.resume()
+    ask._options = asking(up, hanging)._options
+    assert ask(rows, both) == Said({worker("done")}, set())
+
+
+def test_of_many_the_longest_silent_are_read_first(pacemaker, asking, monkeypatch):
+    monkeypatch.setattr(last_pulses, "_AT_ONCE", 2)
+    for name in "abc":
+        send(pacemaker, name, completed=True)
+    rows = [silent(name, pacemaker, last_seen=at) for at, name in enumerate("cba")]
+    ask, servers = asking(pacemaker), {pacemaker.address}
+    assert ask(rows, servers) == Said({worker("c"), worker("b")}, {worker("a")})
+
+
+def test_a_java_pacemakers_pulses_were_read_already(pacemaker, asking):
+    send(pacemaker, "t", completed=True)
+    row = silent("t", pacemaker)._replace(instance=None, revision=None)
+    assert asking(pacemaker)([row], {pacemaker.address}) == Said(set(), set())
