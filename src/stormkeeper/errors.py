@@ -123,6 +123,10 @@ class CallRefusedError(RpcError):
     """A call that we serve cannot be carried out, and its caller may know why, in these words."""
 
 
+class SimulationError(StormkeeperError):
+    """A simulation of workers may not begin, or cannot go on."""
+
+
 class StateError(StormkeeperError):
     """An operation on the cluster state failed."""
 

@@ -38,6 +38,7 @@ _COMMANDS = {
     "pipeline": "stormkeeper.cli.daemons:pipeline",
     "rebalance": "stormkeeper.cli.topologies:rebalance",
     "remoteconfvalue": "stormkeeper.cli.inspect:remoteconfvalue",
+    "simulate": "stormkeeper.cli.simulate:simulate",
     "state": "stormkeeper.cli.state:state",
     "status": "stormkeeper.cli.topologies:status",
     "submit": "stormkeeper.cli.submit:submit",

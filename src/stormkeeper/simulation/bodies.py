@@ -1,0 +1,228 @@
+"""Heartbeats in Storm's bytes, made fast: what changes is patched into bytes that were made once.
+
+A heartbeat is the same record at every beat, but for its numbers. So a `Template` is a record that
+`stormkeeper.thrift` has written once, cut at its numbers; it is shared by all workers that run
+executors of the same components. A body is joined from the pieces and the numbers of the moment.
+
+The record's last fields are the times. They change with every beat, the counters as often as one
+wants. So the part before them is compressed once (at level 1: the load is what counts, not the
+bytes), and is kept open; the times follow in a block that is not compressed. Both are one gzip
+member, or one zstd frame, as any reader of Storm's reads it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from stormkeeper.simulation.activity import WINDOWS
+from stormkeeper.simulation.components import Component
+from stormkeeper.thrift.compression import GZIP_MAGIC, Compression
+from stormkeeper.thrift.records import (
+    BoltStats,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorSpecificStats,
+    ExecutorStats,
+    GlobalStreamId,
+    SpoutStats,
+)
+from stormkeeper.thrift.serialization import Release
+from stormkeeper.thrift.writer import encode
+
+#: Storm counts one tuple in twenty, as twenty.
+SAMPLING: Final = 20
+
+#: Stand for a task (an i32) and for a number (an i64, or a double, which is finite) in a record
+#: that becomes a template. Its texts are ASCII, so that nothing else in it has these bytes.
+_TASK: Final = 0x5AA5_0000
+_NUMBER: Final = 0x5AA5_C33C_0000_0000
+_SLOT: Final = re.compile(rb"\x5a\xa5(?:\xc3\x3c....|[\x00-\x0f].)", re.DOTALL)
+
+_LEVEL: Final = 1
+
+#: Of deflate (RFC 1951 §3.2.4): a last block that is stored as it is.
+_STORED: Final = struct.Struct("<BHH")
+#: CRC and length at a gzip member's end (RFC 1952 §2.3.1).
+_GZIP_END: Final = struct.Struct("<II")
+_TIMES_2: Final = struct.Struct(">bhibhib")
+_TIMES_3: Final = struct.Struct(">bhqbhib")
+_GZIP_HEAD: Final = GZIP_MAGIC + b"\x08\x00\x00\x00\x00\x00\x00\xff"
+
+Numbers = Iterator[Any]
+
+
+class Shape(NamedTuple):
+    """What workers must have in common to share a template."""
+
+    storm_id: str
+    components: tuple[Component, ...]
+    names_components: bool
+
+
+def stats(component: Component, numbers: Numbers, *, names_component: bool) -> ExecutorStats:
+    """Return an executor's record, with the next `numbers` in the order of `Component.groups`."""
+    outputs = [o.stream for o in component.outputs]
+    emitted, transferred = _by_window(outputs, numbers), _by_window(outputs, numbers)
+    if component.kind == "spout":
+        tracked = [stream for stream in outputs if not stream.startswith("__")]
+        spout = SpoutStats(*(_by_window(tracked, numbers) for _ in range(3)))
+        specific = ExecutorSpecificStats(spout=spout)
+    else:
+        inputs = [GlobalStreamId(i.source, i.stream) for i in component.inputs]
+        bolt = BoltStats(*(_by_window(inputs, numbers) for _ in range(5)))
+        specific = ExecutorSpecificStats(bolt=bolt)
+    return ExecutorStats(
+        emitted=emitted,
+        transferred=transferred,
+        specific=specific,
+        rate=1.0 / SAMPLING,
+        component=component.id if names_component else None,
+    )
+
+
+def _by_window(streams: Sequence[Any], numbers: Numbers) -> dict[str, dict[Any, Any]]:
+    return {window: {stream: next(numbers) for stream in streams} for window in WINDOWS}
+
+
+def values(
+    component: Component, share: float, work: Sequence[float], slowness: Sequence[float]
+) -> list[float]:
+    """Return the numbers of an executor, in the order of `Component.groups`.
+
+    Parameters
+    ----------
+    share
+        Its part of the component's work.
+    work, slowness
+        By window, the work done, and how many times its usual latency it has.
+    """
+    sampled = [share * done / SAMPLING for done in work]
+    found: list[float] = []
+    for is_latency, rates in component.groups:
+        if is_latency:
+            found += [rate * factor for factor in slowness for rate in rates]
+        else:
+            found += [int(rate * done) * SAMPLING for done in sampled for rate in rates]
+    return found
+
+
+class Template:
+    """The bytes of a heartbeat up to its times, but for its tasks and numbers.
+
+    Raises
+    ------
+    SerializationError
+        If an id cannot be written.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        latencies: list[bool] = []
+        record = ClusterWorkerHeartbeat(
+            storm_id=shape.storm_id,
+            executor_stats={
+                ExecutorInfo(_TASK + place, _TASK + place): stats(
+                    component,
+                    _marks(component, latencies),
+                    names_component=shape.names_components,
+                )
+                for place, component in enumerate(shape.components)
+            },
+            time_secs=0,
+            uptime_secs=0,
+        )
+        plain = encode(record, Release.STORM_2).removesuffix(times(Release.STORM_2, 0, 0))
+        form, pieces, at = [">"], [], 0
+        is_latency = iter(latencies)
+        for found in _SLOT.finditer(plain):
+            fixed = plain[at : found.start()]
+            pieces += [fixed, 0]
+            kind = "i" if len(found[0]) == 4 else "d" if next(is_latency) else "q"
+            form.append(f"{len(fixed)}s{kind}")
+            at = found.end()
+        form.append(f"{len(plain) - at}s")
+        self._pack = struct.Struct("".join(form)).pack
+        #: What is fixed, and between that a place for each slot.
+        self._pieces: list[Any] = [*pieces, plain[at:]]
+
+    def body(self, slots: Sequence[float]) -> bytes:
+        """Return a heartbeat up to its times.
+
+        Parameters
+        ----------
+        slots
+            For each executor its task twice (its first and its last), and what `values` says.
+        """
+        pieces = self._pieces.copy()
+        pieces[1::2] = slots
+        return self._pack(*pieces)
+
+
+def _marks(component: Component, latencies: list[bool]) -> Numbers:
+    """Yield a mark for each number of an executor, and note whether it is a latency."""
+    for is_latency, rates in component.groups:
+        for _ in range(len(rates) * len(WINDOWS)):
+            mark = _NUMBER + len(latencies)
+            latencies.append(is_latency)
+            yield struct.unpack(">d", struct.pack(">q", mark))[0] if is_latency else mark
+
+
+def times(release: Release, time_secs: int, uptime_secs: int) -> bytes:
+    """Return the end of a heartbeat: its last two fields, as that Storm reads them."""
+    if release is Release.STORM_2:
+        return _TIMES_2.pack(8, 3, time_secs, 8, 4, uptime_secs, 0)
+    return _TIMES_3.pack(10, 3, time_secs, 8, 4, uptime_secs, 0)
+
+
+class Opened:
+    """A body that is compressed, and lacks its times.
+
+    Parameters
+    ----------
+    body
+        What `Template.body` returns.
+    compression
+        How it is compressed.
+    release
+        Which Storm is to read it.
+    """
+
+    __slots__ = ("_compression", "_crc", "_release", "_size", "_start")
+
+    def __init__(self, body: bytes, compression: Compression, release: Release) -> None:
+        self._compression = compression
+        self._release = release
+        self._size = len(body)
+        self._crc = 0
+        self._start = body
+        if compression is Compression.GZIP:
+            self._crc = zlib.crc32(body)
+            deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+            pieces = (_GZIP_HEAD, deflate.compress(body), deflate.flush(zlib.Z_SYNC_FLUSH))
+            self._start = b"".join(pieces)
+        elif compression is Compression.ZSTD:
+            self._start = _zstd_start(body, len(body) + len(times(release, 0, 0)))
+
+    def closed(self, time_secs: int, uptime_secs: int) -> bytes:
+        """Return the whole heartbeat, with its times."""
+        end = times(self._release, time_secs, uptime_secs)
+        size = len(end)
+        if self._compression is Compression.GZIP:
+            head = _STORED.pack(1, size, size ^ 0xFFFF)
+            total = _GZIP_END.pack(zlib.crc32(end, self._crc), self._size + size)
+            return b"".join((self._start, head, end, total))
+        if self._compression is Compression.ZSTD:
+            # A last block that is stored as it is (RFC 8878 section 3.1.1.2).
+            return b"".join((self._start, (size << 3 | 1).to_bytes(3, "little"), end))
+        return self._start + end
+
+
+def _zstd_start(body: bytes, size: int) -> bytes:
+    """Return a frame of `size` bytes that lacks its last block."""
+    import zstandard  # noqa: PLC0415  (only clusters that are set to zstd pay for it)
+
+    frame = zstandard.ZstdCompressor(level=_LEVEL).compressobj(size=size)
+    return frame.compress(body) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)

@@ -1,0 +1,347 @@
+"""The simulation as a process: connections, clock, signals, and what it says while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from stormkeeper import paths
+from stormkeeper.conf import Conf
+from stormkeeper.daemon.lifecycle import StopSignals, raise_file_limit
+from stormkeeper.errors import ConfigError, PacemakerUnavailableError, SimulationError
+from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
+from stormkeeper.simulation import cluster
+from stormkeeper.simulation.links import Link
+from stormkeeper.simulation.model import Simulation
+from stormkeeper.simulation.profiles import Profile
+from stormkeeper.simulation.troubles import ROUND_SECS, Troubles
+from stormkeeper.simulation.truth import Truth, of_topologies
+from stormkeeper.simulation.workers import Beat, Writer
+from stormkeeper.thrift.serialization import Release, compression_for, release_for
+
+#: Seconds between two looks at what is due, and at what takes too long.
+_TICK_SECS: Final = 0.005
+_LOOK_SECS: Final = 0.25
+
+#: Heartbeats that are sent at once, at most, before answers are read again.
+_BATCH: Final = 256
+
+#: Seconds between two lines on progress.
+_REPORT_SECS: Final = 5.0
+
+#: Seconds that the last answers are waited for.
+_END_SECS: Final = 6.0
+
+_NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is simulated, and how.
+
+    Parameters
+    ----------
+    profile
+        Shape and size of the cluster.
+    seed
+        Decides all that is left open.
+    period_secs
+        From one heartbeat of a worker to the next.
+    count_every
+        A worker's counters are new in every so-manyth heartbeat.
+    connections
+        How many; the nodes share them.
+    release
+        Which Storm is to read the heartbeats; None: the one that the compression goes with.
+    names_components
+        Whether executors name their components.
+    has_troubles
+        Whether troubles are planted.
+    duration_secs
+        After which it ends; None: at a signal.
+    cleans
+        Whether it deletes its pulses at the end.
+    beside
+        Whether it may run beside real topologies.
+    """
+
+    profile: Profile
+    seed: int
+    period_secs: float
+    count_every: int
+    connections: int
+    release: Release | None = None
+    names_components: bool = False
+    has_troubles: bool = False
+    duration_secs: float | None = None
+    cleans: bool = False
+    beside: bool = False
+
+
+def run(
+    conf: Conf,
+    options: Options,
+    truth_at: Path | None,
+    stop: StopSignals,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Simulate workers until the duration is over or a signal comes; return a summary.
+
+    Parameters
+    ----------
+    conf
+        Gives ``pacemaker.servers`` and ``storm.meta.serialization.delegate``.
+    truth_at
+        File for the truth; None: none is kept.
+    stop
+        The signals that end it.
+    say
+        Takes a line on progress every five seconds.
+
+    Raises
+    ------
+    ConfigError
+        If the Pacemakers want TLS or writers to authenticate, which this does not do.
+    PacemakerError
+        If a Pacemaker does not answer at the beginning, or refuses.
+    SimulationError
+        If there are pulses of real topologies, or the truth cannot be written.
+    """
+    if conf["pacemaker.tls.enable"] or conf["pacemaker.auth.writes"]:
+        raise ConfigError(
+            "simulated workers speak neither TLS nor authenticate: set pacemaker.tls.enable and"
+            " pacemaker.auth.writes to false, here and in a Pacemaker for them alone"
+        )
+    raise_file_limit()
+    with connect(conf, name="simulation") as pool, Truth(truth_at) as truth:
+        if not options.beside:
+            check_alone(pool)
+        made = _Run(conf, options, pool, truth, say)
+        made.prepare(stop)
+        return asyncio.run(made.until(stop))
+
+
+def check_alone(pool: PacemakerPool) -> None:
+    """See that the Pacemakers hold pulses of simulated topologies only.
+
+    Raises
+    ------
+    PacemakerUnavailableError
+        If one of them does not answer.
+    SimulationError
+        If there is another topology.
+    """
+    held = pool.children(paths.WORKERBEATS)
+    if pool.failures:
+        reasons = "; ".join(pool.failures.values())
+        raise PacemakerUnavailableError(
+            f"not every Pacemaker says whether it has real workers: {reasons}; start it, take it"
+            " out of pacemaker.servers, or simulate nevertheless with --beside"
+        )
+    real = [name for name in held if not name.startswith(cluster.PREFIX)]
+    if real:
+        more = f" and {len(real) - _NAMES_SHOWN} more" if len(real) > _NAMES_SHOWN else ""
+        raise SimulationError(
+            f"the Pacemakers hold pulses of real topologies: {', '.join(real[:_NAMES_SHOWN])}"
+            f"{more}; name others with -c pacemaker.servers=HOST:PORT, or simulate beside them"
+            " with --beside"
+        )
+
+
+class _Lags:
+    """How far behind the schedule heartbeats went out, in whole milliseconds, rounded up."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def add(self, secs: float) -> None:
+        self._counts[math.ceil(secs * 1000.0)] += 1
+
+    def at(self, part: float) -> int:
+        """Return the lag that `part` of all heartbeats do not exceed; 0 without any."""
+        left = part * self._counts.total()
+        for lag in sorted(self._counts):
+            left -= self._counts[lag]
+            if left <= 0:
+                return lag
+        return 0
+
+
+class _Run:
+    """One run of a simulation."""
+
+    def __init__(
+        self,
+        conf: Conf,
+        options: Options,
+        pool: PacemakerPool,
+        truth: Truth,
+        say: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._pool = pool
+        self._truth = truth
+        self._say = say
+        self._behind = time.time() - time.monotonic()
+        self._lags, self._recent = _Lags(), _Lags()
+        #: Seconds of the processor until the first heartbeat was due.
+        self._prepared_cpu = 0.0
+        #: Why heartbeats failed, since the last line.
+        self._reason = ""
+        begin = self._clock()
+        compression = compression_for(conf["storm.meta.serialization.delegate"])
+        release = options.release or release_for(compression)
+        made = cluster.plan(options.profile, seed=options.seed, now=begin)
+        servers = list(dict.fromkeys(conf.pacemaker_servers()))
+        about = asdict(options) | {"release": release.value, "compression": compression.value}
+        truth.tell({"event": "run", "at": begin, "servers": [str(s) for s in servers], **about})
+        for event in of_topologies(made.topologies, begin) if truth.is_kept else ():
+            truth.tell(event)
+        self._simulation = Simulation(
+            made,
+            Writer(compression, release, names_components=options.names_components),
+            period_secs=options.period_secs,
+            count_every=options.count_every,
+            seed=options.seed,
+            now=begin,
+            tell=truth.tell if truth.is_kept else _untold,
+        )
+        # Who draws which server is not what the seed decides: as with real workers.
+        links = [
+            Link(servers, Random(), clock=self._clock, taken=self._taken, failed=self._failed)
+            for _ in range(min(options.connections, len(made.nodes)))
+        ]
+        self._links = links
+        self._link_of = {node: links[n % len(links)] for n, node in enumerate(made.nodes)}
+        self._began = begin
+
+    def _clock(self) -> float:
+        return time.monotonic() + self._behind
+
+    def prepare(self, stop: StopSignals) -> None:
+        """Make every worker's first heartbeat, so that the schedule begins without a debt."""
+        for _ in self._simulation.prepare(self._began):
+            if stop.stopped:
+                return
+        # Nothing of all that is ever garbage: it need not be looked through again and again.
+        gc.freeze()
+        workers, topologies = self._options.profile.workers, self._options.profile.topologies
+        took = self._clock() - self._began
+        self._say(f"{workers} workers of {topologies} topologies are ready after {took:.1f} s")
+
+    async def until(self, stop: StopSignals) -> dict[str, Any]:
+        """Send heartbeats until the duration is over or a signal comes; return the summary."""
+        self._began = began = self._clock()
+        self._prepared_cpu = time.process_time()
+        self._simulation.begin(began)
+        if self._options.has_troubles:
+            self._plant(began)
+        duration = self._options.duration_secs
+        end = math.inf if duration is None else began + duration
+        look_at = began
+        report_at = began + _REPORT_SECS
+        while not stop.stopped and (now := self._clock()) < end:
+            behind = self._send(now)
+            if now >= look_at:
+                look_at = now + _LOOK_SECS
+                await self._look()
+            if now >= report_at:
+                report_at += _REPORT_SECS
+                self._report(now)
+            await asyncio.sleep(0.0 if behind else _TICK_SECS)
+        await self._drain()
+        worked = self._clock() - began
+        for link in self._links:
+            link.close()
+        self._simulation.finish(self._clock())
+        self._truth.check()
+        if self._options.cleans:
+            for topology in self._simulation.cluster.topologies:
+                path = paths.workerbeats(topology.storm_id)
+                await asyncio.to_thread(self._pool.delete_path, path)
+        return self._summary(worked)
+
+    def _plant(self, begin: float) -> None:
+        Troubles(
+            self._simulation,
+            seed=self._options.seed,
+            begin=begin,
+            round_secs=min(self._options.duration_secs or ROUND_SECS, ROUND_SECS),
+            tell=self._truth.tell,
+        )
+
+    def _send(self, now: float) -> bool:
+        """Send what is due; return whether more may be."""
+        touched = set()
+        count = 0
+        for beat in self._simulation.due(now):
+            late = self._clock() - beat.due
+            self._lags.add(late)
+            self._recent.add(late)
+            link = self._link_of[beat.worker.slot.node]
+            link.send(beat)
+            touched.add(link)
+            count += 1
+            if count == _BATCH:
+                break
+        for link in touched:
+            link.flush()
+        return count == _BATCH
+
+    async def _look(self) -> None:
+        for link in self._links:
+            link.look()
+        deletions, self._simulation.deletions = self._simulation.deletions, []
+        for path in deletions:
+            await asyncio.to_thread(self._pool.delete_path, path)
+
+    async def _drain(self) -> None:
+        """Wait until all that was sent is answered, or has failed."""
+        end = self._clock() + _END_SECS
+        while self._simulation.unanswered() and self._clock() < end:
+            for link in self._links:
+                link.look()
+            await asyncio.sleep(_TICK_SECS)
+
+    def _taken(self, beat: Beat, server: str) -> None:
+        self._simulation.acknowledged(beat, server, self._clock())
+
+    def _failed(self, beat: Beat, reason: str) -> None:
+        self._reason = reason
+        self._simulation.failed(beat, self._clock())
+
+    def _report(self, now: float) -> None:
+        tally, recent = self._simulation.tally, self._recent
+        line = (
+            f"{now - self._began:.0f} s: {tally.sent} sent, {tally.acknowledged} acknowledged,"
+            f" {tally.failed} failed, {tally.left_out} left out; behind the schedule"
+            f" {recent.at(0.5)} ms (p50), {recent.at(0.99)} ms (p99)"
+        )
+        self._say(line + (f"; {self._reason}" if self._reason else ""))
+        self._recent, self._reason = _Lags(), ""
+        self._truth.check()
+
+    def _summary(self, worked: float) -> dict[str, Any]:
+        tally, lags = self._simulation.tally, self._lags
+        return {
+            "seconds": round(worked, 3),
+            "workers": self._options.profile.workers,
+            "topologies": self._options.profile.topologies,
+            **asdict(tally),
+            "per_second": round(tally.acknowledged / worked, 1) if worked else 0.0,
+            "lag_ms": {"p50": lags.at(0.5), "p99": lags.at(0.99), "max": lags.at(1.0)},
+            "cpu_seconds": round(time.process_time() - self._prepared_cpu, 3),
+            "prepared_cpu_seconds": round(self._prepared_cpu, 3),
+        }
+
+
+def _untold(_: dict[str, Any]) -> None:
+    """Keep nothing."""
