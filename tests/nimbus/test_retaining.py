@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper import paths
-from stormkeeper.nimbus.retaining import Retention
+from stormkeeper.nimbus.retaining import SEEN_SECS, Retention
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
@@ -32,16 +32,67 @@ def record(**fields):
     return Checkpoints(OLD, OLD, "wc", **fields)
 
 
-def look(storm, leader, passed=60.0, continued=()):
-    one = Retention(storm, lambda: continued, kept_secs=60.0, clock=lambda: SECS + passed)
-    one.look(leader)
+class Clocks:
+    """One that is set, in seconds since `SECS`, and one that is not."""
+
+    def __init__(self, passed=60.0):
+        self.passed, self.up = passed, 0.0
+
+    def retention(self, storm, continued=tuple, kept_secs=60.0):
+        return Retention(
+            storm,
+            continued,
+            kept_secs=kept_secs,
+            clock=lambda: SECS + self.passed,
+            monotonic=lambda: self.up,
+        )
+
+
+def removed_on(storm):
     found = storm.checkpoints(OLD)
     return "forgotten" if found is None else found.record.remove_on
+
+
+def look(storm, leader, passed=60.0, continued=()):
+    """Look twice, with the whole retention in between."""
+    clocks = Clocks(passed)
+    one = clocks.retention(storm, lambda: continued)
+    for clocks.up in (0.0, 60.0):
+        one.look(leader)
+    return removed_on(storm)
 
 
 def test_they_are_kept_until_their_time_is_over(storm, leader):
     assert look(storm, leader, passed=59.9) is None
     assert look(storm, leader) == ["a"]
+
+
+def test_a_clock_that_is_far_ahead_for_a_while_costs_none(storm, leader):
+    clocks = Clocks(passed=1e9)
+    one = clocks.retention(storm)
+    one.look(leader)
+    clocks.up = 59.0
+    one.look(leader)
+    clocks.passed = 1.0  # it is set right
+    clocks.up = 61.0
+    one.look(leader)
+    assert removed_on(storm) is None
+    # And what was seen of it counts no more.
+    clocks.passed = 1e9
+    one.look(leader)
+    assert removed_on(storm) is None
+
+
+def test_of_a_long_retention_the_last_hour_is_seen(storm, leader):
+    clocks = Clocks(passed=1e6)
+    one = clocks.retention(storm, kept_secs=1e6)
+    one.look(leader)
+    clocks.up = SEEN_SECS - 1
+    one.look(leader)
+    assert removed_on(storm) is None
+    clocks.up = SEEN_SECS
+    one.look(leader)
+    assert removed_on(storm) == ["a"]
 
 
 def test_those_that_are_gone_on_from_stay(storm, leader):
@@ -62,7 +113,10 @@ def test_nothing_is_removed_that_was_gone_on_from_just_now(storm, leader):
         assert leader.change_checkpoints(record(ended_ms=int(SECS * 1000) + 1), found.version)
         return ()
 
-    Retention(storm, submitted, kept_secs=60.0, clock=lambda: SECS + 60).look(leader)
+    clocks = Clocks()
+    one = clocks.retention(storm, submitted)
+    for clocks.up in (0.0, 60.0):
+        one.look(leader)
     assert storm.checkpoints(OLD).record.remove_on is None
 
 
