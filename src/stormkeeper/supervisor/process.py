@@ -18,7 +18,12 @@ from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
-from stormkeeper.errors import ListenError, StateError, SupervisorError
+from stormkeeper.errors import (
+    ListenError,
+    StateError,
+    StateUnavailableError,
+    SupervisorError,
+)
 from stormkeeper.state import factory
 from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -185,9 +190,15 @@ def _control_groups() -> ControlGroups | None:
 
 
 def _ended_queries(storm: StormClusterState, storm_id: str) -> frozenset[str]:
-    """Return which queries of a topology are done, as far as that is known without waiting."""
+    """Return which queries of a topology are done.
+
+    Raises
+    ------
+    StateError
+        It is not known without waiting, or cannot be read.
+    """
     if storm.state.connection is not ConnectionState.CONNECTED:
-        return frozenset()
+        raise StateUnavailableError("ZooKeeper is not reached")
     return storm.ended_queries(storm_id)
 
 

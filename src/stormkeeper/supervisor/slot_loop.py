@@ -41,6 +41,10 @@ _SOON_FOR_SECS: Final = 20.0
 #: How long a turn rests at most, in seconds, so that one can see that this thread goes on.
 _REST_SECS: Final = 1.0
 
+#: How long nothing is made of the end of an adopted worker while it cannot be read whether it was
+#: done, in seconds: most outages are shorter, and one that has crashed is not to wait for longer.
+_UNREAD_SECS: Final = 120.0
+
 #: How long workers of an unknown past may take to end when they are killed, in seconds.
 _STRAYS_SECS: Final = 60.0
 
@@ -59,6 +63,8 @@ class _Worker:
     beat: int | None = None
     #: Whether one that has ended, nobody knows how, was done; None before that was asked.
     is_done: bool | None = None
+    #: Whether it was said that this could not be read.
+    is_told: bool = False
 
 
 class SlotLoop:
@@ -243,8 +249,11 @@ class SlotLoop:
                 self._waiting.forget(worker_id)
                 worker.ended_at = min(worker.ended_at, now)
             code = look.exit_code
-            if code is None and not look.is_alive and self._is_done(worker):
-                code = 0
+            if code is None and not look.is_alive:
+                is_done = self._is_done(worker, now)
+                if is_done is None:
+                    continue  # by the next look it may be known
+                code = 0 if is_done else None
             for event in replace(look, exit_code=code).events(worker_id):
                 self._hear(worker.port, event)
             if is_to_measure and look.is_alive:
@@ -256,15 +265,22 @@ class SlotLoop:
         period = min(_SOON_SECS, self._means.monitor_secs) if is_soon else self._means.monitor_secs
         self._look_at = time.monotonic() + period
 
-    def _is_done(self, worker: _Worker) -> bool:
-        """Return whether all queries of an adopted worker, whose end nobody saw, are done."""
+    def _is_done(self, worker: _Worker, now: float) -> bool | None:
+        """Return whether all queries of an adopted worker, whose end nobody saw, are done.
+
+        None: that cannot be read, and there is time to ask again.
+        """
         record = self._records[worker.port].worker
         if worker.is_done is None and record is not None:
             queries, storm_id = record.assignment.claims.keys(), record.assignment.storm_id
             try:
                 worker.is_done = queries <= self._means.ended_queries(storm_id)
             except StateError as error:
-                log.warning("what %s has ended cannot be read: %s", storm_id, error)
+                if not worker.is_told:
+                    log.warning("what %s has ended cannot be read yet: %s", storm_id, error)
+                    worker.is_told = True
+                if now < worker.ended_at + _UNREAD_SECS:
+                    return None
                 worker.is_done = False
         return bool(worker.is_done)
 
