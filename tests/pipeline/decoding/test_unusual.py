@@ -43,8 +43,16 @@ def own(*windows):
 
 NONE = own()
 SPOUT = (STRUCT, 2, fields((MAP, 1, NONE), (MAP, 2, NONE), (MAP, 3, entries(STRING, MAP))))
-BOLT = (STRUCT, 1, fields(*((MAP, number, entries(STRING, MAP)) for number in range(1, 6))))
+COUNTED = [(MAP, number, entries(STRING, MAP)) for number in range(1, 6)]
+BOLT = (STRUCT, 1, fields(*COUNTED))
 ONE = (MAP, 1, own((b"600", (b"a", 1), (b"b", 2)), (b"10800", (b"a", 3))))
+EXECUTOR = [ONE, (MAP, 2, NONE), (STRUCT, 3, fields(SPOUT)), (DOUBLE, 4, struct.pack(">d", 1.0))]
+A_SOURCE = fields((STRING, 1, text(b"c")), (STRING, 2, text(b"s")))
+
+
+def reported(acked):
+    """A bolt that acked so many by stream, in one window."""
+    return STRUCT, 1, fields((MAP, 1, entries(STRING, MAP, (text(b"6"), acked))), *COUNTED[1:])
 
 
 def executor(*more, emitted=ONE, specific=(SPOUT,)):
@@ -61,10 +69,12 @@ def tasks(first, last, *more):
     return fields((I32, 1, struct.pack(">i", first)), (I32, 2, struct.pack(">i", last)), *more)
 
 
-def beat(*more, executors=None):
+def beat(*more, executors=None, written=None):
+    """A heartbeat; its executors are these, or as they are written."""
+    found = executors or ((tasks(1, 2), executor()),)
     return fields(
         (STRING, 1, text(b"t-1-1")),
-        (MAP, 2, entries(STRUCT, STRUCT, *(executors or ((tasks(1, 2), executor()),)))),
+        (MAP, 2, written or entries(STRUCT, STRUCT, *found)),
         (I64, 3, i64(17)),
         (I32, 4, struct.pack(">i", 5)),
         *more,
@@ -97,6 +107,21 @@ READ = {
         executor(emitted=(MAP, 1, own((b"6", (b"a", 1)), (b"6", (b"b", 1)))))
     ),
     "a stream twice": with_executor(executor(emitted=(MAP, 1, own((b"6", (b"a", 1), (b"a", 2)))))),
+    "the fields of a stream in another order": with_executor(
+        executor(
+            specific=(
+                reported(
+                    entries(
+                        STRUCT,
+                        I64,
+                        (A_SOURCE, i64(1)),
+                        (fields((STRING, 2, text(b"s")), (STRING, 1, text(b"c"))), i64(2)),
+                        (fields((STRING, 2, text(b"c")), (STRING, 1, text(b"s"))), i64(3)),
+                    )
+                ),
+            )
+        )
+    ),
     "a bolt twice": with_executor(executor(specific=(BOLT, BOLT))),
     "neither bolt nor spout": with_executor(executor(specific=())),
     "windows counted in part twice": with_executor(
@@ -109,8 +134,8 @@ READ = {
 REFUSED = {
     "deeper than it may be": (beat((STRUCT, 99, nested(MAX_DEPTH))), "nested deeper than 64"),
     "much deeper": (beat((STRUCT, 99, b"\x0c\0\1" * 100_000)), "nested deeper than 64"),
-    "a count of too much": (beat((MAP, 2, b"\x0c\x0c\x7f\xff\xff\xff")), "a count of 2147483647"),
-    "a count below zero": (beat((MAP, 2, b"\x0c\x0c\xff\xff\xff\xff")), "a count of -1"),
+    "a count of too much": (beat(written=b"\x0c\x0c\x7f\xff\xff\xff"), "a count of 2147483647"),
+    "a count below zero": (beat(written=b"\x0c\x0c\xff\xff\xff\xff"), "a count of -1"),
     "an unknown list of too much": (beat((LIST, 9, b"\x0a\x7f\xff\xff\xff")), "a count of"),
     "a text longer than the rest": (
         beat((STRING, 1, b"\x7f\xff\xff\xff")),
@@ -131,10 +156,53 @@ REFUSED = {
     ),
     "no executors": (fields((STRING, 1, text(b"t"))), "required field 2, executor_stats"),
     "a map of something else": (
-        beat((MAP, 2, entries(I64, I64, (i64(1), i64(2))))),
+        beat(written=entries(STRUCT, STRING, (tasks(1, 2), text(b"")))),
         "a map of types",
     ),
-    "no rate": (with_executor(fields(ONE, ONE)), "required field 2, transferred"),
+    "averages where counts belong": (
+        with_executor(
+            executor(
+                emitted=(
+                    MAP,
+                    1,
+                    entries(
+                        STRING, MAP, (text(b"6"), entries(STRING, DOUBLE, (text(b"a"), i64(1))))
+                    ),
+                )
+            )
+        ),
+        "a map of types 11, 4 instead of 11, 10",
+    ),
+    "streams by their names where they come in": (
+        with_executor(executor(specific=(reported(entries(STRUCT, I64, (text(b"a"), i64(1)))),))),
+        "required field 1, componentId",
+    ),
+    "a component without a stream": (
+        with_executor(
+            executor(specific=(reported(entries(STRUCT, I64, (A_SOURCE[:-9] + b"\0", i64(1)))),))
+        ),
+        "required field 2, streamId",
+    ),
+    "a task out of range": (
+        beat(executors=((fields((I64, 1, i64(2**31)), (I32, 2, bytes(4))), executor()),)),
+        "where an i32 belongs",
+    ),
+    **{
+        f"an executor without field {number}": (
+            with_executor(fields(*(field for field in EXECUTOR if field[1] != number))),
+            f"ExecutorStats without its required field {number}",
+        )
+        for number in range(1, 5)
+    },
+    **{
+        f"a bolt without field {number}": (
+            with_executor(
+                executor(specific=((STRUCT, 1, fields(*(f for f in COUNTED if f[1] != number))),))
+            ),
+            f"BoltStats without its required field {number}",
+        )
+        for number in range(1, 6)
+    },
 }
 
 

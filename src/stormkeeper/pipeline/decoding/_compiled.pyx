@@ -4,9 +4,9 @@
 The rules that hold here:
 
 - It takes a heartbeat, or leaves it alone: what is truncated or malformed, and what no writer makes
-  (a field or a key that comes twice), is the plain engine's, which has the reasons or the
-  dictionaries. So nothing is decided in two places but what a heartbeat says that is as it should
-  be. Where in doubt it leaves alone.
+  (a field, a window or an executor that comes twice), is the plain engine's, which has the reasons
+  and the dictionaries. So nothing is decided in two places but what a heartbeat says that is as it
+  should be. Where in doubt it leaves alone.
 - No byte is read before it was held against the end; a count is held against what is left before
   anything is repeated. Nothing is allocated by a length that a value announces.
 - Time is linear in the bytes: what is looked up is hashed, with a key that no sender knows.
@@ -807,7 +807,7 @@ cdef class Builder:
         while at >= 0 and count > 0:
             count -= 1
             at = self._text(at, window, &window)
-            if at < 0 or self.end - at < 8 or self.texts[window].in_partial == self.serial:
+            if at < 0 or self.end - at < 8:
                 return REFUSED
             self.texts[window].in_partial = self.serial
             self.texts[window].is_partial = read_i64(self.data + at) != 0
@@ -862,8 +862,6 @@ cdef class Builder:
             else:
                 row = self._new_row(window, stream)
                 put(&self.row_numbers, self.key[0], slot, place, row)
-            if self.row_mask[row] & 1 << column:
-                return REFUSED
             self.row_mask[row] |= 1 << column
             self.statistic[column][row] = read_i64(self.data + at)
             at += 8
