@@ -1,0 +1,129 @@
+"""Nodes, and Pacemakers, whose workers are late together: more than the rest of the cluster is.
+
+If a worker of the rest is late with probability p, that k of m others are late by chance has at
+most the probability of Chernoff's bound, ``exp(-m KL(k/m, p))``. It is never less than the exact
+binomial one. So while the whole cluster is late, as when it cannot be read, no node is found.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from stormkeeper.pipeline.analyses.alerts import findings, instant, until_now
+
+#: How many workers of a node or server have to be late, as a number and as a part.
+LEAST_LATE: Final = 3
+LEAST_SHARE: Final = 0.5
+
+#: Least probability that a worker is late, however few of the rest are.
+FLOOR: Final = 0.01
+
+#: Probability below which chance does not explain it.
+CHANCE: Final = 1e-4
+
+#: From this part on, it is critical.
+ALL: Final = 0.9
+
+#: With `now`, how old the table may be, in seconds.
+FRESH_SECS: Final = 60
+
+
+def late_nodes(
+    liveness: DataFrame,
+    now: datetime | None = None,
+    *,
+    least_late: int = LEAST_LATE,
+    least_share: float = LEAST_SHARE,
+    chance: float = CHANCE,
+) -> DataFrame:
+    """Return nodes whose workers are late or dead together.
+
+    ``value`` is the part of its workers that are late or dead, ``threshold`` is `least_share`. It
+    is critical from nine tenths on.
+
+    Parameters
+    ----------
+    liveness
+        ``worker_liveness``, or the table ``liveness`` that `storm pipeline` writes. Read are
+        updated_at, node and status. Without `now` it may have several readings, and each is
+        judged by itself.
+    least_late, least_share
+        How many of a node's workers have to be late or dead.
+    chance
+        Probability below which chance does not explain it, given the rest of the cluster.
+    """
+    limits = {"least_share": least_share, "chance": chance}
+    return _late(liveness, "node", now, least_late=least_late, **limits)
+
+
+def late_pacemakers(
+    liveness: DataFrame,
+    now: datetime | None = None,
+    *,
+    least_late: int = LEAST_LATE,
+    least_share: float = LEAST_SHARE,
+    chance: float = CHANCE,
+) -> DataFrame:
+    """Return Pacemakers whose pulses are late together; as `late_nodes`, by server."""
+    limits = {"least_share": least_share, "chance": chance}
+    return _late(liveness, "server", now, least_late=least_late, **limits)
+
+
+def _late(
+    liveness: DataFrame,
+    by: str,
+    now: datetime | None,
+    *,
+    least_late: int,
+    least_share: float,
+    chance: float,
+) -> DataFrame:
+    rows = until_now(liveness, F.col("updated_at"), now, past_secs=FRESH_SECS)
+    reading = F.col("updated_at")
+    if now is not None:
+        # Always now, which Spark cannot see: it warns of windows over a constant.
+        reading = F.greatest(reading, instant(now))
+    counted = rows.where(F.col(by).isNotNull() & F.col("status").isin("alive", "late", "dead"))
+    late = F.col("status") != "alive"
+    groups = counted.groupBy(reading.alias("reading"), by).agg(
+        F.count("*").alias("workers"),
+        F.count(F.when(late, 1)).alias("late"),
+    )
+    everywhere = Window.partitionBy("reading")
+    others = F.sum("workers").over(everywhere) - F.col("workers")
+    others_late = F.sum("late").over(everywhere) - F.col("late")
+    groups = groups.withColumn("others", others).withColumn("others_late", others_late)
+    share = F.col("late") / F.col("workers")
+    usual = F.greatest((F.col("others_late") + 0.5) / (F.col("others") + 1), F.lit(FLOOR))
+    groups = groups.withColumn("share", share).withColumn("usual", usual)
+    many = (F.col("late") >= least_late) & (F.col("share") >= least_share) & (F.col("others") > 0)
+    found = groups.where(many & (F.col("share") > F.col("usual")))
+    found = found.where(_log_chance() <= F.log(F.lit(chance)))
+    kind, what = ("node", "node") if by == "node" else ("pacemaker", "Pacemaker")
+    found = found.select(
+        by,
+        F.when(F.col("share") >= ALL, "critical").otherwise("warning").alias("severity"),
+        F.col("share").alias("value"),
+        F.lit(float(least_share)).alias("threshold"),
+        F.format_string(
+            f"%d of the {what}'s %d workers are late or dead, and %d of the other %d",
+            "late",
+            "workers",
+            "others_late",
+            "others",
+        ).alias("evidence"),
+        F.col("reading").alias("since"),
+        F.col("reading").alias("seen_at"),
+    )
+    return findings(found, f"{kind}_late", kind, F.col(by))
+
+
+def _log_chance() -> Column:
+    share, usual = F.col("share"), F.col("usual")
+    rest = F.when(share < 1, (1 - share) * F.log((1 - share) / (1 - usual))).otherwise(0.0)
+    return -F.col("workers") * (share * F.log(share / usual) + rest)

@@ -1,0 +1,55 @@
+"""The examples of docs/analytics.md, run as they stand but for folders."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.analyses.alerts import ALERTS
+from support import healthy_cluster
+
+PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_examples_run(spark, tmp_path, capsys, monkeypatch):
+    hours = 4
+    # The healthy cluster's tables end now, and one component of it has troubles.
+    later = datetime.now(UTC) - healthy_cluster.START - timedelta(hours=hours)
+    shifted = F.timestamp_micros(F.unix_micros("bucket") + later // timedelta(microseconds=1))
+    minute = healthy_cluster.rollup(spark, 1, topologies=1, components=2, hours=hours)
+    troubled = F.col("component") == "c1"
+    minute = minute.withColumn("bucket", shifted).withColumn("executors", F.lit(8))
+    minute = minute.withColumn("executed", F.lit(10_000))
+    minute = minute.withColumn("largest_share", F.when(troubled, 0.7).otherwise(0.15))
+    minute.write.parquet(str(tmp_path / "rollup_1m"))
+    ten = healthy_cluster.rollup(spark, 1, topologies=1, components=2, hours=hours, minutes=10)
+    ten = ten.withColumn("bucket", shifted)
+    age = (F.lit(datetime.now(UTC).timestamp()) - F.unix_seconds("bucket")) / 3600
+    ten = ten.withColumn("capacity_mean", F.when(troubled, 0.9 - 0.1 * age))
+    ten.write.parquet(str(tmp_path / "rollup_10m"))
+    healthy_cluster.events(spark, 1, workers=4).write.parquet(str(tmp_path / "worker_events"))
+    workers = healthy_cluster.liveness(
+        spark, 1, nodes=8, workers_per_node=6, servers=2, readings=1, late=0
+    )
+    gone = F.when(F.col("node") == "node-3", "dead").otherwise("alive")
+    workers = workers.withColumn("status", gone).withColumn("updated_at", F.now())
+    monkeypatch.setattr(tables, "current", lambda *_: workers.localCheckpoint())
+    namespace = {}
+    for example in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
+        code = example.replace("/data", str(tmp_path))
+        exec(compile(code, "docs/analytics.md", "exec"), namespace)
+    shown = capsys.readouterr().out
+    assert re.search(r"node_late *\|node-3 *\|critical", shown)
+    begun = shown[shown.rindex("|id ") :]
+    assert set(re.findall(r"^\|(\w+)/", begun, re.MULTILINE)) == {"node_late", "saturation", "skew"}
+
+
+def test_every_column_of_alerts_is_described():
+    _, _, described = PAGE.partition("## Findings become alerts")
+    columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described.split("\n## ")[0], re.MULTILINE)
+    assert columns == [(one.name, one.dataType.simpleString()) for one in ALERTS.fields]
