@@ -76,6 +76,8 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
     shown = capsys.readouterr().out
     assert path("wc-1-17") in shown
     assert re.search(r"\|\s*words\|\s*12\|", shown)  # executed, from the statistics
+    assert re.search(r"\|\s*words\|\s*bolt\|\s*12\|\s*1\.0\|\s*0\.00", shown)  # as in the UI
+    assert re.search(r"\|\s*wc\|\s*1\|\s*15\|\s*0\|\s*NULL\|", shown)  # of the topology
     assert re.search(r"\|\s*wc-1-17\|\s*words\|\s*3\|\s*12\|", shown)  # from the table
     assert re.search(rf"\|{servers[1].address}\|true\s+\|NULL\s+\|", shown)
     assert re.search(r"wc\s+node\s+6700\s+alive", shown)  # with pyarrow

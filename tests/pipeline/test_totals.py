@@ -1,3 +1,4 @@
+import random
 from math import inf, nan
 
 import pyarrow as pa
@@ -12,8 +13,11 @@ from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.reports import next_reports
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS, next_statistics
+from stormkeeper.statistics.pages import component_page
+from stormkeeper.thrift.records import GlobalStreamId
 from stormkeeper.thrift.writer import Release
 from support.heartbeats import WINDOWS, bolt, change_of, heartbeat, page_of, path, spout
+from support.reported_topologies import reported
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
 
@@ -132,11 +136,50 @@ def test_a_component_without_a_name_is_called_by_its_tasks():
     assert found[1]["complete_ms_avg"] is None
 
 
-def test_storms_own_streams_do_not_count():
-    stats = spout(5)
-    stats.emitted[":all-time"]["__ack_init"] = 1000
+def test_what_goes_out_on_storms_own_streams_does_not_count_and_what_comes_in_there_does():
+    stats = bolt({("lines", "default"): 5, ("lines", "__tick"): 7}, 5)
+    stats.emitted[":all-time"]["__ack_ack"] = 1000
     (row,) = Tables().batch((path("t"), heartbeat("t", {(1, 1): stats}))).of("t")
-    assert row["emitted"] == 5
+    assert (row["emitted"], row["executed"], row["acked"]) == (5, 12, 12)
+
+
+def test_a_stream_without_an_average_is_divided_by_and_one_that_is_no_number_is_zero():
+    stats = bolt({("lines", "default"): 10, ("lines", "nan"): 5, ("lines", "none"): 25})
+    averages = stats.specific.bolt.execute_ms_avg[":all-time"]
+    averages[GlobalStreamId("lines", "nan")] = nan
+    del averages[GlobalStreamId("lines", "none")]
+    averages[GlobalStreamId("lines", "uncounted")] = 1000.0
+    (row,) = Tables().batch((path("t"), heartbeat("t", {(1, 1): stats}))).of("t")
+    assert row["execute_ms_avg"] == 10 / 40
+
+
+def test_the_executor_that_a_worker_has_for_itself_does_not_count():
+    executors = {(-1, -1): spout(5), (1, 1): spout(7)}
+    (row,) = Tables().batch((path("t"), heartbeat("t", executors))).of("t")
+    assert row["emitted"] == 7
+
+
+def test_the_rows_of_whatever_executors_report_are_those_of_nimbus():
+    """A worker by itself is a topology with no other."""
+    for number in range(60):
+        topology = reported(random.Random(number), "t")
+        for slot in {one.slot for one in topology.executors}:
+            executors = [one for one in topology.executors if one.slot == slot]
+            beat = heartbeat(
+                "t", {(e.task_start, e.task_end): e.stats for e in executors if e.stats}
+            )
+            tables = Tables().batch((path("t"), beat))
+            for row in tables.statistics.to_pylist():
+                id_ = row["component"]
+                if id_.startswith("__"):
+                    continue  # shown with all of its streams, or not at all
+                page = component_page(id_, topology.components, executors, "600", include_sys=False)
+                of_nimbus = page.window_to_stats[row["window"]]
+                for name in ("emitted", "transferred", "acked", "failed"):
+                    assert row[name] == getattr(of_nimbus, name)
+                for name in ("complete", "execute", "process"):
+                    expected = getattr(of_nimbus, f"{name}_latency_ms", 0.0)
+                    assert (row[f"{name}_ms_avg"] or 0.0) == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_average_of_nothing_is_null():

@@ -1,4 +1,7 @@
-"""What components counted, summed up per worker and window: the table of component statistics."""
+"""What components counted, summed up per worker and window: the table of component statistics.
+
+The rules are those of `stormkeeper.statistics.tallies`, which Nimbus's pages are made of.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,22 @@ from stormkeeper.pipeline.current import topology_name
 
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
-#: Averages, and the count that weighs each: the calls that it is the average of.
+#: Averages, which kind of component has each, and the count that it is weighed by.
 _WEIGHTS: Final = {
-    "complete_ms_avg": "acked",
-    "execute_ms_avg": "executed",
-    "process_ms_avg": "executed",
+    "complete_ms_avg": ("spout", "acked"),
+    "execute_ms_avg": ("bolt", "executed"),
+    "process_ms_avg": ("bolt", "executed"),
 }
+
+_SMALLEST: Final = pa.scalar(-(2**63), pa.decimal128(38))
+_LARGEST: Final = pa.scalar(2**63 - 1, pa.decimal128(38))
 
 _WORKER: Final = ("storm_id", "node", "port")
 _GROUP: Final = ("storm_id", "topology", "node", "port", "component", "kind", "window")
 
-#: One row per worker, component and window. Counts are of the streams that the topology declared,
-#: 0 where nothing was reported; averages are null then. Where `partial` is true, there were more
-#: rows than were counted; it is null in rows of a table from before that column.
+#: One row per worker, component and window. Counts are 0 where nothing was reported; averages are
+#: null then. Where `partial` is true, there were more rows than were counted; it is null in rows
+#: of a table from before that column.
 COMPONENT_STATISTICS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
@@ -70,34 +76,45 @@ def next_statistics(previous: pa.Table | None, newest: pa.Table, liveness: pa.Ta
 
 def _sums(pulses: pa.Table) -> pa.Table:
     counters = _counters(pulses)
-    for average, weight in _WEIGHTS.items():
-        counted = pc.if_else(pc.is_valid(counters[average]), counters[weight], None)
-        weighed = pc.multiply(counters[average], _doubles(counted))
-        counters = counters.append_column(f"{average} total", weighed)
-        counters = counters.append_column(f"{average} weight", counted)
-    sums = [name for name in counters.column_names if name.endswith((" total", " weight"))]
+    for average, (_, weight) in _WEIGHTS.items():
+        term = pc.multiply(counters[average], _doubles(counters[weight]))
+        finite = pc.if_else(pc.is_finite(term), term, 0.0)
+        counters = counters.append_column(f"{average} total", finite)
+    totals = [f"{average} total" for average in _WEIGHTS]
+    for name in _COUNTS:
+        # A sum of counts may be more than 64 bits hold.
+        counters = counters.set_column(
+            counters.column_names.index(name), name, counters[name].cast(pa.decimal128(19))
+        )
     grouped = counters.group_by(list(_GROUP)).aggregate(
         [
             ("task_start", "count_distinct"),
             ("partial", "any"),
             ("received_at", "max"),
             ("time_secs", "max"),
-            *((name, "sum") for name in (*_COUNTS, *sums)),
+            *((name, "sum") for name in (*_COUNTS, *totals)),
         ]
     )
     columns = {name: grouped[name] for name in _GROUP}
     columns["executors"] = grouped["task_start_count_distinct"]
-    columns |= {name: pc.fill_null(grouped[f"{name}_sum"], 0) for name in _COUNTS}
+    columns |= {name: _whole(grouped[f"{name}_sum"]) for name in _COUNTS}
     columns["partial"] = grouped["partial_any"]
-    for average in _WEIGHTS:
-        weight = _doubles(grouped[f"{average} weight_sum"])
-        some = pc.if_else(pc.greater(weight, 0), weight, None)
-        columns[average] = pc.divide(grouped[f"{average} total_sum"], some)
+    for average, (kind, weight) in _WEIGHTS.items():
+        total = pc.fill_null(grouped[f"{average} total_sum"], 0.0)
+        total = pc.if_else(pc.is_finite(total), total, 0.0)
+        counted = pc.fill_null(_doubles(grouped[f"{weight}_sum"]), 0.0)
+        some = pc.and_(pc.equal(grouped["kind"], kind), pc.greater(counted, 0.0))
+        columns[average] = pc.divide(total, pc.if_else(some, counted, None))
     columns["received_at"] = grouped["received_at_max"]
     columns["time_secs"] = grouped["time_secs_max"]
     return pa.table({name: columns[name] for name in COMPONENT_STATISTICS.names}).cast(
         COMPONENT_STATISTICS
     )
+
+
+def _whole(sums: pa.ChunkedArray) -> pa.ChunkedArray:
+    held = pc.min_element_wise(pc.max_element_wise(pc.fill_null(sums, 0), _SMALLEST), _LARGEST)
+    return held.cast(pa.int64())
 
 
 def _doubles(counts: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -126,8 +143,13 @@ def _counters(pulses: pa.Table) -> pa.Table:
     beside = beside.take(pc.list_parent_indices(lists))
     for name in counters.column_names:
         beside = beside.append_column(name, counters[name])
-    # Streams of Storm's own, such as __ack_ack, are not what the topology's author counts.
-    return beside.filter(pc.invert(pc.starts_with(beside["stream"], "__")))
+    # What goes out on streams of Storm's own, such as __ack_ack, is not what the topology emits.
+    own = pc.invert(pc.starts_with(beside["stream"], "__"))
+    for name in ("emitted", "transferred"):
+        place = beside.column_names.index(name)
+        beside = beside.set_column(place, name, pc.if_else(own, beside[name], None))
+    # Tasks are numbered from 1: the others are what each of Storm's workers has for itself.
+    return beside.filter(pc.greater(beside["task_start"], 0))
 
 
 def _keys(table: pa.Table) -> pa.Array:

@@ -1,0 +1,21 @@
+"""Storm's statistics as Spark expressions: ``df -> df``, on any master.
+
+===============  =================================================================================
+``executors``    decoded heartbeats as rows of executors; which of these count
+``tallies``      the arithmetic: sums within 64 bits, averages, the tally of each executor
+``summaries``    what components and topologies counted, as Storm's pages say it
+===============  =================================================================================
+
+The rules are those of `stormkeeper.statistics`, which Nimbus's pages are made of.
+"""
+
+from stormkeeper.pipeline.statistics.executors import assigned, executor_stats, newest
+from stormkeeper.pipeline.statistics.summaries import component_stats, topology_stats
+
+__all__ = [
+    "assigned",
+    "component_stats",
+    "executor_stats",
+    "newest",
+    "topology_stats",
+]
