@@ -2,6 +2,7 @@ import random
 from math import inf, nan
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -161,25 +162,29 @@ def test_the_executor_that_a_worker_has_for_itself_does_not_count():
 
 def test_the_rows_of_whatever_executors_report_are_those_of_nimbus():
     """A worker by itself is a topology with no other."""
-    for number in range(60):
-        topology = reported(random.Random(number), "t")
-        for slot in {one.slot for one in topology.executors}:
-            executors = [one for one in topology.executors if one.slot == slot]
-            beat = heartbeat(
-                "t", {(e.task_start, e.task_end): e.stats for e in executors if e.stats}
-            )
-            tables = Tables().batch((path("t"), beat))
-            for row in tables.statistics.to_pylist():
-                id_ = row["component"]
-                if id_.startswith("__"):
-                    continue  # shown with all of its streams, or not at all
-                page = component_page(id_, topology.components, executors, "600", include_sys=False)
-                of_nimbus = page.window_to_stats[row["window"]]
-                for name in ("emitted", "transferred", "acked", "failed"):
-                    assert row[name] == getattr(of_nimbus, name)
-                for name in ("complete", "execute", "process"):
-                    expected = getattr(of_nimbus, f"{name}_latency_ms", 0.0)
-                    assert (row[f"{name}_ms_avg"] or 0.0) == pytest.approx(expected, rel=1e-9)
+    topologies = [reported(random.Random(number), f"t{number}") for number in range(60)]
+    pulses, expected = [], 0
+    for topology in topologies:
+        for node, port in {one.slot for one in topology.executors}:
+            of_worker = [one for one in topology.executors if one.slot == (node, port)]
+            executors = {(e.task_start, e.task_end): e.stats for e in of_worker if e.stats}
+            pulses.append((path(topology.storm_id, node, port), heartbeat("t", executors)))
+    tables = Tables().batch(*pulses)
+    for topology in topologies:
+        for row in tables.statistics.filter(pc.field("storm_id") == topology.storm_id).to_pylist():
+            slot, id_ = (row["node"], row["port"]), row["component"]
+            if id_.startswith("__"):
+                continue  # shown with all of its streams, or not at all
+            of_worker = [one for one in topology.executors if one.slot == slot]
+            page = component_page(id_, topology.components, of_worker, "600", include_sys=False)
+            of_nimbus = page.window_to_stats[row["window"]]
+            for name in ("emitted", "transferred", "acked", "failed"):
+                assert row[name] == getattr(of_nimbus, name)
+            for name in ("complete", "execute", "process"):
+                latency = getattr(of_nimbus, f"{name}_latency_ms", 0.0)
+                assert (row[f"{name}_ms_avg"] or 0.0) == pytest.approx(latency, rel=1e-9)
+            expected += 1
+    assert expected > 300
 
 
 def test_an_average_of_nothing_is_null():
