@@ -10,6 +10,7 @@ from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import current, decode, rows
 from stormkeeper.pipeline.current import liveness, next_liveness, topology_name
+from stormkeeper.pipeline.reports import WORKER_REPORTS
 from support.heartbeats import change_of, heartbeat, page_of, path, spout
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
@@ -66,6 +67,7 @@ def test_a_batch_becomes_a_row_per_worker():
         "instance": "x",
         "revision": 5,
         "time_secs": 1234,
+        "started_at": None,
         "moved_from": None,
         "moved_at": None,
     }
@@ -211,6 +213,20 @@ def test_rows_without_values_name_their_workers():
     )
     with_value = raw(NOW, {A: [change_of(path("t"), heartbeat(time_secs=7), 5, 0.0)]})
     assert current.with_workers(with_value)["time_secs"].to_pylist()[0] == 7
+
+
+def test_when_a_worker_was_started_is_known_from_its_report_and_kept():
+    def reports(started):
+        found = {"storm_id": "t", "node": "node", "port": 6700, "started_at": started}
+        return pa.Table.from_pylist([found], schema=WORKER_REPORTS)
+
+    readings = {A: [change_of(path(name), heartbeat(), 5, 0.0) for name in ("t", "u")]}
+    table, found = None, []
+    for said in (None, reports(time_at(NOW - 9)), None, reports(None), reports(time_at(NOW))):
+        table = next_liveness(table, typed(NOW, readings), LIMITS, reports=said)
+        assert table.schema.remove_metadata() == current.WORKER_LIVENESS
+        found.append(table["started_at"].to_pylist())
+    assert found == [[None, None], *[[time_at(NOW - 9), None]] * 3, [time_at(NOW), None]]
 
 
 def test_of_the_silent_is_asked_what_they_said_last():

@@ -10,6 +10,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
 from stormkeeper.pipeline.current import WORKER_LIVENESS
+from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
@@ -92,6 +93,7 @@ def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, caps
 def test_every_option_key_and_column_is_described():
     schemas = {
         tables.WORKER_LIVENESS: WORKER_LIVENESS,
+        tables.WORKER_EVENTS: WORKER_EVENTS,
         tables.WORKER_REPORTS: WORKER_REPORTS,
         tables.COMPONENT_STATISTICS: COMPONENT_STATISTICS,
         tables.SERVERS: SERVERS,

@@ -86,6 +86,22 @@ def test_who_is_forgotten_is_not_taken_for_new():
 
 
 @pytest.mark.parametrize(
+    ("passed", "uptime", "is_same"),
+    [(3, 13, True), (3, 11, True), (5, 10, True), (60, 67, True), (60, 56, False), (3, 9, False)],
+)
+def test_a_worker_was_started_when_its_first_report_says(passed, uptime, is_same):
+    """Pulses travel for different times; who is up for less than it was is another one."""
+    table, _ = step(None, batch(NOW, a=[beat(5, uptime_secs=10)]))
+    (first,) = table["started_at"].to_pylist()
+    assert first.timestamp() == NOW - 10
+    garbage = change_of(path("t-1-17"), b"garbage", 6, 0.0)
+    assert step(table, batch(NOW + 1, a=[garbage]))[0]["started_at"].to_pylist() == [first]
+    table, _ = step(table, batch(NOW + passed, a=[beat(7, uptime_secs=uptime)]))
+    (then,) = table["started_at"].to_pylist()
+    assert then.timestamp() == (NOW - 10 if is_same else NOW + passed - uptime)
+
+
+@pytest.mark.parametrize(
     ("after", "then", "skipped"),
     [
         (3, beat(6), 0),

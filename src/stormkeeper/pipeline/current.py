@@ -51,6 +51,7 @@ WORKER_LIVENESS: Final = pa.schema(
         ("instance", pa.string()),
         ("revision", pa.int64()),
         ("time_secs", pa.int64()),
+        ("started_at", rows.TIMESTAMP),
         ("moved_from", pa.string()),
         ("moved_at", rows.TIMESTAMP),
     ]
@@ -155,6 +156,8 @@ def next_liveness(
     limits: Limits,
     between: tuple[float, float] | None = None,
     last_words: LastWords = no_words,
+    *,
+    reports: pa.Table | None = None,
 ) -> pa.Table:
     """Return the next liveness table.
 
@@ -170,10 +173,28 @@ def next_liveness(
         that stands for itself: then every server counts as read at the newest ``read_at``.
     last_words
         Asked of workers that are silent; needed where the batch has no values.
+    reports
+        The newest worker reports, which say when workers were started.
     """
     known = () if previous is None else _rows(previous)
     result, _, now = judged(known, batch, limits, between, last_words)
-    return _table(result, now)
+    table = _table(result, now)
+    for said in (previous, reports):
+        if said is not None and "started_at" in said.column_names:
+            place = pc.index_in(worker_keys(table), worker_keys(said))
+            known_since = pc.coalesce(said["started_at"].take(place), table["started_at"])
+            column = table.column_names.index("started_at")
+            table = table.set_column(column, table.field("started_at"), known_since)
+    return table
+
+
+def worker_keys(table: pa.Table) -> pa.Array:
+    """Return a text for each row that tells its worker from others."""
+    port = table["port"].cast(pa.string())
+    # A storm id is a path segment, so the slash ends it; a port has no dash.
+    return pc.binary_join_element_wise(
+        table["storm_id"], pc.binary_join_element_wise(table["node"], port, "-"), "/"
+    ).combine_chunks()
 
 
 def liveness(
@@ -289,6 +310,7 @@ def _table(result: Step, now: float) -> pa.Table:
         "node": [row.worker.node for row in found],
         "port": [row.worker.port for row in found],
         "updated_at": [now] * len(found),
+        "started_at": [None] * len(found),
     }
     for name in Row._fields[1:]:
         if name in WORKER_LIVENESS.names:

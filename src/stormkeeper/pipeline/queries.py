@@ -21,6 +21,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, folders, reports, tables, totals
+from stormkeeper.pipeline.events import next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.servers import next_servers
@@ -91,10 +92,17 @@ def start(
             .start()
         )
 
-    last_pulses = LastPulses(Options.parse(options))
     period_secs = float(conf["task.heartbeat.frequency.secs"])
     return [
-        begin(LIVENESS, read(values=False), liveness_tables(limits(conf), last_pulses)),
+        begin(
+            LIVENESS,
+            read(values=False),
+            liveness_tables(
+                limits(conf),
+                LastPulses(Options.parse(options)),
+                partial(places[STATISTICS].read, tables.WORKER_REPORTS),
+            ),
+        ),
         begin(
             STATISTICS,
             decode.typed(read(values=True)),
@@ -103,19 +111,36 @@ def start(
     ]
 
 
-def liveness_tables(limits: Limits, last_pulses: current.LastWords = current.no_words) -> Advance:
-    """Return what makes the tables of who is alive out of rows of the source without values."""
+def liveness_tables(
+    limits: Limits,
+    last_pulses: current.LastWords = current.no_words,
+    reports: Callable[[], pa.Table | None] = lambda: None,
+) -> Advance:
+    """Return what makes the tables of who is alive out of rows of the source without values.
+
+    Parameters
+    ----------
+    limits
+        From which age on a worker is late, and dead.
+    last_pulses
+        Reads what silent workers said last.
+    reports
+        Returns the newest worker reports.
+    """
 
     def advance(
         before: Callable[[str], pa.Table | None], batch: pa.Table, between: tuple[float, float]
     ) -> Mapping[str, pa.Table]:
+        previous = before(tables.WORKER_LIVENESS)
+        rows = current.with_workers(batch)
+        liveness = current.next_liveness(
+            previous, rows, limits, between, last_pulses, reports=reports()
+        )
+        _, now = between
         return {
-            tables.WORKER_LIVENESS: current.next_liveness(
-                before(tables.WORKER_LIVENESS),
-                current.with_workers(batch),
-                limits,
-                between,
-                last_pulses,
+            tables.WORKER_LIVENESS: liveness,
+            tables.WORKER_EVENTS: next_events(
+                before(tables.WORKER_EVENTS), previous, liveness, limits=limits, now=now
             ),
             tables.SERVERS: next_servers(before(tables.SERVERS), batch),
         }

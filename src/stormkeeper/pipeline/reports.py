@@ -28,6 +28,7 @@ WORKER_REPORTS: Final = pa.schema(
         ("received_at", rows.TIMESTAMP),
         ("time_secs", pa.int64()),
         ("uptime_secs", pa.int32()),
+        ("started_at", rows.TIMESTAMP),
         ("completed", pa.bool_()),
         ("bytes", pa.int64()),
         ("error", pa.string()),
@@ -53,6 +54,7 @@ class _Beside(NamedTuple):
     completed: bool | None
     bytes: int
     skipped: int
+    started_at: float | None
 
 
 def next_reports(
@@ -86,9 +88,13 @@ def next_reports(
         newest, *WorkerId._fields, "completed", "bytes"
     ):
         worker = WorkerId(storm_id, node, port)
-        earlier, _ = before.get(worker, (None, None))
-        skipped = _skipped(earlier, after[worker], period_secs)
-        beside[worker] = _Beside(completed, size, skipped)
+        row, (earlier, said) = after[worker], before.get(worker, (None, None))
+        is_same = earlier is not None and _is_same(earlier, row, period_secs)
+        started_at = said.started_at if said is not None and is_same else None
+        if started_at is None and row.uptime_secs is not None:
+            started_at = row.last_seen - row.uptime_secs
+        skipped = 0 if earlier is None else _skipped(earlier, row, period_secs)
+        beside[worker] = _Beside(completed, size, skipped, started_at)
     found = [(row, beside[row.worker]) for row in sorted(result.rows) if row.worker in beside]
     columns: dict[str, Any] = {
         name: [getattr(row.worker, name) for row, _ in found] for name in WorkerId._fields
@@ -97,14 +103,17 @@ def next_reports(
         name: [getattr(row, of_row) for row, _ in found] for of_row, name in _OF_ROW.items()
     }
     columns |= {name: [getattr(one, name) for _, one in found] for name in _Beside._fields}
-    columns["received_at"] = rows.timestamps(columns["received_at"])
+    for name in ("received_at", "started_at"):
+        columns[name] = rows.timestamps(columns[name])
     schema = remembering(WORKER_REPORTS, result)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema), newest
 
 
 def _reports(table: pa.Table) -> Iterator[tuple[WorkerId, tuple[Row, _Beside]]]:
     names = (*WorkerId._fields, *_Beside._fields, *_OF_ROW.values())
-    for storm_id, node, port, completed, size, skipped, *rest in columns_of(table, *names):
+    for storm_id, node, port, completed, size, skipped, started_at, *rest in columns_of(
+        table, *names
+    ):
         worker = WorkerId(storm_id, node, port)
         row = Row(
             worker,
@@ -114,19 +123,29 @@ def _reports(table: pa.Table) -> Iterator[tuple[WorkerId, tuple[Row, _Beside]]]:
             moved_at=None,
             **dict(zip(_OF_ROW, rest, strict=True)),
         )
-        yield worker, (row, _Beside(completed, size, skipped))
+        yield worker, (row, _Beside(completed, size, skipped, started_at))
 
 
-def _skipped(before: Row | None, now: Row, period_secs: float) -> int:
+def _is_same(before: Row, now: Row, period_secs: float) -> bool:
+    """Whether two pulses are of one incarnation of a worker, as far as they tell.
+
+    One that was started in between is up for less than it was, or than the time that has passed;
+    how long a pulse takes varies.
+    """
+    if now.uptime_secs is None or before.uptime_secs is None:
+        return True
+    passed_secs = now.last_seen - before.last_seen
+    return now.uptime_secs >= max(before.uptime_secs, passed_secs - period_secs)
+
+
+def _skipped(before: Row, now: Row, period_secs: float) -> int:
     """Return how many pulses came between two that were read, about.
 
     No more than the time between them has periods, or the newer incarnation of the worker has, or
     their server counted changes.
     """
-    if before is None:
-        return 0
     secs = now.last_seen - before.last_seen
-    if now.uptime_secs is not None and now.uptime_secs < (before.uptime_secs or 0):
+    if now.uptime_secs is not None and not _is_same(before, now, period_secs):
         secs = min(secs, now.uptime_secs)
     skipped = round(secs / period_secs) - 1
     same = (before.server, before.instance) == (now.server, now.instance)

@@ -47,13 +47,14 @@ LIVENESS: Final = "liveness"
 STATISTICS: Final = "statistics"
 
 WORKER_LIVENESS: Final = "worker_liveness"
+WORKER_EVENTS: Final = "worker_events"
 SERVERS: Final = "servers"
 WORKER_REPORTS: Final = "worker_reports"
 COMPONENT_STATISTICS: Final = "component_statistics"
 
 #: All of them, by query.
 NAMES: Final = {
-    LIVENESS: (WORKER_LIVENESS, SERVERS),
+    LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
     STATISTICS: (WORKER_REPORTS, COMPONENT_STATISTICS),
 }
 
