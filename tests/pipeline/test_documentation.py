@@ -11,6 +11,7 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
+from stormkeeper.pipeline.rejected import REJECTED
 from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
@@ -95,6 +96,7 @@ def test_every_option_key_and_column_is_described():
         tables.WORKER_LIVENESS: WORKER_LIVENESS,
         tables.WORKER_EVENTS: WORKER_EVENTS,
         tables.WORKER_REPORTS: WORKER_REPORTS,
+        tables.REJECTED: REJECTED,
         tables.COMPONENT_STATISTICS: COMPONENT_STATISTICS,
         tables.SERVERS: SERVERS,
     }

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 
 import psutil
 import pyarrow as pa
@@ -123,6 +124,10 @@ class Pipeline:
         place = tables.current_path(self.directory / "statistics", name)
         return pq.read_table(place).to_pylist() if place else []
 
+    def events(self):
+        place = tables.current_path(self.directory / "liveness", tables.WORKER_EVENTS)
+        return pq.read_table(place).to_pylist()
+
     def history(self, name=tables.WORKER_LIVENESS):
         """Return all rows of a table so far, by snapshot."""
         places = sorted(self.directory.glob(f"*/batch=*/{name}.parquet"))
@@ -193,6 +198,8 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
                 ]
             )
             assert "ClusterWorkerHeartbeat" in error
+            (rejected,) = pipeline.statistics(tables.REJECTED)
+            assert (rejected["path"], rejected["reason"]) == (path("garbage"), error)
             with PacemakerClient(a.address) as client:
                 client.delete_path("/workerbeats/killed")
             pipeline.until(lambda rows: "killed" not in rows)
@@ -236,6 +243,16 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
                 assert row["status"] in ("alive", "completed"), row
             elif row["storm_id"] != "orphan" and not row["stale"]:
                 assert row["status"] == expected, row
+        said = Counter((e["storm_id"], e["event"], e["at"]) for e in pipeline.events())
+        assert set(said.values()) == {1}
+        # What the first batch found was no event.
+        assert {(name, event) for name, event, _ in said if name in ("killed", "orphan")} == {
+            ("killed", "gone"),
+            ("orphan", "started"),
+            ("orphan", "late"),
+            ("orphan", "dead"),
+        }
+        assert not [name for name, event, _ in said if name == "done" and event != "completed"]
         before = pipeline.descendants()
         assert any("java" in name(child) for child in before)
         pipeline.signal(signal.SIGTERM)
@@ -258,6 +275,7 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         until(lambda: len(pipeline.history()) > number)
         assert pipeline.workers().keys() == rows.keys()
         assert status_of(pipeline.workers(), "silent") == "dead"
+        assert said.keys() <= {(e["storm_id"], e["event"], e["at"]) for e in pipeline.events()}
         before = pipeline.descendants()
         pipeline.signal(signal.SIGKILL)
         assert pipeline.ended() == -signal.SIGKILL

@@ -24,6 +24,7 @@ from stormkeeper.pipeline import current, decode, folders, reports, tables, tota
 from stormkeeper.pipeline.events import next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.rejected import next_rejected
 from stormkeeper.pipeline.servers import next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS, Origin, SnapshotTables
@@ -165,6 +166,7 @@ def statistics_tables(limits: Limits, period_secs: float) -> Advance:
             tables.COMPONENT_STATISTICS: totals.next_statistics(
                 before(tables.COMPONENT_STATISTICS), newest, found
             ),
+            tables.REJECTED: next_rejected(before(tables.REJECTED), batch),
         }
 
     return advance

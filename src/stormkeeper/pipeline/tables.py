@@ -51,11 +51,12 @@ WORKER_EVENTS: Final = "worker_events"
 SERVERS: Final = "servers"
 WORKER_REPORTS: Final = "worker_reports"
 COMPONENT_STATISTICS: Final = "component_statistics"
+REJECTED: Final = "rejected"
 
 #: All of them, by query.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
-    STATISTICS: (WORKER_REPORTS, COMPONENT_STATISTICS),
+    STATISTICS: (WORKER_REPORTS, COMPONENT_STATISTICS, REJECTED),
 }
 
 _PREFIX: Final = "batch="

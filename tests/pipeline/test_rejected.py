@@ -1,0 +1,59 @@
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS
+from stormkeeper.pipeline import decode, rejected, rows
+from stormkeeper.pipeline.rejected import REJECTED, next_rejected
+from support.heartbeats import change_of, heartbeat, page_of, path
+
+NOW = 1_772_366_400.0
+
+
+def batch(*changes, instance="x"):
+    found = rows.of_page("a:6699", page_of(instance, changes, NOW))
+    return pa.Table.from_batches([decode.decode_batch(found)])
+
+
+def test_the_arrow_schema_is_the_one_that_spark_expects():
+    assert to_arrow_schema(from_arrow_schema(REJECTED), timezone="UTC") == REJECTED
+
+
+def test_what_is_rejected_says_whose_it_is_and_why():
+    good = change_of(path("good"), heartbeat("good"), 1, 0.0)
+    gone = change_of(path("gone"), None, 2, 0.0)
+    broken = change_of(path("t-1-17"), b"garbage", 3, 0.0)
+    stray = change_of("/workerbeats/stray", heartbeat(), 4, 0.0)
+    table = next_rejected(None, batch(good, gone, broken, stray))
+    one, other = table.to_pylist()
+    assert one.pop("read_at").timestamp() == NOW
+    assert "ClusterWorkerHeartbeat" in one.pop("reason")
+    assert one == {
+        "storm_id": "t-1-17",
+        "node": "node",
+        "port": 6700,
+        "path": path("t-1-17"),
+        "server": "a:6699",
+        "revision": 3,
+        "bytes": 7,
+    }
+    assert (other["path"], other["storm_id"]) == ("/workerbeats/stray", None)
+    assert "not a worker's" in other["reason"]
+    assert next_rejected(None, batch(good, gone)).schema == REJECTED
+
+
+def test_a_pulse_that_is_read_again_is_rejected_once():
+    table = next_rejected(None, batch(change_of(path("t"), b"1", 3, 0.0)))
+    again = next_rejected(table, batch(change_of(path("t"), b"1", 3, 5.0)))
+    assert again == table
+    assert next_rejected(table, batch(change_of(path("t"), b"2", 4, 0.0))).num_rows == 2
+    java = batch(change_of(path("t"), b"1"), instance=WITHOUT_REVISIONS)
+    table = next_rejected(None, java)
+    assert next_rejected(table, java) == table
+
+
+def test_only_so_many_are_kept(monkeypatch):
+    monkeypatch.setattr(rejected, "KEPT", 3)
+    table = next_rejected(None, batch(*(change_of(path("t"), b"?", n, 0.0) for n in range(5))))
+    assert table["revision"].to_pylist() == [2, 3, 4]
+    table = next_rejected(table, batch(change_of(path("t"), b"?", 9, 0.0)))
+    assert table["revision"].to_pylist() == [3, 4, 9]
