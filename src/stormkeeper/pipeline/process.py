@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Final
@@ -248,19 +248,22 @@ def _run(
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
 
 
-def _stop_between_batches(running: Collection[StreamingQuery]) -> None:
-    """Stop queries once their running batches are done; raise why one has ended by itself."""
+def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:
+    """Stop each query once its running batch is done; raise why one has ended by itself."""
     deadline = time.monotonic() + _STOP_SECS
-    waited_for = list(running)
-    while waited_for and time.monotonic() < deadline:
-        waited_for = [q for q in waited_for if q.isActive and q.status["isTriggerActive"]]
+    failure, left = None, list(running)
+    while left:
+        for query in list(left):
+            if not query.isActive:
+                failure = failure or query.exception()
+                left.remove(query)
+            elif not query.status["isTriggerActive"] or time.monotonic() >= deadline:
+                left.remove(query)
+                try:
+                    query.stop()
+                except (PySparkException, Py4JError) as error:  # Spark waits no longer
+                    reason = engine.reason(error)
+                    log.warning("The running batch did not end when cut off: %s", reason)
         time.sleep(0.02)
-    for query in running:
-        failure = None if query.isActive else query.exception()
-        if failure is not None:
-            raise failure
-    for query in running:
-        try:
-            query.stop()
-        except (PySparkException, Py4JError) as error:  # Spark waits no longer
-            log.warning("The running batch did not end when cut off: %s", engine.reason(error))
+    if failure is not None:
+        raise failure
