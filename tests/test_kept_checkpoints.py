@@ -92,6 +92,33 @@ def test_a_topology_goes_on_where_the_checkpoints_of_the_one_before_are(
     assert there.noted(6700) is None
 
 
+def test_a_checkpoint_whose_machine_is_lost_is_given_up(cluster, master, submit, kill):
+    here = cluster.machine()
+    old = submit()
+    here.started(old, 6700)
+    kill(old)
+    until(lambda: here.noted(6700) is None)
+    lost = {"topology_checkpoint_abandon": [QUERY]}
+    with pytest.raises(InvalidTopologyException, match=rf"of {QUERY} is on .*{here.id}.* is there"):
+        submit("new", "wc", **lost)
+    with pytest.raises(InvalidTopologyException, match=r"give topology\.checkpoint\.from, too"):
+        submit("new", **lost)
+    here.stop()
+    there = cluster.machine()
+    waiting = submit("new", "wc")
+    until(lambda: here.id in master.scheduler.sched_status().get(waiting, ""))
+    name = master.storm.storm_base(waiting).checkpoints.hosts[here.id]
+    assert f"the machine {name} (supervisor {here.id})" in master.scheduler.sched_status()[waiting]
+    kill(waiting)
+
+    new = submit("again", "new", **lost)
+    assert master.assigned(new, there.id)
+    conf = json.loads(master.handler.getTopologyConf(new))
+    assert conf["topology.checkpoint.from"] == old
+    assert conf["topology.checkpoint.queries"] == []
+    until(lambda: master.storm.storm_base(new).checkpoints.nodes == {QUERY: there.id})
+
+
 def test_a_purge_removes_checkpoints_when_the_worker_has_stopped(cluster, master, submit, kill):
     here = cluster.machine()
     storm_id = submit(stand_in_stubborn=True)

@@ -38,7 +38,7 @@ def told():
 def send(connected, script, told):
     """Submit the script, with configuration of the command line."""
 
-    def run(*overrides, going_on_from=None, **given):
+    def run(*overrides, going_on_from=None, abandon=(), **given):
         settings = conf.load(files=[], overrides=overrides, unknown="keep")
         wanted = Given(code=script, **given)
         with packing.collected(wanted) as code:
@@ -48,7 +48,9 @@ def send(connected, script, told):
                 warn=lambda text: told.append(("warn", text)),
             )
             return submit(
-                *(connected, settings, wanted, code, told_of), going_on_from=going_on_from
+                *(connected, settings, wanted, code, told_of),
+                going_on_from=going_on_from,
+                abandon=abandon,
             )
 
     return run
@@ -230,6 +232,17 @@ def test_what_it_goes_on_from_is_sent_and_differences_are_told(send, nimbus, scr
     assert [text for kind, text, *_ in told if kind == "warn"] == [
         "c: begins anew, as old has no checkpoint of that name",
         "z: old has a checkpoint of that name, which is not gone on with",
+    ]
+
+
+def test_what_it_gives_up_is_sent_and_told(send, nimbus, script, told):
+    script.write_text(TOPOLOGY)
+    send(going_on_from="old", abandon=["c"])
+    assert nimbus.topologies["t"].conf["topology.checkpoint.abandon"] == ["c"]
+    assert [text for kind, text, *_ in told if kind == "warn"] == [
+        "c: begins anew, as its checkpoint is given up: what it has written before may be written"
+        " again",
+        "b: begins anew, as old has no checkpoint of that name",
     ]
 
 

@@ -51,6 +51,7 @@ OURS = {
     "storm.meta.serialization.release",
     "supervisor.bind.host",
     "supervisor.worker.nice",
+    "topology.checkpoint.abandon",
     "topology.checkpoint.dir",
     "topology.checkpoint.from",
     "topology.checkpoint.shared",

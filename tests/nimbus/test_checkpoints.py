@@ -89,6 +89,37 @@ def test_checkpoints_stay_where_they_are(own):
     assert find("wc", record(root="/here"), own=same)
 
 
+def test_checkpoints_of_machines_that_are_lost_are_given_up():
+    kept = record(nodes={"q": "a", "r": "b"}, hosts={"a": "m1", "b": "m2"})
+    assert checkpoints.abandoned(kept, ["q"], ["b"]).nodes == {"r": "b"}
+    assert kept.nodes == {"q": "a", "r": "b"}
+    assert checkpoints.abandoned(kept, [], ["a"]) == kept
+
+
+@pytest.mark.parametrize(
+    ("query", "fields", "why"),
+    [
+        ("x", {}, f"^{OLD} has no checkpoint of x to be abandoned, but of: q, r$"),
+        ("q", {"shared": True}, "is shared, and not lost with a machine"),
+        ("r", {"hosts": {"b": "m2"}}, r"of r is on m2 \(supervisor b\), which is there: leave out"),
+        ("r", {}, "is on the machine of supervisor b, which is there"),
+    ],
+)
+def test_no_checkpoint_is_given_up_that_can_be_reached(query, fields, why):
+    kept = record(nodes={"q": "a", "r": "b"}, **fields)
+    with pytest.raises(CheckpointsError, match=why):
+        checkpoints.abandoned(kept, [query], ["b"])
+
+
+def test_the_hosts_of_those_machines_are_known_when_they_are_gone():
+    kept = checkpoints.placed(record(nodes={}), [launch("a:6700", "q")], {"a": "m1", "c": "m3"})
+    assert kept.hosts == {"a": "m1"}
+    assert checkpoints.placed(kept, [launch("a:6700", "q")], {"a": "m1"}) is kept
+    moved = checkpoints.placed(kept, [launch("b:6700", "q")], {"b": "m2"})
+    assert (moved.nodes, moved.hosts) == ({"q": "b"}, {"b": "m2"})
+    assert checkpoints.continued(moved, NEW, "wc").hosts == {"b": "m2"}
+
+
 def test_it_is_known_where_queries_were_launched_last():
     kept = record(nodes={"q": "a", "r": "a"})
     assert checkpoints.placed(kept, [launch("a:6700", "q")]) is kept

@@ -55,6 +55,7 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
         "storm submit examples/word_count.py",
         "storm submit my_topology.py nightly-counts -c topology.workers=2 -c input=/data/in",
         "storm submit my_topology.py nightly-counts --from nightly-counts",
+        "storm submit my_topology.py nightly-counts --from nightly-counts --abandon totals",
         "storm submit my_project/ --requirements my_project/requirements.lock",
         "storm submit my_job.py --py-files helpers.py,vendored.zip -- --day 2026-03-01",
         "storm jar my_job-1.0-py3-none-any.whl my-job --no-wait",
@@ -110,6 +111,13 @@ def _packages(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> 
     help="Go on from the checkpoints of a killed topology: its id, or its name, of which the last"
     " one counts.",
 )
+@click.option(
+    "--abandon",
+    metavar="QUERY",
+    multiple=True,
+    help="With --from: a query that begins anew, as its checkpoint is on a disk that is lost."
+    " Repeatable.",
+)
 @waiting_options(f"{_TIMEOUT:.0f} s")
 def submit(
     *,
@@ -122,6 +130,7 @@ def submit(
     packages: tuple[str, ...],
     secrets: TextIO | None,
     going_on_from: str | None,
+    abandon: tuple[str, ...],
     no_wait: bool,
     timeout: float | None,
     as_json: bool,
@@ -166,7 +175,9 @@ def submit(
     )
     wait_secs = 0.0 if no_wait else timeout or _TIMEOUT
     with faults(), Progress() as progress:
-        submitted, seen = _submit(conf, given, going_on_from, progress, wait_secs, as_json=as_json)
+        submitted, seen = _submit(
+            conf, given, (going_on_from, abandon), progress, wait_secs, as_json=as_json
+        )
     if as_json:
         effects.print_json(
             name=submitted.name,
@@ -180,7 +191,7 @@ def submit(
 def _submit(
     conf: Conf,
     given: Given,
-    going_on_from: str | None,
+    checkpoints: tuple[str | None, tuple[str, ...]],
     progress: Progress,
     wait_secs: float,
     *,
@@ -200,8 +211,9 @@ def _submit(
     for text in sent_conf.mistyped_given(conf):
         told.mistyped(text)
     with packing.collected(given) as code, connect(conf, say=progress.say) as connection:
+        going_on_from, abandon = checkpoints
         submitted = submitting.submit(
-            connection, conf, given, code, told, going_on_from=going_on_from
+            connection, conf, given, code, told, going_on_from=going_on_from, abandon=abandon
         )
         name = submitted.name
         progress.wipe()

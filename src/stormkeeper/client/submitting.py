@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,9 +30,11 @@ from stormkeeper.topology.package.collecting import Code
 _SUBMIT: Final = "submitTopologyWithOpts"
 #: Seconds that Nimbus may take for a submission, beyond what it waits for copies of the code.
 _SUBMIT_SECS: Final = 60.0
-#: Keys of a topology's conf: what it goes on from, and which queries have checkpoints there.
+#: Keys of a topology's conf: what it goes on from, which queries have checkpoints there, and of
+#: which these are given up.
 _FROM: Final = "topology.checkpoint.from"
 _QUERIES: Final = "topology.checkpoint.queries"
+_ABANDON: Final = "topology.checkpoint.abandon"
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
 #: As long as it waits where that is without an end.
 _COPIES_MOST_SECS: Final = 600.0
@@ -89,6 +91,7 @@ def submit(
     told: Told,
     *,
     going_on_from: str | None = None,
+    abandon: Sequence[str] = (),
 ) -> Submitted:
     """Submit a topology.
 
@@ -105,6 +108,8 @@ def submit(
     going_on_from
         The killed topology from whose checkpoints it goes on, by its id or name; None: what the
         conf says.
+    abandon
+        The queries that begin anew all the same; none: what the conf says.
 
     Raises
     ------
@@ -128,6 +133,8 @@ def submit(
     values = sent_conf.sent(description.conf, conf, description.name)
     if going_on_from is not None:
         values[_FROM] = going_on_from
+    if abandon:
+        values[_ABANDON] = [*abandon]
     if values.get(_FROM) is not None and description.kind == "script":
         raise TopologyError(
             f"{given.code} is a plain script, which says itself where its checkpoints are, and goes"
@@ -204,12 +211,15 @@ def send(
         queries = [query.id for query in packed.description.queries]
         with suppress(RpcError):  # it is submitted all the same
             saved = json.loads(connection.nimbus.getTopologyConf(found.id))
-            for line in differences(values[_FROM], saved.get(_QUERIES) or (), queries):
+            lost = values.get(_ABANDON) or ()
+            for line in differences(values[_FROM], saved.get(_QUERIES) or (), queries, lost):
                 told.warn(line)
     return Submitted(name=name, storm_id=found.id, package_bytes=packed.size)
 
 
-def differences(origin: str, had: Collection[str], queries: Collection[str]) -> list[str]:
+def differences(
+    origin: str, had: Collection[str], queries: Collection[str], lost: Collection[str] = ()
+) -> list[str]:
     """Return what is to be told of a topology that goes on from another one's checkpoints; pure.
 
     Parameters
@@ -218,9 +228,16 @@ def differences(origin: str, had: Collection[str], queries: Collection[str]) -> 
         The other one, as the user calls it.
     had, queries
         The queries that have checkpoints there, and those that the new one has.
+    lost
+        Those whose checkpoints are given up.
     """
     lines = []
-    if new := sorted({*queries} - {*had}):
+    if given_up := sorted({*queries} & {*lost}):
+        lines.append(
+            f"{', '.join(given_up)}: begins anew, as its checkpoint is given up: what it has"
+            " written before may be written again"
+        )
+    if new := sorted({*queries} - {*had} - {*lost}):
         lines.append(f"{', '.join(new)}: begins anew, as {origin} has no checkpoint of that name")
     if left := sorted({*had} - {*queries}):
         lines.append(

@@ -470,6 +470,10 @@ _KEYS = (
         "topology.checkpoint.from",
         "killed topology, by its id or name, from whose checkpoints a topology goes on",
     ),
+    texts(
+        "topology.checkpoint.abandon",
+        "queries that begin anew all the same, as their checkpoints are on a machine that is lost",
+    ),
     Key(
         "topology.blobstore.map",
         dict[Text, Any] | None,

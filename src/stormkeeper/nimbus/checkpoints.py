@@ -23,6 +23,7 @@ from stormkeeper.thrift.records import Checkpoints, StormBase, TopologyStatus
 #: first one, and the queries that have a checkpoint there into the second one.
 FROM: Final = "topology.checkpoint.from"
 QUERIES: Final = "topology.checkpoint.queries"
+ABANDON: Final = "topology.checkpoint.abandon"
 DIR: Final = "topology.checkpoint.dir"
 SHARED: Final = "topology.checkpoint.shared"
 
@@ -44,7 +45,13 @@ def begun(storm_id: str, name: str, conf: Mapping[str, Any]) -> Checkpoints:
 def continued(record: Checkpoints, storm_id: str, name: str) -> Checkpoints:
     """Return those of a topology that goes on from them."""
     return Checkpoints(
-        record.folder, storm_id, name, record.root, record.shared, dict(record.nodes)
+        record.folder,
+        storm_id,
+        name,
+        record.root,
+        record.shared,
+        dict(record.nodes),
+        hosts=record.hosts,
     )
 
 
@@ -54,6 +61,7 @@ def conf_of(saved: Mapping[str, Any], record: Checkpoints | None) -> dict[str, A
     That is said, too: a worker takes what is not said from the script, or from its machine.
     """
     conf = {**saved, FROM: None, QUERIES: None}
+    conf.pop(ABANDON, None)
     if record is not None:
         conf |= {FROM: record.folder, QUERIES: sorted(record.nodes), SHARED: record.shared}
         if record.root is None:
@@ -136,13 +144,74 @@ def _named(wanted: str, records: Mapping[str, Checkpoints]) -> Checkpoints:
     )
 
 
-def placed(record: Checkpoints, launches: Iterable[Launch]) -> Checkpoints:
-    """Return checkpoints with the machines of queries that were launched since; else the same."""
+def abandoned(
+    record: Checkpoints, queries: Iterable[str], supervisors: Collection[str]
+) -> Checkpoints:
+    """Return checkpoints without those of some queries, which begin anew, on any machine.
+
+    Nothing else runs a query in between, so where its machine does come back before it is launched,
+    and has it, it goes on there as if it had not been given up.
+
+    Parameters
+    ----------
+    record
+        What a topology goes on from.
+    queries
+        Whose checkpoints are lost.
+    supervisors
+        The ids of those that are there.
+
+    Raises
+    ------
+    CheckpointsError
+        There is no such checkpoint, or it can be reached.
+    """
+    kept = copy.copy(record)
+    kept.nodes = dict(record.nodes)
+    for query in queries:
+        node = kept.nodes.pop(query, None)
+        if node is None:
+            there = ", ".join(sorted(record.nodes))
+            raise CheckpointsError(
+                f"{record.storm_id} has no checkpoint of {query} to be abandoned, but of: {there}"
+            )
+        if record.shared:
+            raise CheckpointsError(
+                f"the checkpoint of {query} is shared, and not lost with a machine: leave out that"
+                " it is to be abandoned"
+            )
+        if node in supervisors:
+            raise CheckpointsError(
+                f"the checkpoint of {query} is on {host(record, node)}, which is there: leave out"
+                " that it is to be abandoned"
+            )
+    return kept
+
+
+def host(record: Checkpoints, node: str) -> str:
+    """Return what the host of a supervisor is called, as far as is known, and its id."""
+    name = (record.hosts or {}).get(node)
+    return f"the machine of supervisor {node}" if name is None else f"{name} (supervisor {node})"
+
+
+def placed(
+    record: Checkpoints, launches: Iterable[Launch], hosts: Mapping[str, str] | None = None
+) -> Checkpoints:
+    """Return checkpoints with the machines of queries that were launched since; else the same.
+
+    Parameters
+    ----------
+    hosts
+        The names of their hosts, by supervisor.
+    """
     nodes = {query: one.slot.node for one in launches for query in one.queries}
-    if nodes.items() <= record.nodes.items():
+    names = {node: name for node, name in (hosts or {}).items() if node in nodes.values()}
+    if nodes.items() <= record.nodes.items() and names.items() <= (record.hosts or {}).items():
         return record
     changed = copy.copy(record)
     changed.nodes = {**record.nodes, **nodes}
+    known = {**(record.hosts or {}), **names}
+    changed.hosts = {node: known[node] for node in changed.nodes.values() if node in known} or None
     return changed
 
 

@@ -208,7 +208,9 @@ class Scheduler:
                 leader.set_assignment(storm_id, record, known[storm_id].conf)
                 log.info("%s: assigned %s", storm_id, _told(launches, hosts))
                 earlier = () if was is None else mapping.launches(was)
-                _note_checkpoints(storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches))
+                _note_checkpoints(
+                    storm_id, leader, snapshot.bases[storm_id], (*earlier, *launches), hosts
+                )
             case FinishRebalance():
                 command = Command(Event.DO_REBALANCE, int(now * 1000))
                 try:
@@ -230,7 +232,9 @@ class Scheduler:
             return
         launches = () if assignment is None else mapping.launches(assignment)
         kept = checkpoints.ended(
-            checkpoints.placed(base.checkpoints, launches),
+            checkpoints.placed(
+                base.checkpoints, launches, None if assignment is None else assignment.node_host
+            ),
             int(now * 1000),
             snapshot.supervisors.keys(),
             purge=lifecycle.is_purged(base),
@@ -328,16 +332,20 @@ def _after(storm_id: str, base: StormBase, command: Command) -> StormBase:
 
 
 def _note_checkpoints(
-    storm_id: str, leader: LeaderClusterState, base: StormBase, launches: Iterable[Launch]
+    storm_id: str,
+    leader: LeaderClusterState,
+    base: StormBase,
+    launches: Iterable[Launch],
+    hosts: Mapping[str, str],
 ) -> None:
     """Have a base say on which machines its topology has checkpoints."""
     known = base.checkpoints
-    if known is None or checkpoints.placed(known, launches) is known:
+    if known is None or checkpoints.placed(known, launches, hosts) is known:
         return
 
     def noted(now: StormBase) -> StormBase:
         changed = copy.copy(now)
-        changed.checkpoints = checkpoints.placed(now.checkpoints or known, launches)
+        changed.checkpoints = checkpoints.placed(now.checkpoints or known, launches, hosts)
         return changed
 
     with contextlib.suppress(NoNodeError):  # it is gone

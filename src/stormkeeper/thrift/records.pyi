@@ -200,6 +200,7 @@ class Checkpoints(TPayload):
     nodes: dict[str, str]
     ended_ms: int | None
     remove_on: list[str] | None
+    hosts: dict[str, str] | None
     leader_epoch: int | None
     def __init__(
         self,
@@ -211,6 +212,7 @@ class Checkpoints(TPayload):
         nodes: dict[str, str],
         ended_ms: int | None = None,
         remove_on: list[str] | None = None,
+        hosts: dict[str, str] | None = None,
         leader_epoch: int | None = None,
     ) -> None: ...
 

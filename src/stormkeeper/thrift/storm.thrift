@@ -147,6 +147,8 @@ struct Checkpoints {
   7: optional i64 ended_ms
   // The supervisors that have yet to remove it; absent: it is kept.
   8: optional list<string> remove_on
+  // What the hosts of these supervisors were called last.
+  9: optional map<string, string> hosts
   1000: optional i64 leader_epoch
 }
 

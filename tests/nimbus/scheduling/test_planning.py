@@ -240,6 +240,17 @@ def test_who_goes_on_from_checkpoints_waits_for_their_machine():
     assert told == {"t": "Waits for the machine b: its checkpoint is there and is not shared"}
 
 
+def test_a_machine_that_is_gone_is_told_by_its_last_name():
+    hosts = {"b": "m2", "gone": "m3"}
+    _, told = planned(topology("t", "q", homes=HOMES, hosts=hosts), supervisor("a"))
+    assert told == {
+        "t": "Waits for the machine m2 (supervisor b): its checkpoint is there and is not shared"
+    }
+    old = topology("t", launches=(launch("gone:6700", "q"),), hosts=hosts)
+    _, told = planned(old, supervisor("a"), dead=[1])
+    assert told["t"].startswith("Waits for the machine of the worker at m3:6700:")
+
+
 def test_who_goes_on_from_shared_checkpoints_is_placed_anywhere():
     going_on = topology("t", "q r", workers=2, homes=HOMES, is_shared=True)
     where, _ = planned(going_on, supervisor("a"))

@@ -95,6 +95,8 @@ class Topology:
         machine on which it was launched first.
     homes
         By query, the machine that its checkpoint is on, by its supervisor's id.
+    hosts
+        What machines are called of which some may be gone, by their supervisors' ids.
     ended
         Queries that have ended for good, and are not to be launched again.
     launches
@@ -119,6 +121,7 @@ class Topology:
     launched_at: float = 0
     is_shared: bool = False
     homes: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
     ended: frozenset[str] = frozenset()
     launches: tuple[Launch, ...] = ()
     due_at: float | None = None

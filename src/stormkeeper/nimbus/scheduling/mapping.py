@@ -81,6 +81,7 @@ def topology(
     blocked = facts.blocked
     if assignment is not None and assignment.launches is None and _slots(assignment):
         blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
+    kept = base.checkpoints
     return Topology(
         id=storm_id,
         status=base.status,
@@ -89,7 +90,11 @@ def topology(
         memory_mb=facts.memory_mb,
         launched_at=base.launch_time_secs or 0,
         is_shared=facts.is_shared,
-        homes=base.checkpoints.nodes if base.checkpoints is not None else {},
+        homes={} if kept is None else kept.nodes,
+        hosts={
+            **((kept.hosts if kept is not None else None) or {}),
+            **((assignment.node_host if assignment is not None else None) or {}),
+        },
         ended=facts.ended,
         launches=() if assignment is None else launches(assignment),
         due_at=due_at,

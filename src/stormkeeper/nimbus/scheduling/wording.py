@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Topology
 from stormkeeper.nimbus.scheduling.placing import Placed
 from stormkeeper.nimbus.scheduling.room import Room
 from stormkeeper.nimbus.scheduling.standing import Standing, Why
@@ -72,11 +72,14 @@ def _workers(standing: Standing, cluster: Cluster) -> Iterable[str]:
     for why, (one, several) in _TOLD.items():
         told = [launch for reason, launch in standing.told if reason is why]
         if told:
-            yield (one if len(told) == 1 else several).format(_named(told, cluster))
+            yield (one if len(told) == 1 else several).format(
+                _named(told, standing.topology, cluster)
+            )
 
 
-def _named(launches: list[Launch], cluster: Cluster) -> str:
-    names = [f"{_host(node, cluster)}:{port}" for node, port in (each.slot for each in launches)]
+def _named(launches: list[Launch], topology: Topology, cluster: Cluster) -> str:
+    slots = (each.slot for each in launches)
+    names = [f"{_host(node, topology, cluster)}:{port}" for node, port in slots]
     if len(names) > _NAMED:
         return f"{len(names)} workers"
     return f"the worker{'s'[: len(names) > 1]} at {' and '.join(names)}"
@@ -100,11 +103,13 @@ def _left_out(placed: Placed, room: Room, cluster: Cluster) -> Iterable[str]:
         if node is None:
             where, slots, memory_mb = "", room.slots, room.most_memory_mb
         else:
-            where = f" on {_host(node, cluster)}, where its checkpoint is"
+            where = f" on {_host(node, topology, cluster)}, where its checkpoint is"
             slots, memory_mb = room.slots_of(node), room.memory_of(node)
         supervisor = None if node is None else cluster.supervisors.get(node)
         if node is not None and supervisor is None:
-            yield f"Waits for the machine {node}: its checkpoint is there and is not shared"
+            host = _host(node, topology, cluster)
+            name = host if host == node else f"{host} (supervisor {node})"
+            yield f"Waits for the machine {name}: its checkpoint is there and is not shared"
         elif supervisor is not None and supervisor.refuses:
             yield f"Waits for {supervisor.host}, which takes no new work: {supervisor.refuses}"
         elif not slots:
@@ -122,6 +127,7 @@ def _slots(number: int) -> str:
     return "1 slot is" if number == 1 else f"{number} slots are"
 
 
-def _host(node: str, cluster: Cluster) -> str:
+def _host(node: str, topology: Topology, cluster: Cluster) -> str:
+    """Return what a machine is called; one that is gone, as it was called last."""
     supervisor = cluster.supervisors.get(node)
-    return node if supervisor is None else supervisor.host
+    return topology.hosts.get(node, node) if supervisor is None else supervisor.host

@@ -62,6 +62,8 @@ class _Checked:
     options: SubmitOptions
     #: What it goes on from; None: from nothing.
     origin: Versioned[Checkpoints] | None
+    #: What is left of that without what it gives up.
+    kept: Checkpoints | None
 
 
 class Submitting(Served):
@@ -129,7 +131,8 @@ class Submitting(Served):
                 principal=principal,
                 user=principal or _process_user(),
             )
-            conf = checkpoints.conf_of(saved, None if origin is None else origin.record)
+            kept = _kept(reign.leader, origin, own)
+            conf = checkpoints.conf_of(saved, kept)
             structure.check(topology)
             package = self._package(location)
             description = _described(package)
@@ -148,6 +151,7 @@ class Submitting(Served):
                 conf=conf,
                 options=options,
                 origin=origin,
+                kept=kept,
             )
             self._prepare(reign.leader, checked)
             self._activate(reign.leader, storm_id, _base(checked, int(now)))
@@ -266,6 +270,24 @@ class Submitting(Served):
             self._given.code.cleanup(storm_id)
 
 
+def _kept(
+    leader: LeaderClusterState, origin: Versioned[Checkpoints] | None, own: Mapping[str, Any]
+) -> Checkpoints | None:
+    """Return what a topology goes on from, without the checkpoints that its conf gives up."""
+    lost = own.get(checkpoints.ABANDON) or ()
+    if origin is None:
+        if lost:
+            raise InvalidTopologyException(
+                f"{checkpoints.ABANDON} is for a topology that goes on from another one's"
+                f" checkpoints: give {checkpoints.FROM}, too"
+            )
+        return None
+    try:
+        return checkpoints.abandoned(origin.record, lost, leader.supervisors())
+    except CheckpointsError as error:
+        raise InvalidTopologyException(str(error)) from error
+
+
 def _described(package: Path) -> Description:
     """Return what a package says of its topology, once all of it was found to be whole."""
     try:
@@ -298,8 +320,8 @@ def _base(checked: _Checked, now: int) -> StormBase:
 def _checkpoints(checked: _Checked) -> Checkpoints | None:
     if checked.description.kind == "script":
         return None
-    if checked.origin is not None:
-        return checkpoints.continued(checked.origin.record, checked.storm_id, checked.name)
+    if checked.kept is not None:
+        return checkpoints.continued(checked.kept, checked.storm_id, checked.name)
     return checkpoints.begun(checked.storm_id, checked.name, checked.conf)
 
 

@@ -40,7 +40,10 @@ _FIXED: Final = {
     PRINCIPAL: "whoever has submitted a topology, it is his",
     USER: "whoever has submitted a topology, it is his",
     **dict.fromkeys(
-        (checkpoints.DIR, checkpoints.FROM, checkpoints.QUERIES, checkpoints.SHARED),
+        (
+            *(checkpoints.DIR, checkpoints.FROM, checkpoints.QUERIES),
+            *(checkpoints.ABANDON, checkpoints.SHARED),
+        ),
         "its checkpoints stay where they are",
     ),
     "topology.workers": "the number of workers is an option of its own (`storm rebalance -n`)",
