@@ -322,6 +322,12 @@ def test_a_worker_may_go_between_the_two_kinds_of_server():
     assert table[W].server == A
 
 
+def test_a_copy_that_was_left_behind_is_no_news_where_the_newer_ones_value_was_not_read():
+    table = Table().at(1000, beat(999, B)._replace(time_secs=None), a=JAVA)
+    assert table.at(1005, java(900), a=JAVA)[W].server == B
+    assert table.at(1010, java(1008), a=JAVA)[W].server == A
+
+
 # --- readers on several machines ------------------------------------------------------------------
 
 

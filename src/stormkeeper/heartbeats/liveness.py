@@ -286,8 +286,10 @@ def _seen(beat: Beat, row: Row | None, server: Server | None, now: float) -> flo
 
 def _is_newer(beat: Beat, seen: float, row: Row) -> bool:
     if beat.received_at is None:
-        if beat.time_secs is None or row.time_secs is None:
-            return beat.time_secs is not None
+        if beat.time_secs is None:
+            return False
+        if row.time_secs is None:  # not readable, or, of a server that tells ages, not read
+            return row.revision is None or seen > row.last_seen
         # One worker's clock ranks its own pulses, whether it is right or wrong. In one place a
         # pulse that is another one is the newer one, for the clock may have been set back.
         if beat.server == row.server:
