@@ -4,11 +4,15 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses.alerts import ALERTS
+from stormkeeper.pipeline.current import WORKER_LIVENESS
+from stormkeeper.pipeline.events import WORKER_EVENTS
+from stormkeeper.pipeline.statistics import rollups
 from support import healthy_cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()
@@ -16,7 +20,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_examples_run(spark, tmp_path, capsys, monkeypatch):
+def test_the_examples_run(spark, tmp_path, capsys):
     hours = 4
     # The healthy cluster's tables end now, and one component of it has troubles.
     later = datetime.now(UTC) - healthy_cluster.START - timedelta(hours=hours)
@@ -32,13 +36,16 @@ def test_the_examples_run(spark, tmp_path, capsys, monkeypatch):
     age = (F.lit(datetime.now(UTC).timestamp()) - F.unix_seconds("bucket")) / 3600
     ten = ten.withColumn("capacity_mean", F.when(troubled, 0.9 - 0.1 * age))
     ten.write.parquet(str(tmp_path / "rollup_10m"))
-    healthy_cluster.events(spark, 1, workers=4).write.parquet(str(tmp_path / "worker_events"))
     workers = healthy_cluster.liveness(
         spark, 1, nodes=8, workers_per_node=6, servers=2, readings=1, late=0
     )
     gone = F.when(F.col("node") == "node-3", "dead").otherwise("alive")
     workers = workers.withColumn("status", gone).withColumn("updated_at", F.now())
-    monkeypatch.setattr(tables, "current", lambda *_: workers.localCheckpoint())
+    batch = tmp_path / "heartbeats/liveness/batch=000000000001"
+    batch.mkdir(parents=True)
+    events = healthy_cluster.events(spark, 1, workers=4)
+    for name, table in ((tables.WORKER_LIVENESS, workers), (tables.WORKER_EVENTS, events)):
+        pq.write_table(table.toArrow(), batch / f"{name}.parquet")
     namespace = {}
     for example in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
         code = example.replace("/data", str(tmp_path))
@@ -53,3 +60,16 @@ def test_every_column_of_alerts_is_described():
     _, _, described = PAGE.partition("## Findings become alerts")
     columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described.split("\n## ")[0], re.MULTILINE)
     assert columns == [(one.name, one.dataType.simpleString()) for one in ALERTS.fields]
+
+
+def test_the_tables_have_the_columns_that_are_read():
+    _, _, described = PAGE.partition("## What each one reads")
+    found = re.findall(r"^\| `(\w+)` \| (.+) \|$", described.split("\n## ")[0], re.MULTILINE)
+    assert len(found) == 7
+    for function, read in found:
+        table = {
+            "late_nodes": WORKER_LIVENESS.names,
+            "late_pacemakers": WORKER_LIVENESS.names,
+            "flapping_workers": WORKER_EVENTS.names,
+        }.get(function, rollups.COLUMNS)
+        assert set(re.findall(r"`(\w+)`", read.split("(")[0])) <= set(table), function

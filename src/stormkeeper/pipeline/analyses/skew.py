@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from stormkeeper.pipeline.analyses.alerts import after, findings, newest, until_now
-from stormkeeper.pipeline.analyses.trend import computed
 
 #: How many buckets are looked at, and in how many of them the work has to be uneven.
 BUCKETS: Final = 10
@@ -66,8 +65,7 @@ def skewed_components(
     """
     end = after(F.col("bucket"), bucket_secs)
     rows = until_now(rollup, end, now, past_secs=(buckets + 1) * bucket_secs)
-    # Hardly any bucket is uneven, so that the windows have little to do.
-    rows = _judged(_buckets(rows), keys_cv, sampled).where("share_high or cv_high")
+    rows = _buckets(_uneven(rows, keys_cv, sampled))
     seconds = F.unix_seconds("bucket")
     recent = Window.partitionBy(*_SUBJECT).orderBy(seconds)
     recent = recent.rangeBetween(-(buckets - 1) * bucket_secs, 0)
@@ -118,38 +116,31 @@ def skewed_components(
     return findings(found, "skew", "component", subject)
 
 
-def _buckets(rows: DataFrame) -> DataFrame:
-    """Return one row per component and bucket, also where a clock was set back."""
+def _uneven(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
+    """Return the rows whose work was uneven: hardly any, so that all else has little to do."""
     work = F.when(F.col("executed") > 0, F.col("executed")).otherwise(F.col("emitted"))
-    # One exchange of rows, by component, serves this grouping and the windows after it.
-    return (
-        rows.repartition(*_SUBJECT)
-        .withColumn("work", work)
-        .groupBy(*_SUBJECT, "bucket")
-        .agg(
-            F.max("topology").alias("topology"),
-            F.max("work").alias("work"),
-            F.max("capacity").alias("capacity"),
-            F.max_by("executors", "work").alias("executors"),
-            F.max_by("largest_share", "work").alias("share"),
-            F.max_by("executed_cv", "work").alias("cv"),
-        )
-    )
-
-
-def _judged(rows: DataFrame, keys_cv: float, sampled: float) -> DataFrame:
-    several = (F.col("executors") > 1) & (F.col("work") > 0)
+    several = (F.col("executors") > 1) & (work > 0)
     executors = F.when(several, F.col("executors"))
-    counted = F.when(several, F.col("work") / sampled)
+    counted = F.when(several, work / sampled)
     busiest = F.sqrt(2 * F.log(executors))
     fair = F.least(F.lit(1.0), (1 + keys_cv * busiest) / executors)
     # Three standard deviations above the busiest, so that a bucket is rarely uneven by chance.
     share_limit = fair + (busiest + 3) * F.sqrt(fair * (1 - fair) / counted)
     cv_limit = 1.5 * keys_cv + 2 * F.sqrt(executors / counted)
-    rows = computed(rows, share_limit=share_limit, cv_limit=cv_limit)
-    return computed(
-        rows, share_high=_exceeds("share", "share_limit"), cv_high=_exceeds("cv", "cv_limit")
-    )
+    rows = rows.withColumns({"work": work, "share": F.col("largest_share")})
+    rows = rows.withColumns({"cv": F.col("executed_cv"), "share_limit": share_limit})
+    rows = rows.withColumn("cv_limit", cv_limit)
+    high = {f"{what}_high": _exceeds(what, f"{what}_limit") for what in ("share", "cv")}
+    return rows.withColumns(high).where("share_high or cv_high")
+
+
+def _buckets(rows: DataFrame) -> DataFrame:
+    """Return one row per component and bucket, also where a clock was set back."""
+    names = [name for name in rows.columns if name not in {*_SUBJECT, "bucket"}]
+    # One exchange of rows, by component, serves this grouping and the windows after it.
+    grouped = rows.repartition(*_SUBJECT).groupBy(*_SUBJECT, "bucket")
+    largest = grouped.agg(F.max_by(F.struct(*names), "work").alias("largest"))
+    return largest.select(*_SUBJECT, "bucket", "largest.*")
 
 
 def _exceeds(name: str, limit: str) -> Column:

@@ -49,9 +49,8 @@ def late_nodes(
     Parameters
     ----------
     liveness
-        ``worker_liveness``, or the table ``liveness`` that `storm pipeline` writes. Read are
-        updated_at, node and status. Without `now` it may have several readings, and each is
-        judged by itself.
+        ``worker_liveness``. Read are updated_at, node and status. Without `now` it may have
+        several readings, and each is judged by itself.
     least_late, least_share
         How many of a node's workers have to be late or dead.
     chance
