@@ -163,6 +163,9 @@ def test_a_reading_counts_from_the_one_before_or_from_the_workers_start(spark):
         # A count that fell cannot be of the same incarnation.
         reading(5, 10.0, 10, 7, revision=9),
         reading(5, 11.0, 11, 6, revision=10),
+        # It says what it likes.
+        reading(6, 10.0, -(2**31), 2**63 - 1, revision=11) | {"time_secs": 2**63 - 1},
+        reading(6, 11.0, 2**31 - 1, 0, revision=12) | {"time_secs": -(2**63)},
     ]
     found = counted(increments(table(spark, readings)))
     assert {worker: [(n, again) for n, _, again in of] for worker, of in found.items()} == {
@@ -171,6 +174,7 @@ def test_a_reading_counts_from_the_one_before_or_from_the_workers_start(spark):
         3: [(7, False), (1, False)],
         4: [(7, False), (2, False)],
         5: [(7, False), (6, True)],
+        6: [(2**63 - 1, False), (0, True)],
     }
     assert [secs for _, secs, _ in found[1]] == [10.0, 15.0, 10.0]
     assert [secs for _, secs, _ in found[3]] == [10.0, 20.0]

@@ -144,7 +144,9 @@ def increments(df: DataFrame, previous: DataFrame | None = None) -> DataFrame:
     return rows.select(
         *(name for name in df.columns if name not in changes),
         *(change.alias(name) for name, change in changes.items()),
-        fn.coalesce(since, col("uptime_secs").cast("double")).alias("secs"),
+        fn.greatest(fn.coalesce(since, col("uptime_secs").cast("double")), fn.lit(0.0)).alias(
+            "secs"
+        ),
         (col("before").isNotNull() & ~col("same")).alias("restarted"),
     )
 
@@ -177,9 +179,11 @@ def _with_previous(df: DataFrame, previous: DataFrame | None) -> DataFrame:
 
 def _of_one_incarnation(tolerance_secs: float) -> Column:
     """Return whether a row's reading is of the same incarnation as the one ``before``."""
-    by_worker = col("time_secs") - col("before.time_secs")
+    # A worker may say any time: as doubles, no difference of two is too large.
+    by_worker, lived = (
+        col(name).cast("double") - col(f"before.{name}") for name in ("time_secs", "uptime_secs")
+    )
     by_receipt = _secs(col("at")) - _secs(col("before.at"))
-    lived = col("uptime_secs") - col("before.uptime_secs")
     same_start = (fn.abs(by_worker - lived) <= _ROUNDING_SECS) | (
         (lived >= 0) & (fn.abs(by_receipt - lived) <= tolerance_secs)
     )

@@ -148,9 +148,7 @@ def coarser(df: DataFrame, minutes: int) -> DataFrame:
     means = []
     for name, weight in weights.items():
         counted = fn.when(col(name).isNotNull(), weight.cast("double"))
-        means.append(
-            fn.when(fn.sum(counted) > 0, fn.sum(col(name) * counted) / fn.sum(counted)).alias(name)
-        )
+        means.append(average(fn.sum(col(name) * counted), fn.sum(counted)).alias(name))
     found = (
         df.withColumn("bucket", _bucket(col("bucket"), minutes))
         .groupBy(*_KEYS)
