@@ -88,6 +88,14 @@ def test_rows_are_sorted_as_the_table_is(tmp_path):
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
 
+def test_a_current_table_keeps_its_metadata(tmp_path):
+    tables = store(tmp_path)
+    tables.commit(origin(0), {"state": state(2, 1).replace_schema_metadata({"a": "b"})})
+    assert tables.read("state").schema.metadata == {b"a": b"b"}
+    tables.commit(origin(1), {"state": state()})
+    assert not tables.read("state").schema.metadata
+
+
 @pytest.mark.parametrize(
     ("current", "appended", "told"),
     [

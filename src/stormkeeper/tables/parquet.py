@@ -79,3 +79,9 @@ def read(
     return found.to_table(
         columns=None if columns is None else list(columns), filter=only, use_threads=use_threads
     )
+
+
+def metadata(folder: Path, file: DataFile) -> dict[bytes, bytes] | None:
+    """Return the metadata with which the rows of a file were written."""
+    found: dict[bytes, bytes] | None = pq.read_schema(folder / file.path).metadata
+    return found

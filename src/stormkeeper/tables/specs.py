@@ -99,6 +99,8 @@ class TableSpec:
     def fitted(self, rows: pa.Table) -> pa.Table:
         """Return rows with this table's columns, in its order and sorted as it is.
 
+        Their metadata stay, and so are in the file.
+
         Raises
         ------
         TableError
@@ -108,7 +110,8 @@ class TableSpec:
             differing = sorted(set(rows.column_names) ^ set(self.schema.names))
             raise TableError(f"rows for {self.name} differ from it in {', '.join(differing)}")
         try:
-            rows = rows.select(self.schema.names).cast(self.schema)
+            schema = self.schema.with_metadata(rows.schema.metadata)
+            rows = rows.select(self.schema.names).cast(schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise TableError(f"rows for {self.name} have other types than it: {error}") from error
         if self.time is not None and rows[self.time].null_count:

@@ -99,11 +99,18 @@ class TableStore:
         return True
 
     def read(self, name: str) -> pa.Table | None:
-        """Return the present rows of a table; None if it was never written."""
+        """Return the present rows of a table; None if it was never written.
+
+        A table of the kind ``current`` has the metadata with which it was written.
+        """
         found = manifest.load(self._folder)
         if found is None or name not in found.tables or not found.tables[name].files:
             return None
-        return parquet.read(self._folder, found.tables[name].files, self._specs[name].schema)
+        spec, files = self._specs[name], found.tables[name].files
+        rows = parquet.read(self._folder, files, spec.schema)
+        if spec.kind == "log":
+            return rows
+        return rows.replace_schema_metadata(parquet.metadata(self._folder, files[0]))
 
     def settle(self, deadline_secs: float) -> bool:
         """Wait for the merges that were begun; return whether they are done.
