@@ -12,11 +12,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from stormkeeper.pipeline import tables
 from support.processes import all_gone, family, goes_on, name
+from support.tables import past, present
 from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,8 +214,7 @@ def row_that(directory, wanted):
     """Wait until the liveness table's only row is as `wanted`, and return it."""
 
     def row():
-        path = tables.current_path(directory / "liveness", tables.WORKER_LIVENESS)
-        rows = pq.read_table(path).to_pylist() if path else []
+        rows = present(directory / "liveness", tables.WORKER_LIVENESS)
         return rows[0] if len(rows) == 1 and wanted(rows[0]) else None
 
     return until(row, deadline_secs=START_SECS)
@@ -223,8 +222,7 @@ def row_that(directory, wanted):
 
 def history(directory):
     """Return the rows of the liveness table of every batch so far."""
-    places = sorted(directory.glob("liveness/batch=*/worker_liveness.parquet"))
-    return [row for place in places for row in pq.read_table(place, partitioning=None).to_pylist()]
+    return [row for rows in past(directory / "liveness", tables.WORKER_LIVENESS) for row in rows]
 
 
 FINITE = """
@@ -252,7 +250,7 @@ def test_a_job_that_ends_by_itself_is_completed(local, text, tmp_path):
     copied = {"emitted": lines, "executed": 0, "partial": False}
     # A supervisor's worker runs a plain script as one component.
     assert seen["components"] == {"finite": copied}
-    rows = pq.read_table(tables.current_path(kept / "liveness", tables.WORKER_LIVENESS)).to_pylist()
+    rows = present(kept / "liveness", tables.WORKER_LIVENESS)
     assert [row["status"] for row in rows] == ["completed"]
 
 

@@ -1,16 +1,18 @@
 import json
 import logging
-import shutil
 
-import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.errors import TableError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import checkpoint, process, queries, tables
-from stormkeeper.pipeline.tables import Origin, SnapshotTables
+from stormkeeper.pipeline.servers import SERVERS
+from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.specs import TableSpec
+from stormkeeper.tables.store import TableStore
 from support.heartbeats import heartbeat, path
+from support.tables import present
 from support.waiting import until
 
 QUERY = "2c0f"
@@ -28,8 +30,9 @@ def noted(place, *done, query=QUERY):
 
 
 def published(directory, number, query=QUERY):
-    empty = pa.table({"x": pa.array([], pa.int64())})
-    SnapshotTables(directory).publish({tables.SERVERS: empty}, Origin(query, number))
+    spec = TableSpec(tables.SERVERS, SERVERS, "current")
+    with TableStore(directory, [spec], interval_secs=5) as store:
+        store.commit(Origin(query, number), {tables.SERVERS: SERVERS.empty_table()})
     return directory
 
 
@@ -98,7 +101,11 @@ def test_a_checkpoint_that_is_configured_is_refused_and_stays(tmp_path, how):
 
 def test_what_cannot_be_read_is_said(tmp_path):
     place = noted(checkpoint.default(published(tmp_path, 9)), 9)
-    tables.current_path(tmp_path, tables.SERVERS).write_bytes(b"garbage")
+    (tmp_path / "manifest.json").write_bytes(b"garbage")
+    with pytest.raises(TableError, match="is damaged"):
+        checkpoint.begin(place, tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "manifest.json").mkdir()
     with pytest.raises(TableError, match="cannot be used"):
         checkpoint.begin(place, tmp_path)
 
@@ -150,7 +157,7 @@ def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, a
 
 
 def test_tables_of_an_older_version_are_left_alone_and_said_once(tmp_path, caplog):
-    published(tmp_path, 8)
+    (tmp_path / "batch=000000000008").mkdir()
     noted(checkpoint.default(tmp_path), 9)
     before = set(tmp_path.rglob("*"))
     with process._places(places(tables=tmp_path)):
@@ -182,8 +189,7 @@ def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path
         client.send_pulse(path("silent"), heartbeat("silent"))
     first = run()
     assert run() == first
-    for batch in tmp_path.glob("liveness/batch=*"):
-        shutil.rmtree(batch)
+    (tmp_path / "liveness" / "manifest.json").unlink()
     liveness, statistics = run()
     assert liveness != first[0]
     assert statistics == first[1]  # whose tables are as they were
@@ -191,5 +197,4 @@ def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path
         ("liveness", tables.WORKER_LIVENESS),
         ("statistics", tables.WORKER_REPORTS),
     ):
-        found = SnapshotTables(tmp_path / query).read(name)
-        assert found["storm_id"].to_pylist() == ["silent"]
+        assert [row["storm_id"] for row in present(tmp_path / query, name)] == ["silent"]

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -15,6 +17,8 @@ from stormkeeper.pipeline.rejected import REJECTED
 from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
+from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
 
@@ -86,9 +90,22 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
 
 
 def test_the_reader_without_spark_may_come_before_the_first_batch(tmp_path, capsys):
-    (example,) = (code for code in examples("python") if "newest_batch(" in code)
+    (example,) = (code for code in examples("python") if "except TableError" in code)
     exec(example.replace("/data/heartbeats", str(tmp_path / "tables")), {})
-    assert "no batch" in capsys.readouterr().out
+    assert "there are no tables in" in capsys.readouterr().out
+
+
+def test_the_reader_without_this_package_sees_the_newest_batch(tmp_path):
+    folder = tmp_path / "tables" / "liveness"
+    row = {**dict.fromkeys(WORKER_LIVENESS.names), "topology": "wc", "port": 6700}
+    with TableStore(folder, queries.SPECS[tables.LIVENESS], interval_secs=5) as store:
+        for number, status in enumerate(("late", "alive")):
+            rows = pa.Table.from_pylist([{**row, "status": status}], schema=WORKER_LIVENESS)
+            store.commit(Origin("q", number), {tables.WORKER_LIVENESS: rows})
+    (example,) = examples("sql")
+    with duckdb.connect() as database:
+        found = database.execute(example.replace("/data/heartbeats", str(tmp_path / "tables")))
+        assert found.fetchall() == [("wc", None, 6700, "alive", None)]
 
 
 def test_every_option_key_and_column_is_described():

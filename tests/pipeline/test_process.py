@@ -13,7 +13,6 @@ from collections import Counter
 
 import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
@@ -26,8 +25,10 @@ from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, queries, tables
 from stormkeeper.pipeline.rows import of_page, of_server
+from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.processes import all_gone, name
+from support.tables import past, present
 from support.waiting import DEADLINE_SECS, until
 
 LATE, TIMEOUT, TRIGGER, STATISTICS = 3, 6, 1, 2
@@ -116,22 +117,19 @@ class Pipeline:
 
     def workers(self):
         """Return the rows of the liveness table by storm id."""
-        place = tables.current_path(self.directory / "liveness", tables.WORKER_LIVENESS)
-        rows = pq.read_table(place).to_pylist() if place else []
+        rows = present(self.directory / "liveness", tables.WORKER_LIVENESS)
         return {row["storm_id"]: row for row in rows}
 
     def statistics(self, name=tables.COMPONENT_STATISTICS):
-        place = tables.current_path(self.directory / "statistics", name)
-        return pq.read_table(place).to_pylist() if place else []
+        return present(self.directory / "statistics", name)
 
     def events(self):
-        place = tables.current_path(self.directory / "liveness", tables.WORKER_EVENTS)
-        return pq.read_table(place).to_pylist()
+        return present(self.directory / "liveness", tables.WORKER_EVENTS)
 
     def history(self, name=tables.WORKER_LIVENESS):
-        """Return all rows of a table so far, by snapshot."""
-        places = sorted(self.directory.glob(f"*/batch=*/{name}.parquet"))
-        return [pq.read_table(place).to_pylist() for place in places]
+        """Return all rows of a table so far, by commit."""
+        (folder,) = (self.directory / query for query, of in tables.NAMES.items() if name in of)
+        return past(folder, name)
 
     def until(self, condition):
         """Wait until the rows of the liveness table fulfil the condition."""
@@ -310,6 +308,10 @@ def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
         assert str(blocked) in line
 
 
+def store_of(folder, query):
+    return TableStore(folder, queries.SPECS[query], interval_secs=1)
+
+
 #: Has the process kill itself between the files of one batch of tables, once the named file is
 #: there.
 KILLED_BETWEEN_TABLES = """
@@ -319,8 +321,8 @@ before = None
 
 def on_event(event, arguments):
     global before
-    batch = event == "open" and re.search(r"/statistics/\\.(batch=\\d+)/", str(arguments[0]))
-    if not batch or "w" not in str(arguments[1]):
+    batch = event == "open" and re.search(r"/statistics/\\w+/(\\d+)-", str(arguments[0]))
+    if not batch or "x" not in str(arguments[1]):
         return
     if batch[1] == before and pathlib.Path({armed!r}).exists():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -367,7 +369,8 @@ def test_tables_of_a_batch_that_was_cut_off_between_them_are_all_of_one_reading(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead):
-    keeper = queries.Keeper(tables.SnapshotTables(tmp_path), queries.liveness_tables(Limits(9, 30)))
+    store = store_of(tmp_path, tables.LIVENESS)
+    keeper = queries.Keeper(store, queries.liveness_tables(Limits(9, 30)))
     for number in (1, 2):
         began = time.time()
         there = began + ahead
@@ -376,7 +379,7 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
         down = Coverage(began, "gone")
         raw = [of_page("a:1", page), of_server("a:1", health), of_server("b:1", down)]
         keeper(spark.createDataFrame(pa.Table.from_batches(raw)), number)
-        (row,) = tables.SnapshotTables(tmp_path).read(tables.WORKER_LIVENESS).to_pylist()
+        (row,) = present(tmp_path, tables.WORKER_LIVENESS)
         assert (row["status"], row["age_secs"]) == ("alive", pytest.approx(1.0, abs=0.001))
         assert began < row["last_seen"].timestamp() + 1 < time.time()
 
@@ -392,14 +395,13 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
 
     def keeper():
         advance = queries.statistics_tables(Limits(9, 30), period_secs=3)
-        return queries.Keeper(tables.SnapshotTables(tmp_path), advance)
+        return queries.Keeper(store_of(tmp_path, tables.STATISTICS), advance)
 
     keeper()(batch(1), 1)
-    before = sorted(tmp_path.glob("batch=*"))
+    before = (tmp_path / "manifest.json").read_bytes()
     keeper()(batch(2), 1)
-    assert sorted(tmp_path.glob("batch=*")) == before
-    statistics = tables.SnapshotTables(tmp_path).read(tables.COMPONENT_STATISTICS)
-    assert set(statistics["emitted"].to_pylist()) == {1}
+    assert (tmp_path / "manifest.json").read_bytes() == before
+    assert {row["emitted"] for row in present(tmp_path, tables.COMPONENT_STATISTICS)} == {1}
 
 
 @pytest.mark.spark
@@ -469,8 +471,8 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
             return answer.status, answer.read().decode()
 
     def servers():
-        place = tables.current_path(pipeline.directory / "liveness", tables.SERVERS)
-        return {row["server"]: row for row in pq.read_table(place).to_pylist()}
+        rows = present(pipeline.directory / "liveness", tables.SERVERS)
+        return {row["server"]: row for row in rows}
 
     def said():
         return [line for line in pipeline.lines() if " stormkeeper.pipeline." in line]

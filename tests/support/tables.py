@@ -1,10 +1,14 @@
 """Small tables, and what is in a folder of them."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from stormkeeper.tables import manifest
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.specs import TIME, Retention, TableSpec
@@ -58,3 +62,17 @@ def data_files(folder: Path) -> set[str]:
 def store(folder: Path, *specs: TableSpec, **settings: object) -> TableStore:
     """A store of `STATE` and `EVENTS`, or of other tables."""
     return TableStore(folder, specs or (STATE, EVENTS), **{"interval_secs": 15.0, **settings})
+
+
+def present(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a table as it is now; none before the first commit."""
+    return Tables(folder).arrow(name).to_pylist() if manifest.load(folder) else []
+
+
+def past(folder: Path, name: str) -> list[list[dict[str, Any]]]:
+    """The rows of a present table by commit, for as long as its files stay."""
+    found = []
+    for path in sorted((folder / name).glob("*.parquet")):
+        with suppress(pa.ArrowInvalid):  # it is being written
+            found.append(pq.read_table(path).to_pylist())
+    return found

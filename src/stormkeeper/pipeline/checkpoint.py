@@ -16,11 +16,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
 from stormkeeper.errors import TableError
-from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.tables import Origin
+from stormkeeper.tables import manifest
+from stormkeeper.tables.manifest import Origin
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ def begin(checkpoint: Path, directory: Path) -> None:
             )
             _remove(checkpoint)
             return
-    except (OSError, pa.ArrowInvalid) as error:
+    except OSError as error:
         raise TableError(
             f"the tables in {directory} and their checkpoint {checkpoint} cannot be used: {error}"
         ) from error
@@ -75,8 +73,10 @@ def _belongs(checkpoint: Path, directory: Path) -> bool:
     done = _done(checkpoint)
     if done is None:
         return not _is_remains(checkpoint)
-    origin = tables.newest_origin(directory)
-    return origin is not None and origin.query == done.query and origin.batch >= done.batch
+    found = manifest.load(directory)
+    if found is None or found.origin.query != done.query:
+        return False
+    return found.origin.batch >= done.batch
 
 
 def _is_remains(checkpoint: Path) -> bool:

@@ -39,7 +39,7 @@ def _given(conf: Conf, key: str) -> Path | None:
     if given and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given):
         raise ConfigError(
             f"{key} is a folder on a local or mounted file system, not a URL as {given!r}: the "
-            "pipeline publishes its tables by renaming a folder, which object stores cannot do in "
-            f"one step; set {key} to a local folder and copy finished batches from there"
+            "pipeline publishes its tables by renaming a file, which object stores cannot do in "
+            f"one step; set {key} to a local folder, and copy its files from there"
         )
     return folder(key, given) if given else None

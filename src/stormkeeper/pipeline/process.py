@@ -26,12 +26,13 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
-from stormkeeper.pipeline import checkpoint, folders, queries, tables
+from stormkeeper.pipeline import checkpoint, folders, queries
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.tables import SnapshotTables
+from stormkeeper.tables.places import sole_writer
+from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
 
@@ -124,22 +125,29 @@ def _places(conf: Conf) -> Iterator[Places]:
         for place, checkpoint_place in of_queries.values():
             checkpoint.begin(checkpoint_place, place)  # what it refuses is to leave no folder
     with contextlib.ExitStack() as held:
-        held.enter_context(tables.sole_writer(directory))
+        held.enter_context(sole_writer(directory))
         if given is not None and given.resolve() != directory.resolve():
-            held.enter_context(tables.sole_writer(given, "pipeline.checkpoint.dir"))
+            held.enter_context(sole_writer(given, "pipeline.checkpoint.dir"))
         _tell_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
             checkpoint.begin(checkpoint_place, place)
-            tables.make(place)
         yield {
-            name: SnapshotTables(place, interval_secs=queries.interval_secs(conf, name))
+            name: held.enter_context(_store(conf, name, place))
             for name, (place, _) in of_queries.items()
         }
 
 
+def _store(conf: Conf, query: str, place: Path) -> TableStore:
+    store = TableStore(
+        place, queries.SPECS[query], interval_secs=queries.interval_secs(conf, query)
+    )
+    store.check_place()
+    return store
+
+
 def _tell_of_old_tables(directory: Path) -> None:
     """Say what may be done with tables from before each query had a folder of its own."""
-    if tables.newest_batch(directory) is not None:
+    if any(directory.glob("batch=*")):
         log.warning(
             "the tables %s/batch=* are of an older version and stay as they are: new ones are in"
             " %s, from the Pacemakers' beginning; remove the old ones with"

@@ -21,19 +21,36 @@ from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, folders, reports, tables, totals
-from stormkeeper.pipeline.events import next_events
+from stormkeeper.pipeline.events import WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
-from stormkeeper.pipeline.rejected import next_rejected
-from stormkeeper.pipeline.servers import next_servers
+from stormkeeper.pipeline.rejected import REJECTED, next_rejected
+from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.tables import LIVENESS, STATISTICS, Origin, SnapshotTables
+from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
+from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.specs import TableSpec
+from stormkeeper.tables.store import TableStore
 
 #: The queries, and the folders of their tables.
 NAMES: Final = (LIVENESS, STATISTICS)
 
 #: Where the tables of each query are written.
-Places = Mapping[str, SnapshotTables]
+Places = Mapping[str, TableStore]
+
+#: The tables of each query.
+SPECS: Final = {
+    LIVENESS: (
+        TableSpec(tables.WORKER_LIVENESS, current.WORKER_LIVENESS, "current"),
+        TableSpec(tables.WORKER_EVENTS, WORKER_EVENTS, "current"),
+        TableSpec(tables.SERVERS, SERVERS, "current"),
+    ),
+    STATISTICS: (
+        TableSpec(tables.WORKER_REPORTS, reports.WORKER_REPORTS, "current"),
+        TableSpec(tables.COMPONENT_STATISTICS, totals.COMPONENT_STATISTICS, "current"),
+        TableSpec(tables.REJECTED, REJECTED, "current"),
+    ),
+}
 
 #: Returns a query's next tables, of: a function that reads a present one, the rows of a batch, and
 #: when they were read (at the earliest, at the latest).
@@ -73,8 +90,8 @@ def start(
     TableError
         A folder of theirs was moved or removed.
     """
-    for snapshots in places.values():
-        snapshots.check_place()  # before Spark makes it anew, for its checkpoint
+    for store in places.values():
+        store.check_place()  # before Spark makes it anew, for its checkpoint
     sight = sight or Sight()
     options = source_options(conf, servers)
 
@@ -182,11 +199,11 @@ class Keeper:
 
     def __init__(
         self,
-        snapshots: SnapshotTables,
+        store: TableStore,
         advance: Advance,
         published: Callable[[Mapping[str, pa.Table]], None] = lambda _: None,
     ) -> None:
-        self._tables = snapshots
+        self._tables = store
         self._advance = advance
         self._published = published
 
@@ -198,7 +215,7 @@ class Keeper:
         began = time.time()
         rows = batch.toArrow()
         found = self._advance(self._tables.read, rows, (began, time.time()))
-        self._tables.publish(found, origin)
+        self._tables.commit(origin, found)
         self._published(found)
 
 

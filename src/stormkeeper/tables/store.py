@@ -85,9 +85,12 @@ class TableStore:
         Raises
         ------
         TableError
-            It was moved or removed since then.
+            It was moved or removed since then, or cannot be made.
         """
-        self._place.check()
+        try:
+            self._place.check()
+        except OSError as error:
+            raise refused(self._folder, error) from error
 
     def has(self, origin: Origin) -> bool:
         """Whether the newest commit is of this micro-batch, which then is not to be repeated."""
