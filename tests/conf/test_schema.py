@@ -45,6 +45,7 @@ OURS = {
     "pipeline.late.secs",
     "pipeline.metrics.bind.host",
     "pipeline.metrics.port",
+    "pipeline.retention.events.hours",
     "pipeline.statistics.secs",
     "pipeline.tables.dir",
     "pipeline.trigger.secs",

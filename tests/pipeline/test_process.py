@@ -309,7 +309,7 @@ def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
 
 
 def store_of(folder, query):
-    return TableStore(folder, queries.SPECS[query], interval_secs=1)
+    return TableStore(folder, queries.specs(defaults(), query), interval_secs=1)
 
 
 #: Has the process kill itself between the files of one batch of tables, once the named file is

@@ -88,6 +88,14 @@ def test_rows_are_sorted_as_the_table_is(tmp_path):
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
 
+def test_what_is_new_in_a_log_is_read_alone(tmp_path):
+    tables = store(tmp_path)
+    for number in range(3):
+        tables.commit(origin(number), {}, {"events": events(10 * number, 10 * number + 5)})
+    assert sorted(tables.read("events", at(15))["x"].to_pylist()) == [10, 15, 20, 25]
+    assert len(tables.read("events", at(26))) == 0
+
+
 def test_a_current_table_keeps_its_metadata(tmp_path):
     tables = store(tmp_path)
     tables.commit(origin(0), {"state": state(2, 1).replace_schema_metadata({"a": "b"})})

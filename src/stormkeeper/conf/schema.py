@@ -505,6 +505,11 @@ _KEYS = (
         "time between two readings of what was counted; 0: as often as of who is alive",
         least=0,
     ),
+    whole(
+        "pipeline.retention.events.hours",
+        "how long the heartbeat pipeline keeps what happened to workers, in hours",
+        least=1,
+    ),
     seconds_or_null(
         "pipeline.late.secs",
         "silence after which a worker counts as late; null: 3 times task.heartbeat.frequency.secs",

@@ -19,7 +19,7 @@ from stormkeeper.heartbeats.liveness import Limits, Status
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import columns_of, topology_name, worker_keys
 
-#: One row per event, in the order in which they were noticed.
+#: One row per event.
 WORKER_EVENTS: Final = pa.schema(
     [
         ("at", rows.TIMESTAMP),
@@ -35,9 +35,6 @@ WORKER_EVENTS: Final = pa.schema(
         ("evidence", pa.string()),
     ]
 )
-
-#: The newest events that the table keeps.
-KEPT: Final = 10_000
 
 #: A worker flaps that comes back, or is started again, so often within so many seconds.
 FLAPS: Final = 3
@@ -83,7 +80,7 @@ class _Event(NamedTuple):
 
 
 def next_events(
-    previous: pa.Table | None,
+    recent: pa.Table | None,
     before: pa.Table | None,
     after: pa.Table,
     *,
@@ -91,12 +88,12 @@ def next_events(
     now: float,
     timeouts: Mapping[str, float] | None = None,
 ) -> pa.Table:
-    """Return the next table of events.
+    """Return the events of a batch, which the table does not have yet.
 
     Parameters
     ----------
-    previous
-        The table so far; None at the beginning.
+    recent
+        The newest rows of the table, at least of the last `FLAP_SECS`; None at the beginning.
     before, after
         The liveness table before and after a batch. There is none before the first batch, which
         finds workers as they are: that is no event.
@@ -108,14 +105,11 @@ def next_events(
         By topology id, its own ``topology.worker.timeout.secs``, where that is known: a worker of
         it is dead only after as long, if that is longer.
     """
-    table = WORKER_EVENTS.empty_table() if previous is None else previous
     if before is None:
-        return table
+        return WORKER_EVENTS.empty_table()
     found = list(_events(before, after, limits, now, timeouts or {}))
-    found += _flapping(table, found, now)
-    if not found:
-        return table
-    return pa.concat_tables([table, _table(found, limits, timeouts or {})])[-KEPT:]
+    found += _flapping(WORKER_EVENTS.empty_table() if recent is None else recent, found, now)
+    return _table(found, limits, timeouts or {})
 
 
 def _events(

@@ -139,7 +139,7 @@ def _places(conf: Conf) -> Iterator[Places]:
 
 def _store(conf: Conf, query: str, place: Path) -> TableStore:
     store = TableStore(
-        place, queries.SPECS[query], interval_secs=queries.interval_secs(conf, query)
+        place, queries.specs(conf, query), interval_secs=queries.interval_secs(conf, query)
     )
     store.check_place()
     return store

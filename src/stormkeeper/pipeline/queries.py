@@ -9,7 +9,8 @@ query's batch are published together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -21,7 +22,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, folders, reports, tables, totals
-from stormkeeper.pipeline.events import WORKER_EVENTS, next_events
+from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import REJECTED, next_rejected
@@ -29,7 +30,7 @@ from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
-from stormkeeper.tables.specs import TableSpec
+from stormkeeper.tables.specs import Retention, TableSpec
 from stormkeeper.tables.store import TableStore
 
 #: The queries, and the folders of their tables.
@@ -38,11 +39,10 @@ NAMES: Final = (LIVENESS, STATISTICS)
 #: Where the tables of each query are written.
 Places = Mapping[str, TableStore]
 
-#: The tables of each query.
-SPECS: Final = {
+#: The present tables of each query. There is a log besides, see `specs`.
+_CURRENT: Final = {
     LIVENESS: (
         TableSpec(tables.WORKER_LIVENESS, current.WORKER_LIVENESS, "current"),
-        TableSpec(tables.WORKER_EVENTS, WORKER_EVENTS, "current"),
         TableSpec(tables.SERVERS, SERVERS, "current"),
     ),
     STATISTICS: (
@@ -52,11 +52,25 @@ SPECS: Final = {
     ),
 }
 
-#: Returns a query's next tables, of: a function that reads a present one, the rows of a batch, and
-#: when they were read (at the earliest, at the latest).
-Advance = Callable[
-    [Callable[[str], pa.Table | None], pa.Table, tuple[float, float]], Mapping[str, pa.Table]
-]
+#: Reads a table as it is: all rows; or those of a log since a time, if not others, too.
+Before = Callable[..., pa.Table | None]
+
+#: Returns a query's next tables, of logs the rows that are new, of: what reads those before, the
+#: rows of a batch, and when they were read (at the earliest, at the latest).
+Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, pa.Table]]
+
+
+def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
+    """Yield the tables of a query."""
+    yield from _CURRENT[query]
+    if query == LIVENESS:
+        yield TableSpec(
+            tables.WORKER_EVENTS,
+            WORKER_EVENTS,
+            "log",
+            time="at",
+            retention=Retention(hours=conf["pipeline.retention.events.hours"]),
+        )
 
 
 def interval_secs(conf: Conf, query: str) -> float:
@@ -147,7 +161,7 @@ def liveness_tables(
     """
 
     def advance(
-        before: Callable[[str], pa.Table | None], batch: pa.Table, between: tuple[float, float]
+        before: Before, batch: pa.Table, between: tuple[float, float]
     ) -> Mapping[str, pa.Table]:
         previous = before(tables.WORKER_LIVENESS)
         rows = current.with_workers(batch)
@@ -155,11 +169,10 @@ def liveness_tables(
             previous, rows, limits, between, last_pulses, reports=reports()
         )
         _, now = between
+        recent = before(tables.WORKER_EVENTS, datetime.fromtimestamp(now - FLAP_SECS, UTC))
         return {
             tables.WORKER_LIVENESS: liveness,
-            tables.WORKER_EVENTS: next_events(
-                before(tables.WORKER_EVENTS), previous, liveness, limits=limits, now=now
-            ),
+            tables.WORKER_EVENTS: next_events(recent, previous, liveness, limits=limits, now=now),
             tables.SERVERS: next_servers(before(tables.SERVERS), batch),
         }
 
@@ -173,7 +186,7 @@ def statistics_tables(limits: Limits, period_secs: float) -> Advance:
     """
 
     def advance(
-        before: Callable[[str], pa.Table | None], batch: pa.Table, between: tuple[float, float]
+        before: Before, batch: pa.Table, between: tuple[float, float]
     ) -> Mapping[str, pa.Table]:
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
@@ -215,7 +228,7 @@ class Keeper:
         began = time.time()
         rows = batch.toArrow()
         found = self._advance(self._tables.read, rows, (began, time.time()))
-        self._tables.commit(origin, found)
+        self._tables.publish(origin, found)
         self._published(found)
 
 

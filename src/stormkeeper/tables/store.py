@@ -101,15 +101,18 @@ class TableStore:
         manifest.settle(self._folder)
         return True
 
-    def read(self, name: str) -> pa.Table | None:
+    def read(self, name: str, since: datetime | None = None) -> pa.Table | None:
         """Return the present rows of a table; None if it was never written.
 
-        A table of the kind ``current`` has the metadata with which it was written.
+        A table of the kind ``current`` has the metadata with which it was written. Of a log, only
+        the files are read that have rows since then; these may have earlier ones, too.
         """
         found = manifest.load(self._folder)
         if found is None or name not in found.tables or not found.tables[name].files:
             return None
         spec, files = self._specs[name], found.tables[name].files
+        if since is not None:
+            files = [file for file in files if file.latest is not None and file.latest >= since]
         rows = parquet.read(self._folder, files, spec.schema)
         if spec.kind == "log":
             return rows
@@ -121,6 +124,15 @@ class TableStore:
         The next commit puts them into effect.
         """
         return self._compactor.settle(deadline_secs)
+
+    def publish(self, origin: Origin, tables: Mapping[str, pa.Table]) -> int:
+        """Commit tables by name, each as its kind is: all rows of it, or the new ones of a log."""
+        logs = {name for name, spec in self._specs.items() if spec.kind == "log"}
+        return self.commit(
+            origin,
+            {name: rows for name, rows in tables.items() if name not in logs},
+            {name: rows for name, rows in tables.items() if name in logs},
+        )
 
     def commit(
         self,
