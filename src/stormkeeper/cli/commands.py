@@ -24,6 +24,7 @@ _COMMANDS = {
     "dev-zookeeper": "stormkeeper.cli.daemons:dev_zookeeper",
     "get-errors": "stormkeeper.cli.monitor:get_errors",
     "heartbeats": "stormkeeper.cli.heartbeats:heartbeats",
+    "history": "stormkeeper.cli.history:history",
     "jar": "stormkeeper.cli.submit:submit",
     "kill": "stormkeeper.cli.topologies:kill",
     "kill_workers": "stormkeeper.cli.supervisors:kill_workers",
