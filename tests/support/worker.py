@@ -141,6 +141,15 @@ class WorkerProcess:
         """Send a signal to the worker and all that it started, as service managers do."""
         send(self.family(), number)
 
+    def stand_still(self) -> list[psutil.Process]:
+        """Stop the worker and all that it started, and return these: only they can go on again."""
+        # Until it is told, each may start another one, as Spark does for a file's mode.
+        stopped: list[psutil.Process] = []
+        while new := [process for process in self.family() if process not in stopped]:
+            send(new, signal.SIGSTOP)
+            stopped += new
+        return stopped
+
     def ended(self, deadline_secs: float = STOP_SECS) -> int:
         """Wait for the end, and return the exit code."""
         code = self._process.wait(deadline_secs)

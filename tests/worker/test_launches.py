@@ -75,8 +75,7 @@ def written(folder):
 def test_a_worker_that_was_cut_off_leaves_its_query_to_the_next_launch(start, tmp_path):
     first = start("7-1-0")
     first.wait_for(r"^wrote 3$")
-    family = first.family()
-    first.send_all(signal.SIGSTOP)
+    family = first.stand_still()
     begun = max(written(tmp_path))
     second = start("7-2-0")
     second.wait_for(rf"^wrote {begun + 4}$")
@@ -100,8 +99,7 @@ def test_spark_itself_refuses_who_writes_a_checkpoint_beside_another(start, tmp_
     """Without claims: the second line, where a claim could not be read in time."""
     first = start()
     first.wait_for(r"^wrote 3$")
-    family = first.family()
-    first.send_all(signal.SIGSTOP)
+    family = first.stand_still()
     begun = max(written(tmp_path))
     second = start()
     second.wait_for(rf"^wrote {begun + 4}$")
