@@ -58,6 +58,8 @@ def test_every_file_that_is_named_is_there(page):
         path, _, test = word.partition("::")
         if re.fullmatch(r"test_\w+\.py", path):
             assert [*(ROOT / "tests").rglob(path)], word
+        elif re.fullmatch(r"stormkeeper-\w+\.(?:service|socket)", word):
+            assert (ROOT / "deploy" / word).exists(), word
         elif PATH.fullmatch(path):
             files = [file for file in (ROOT / path, PACKAGE / path) if file.exists()]
             assert files, word
