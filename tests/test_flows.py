@@ -4,6 +4,7 @@ The steps are those that the design of the cluster state names for each of them.
 supervisors are the real ones, inside the test's process.
 """
 
+import json
 import os
 import signal
 from contextlib import closing
@@ -444,3 +445,20 @@ class TestATask:
 
 def claim_of(launch):
     return Claim(launch.claim.epoch, launch.claim.counter)
+
+
+def test_a_rebalance_whose_conf_was_not_saved_is_finished(master, submit, monkeypatch):
+    storm_id, change, failures = submit(), master.code.change, [StateUnavailableError("it is lost")]
+
+    def change_later(*arguments):
+        if failures:
+            raise failures.pop()
+        change(*arguments)
+
+    monkeypatch.setattr(master.code, "change", change_later)
+    options = RebalanceOptions(wait_secs=0, num_workers=2, topology_conf_overrides='{"own": 1}')
+    with pytest.raises(StateUnavailableError):
+        master.handler.rebalance("wc", options)
+    until(lambda: master.storm.storm_base(storm_id).status is TopologyStatus.ACTIVE)
+    assert master.storm.storm_base(storm_id).num_workers == 2
+    assert json.loads(master.handler.getTopologyConf(storm_id))["own"] == 1

@@ -11,6 +11,7 @@ from stormkeeper.errors import NotLeaderError, OutcomeUnknownError
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.nimbus import lifecycle
 from stormkeeper.nimbus.cleaning import Cleaner
+from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
 from stormkeeper.nimbus.lifecycle import Command, Event
@@ -73,6 +74,7 @@ class Nimbus:
             Knowledge(code, load(files=())),
             times,
             self.sight,
+            conf_changes=ConfChanges(None),
             master_code_dir="/code",
             clock=lambda: offset + time.monotonic(),
             removed=lambda storm_id, owner: self.removed.append((storm_id, owner)),

@@ -67,6 +67,7 @@ class Master(NimbusService):
             Knowledge(SubmittedCode(self.code.store), self.conf),
             Times(HOUR, DEAD_SECS, Limits(DEAD_SECS, DEAD_SECS), HOUR),
             self._sight,
+            conf_changes=self.conf_changes,
             master_code_dir=str(folder),
             clock=clock,
         )

@@ -13,6 +13,7 @@ from stormkeeper.code.distributor import LocalCodeDistributor
 from stormkeeper.code.settings import Settings
 from stormkeeper.daemon.listening import listen
 from stormkeeper.errors import NotLeaderError
+from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.service.given import Given
@@ -94,6 +95,7 @@ class NimbusService:
             leader=lambda: self.leader,
             submitted=self.submissions.ids,
         )
+        self.conf_changes = ConfChanges(self.code)
         self.elector = Elector(
             storm, self.id, self.code.sync, elected=self._elected, deposed=self._deposed
         )
@@ -102,6 +104,7 @@ class NimbusService:
                 conf=self.conf,
                 storm=storm,
                 code=self.code,
+                conf_changes=self.conf_changes,
                 submitted=SubmittedCode(self.code.store),
                 leadership=self.elector,
                 reign=self.reign,

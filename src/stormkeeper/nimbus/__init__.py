@@ -20,6 +20,7 @@
 ``repeating``        the thread of either: woken by watches, by calls, and by time
 ``scheduling``       who runs where
 ``lifecycle``        what a topology may do next, by its status
+``conf_changes``     what rebalances change in confs, though the leader is lost meanwhile
 ``deadlines``        the time at which a kill or a rebalance is due
 ``submitted``        what was submitted of topologies, out of their blobs
 ``history``          which topologies it has removed

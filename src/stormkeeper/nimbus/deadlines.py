@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stormkeeper.nimbus import lifecycle
 from stormkeeper.thrift.records import StormBase, TopologyStatus
 
 #: Statuses that wait for a deadline.
@@ -69,7 +70,8 @@ def due(
     """
     found = {}
     for storm_id, base in bases.items():
-        if base.status not in _WAITING:
+        # A rebalance whose conf is not saved yet is not carried out before that.
+        if base.status not in _WAITING or lifecycle.unsaved_conf(base) is not None:
             continue
         known = before.get(storm_id)
         if known is None or known.deadline_ms != base.deadline_ms:

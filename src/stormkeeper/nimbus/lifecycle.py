@@ -97,6 +97,36 @@ def is_purged(base: StormBase) -> bool:
     return options is not None and bool(options.purge)
 
 
+def unsaved_conf(base: StormBase) -> str | None:
+    """Return what a rebalance has yet to change in a topology's conf, as JSON; None: nothing."""
+    asked = base.topology_action_options
+    options = asked.rebalance_options if asked is not None else None
+    if options is None or base.status is not TopologyStatus.REBALANCING:
+        return None
+    return options.topology_conf_overrides or None
+
+
+def conf_saved(base: StormBase) -> StormBase:
+    """Return the base of a topology whose conf has what a rebalance is to change in it."""
+    asked = base.topology_action_options
+    if unsaved_conf(base) is None or asked is None or asked.rebalance_options is None:
+        return base  # it is being killed by now, or another Nimbus was quicker
+    changed, options = copy.copy(base), copy.copy(asked.rebalance_options)
+    options.topology_conf_overrides = None
+    changed.topology_action_options = TopologyActionOptions(rebalance_options=options)
+    return changed
+
+
+def conf_refused(base: StormBase) -> StormBase:
+    """Return the base of a topology whose conf could not be changed: it is not rebalanced."""
+    if unsaved_conf(base) is None:
+        return base
+    changed = copy.copy(base)
+    changed.status = base.prev_status or TopologyStatus.ACTIVE
+    changed.prev_status = changed.topology_action_options = changed.deadline_ms = None
+    return changed
+
+
 def _stays(base: StormBase, _: Command) -> StormBase:
     return base
 

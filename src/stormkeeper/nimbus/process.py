@@ -34,6 +34,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
 )
 from stormkeeper.nimbus.cleaning import Cleaner
+from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.history import History
 from stormkeeper.nimbus.knowing import Knowledge
@@ -173,13 +174,14 @@ def _run(
             submitted=submissions.ids,
         )
         running.callback(code.close)
-        submitted = SubmittedCode(code.store)
+        submitted, conf_changes = SubmittedCode(code.store), ConfChanges(code)
         history = History(settings.inbox.with_name("history.json"), clock)
         scheduler = Scheduler(
             storm,
             Knowledge(submitted, conf),
             times,
             sight,
+            conf_changes=conf_changes,
             master_code_dir=str(settings.folder),
             clock=clock,
             removed=history.note,
@@ -217,6 +219,7 @@ def _run(
             conf=conf,
             storm=storm,
             code=code,
+            conf_changes=conf_changes,
             submitted=submitted,
             leadership=elector,
             reign=reign,

@@ -22,6 +22,7 @@ from typing import Final, TypeVar, assert_never
 from stormkeeper import paths
 from stormkeeper.errors import NoNodeError, NotLeaderError, SerializationError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
+from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.deciding import Decision, Memory, decide
 from stormkeeper.nimbus.knowing import Knowledge, Known
 from stormkeeper.nimbus.lifecycle import Command, Event
@@ -64,6 +65,8 @@ class Scheduler:
         What is configured.
     sight
         Is told what is seen.
+    conf_changes
+        Saves what rebalances of former leaders have left unsaved.
     master_code_dir
         Where this Nimbus keeps code, as assignments have it.
     clock
@@ -79,6 +82,7 @@ class Scheduler:
         times: Times,
         sight: Sight,
         *,
+        conf_changes: ConfChanges,
         master_code_dir: str,
         clock: Callable[[], float],
         removed: Callable[[str, str | None], None] = lambda _id, _owner: None,
@@ -88,6 +92,7 @@ class Scheduler:
         self._knowledge = knowledge
         self._times = times
         self._sight = sight
+        self._conf_changes = conf_changes
         self._master_code_dir = master_code_dir
         self._clock = clock
         #: Of the reign of `_epoch`, with its interruptions.
@@ -146,6 +151,8 @@ class Scheduler:
         this.watch_lists()
         now = self._clock()
         snapshot = self._snapshot(leader)
+        if self._conf_changes.finish(leader, snapshot.bases):
+            snapshot = self._snapshot(leader)
         known = self._knowledge.of(snapshot, self._memory.texts)
         decision = decide(
             self._memory,

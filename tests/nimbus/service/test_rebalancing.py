@@ -6,12 +6,16 @@ import re
 import pytest
 
 from stormkeeper.code import keys
+from stormkeeper.code.distributor import LocalCodeDistributor
+from stormkeeper.errors import BlobStorageError, CallRefusedError, StateUnavailableError
+from stormkeeper.nimbus import deadlines
+from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.service import topology_conf
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.thrift.nimbus import InvalidTopologyException
-from stormkeeper.thrift.records import RebalanceOptions
+from stormkeeper.thrift.records import RebalanceOptions, TopologyStatus
 from support.nimbus_clients import declared, submit
 from support.nimbus_service import SECRET, nimbuses
 from support.waiting import until
@@ -64,6 +68,60 @@ def test_what_is_refused_changes_nothing(leading, client, tmp_path):
     client.call("killTopology", {"name": "kept"})
     assert "KILLED, and cannot rebalance" in refusal(rebalance({"own": 1}))
     assert leading.code.store.get(f"{storm_id}-stormconf.ser").version == 1
+
+
+def break_in(monkeypatch, error):
+    """Have confs not be saved, by an error."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(LocalCodeDistributor, "change", fail)
+
+
+def test_a_conf_that_cannot_be_saved_is_no_rebalance(tmp_path, monkeypatch):
+    storm = StormClusterState(MemoryEnsemble().session(), Codec())
+    with nimbuses(tmp_path, storm) as [nimbus]:
+        storm_id = nimbus.submit("wc")
+        break_in(monkeypatch, BlobStorageError("the disk is full"))
+        with pytest.raises(CallRefusedError, match="the disk is full"):
+            nimbus.handler.rebalance("wc", RebalanceOptions(topology_conf_overrides='{"own": 1}'))
+        base = storm.storm_base(storm_id)
+        assert base.status is TopologyStatus.ACTIVE
+        assert (base.prev_status, base.deadline_ms, base.topology_action_options) == (None,) * 3
+
+
+def test_what_a_lost_leader_did_not_save_is_saved_by_the_next_one(tmp_path, monkeypatch):
+    storm = StormClusterState(MemoryEnsemble().session(), Codec())
+    with nimbuses(tmp_path, storm) as [nimbus]:
+        storm_id = nimbus.submit("wc")
+
+        def own():
+            return json.loads(nimbus.handler.getTopologyConf(storm_id)).get("own")
+
+        options = RebalanceOptions(wait_secs=0, topology_conf_overrides='{"own": 1}')
+        with monkeypatch.context() as broken:
+            break_in(broken, StateUnavailableError("it is lost"))
+            with pytest.raises(StateUnavailableError):
+                nimbus.handler.rebalance("wc", options)
+        base = storm.storm_base(storm_id)
+        assert (base.status, own()) == (TopologyStatus.REBALANCING, None)
+        # It is not due before that, however long it takes.
+        assert deadlines.due({}, {storm_id: base}, default_wait_secs={}, now=2e9) == {}
+        with nimbus.conf_changes.under_way(storm_id):
+            assert not nimbus.conf_changes.finish(nimbus.leader, {storm_id: base})
+        next_one = ConfChanges(nimbus.code)
+        assert next_one.finish(nimbus.leader, {storm_id: base})
+        assert own() == 1
+        base = storm.storm_base(storm_id)
+        assert deadlines.due({}, {storm_id: base}, default_wait_secs={}, now=2e9).keys() == {
+            storm_id
+        }
+        assert not next_one.finish(nimbus.leader, {storm_id: base})
+        # Lost after that, it is saved once more, and stays as it is.
+        version = nimbus.code.store.get(f"{storm_id}-stormconf.ser").version
+        next_one.save(storm_id, {"own": 1})
+        assert nimbus.code.store.get(f"{storm_id}-stormconf.ser").version == version
 
 
 def test_what_an_operator_allows_a_topology_is_kept_by_a_rebalance_too(tmp_path):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from stormkeeper.code.distributor import LocalCodeDistributor
 from stormkeeper.conf import Conf
+from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.reign import Reigns
 from stormkeeper.nimbus.service.submissions import Submissions
 from stormkeeper.nimbus.submitted import SubmittedCode
@@ -37,6 +38,8 @@ class Given:
     code
         The blobs on its disk, its uploads and downloads; `submissions` are what it is told that is
         being submitted.
+    conf_changes
+        What rebalances change in confs.
     submitted
         Reads topologies out of these blobs.
     leadership
@@ -56,6 +59,7 @@ class Given:
     conf: Conf
     storm: StormClusterState
     code: LocalCodeDistributor
+    conf_changes: ConfChanges
     submitted: SubmittedCode
     leadership: Leadership
     reign: Reigns

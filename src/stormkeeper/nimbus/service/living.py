@@ -10,27 +10,26 @@ whoever leads then.
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from stormkeeper.code import keys
 from stormkeeper.errors import CallRefusedError, CodeError, ConfigError, NoNodeError, StatusError
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.service import structure, topology_conf
 from stormkeeper.nimbus.service.served import Served, told
-from stormkeeper.nimbus.submitted import decode_conf, encode_conf, topology_value
+from stormkeeper.nimbus.submitted import topology_value
 from stormkeeper.thrift.nimbus import InvalidTopologyException, NotAliveException
 from stormkeeper.thrift.records import KillOptions, RebalanceOptions, StormBase
 
 log = logging.getLogger(__name__)
 
 _WAIT: Final = "topology.message.timeout.secs"
-#: The part of a topology's code that its conf is.
-_CONF: Final = keys.PARTS[2]
 
 
 class Living(Served):
@@ -78,32 +77,37 @@ class Living(Served):
             hints = {**(base.component_executors or {}), **asked}
             structure.check_tasks(self._submitted(storm_id).spread(hints).executors)
         wait_secs = self._wait_secs(storm_id, options.wait_secs)
+        self._check_blobs(overrides)
         kept = copy.copy(options)
-        kept.topology_conf_overrides = None  # they are in the saved conf by then
+        kept.topology_conf_overrides = json.dumps(overrides) if overrides else None
         command = Command(Event.REBALANCE, self._now_ms(), wait_secs, kept)
         try:
-            if overrides:
-                lifecycle.after(storm_id, base, command)  # before anything is changed
-                self._override(storm_id, overrides)
-            self._command(reign, name, storm_id, command)
+            with self._given.conf_changes.under_way(storm_id):
+                self._command(reign, name, storm_id, command)
+                if overrides:
+                    self._override(reign, storm_id, overrides)
         except StatusError as error:
             raise InvalidTopologyException(str(error)) from error
+        finally:
+            reign.wake()
 
-    def _override(self, storm_id: str, overrides: Mapping[str, Any]) -> None:
+    def _override(self, reign: Reign, storm_id: str, overrides: Mapping[str, Any]) -> None:
         """Save a topology's conf with other values; each start of a worker from now on has them.
 
         It returns when there are as many copies as a submission waits for, and as long as that.
+        Where it is not known whether they are saved, the rebalance goes on when they are.
         """
+        try:
+            with told():
+                self._given.conf_changes.save(storm_id, overrides)
+        except CallRefusedError:
+            reign.leader.change_storm(storm_id, lifecycle.conf_refused)
+            raise
+        self._await_conf(storm_id)
+        with suppress(NoNodeError):  # it was killed meanwhile
+            reign.leader.change_storm(storm_id, lifecycle.conf_saved)
 
-        def changed(data: bytes) -> bytes:
-            saved = decode_conf(data)
-            conf = {**saved, **overrides}
-            return data if conf == saved else encode_conf(conf)
-
-        self._check_blobs(overrides)
-        with told():
-            self._given.code.change(storm_id, _CONF, changed)
-        log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
+    def _await_conf(self, storm_id: str) -> None:
         found, secs = self._await_copies(storm_id, self._conf(storm_id))
         if not found.is_enough:
             log.warning("%s: %d copies of it after %g s", storm_id, found.copies, secs)
