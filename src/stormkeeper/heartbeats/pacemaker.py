@@ -6,15 +6,14 @@ A heartbeat goes to one of them. What is read is asked of all at once, and the n
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from stormkeeper import paths
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.protocols import Heartbeat, Heartbeats
+from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.paths import WORKERBEATS
 
@@ -46,7 +45,7 @@ class PacemakerHeartbeats:
         self, path: str = WORKERBEATS, *, values: bool = False, hurried: bool = False
     ) -> Heartbeats:
         """See `HeartbeatReader.read_all`."""
-        with _uncollected():
+        with uncollected():
             return self._read_all(paths.check(path), values=values, hurried=hurried)
 
     def _read_all(self, path: str, *, values: bool, hurried: bool) -> Heartbeats:
@@ -78,24 +77,6 @@ class PacemakerHeartbeats:
     def close(self) -> None:
         """See `HeartbeatReader.close`."""
         self._pool.close()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keep Python from looking for unreachable objects meanwhile.
-
-    A read makes a few objects for each worker, which refer to nothing that refers to them. Python
-    would look through all of them again and again: of 72,000 ages that is more than half of the
-    time.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def sender(conf: Conf) -> PacemakerHeartbeats:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, folders, reports, tables, totals
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
@@ -227,7 +228,9 @@ class Keeper:
             return
         began = time.time()
         rows = batch.toArrow()
-        found = self._advance(self._tables.read, rows, (began, time.time()))
+        between = (began, time.time())
+        with uncollected():
+            found = self._advance(self._tables.read, rows, between)
         self._tables.publish(origin, found)
         self._published(found)
 
