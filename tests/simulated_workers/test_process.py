@@ -1,4 +1,5 @@
 import json
+import signal
 import subprocess
 
 import pytest
@@ -93,7 +94,7 @@ def run(servers, *, truth=None, keys=(), **options):
     said = []
     wanted = process.Options(
         PROFILES["small"].sized(2, 1, 1),
-        seed=0,
+        seed=7,
         period_secs=0.05,
         count_every=1,
         connections=1,
@@ -171,3 +172,28 @@ def test_the_truth_holds_through_troubles_and_a_pacemaker_that_restarts(start_pa
     assert not {path for path in held(servers) if path.split("/")[2] in killed}
     summary = json.loads(out)
     assert summary["acknowledged"] > 0.5 * summary["sent"]
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_with_all_answers_and_without_pulses(start_pacemaker, tmp_path):
+    server, truth = start_pacemaker(), tmp_path / "truth.jsonl"
+    size = ("--nodes", "3", "--workers-per-node", "3", "--topologies", "3", "--rate", "30")
+    simulating = subprocess.Popen(
+        command([server], *size, "--truth", truth, "--clean", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until(lambda: len(held([server])) == 9)
+        simulating.send_signal(signal.SIGTERM)
+        out, err = simulating.communicate(timeout=DEADLINE_SECS)
+    finally:
+        simulating.kill()
+    assert simulating.returncode == 0, err
+    assert held([server]) == {}
+    summary = json.loads(out)
+    assert summary["sent"] == summary["acknowledged"] >= 9
+    ended = [event for event in events(truth) if event["event"] == "worker_ended"]
+    assert len(ended) == 9
+    assert sum(event["acknowledged"] for event in ended) == summary["acknowledged"]

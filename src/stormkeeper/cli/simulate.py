@@ -66,7 +66,13 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     help="Write what is simulated to FILE, as lines of JSON.",
 )
 @click.option("--duration", type=_POSITIVE, metavar="SECONDS", help="End by itself after that.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides what is left open.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Decides what is left open.",
+)
 @click.option("--clean", "cleans", is_flag=True, help="Delete the simulated pulses at the end.")
 @click.option("--beside", is_flag=True, help="Run though there are pulses of real topologies.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary at the end, as JSON.")
@@ -94,8 +100,8 @@ def simulate(
 
     It sends the heartbeats of a whole Storm cluster, in Storm's bytes, to the Pacemakers of
     pacemaker.servers, until --duration is over or Ctrl-C. storm.meta.serialization.delegate says
-    how they are compressed. Topologies are named simulated-001 and so on. Every five seconds stderr
-    has a line on what was sent and acknowledged, and on how far it is behind the schedule.
+    how they are compressed. Topologies are named simulated-SEED-001 and so on. Every five seconds
+    stderr has a line on what was sent and acknowledged, and on how far it is behind the schedule.
 
     It refuses to begin where a Pacemaker holds pulses of other topologies, so that nobody takes
     simulated workers for real ones; --beside allows it.

@@ -1,8 +1,8 @@
 """Heartbeats in Storm's bytes, made fast: what changes is patched into bytes that were made once.
 
-A heartbeat is the same record at every beat, but for its numbers. So a `Template` is a record that
-`stormkeeper.thrift` has written once, cut at its numbers; it is shared by all workers that run
-executors of the same components. A body is joined from the pieces and the numbers of the moment.
+A heartbeat is the same record at every beat, but for its numbers. So a `Template` is what
+`stormkeeper.thrift` has written once of an executor, cut at its numbers; all executors of a
+component share it. A body is joined from these pieces and the numbers of the moment.
 
 The record's last fields are the times. They change with every beat, the counters as often as one
 wants. So the part before them is compressed once (at level 1: the load is what counts, not the
@@ -16,7 +16,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from stormkeeper.simulation.activity import WINDOWS
 from stormkeeper.simulation.components import Component
@@ -36,11 +36,14 @@ from stormkeeper.thrift.writer import encode
 #: Storm counts one tuple in twenty, as twenty.
 SAMPLING: Final = 20
 
+#: The pieces of all templates: most are the same in many.
+_PIECES: Final[dict[bytes, bytes]] = {}
+
 #: Stand for a task (an i32) and for a number (an i64, or a double, which is finite) in a record
 #: that becomes a template. Its texts are ASCII, so that nothing else in it has these bytes.
-_TASK: Final = 0x5AA5_0000
+_TASK: Final = 0x5AA5_C33D
 _NUMBER: Final = 0x5AA5_C33C_0000_0000
-_SLOT: Final = re.compile(rb"\x5a\xa5(?:\xc3\x3c....|[\x00-\x0f].)", re.DOTALL)
+_SLOT: Final = re.compile(rb"\x5a\xa5\xc3(?:\x3c....|\x3d)", re.DOTALL)
 
 _LEVEL: Final = 1
 
@@ -53,14 +56,6 @@ _TIMES_3: Final = struct.Struct(">bhqbhib")
 _GZIP_HEAD: Final = GZIP_MAGIC + b"\x08\x00\x00\x00\x00\x00\x00\xff"
 
 Numbers = Iterator[Any]
-
-
-class Shape(NamedTuple):
-    """What workers must have in common to share a template."""
-
-    storm_id: str
-    components: tuple[Component, ...]
-    names_components: bool
 
 
 def stats(component: Component, numbers: Numbers, *, names_component: bool) -> ExecutorStats:
@@ -110,55 +105,55 @@ def values(
     return found
 
 
-class Template:
-    """The bytes of a heartbeat up to its times, but for its tasks and numbers.
+def head(storm_id: str, executors: int) -> bytes:
+    """Return how a heartbeat begins, before its first executor."""
+    return _record(storm_id, {})[:-4] + executors.to_bytes(4, "big")
 
-    Raises
-    ------
-    SerializationError
-        If an id cannot be written.
+
+def _record(storm_id: str, executors: dict[ExecutorInfo, ExecutorStats]) -> bytes:
+    record = ClusterWorkerHeartbeat(storm_id, executors, time_secs=0, uptime_secs=0)
+    return encode(record, Release.STORM_2).removesuffix(times(Release.STORM_2, 0, 0))
+
+
+class Template:
+    """The bytes of one executor in a heartbeat, but for its task and its numbers.
+
+    Parameters
+    ----------
+    component
+        Which component's.
+    names_component
+        Whether they name it, as ours do and Storm's own do not.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    __slots__ = ("_pack", "_pieces", "_size")
+
+    def __init__(self, component: Component, *, names_component: bool) -> None:
         latencies: list[bool] = []
-        record = ClusterWorkerHeartbeat(
-            storm_id=shape.storm_id,
-            executor_stats={
-                ExecutorInfo(_TASK + place, _TASK + place): stats(
-                    component,
-                    _marks(component, latencies),
-                    names_component=shape.names_components,
-                )
-                for place, component in enumerate(shape.components)
-            },
-            time_secs=0,
-            uptime_secs=0,
-        )
-        plain = encode(record, Release.STORM_2).removesuffix(times(Release.STORM_2, 0, 0))
-        form, pieces, at = [">"], [], 0
-        is_latency = iter(latencies)
+        marks = _marks(component, latencies)
+        record = stats(component, marks, names_component=names_component)
+        plain = _record("", {ExecutorInfo(_TASK, _TASK): record}).removeprefix(head("", 1))
+        pieces, at = [], 0
         for found in _SLOT.finditer(plain):
             fixed = plain[at : found.start()]
-            pieces += [fixed, 0]
-            kind = "i" if len(found[0]) == 4 else "d" if next(is_latency) else "q"
-            form.append(f"{len(fixed)}s{kind}")
+            pieces += [_PIECES.setdefault(fixed, fixed), b""]
             at = found.end()
-        form.append(f"{len(plain) - at}s")
-        self._pack = struct.Struct("".join(form)).pack
-        #: What is fixed, and between that a place for each slot.
-        self._pieces: list[Any] = [*pieces, plain[at:]]
+        kinds = "qq" + "".join("d" if is_latency else "q" for is_latency in latencies)
+        # Runs of one kind, as a struct keeps more for each than the number itself takes.
+        runs = (f"{len(run[0])}{run[1]}" for run in re.finditer(r"(.)\1*", kinds))
+        self._pack = struct.Struct(">" + "".join(runs)).pack
+        self._size = 8 * len(kinds)
+        #: What is fixed, and between that a place for each slot: the task twice, and the numbers.
+        self._pieces: list[bytes] = [*pieces, plain[at:]]
 
-    def body(self, slots: Sequence[float]) -> bytes:
-        """Return a heartbeat up to its times.
-
-        Parameters
-        ----------
-        slots
-            For each executor its task twice (its first and its last), and what `values` says.
-        """
+    def filled(self, task: int, numbers: Sequence[float]) -> bytes:
+        """Return the bytes with that one task, and with what `values` says."""
+        packed = self._pack(task, task, *numbers)
         pieces = self._pieces.copy()
-        pieces[1::2] = slots
-        return self._pack(*pieces)
+        pieces[1::2] = [packed[at : at + 8] for at in range(0, self._size, 8)]
+        # Tasks are i32.
+        pieces[1] = pieces[3] = packed[4:8]
+        return b"".join(pieces)
 
 
 def _marks(component: Component, latencies: list[bool]) -> Numbers:

@@ -118,7 +118,7 @@ def plan(profile: Profile, *, seed: int, now: float) -> Cluster:
             period_secs=random.choice((3600.0, 86400.0)),
             phase=random.uniform(0.0, 6.28),
         )
-        storm_id = f"{PREFIX}{number:03d}-{number}-{int(now)}"
+        storm_id = f"{PREFIX}{seed}-{number:03d}-{number}-{int(now)}"
         topologies.append(Topology(storm_id, made, activity, slots[taken : taken + workers]))
         taken += workers
     return Cluster(nodes, topologies)

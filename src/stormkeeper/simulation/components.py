@@ -95,7 +95,7 @@ class Component:
                 (False, taken),
                 (True, execute),
             ]
-        object.__setattr__(self, "groups", tuple(groups))
+        object.__setattr__(self, "groups", tuple(group for group in groups if group[1]))
 
     @property
     def is_system(self) -> bool:

@@ -41,8 +41,9 @@ _MOVED_PORT: Final = 20_000
 #: them is sent again after it.
 _DELETE_AFTER_SECS: Final = 2.0
 
-#: What a bolt's capacity rises to, in Storm's window of ten minutes.
-_SATURATED: Final = 1.1
+#: What a bolt's capacity rises to, in Storm's window of ten minutes and at its usual rate: enough
+#: to be above 1 where the rate is low.
+_SATURATED: Final = 1.6
 _CAPACITY_SECS: Final = 600.0
 
 

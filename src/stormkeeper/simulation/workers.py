@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from stormkeeper import paths
 from stormkeeper.simulation.activity import begins, spans, wavering
-from stormkeeper.simulation.bodies import Opened, Shape, Template, stats, values
+from stormkeeper.simulation.bodies import Opened, Template, head, stats, values
 from stormkeeper.simulation.cluster import Executor, Topology
 from stormkeeper.simulation.components import Component
 from stormkeeper.thrift.compression import Compression
@@ -160,27 +160,28 @@ class Writer:
         self._compression = compression
         self._release = release
         self._names_components = names_components
-        self._templates: dict[tuple[str, tuple[tuple[str, int], ...]], Template] = {}
+        self._heads: dict[tuple[str, int], bytes] = {}
+        #: By topology, and by component and how many streams it emits.
+        self._templates: dict[str, dict[tuple[str, int], Template]] = {}
 
     def count(self, worker: Worker, at: float) -> None:
         """Give a worker a body with the counters of that time."""
-        slots: list[float] = []
-        components: list[Component] = []
+        storm_id = worker.topology.storm_id
+        templates = self._templates.setdefault(storm_id, {})
+        begin = self._heads.get((storm_id, len(worker.executors)))
+        if begin is None:
+            begin = head(storm_id, len(worker.executors))
+            self._heads[storm_id, len(worker.executors)] = begin
+        pieces = [begin]
         for executor, component, numbers in worker.numbers(at):
-            slots += (executor.task, executor.task)
-            slots += numbers
-            components.append(component)
-        body = self._template(worker.topology.storm_id, components).body(slots)
-        worker.opened = Opened(body, self._compression, self._release)
+            key = component.id, len(component.outputs)
+            template = templates.get(key)
+            if template is None:
+                template = Template(component, names_component=self._names_components)
+                templates[key] = template
+            pieces.append(template.filled(executor.task, numbers))
+        worker.opened = Opened(b"".join(pieces), self._compression, self._release)
         worker.counted_at = at
-
-    def _template(self, storm_id: str, components: list[Component]) -> Template:
-        key = storm_id, tuple([(c.id, len(c.outputs)) for c in components])
-        found = self._templates.get(key)
-        if found is None:
-            shape = Shape(storm_id, tuple(components), self._names_components)
-            found = self._templates[key] = Template(shape)
-        return found
 
 
 def _as_json(record: Any) -> dict[str, Any]:
