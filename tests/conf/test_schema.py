@@ -46,6 +46,7 @@ OURS = {
     "pipeline.metrics.bind.host",
     "pipeline.metrics.port",
     "pipeline.retention.events.hours",
+    "pipeline.retention.rejected.hours",
     "pipeline.statistics.secs",
     "pipeline.tables.dir",
     "pipeline.trigger.secs",

@@ -14,6 +14,10 @@ def batch(*changes, instance="x"):
     return pa.Table.from_batches([decode.decode_batch(found)])
 
 
+def step(recent, *changes, **more):
+    return next_rejected(lambda: recent, batch(*changes, **more))
+
+
 def test_the_arrow_schema_is_the_one_that_spark_expects():
     assert to_arrow_schema(from_arrow_schema(REJECTED), timezone="UTC") == REJECTED
 
@@ -23,7 +27,7 @@ def test_what_is_rejected_says_whose_it_is_and_why():
     gone = change_of(path("gone"), None, 2, 0.0)
     broken = change_of(path("t-1-17"), b"garbage", 3, 0.0)
     stray = change_of("/workerbeats/stray", heartbeat(), 4, 0.0)
-    table = next_rejected(None, batch(good, gone, broken, stray))
+    table = step(None, good, gone, broken, stray)
     one, other = table.to_pylist()
     assert one.pop("read_at").timestamp() == NOW
     assert "ClusterWorkerHeartbeat" in one.pop("reason")
@@ -38,22 +42,27 @@ def test_what_is_rejected_says_whose_it_is_and_why():
     }
     assert (other["path"], other["storm_id"]) == ("/workerbeats/stray", None)
     assert "not a worker's" in other["reason"]
-    assert next_rejected(None, batch(good, gone)).schema == REJECTED
+    assert step(None, good, gone).schema == REJECTED
 
 
 def test_a_pulse_that_is_read_again_is_rejected_once():
-    table = next_rejected(None, batch(change_of(path("t"), b"1", 3, 0.0)))
-    again = next_rejected(table, batch(change_of(path("t"), b"1", 3, 5.0)))
-    assert again == table
-    assert next_rejected(table, batch(change_of(path("t"), b"2", 4, 0.0))).num_rows == 2
-    java = batch(change_of(path("t"), b"1"), instance=WITHOUT_REVISIONS)
-    table = next_rejected(None, java)
-    assert next_rejected(table, java) == table
+    table = step(None, change_of(path("t"), b"1", 3, 0.0))
+    assert step(table, change_of(path("t"), b"1", 3, 5.0)).num_rows == 0
+    twice = [change_of(path("t"), b"2", 4, 0.0)] * 2
+    assert step(table, *twice)["revision"].to_pylist() == [4]
+    java = change_of(path("t"), b"1")
+    table = step(None, java, instance=WITHOUT_REVISIONS)
+    assert step(table, java, instance=WITHOUT_REVISIONS).num_rows == 0
 
 
-def test_only_so_many_are_kept(monkeypatch):
-    monkeypatch.setattr(rejected, "KEPT", 3)
-    table = next_rejected(None, batch(*(change_of(path("t"), b"?", n, 0.0) for n in range(5))))
+def test_what_is_known_is_asked_only_where_something_is_rejected():
+    def fail():
+        raise AssertionError
+
+    assert next_rejected(fail, batch(change_of(path("good"), heartbeat("good"), 1))).num_rows == 0
+
+
+def test_a_batch_adds_only_so_many(monkeypatch):
+    monkeypatch.setattr(rejected, "AT_ONCE", 3)
+    table = step(None, *(change_of(path("t"), b"?", n, 0.0) for n in range(5)))
     assert table["revision"].to_pylist() == [2, 3, 4]
-    table = next_rejected(table, batch(change_of(path("t"), b"?", 9, 0.0)))
-    assert table["revision"].to_pylist() == [3, 4, 9]

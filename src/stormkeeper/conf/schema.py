@@ -510,6 +510,11 @@ _KEYS = (
         "how long the heartbeat pipeline keeps what happened to workers, in hours",
         least=1,
     ),
+    whole(
+        "pipeline.retention.rejected.hours",
+        "how long the heartbeat pipeline keeps what it rejected, in hours",
+        least=1,
+    ),
     seconds_or_null(
         "pipeline.late.secs",
         "silence after which a worker counts as late; null: 3 times task.heartbeat.frequency.secs",

@@ -26,7 +26,7 @@ from stormkeeper.pipeline import current, decode, folders, reports, tables, tota
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
-from stormkeeper.pipeline.rejected import REJECTED, next_rejected
+from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
@@ -40,7 +40,7 @@ NAMES: Final = (LIVENESS, STATISTICS)
 #: Where the tables of each query are written.
 Places = Mapping[str, TableStore]
 
-#: The present tables of each query. There is a log besides, see `specs`.
+#: The present tables of each query. Each has a log besides, see `specs`.
 _CURRENT: Final = {
     LIVENESS: (
         TableSpec(tables.WORKER_LIVENESS, current.WORKER_LIVENESS, "current"),
@@ -49,7 +49,6 @@ _CURRENT: Final = {
     STATISTICS: (
         TableSpec(tables.WORKER_REPORTS, reports.WORKER_REPORTS, "current"),
         TableSpec(tables.COMPONENT_STATISTICS, totals.COMPONENT_STATISTICS, "current"),
-        TableSpec(tables.REJECTED, REJECTED, "current"),
     ),
 }
 
@@ -65,13 +64,11 @@ def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     """Yield the tables of a query."""
     yield from _CURRENT[query]
     if query == LIVENESS:
-        yield TableSpec(
-            tables.WORKER_EVENTS,
-            WORKER_EVENTS,
-            "log",
-            time="at",
-            retention=Retention(hours=conf["pipeline.retention.events.hours"]),
-        )
+        kept = Retention(hours=conf["pipeline.retention.events.hours"])
+        yield TableSpec(tables.WORKER_EVENTS, WORKER_EVENTS, "log", time="at", retention=kept)
+    else:
+        kept = Retention(hours=conf["pipeline.retention.rejected.hours"])
+        yield TableSpec(tables.REJECTED, REJECTED, "log", time="read_at", retention=kept)
 
 
 def interval_secs(conf: Conf, query: str) -> float:
@@ -192,12 +189,13 @@ def statistics_tables(limits: Limits, period_secs: float) -> Advance:
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
         )
+        since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         return {
             tables.WORKER_REPORTS: found,
             tables.COMPONENT_STATISTICS: totals.next_statistics(
                 before(tables.COMPONENT_STATISTICS), newest, found
             ),
-            tables.REJECTED: next_rejected(before(tables.REJECTED), batch),
+            tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch),
         }
 
     return advance
