@@ -27,6 +27,7 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.pipeline import checkpoint, folders, queries
+from stormkeeper.pipeline.decoding.engine import warn_if_interpreted
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
@@ -83,6 +84,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     configure_logging()
     # What a Pacemaker does not answer is said once, by `Sight`.
     logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)
+    warn_if_interpreted()
     servers = [str(address) for address in conf.pacemaker_servers()]
     if not servers:
         raise ConfigError(

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from stormkeeper.pipeline.decoding import layout
+from stormkeeper.pipeline.decoding import layout, values
 from stormkeeper.pipeline.decoding.values import decode
 from stormkeeper.thrift.reader import MAX_DEPTH
 from support.decoding import ENGINES, by_records, rows_of
@@ -253,8 +253,9 @@ def test_long_names_of_many_rows_are_refused(name):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_large_heartbeats_become_columns_by_themselves(name):
-    window = b"w" * 150_000
+def test_large_heartbeats_become_columns_by_themselves(name, monkeypatch):
+    monkeypatch.setattr(values, "_MOST_BYTES", 32_000)
+    window = b"w" * 150
     value = with_executor(
         executor(emitted=(MAP, 1, own((window, *((b"%d" % n, n) for n in range(90))))))
     )

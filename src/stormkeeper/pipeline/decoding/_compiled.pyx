@@ -12,11 +12,11 @@ The rules that hold here:
 - Time is linear in the bytes: what is looked up is hashed, with a key that no sender knows.
 - A text (a window, a component, a stream) is stored and checked to be UTF-8 once in a batch. Rows
   have its number.
-- Rows are written to memory that then is Arrow's, without a copy; the bits that Arrow has for what
-  is there and what is not are gathered from a mask for each row at the end.
+- Columns are written to memory of Arrow's pool, which becomes theirs without a copy: the system
+  would take as long to clear memory of its own each time as reading does. The bits that Arrow has
+  for what is there and what is not are gathered from a mask for each row at the end.
 """
 
-from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -69,6 +69,22 @@ cdef enum:
     OURS_TOO = 1001
     SEEN_OURS = 1 << 16
     SEEN_OURS_TOO = 1 << 17
+    # The columns, by their places among a builder's memory; those of the statistics come last.
+    WINDOW = 0
+    SOURCE = 1
+    STREAM = 2
+    TASK_START = 3
+    TASK_END = 4
+    COMPONENT = 5
+    KIND = 6
+    RATE = 7
+    ROWS_FROM = 8
+    TIME_SECS = 9
+    UPTIME_SECS = 10
+    EXECUTORS_FROM = 11
+    POOL = 12
+    STATISTIC = 13
+    COLUMNS = 21
     # Left alone.
     REFUSED = -1
     # Places in a table at first, and entries of other memory.
@@ -110,28 +126,6 @@ cdef struct Numbers:
     uint64_t size
     uint64_t used
     uint64_t epoch
-
-
-cdef class Memory:
-    """Memory that Python frees when nobody uses it any more."""
-
-    cdef void *start
-    cdef Py_ssize_t size
-
-    def __dealloc__(self):
-        free(self.start)
-
-    def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.start, self.size, 1, flags)
-
-
-cdef Memory taken(void **start, Py_ssize_t size):
-    """Hand memory over; the place that it was at has none after that."""
-    cdef Memory memory = Memory.__new__(Memory)
-    memory.start = start[0]
-    memory.size = size
-    start[0] = NULL
-    return memory
 
 
 cdef int grown(void **start, Py_ssize_t size) except -1:
@@ -282,22 +276,24 @@ cdef inline bint is_fixed(int kind) noexcept nogil:
     return kind != STRING and kind != STRUCT and kind != MAP and kind != SET and kind != LIST
 
 
-cdef Memory bits(const uint16_t *masks, int32_t count, int bit):
+cdef object bits(const uint16_t *masks, int32_t count, int bit):
     """Gather one bit of each mask, as Arrow packs them."""
-    cdef Py_ssize_t size = (<Py_ssize_t>count + 7) // 8
-    cdef uint8_t *packed = <uint8_t *>malloc(size or 1)
+    memory = layout.memory((<Py_ssize_t>count + 7) // 8)
+    cdef uint8_t *packed = <uint8_t *>address(memory)
     cdef uint8_t byte
     cdef int32_t at = 0
     cdef int place
-    if packed == NULL:
-        raise MemoryError()
     while at < count:
         byte = 0
         for place in range(8 if count - at >= 8 else count - at):
             byte |= (masks[at + place] >> bit & 1) << place
         packed[at // 8] = byte
         at += 8
-    return taken(<void **>&packed, size)
+    return memory
+
+
+cdef void *address(memory) except? NULL:
+    return <void *><size_t>memory.address
 
 
 cdef inline bint is_narrow(int64_t value) noexcept nogil:
@@ -373,48 +369,35 @@ cdef class Builder:
     cdef int32_t *executors_from
     cdef int32_t count, room
     cdef list reasons
+    # Of each column; None when they were given away.
+    cdef list memory
 
     def __cinit__(self):
         cdef bytes secret = os.urandom(16)
         memcpy(self.key, PyBytes_AS_STRING(secret), 16)
         self.reasons = []
+        self.memory = [None] * COLUMNS
         self.serial = 1
         self._grow_texts(SLOTS)
         self._grow_rows(SLOTS)
         self._grow_executors(SLOTS)
         self._grow_heartbeats(SLOTS)
         self.rows_from[0] = self.executors_from[0] = 0
-        grown(<void **>&self.pool, 4096)
         self.pool_room = 4096
+        self.pool = <char *>self._sized(POOL, self.pool_room)
         grown(<void **>&self.streams, SLOTS * sizeof(Stream))
         self.stream_room = SLOTS
 
     def __dealloc__(self):
-        cdef int column
         free(self.texts)
         free(self.text_slots)
-        free(self.pool)
         free(self.streams)
         free(self.stream_numbers.slots)
         free(self.row_numbers.slots)
         free(self.executor_numbers.slots)
-        free(self.window)
-        free(self.source)
-        free(self.stream)
         free(self.row_mask)
-        for column in range(STATISTICS):
-            free(self.statistic[column])
-        free(self.task_start)
-        free(self.task_end)
-        free(self.component)
-        free(self.kind)
         free(self.executor_mask)
-        free(self.rate)
-        free(self.rows_from)
-        free(self.time_secs)
-        free(self.uptime_secs)
         free(self.heartbeat_mask)
-        free(self.executors_from)
 
     def add(self, bytes data not None):
         """Add a heartbeat, uncompressed; return whether it was taken."""
@@ -452,92 +435,66 @@ cdef class Builder:
         """Return the columns, by name. The builder takes no more."""
         cdef int32_t rows = self.row_count, executors = self.executor_count, count = self.count
         cdef int column
-        if self.pool == NULL:
+        if self.memory is None:
             raise ValueError("the builder has finished")
         texts = self._all_texts()
         source = bits(self.row_mask, rows, HAS_SOURCE)
         counters = [
-            layout.chosen(texts, taken(<void **>&self.window, 4 * rows), rows),
-            layout.chosen(texts, taken(<void **>&self.source, 4 * rows), rows, source),
-            layout.chosen(texts, taken(<void **>&self.stream, 4 * rows), rows),
+            layout.chosen(texts, self._cut(WINDOW, 4 * rows), rows),
+            layout.chosen(texts, self._cut(SOURCE, 4 * rows), rows, source),
+            layout.chosen(texts, self._cut(STREAM, 4 * rows), rows),
         ]
         for column in range(STATISTICS):
             counters.append(
                 layout.column(
                     layout.COUNTER[3 + column].type,
                     rows,
-                    taken(<void **>&self.statistic[column], 8 * rows),
+                    self._cut(STATISTIC + column, 8 * rows),
                     bits(self.row_mask, rows, column),
                 )
             )
         counters.append(
             layout.column(layout.COUNTER[11].type, rows, bits(self.row_mask, rows, IS_PARTIAL))
         )
+        rows_from = self._cut(ROWS_FROM, 4 * (executors + 1))
         component = bits(self.executor_mask, executors, HAS_COMPONENT)
         kind = bits(self.executor_mask, executors, HAS_KIND)
+        of = layout.EXECUTOR
         reported = [
-            layout.column(
-                layout.EXECUTOR[0].type, executors, taken(<void **>&self.task_start, 4 * executors)
-            ),
-            layout.column(
-                layout.EXECUTOR[1].type, executors, taken(<void **>&self.task_end, 4 * executors)
-            ),
-            layout.chosen(
-                texts, taken(<void **>&self.component, 4 * executors), executors, component
-            ),
-            layout.chosen(
-                layout.KINDS, taken(<void **>&self.kind, 4 * executors), executors, kind
-            ),
-            layout.column(
-                layout.EXECUTOR[4].type, executors, taken(<void **>&self.rate, 8 * executors)
-            ),
-            layout.lists(
-                layout.structs(layout.COUNTER, counters),
-                executors,
-                taken(<void **>&self.rows_from, 4 * (executors + 1)),
-            ),
+            layout.column(of[0].type, executors, self._cut(TASK_START, 4 * executors)),
+            layout.column(of[1].type, executors, self._cut(TASK_END, 4 * executors)),
+            layout.chosen(texts, self._cut(COMPONENT, 4 * executors), executors, component),
+            layout.chosen(layout.KINDS, self._cut(KIND, 4 * executors), executors, kind),
+            layout.column(of[4].type, executors, self._cut(RATE, 8 * executors)),
+            layout.lists(layout.structs(layout.COUNTER, counters), executors, rows_from),
         ]
         present = bits(self.heartbeat_mask, count, IS_PRESENT)
-        heartbeat = layout.HEARTBEAT
+        completed = bits(self.heartbeat_mask, count, IS_COMPLETED)
+        time_secs, uptime_secs = self._cut(TIME_SECS, 8 * count), self._cut(UPTIME_SECS, 4 * count)
+        executors_from = self._cut(EXECUTORS_FROM, 4 * (count + 1))
+        self.memory = None
+        of = layout.HEARTBEAT
         return {
-            "time_secs": layout.column(
-                heartbeat["time_secs"], count, taken(<void **>&self.time_secs, 8 * count), present
-            ),
-            "uptime_secs": layout.column(
-                heartbeat["uptime_secs"],
-                count,
-                taken(<void **>&self.uptime_secs, 4 * count),
-                present,
-            ),
+            "time_secs": layout.column(of["time_secs"], count, time_secs, present),
+            "uptime_secs": layout.column(of["uptime_secs"], count, uptime_secs, present),
             "executors": layout.lists(
-                layout.structs(layout.EXECUTOR, reported),
-                count,
-                taken(<void **>&self.executors_from, 4 * (count + 1)),
-                present,
+                layout.structs(layout.EXECUTOR, reported), count, executors_from, present
             ),
-            "completed": layout.column(
-                heartbeat["completed"],
-                count,
-                bits(self.heartbeat_mask, count, IS_COMPLETED),
-                present,
-            ),
+            "completed": layout.column(of["completed"], count, completed, present),
             "error": layout.reasons(self.reasons),
         }
 
     cdef object _all_texts(self):
-        cdef int32_t *offsets = NULL
+        offsets = layout.memory(4 * (<Py_ssize_t>self.text_count + 1))
+        cdef int32_t *starts = <int32_t *>address(offsets)
         cdef int32_t number
-        grown(<void **>&offsets, (self.text_count + 1) * sizeof(int32_t))
         for number in range(self.text_count):
-            offsets[number] = <int32_t>self.texts[number].offset
-        offsets[self.text_count] = <int32_t>self.pool_used
-        starts = taken(<void **>&offsets, (self.text_count + 1) * sizeof(int32_t))
-        return layout.texts(
-            self.text_count, starts, taken(<void **>&self.pool, self.pool_used)
-        )
+            starts[number] = <int32_t>self.texts[number].offset
+        starts[self.text_count] = <int32_t>self.pool_used
+        return layout.texts(self.text_count, offsets, self._cut(POOL, self.pool_used))
 
     cdef int _begin(self) except -1:
-        if self.pool == NULL:
+        if self.memory is None:
             raise ValueError("the builder has finished")
         if self.count == self.room:
             self._grow_heartbeats(self.room * 2)
@@ -550,6 +507,21 @@ cdef class Builder:
         return 0
 
     # ---- memory ----
+
+    cdef void *_sized(self, int column, Py_ssize_t size) except NULL:
+        """Return the memory of a column, made as large; it may have moved."""
+        memory = self.memory[column]
+        if memory is None:
+            memory = self.memory[column] = layout.memory(size)
+        else:
+            memory.resize(size)
+        return address(memory)
+
+    cdef object _cut(self, int column, Py_ssize_t size):
+        """Return the memory of a column, as large as what was written to it."""
+        memory = self.memory[column]
+        memory.resize(size)
+        return memory
 
     cdef int _grow_texts(self, int32_t room) except -1:
         cdef uint64_t size = 2 * <uint64_t>room, at
@@ -569,31 +541,33 @@ cdef class Builder:
 
     cdef int _grow_rows(self, int32_t room) except -1:
         cdef int column
-        grown(<void **>&self.window, room * sizeof(int32_t))
-        grown(<void **>&self.source, room * sizeof(int32_t))
-        grown(<void **>&self.stream, room * sizeof(int32_t))
+        self.window = <int32_t *>self._sized(WINDOW, room * sizeof(int32_t))
+        self.source = <int32_t *>self._sized(SOURCE, room * sizeof(int32_t))
+        self.stream = <int32_t *>self._sized(STREAM, room * sizeof(int32_t))
         grown(<void **>&self.row_mask, room * sizeof(uint16_t))
         for column in range(STATISTICS):
-            grown(<void **>&self.statistic[column], room * sizeof(int64_t))
+            self.statistic[column] = <int64_t *>self._sized(
+                STATISTIC + column, room * sizeof(int64_t)
+            )
         self.row_room = room
         return 0
 
     cdef int _grow_executors(self, int32_t room) except -1:
-        grown(<void **>&self.task_start, room * sizeof(int32_t))
-        grown(<void **>&self.task_end, room * sizeof(int32_t))
-        grown(<void **>&self.component, room * sizeof(int32_t))
-        grown(<void **>&self.kind, room * sizeof(int32_t))
+        self.task_start = <int32_t *>self._sized(TASK_START, room * sizeof(int32_t))
+        self.task_end = <int32_t *>self._sized(TASK_END, room * sizeof(int32_t))
+        self.component = <int32_t *>self._sized(COMPONENT, room * sizeof(int32_t))
+        self.kind = <int32_t *>self._sized(KIND, room * sizeof(int32_t))
         grown(<void **>&self.executor_mask, room * sizeof(uint16_t))
-        grown(<void **>&self.rate, room * sizeof(int64_t))
-        grown(<void **>&self.rows_from, (room + 1) * sizeof(int32_t))
+        self.rate = <int64_t *>self._sized(RATE, room * sizeof(int64_t))
+        self.rows_from = <int32_t *>self._sized(ROWS_FROM, (room + 1) * sizeof(int32_t))
         self.executor_room = room
         return 0
 
     cdef int _grow_heartbeats(self, int32_t room) except -1:
-        grown(<void **>&self.time_secs, room * sizeof(int64_t))
-        grown(<void **>&self.uptime_secs, room * sizeof(int32_t))
+        self.time_secs = <int64_t *>self._sized(TIME_SECS, room * sizeof(int64_t))
+        self.uptime_secs = <int32_t *>self._sized(UPTIME_SECS, room * sizeof(int32_t))
         grown(<void **>&self.heartbeat_mask, room * sizeof(uint16_t))
-        grown(<void **>&self.executors_from, (room + 1) * sizeof(int32_t))
+        self.executors_from = <int32_t *>self._sized(EXECUTORS_FROM, (room + 1) * sizeof(int32_t))
         self.room = room
         return 0
 
@@ -1019,7 +993,7 @@ cdef class Builder:
         while room - self.pool_used < length:
             room *= 2
         if room > self.pool_room:
-            grown(<void **>&self.pool, room)
+            self.pool = <char *>self._sized(POOL, room)
             self.pool_room = room
         if self.text_count == self.text_room:
             self._grow_texts(self.text_room * 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -47,19 +47,26 @@ HEARTBEAT: Final[dict[str, pa.DataType]] = {
 KINDS: Final = pa.array(["bolt", "spout"], pa.string())
 
 
-def column(of: pa.DataType, count: int, values: Any, valid: Any = None) -> pa.Array:
+def memory(size: int) -> pa.Buffer:
+    """Return memory that can grow, for a column."""
+    return pa.allocate_buffer(size, resizable=True)
+
+
+def column(
+    of: pa.DataType, count: int, values: pa.Buffer, valid: pa.Buffer | None = None
+) -> pa.Array:
     """Make a column of memory that has its values, and a bit for each that is not null."""
-    return pa.Array.from_buffers(of, count, [_buffer(valid), pa.py_buffer(values)])
+    return pa.Array.from_buffers(of, count, [valid, values])
 
 
-def texts(count: int, offsets: Any, data: Any) -> pa.Array:
+def texts(count: int, offsets: pa.Buffer, data: pa.Buffer) -> pa.Array:
     """Make a column of texts that lie one after another."""
-    return pa.Array.from_buffers(
-        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    return pa.Array.from_buffers(pa.string(), count, [None, offsets, data])
 
 
-def chosen(among: pa.Array, numbers: Any, count: int, valid: Any = None) -> pa.Array:
+def chosen(
+    among: pa.Array, numbers: pa.Buffer, count: int, valid: pa.Buffer | None = None
+) -> pa.Array:
     """Make a column of texts of memory that has their numbers."""
     return among.take(column(pa.int32(), count, numbers, valid))
 
@@ -69,16 +76,14 @@ def structs(of: pa.StructType, columns: Sequence[pa.Array]) -> pa.Array:
     return pa.StructArray.from_arrays(columns, fields=list(of))
 
 
-def lists(values: pa.Array, count: int, offsets: Any, valid: Any = None) -> pa.Array:
+def lists(
+    values: pa.Array, count: int, offsets: pa.Buffer, valid: pa.Buffer | None = None
+) -> pa.Array:
     """Make a column of lists of memory that says where each begins."""
-    buffers = [_buffer(valid), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(pa.list_(values.type), count, buffers, children=[values])
+    of = pa.list_(values.type)
+    return pa.Array.from_buffers(of, count, [valid, offsets], children=[values])
 
 
 def reasons(found: Sequence[str | None]) -> pa.Array:
     """Make the column of errors."""
     return pa.array(found, pa.string())
-
-
-def _buffer(memory: Any) -> pa.Buffer | None:
-    return None if memory is None else pa.py_buffer(memory)
