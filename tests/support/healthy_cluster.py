@@ -11,6 +11,7 @@ Rows are computed in Spark from hashes, so a seed gives the same rows wherever t
 
 import math
 import random
+import zlib
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
@@ -28,6 +29,7 @@ def rollup(spark, seed, *, topologies, components=6, hours=24, minutes=1):
     cluster = spark.createDataFrame([*_components(seed, topologies, components)], _COMPONENTS)
     buckets = spark.range(hours * 60 // minutes).select((F.col("id") * minutes).alias("minute"))
     rows = buckets.crossJoin(F.broadcast(cluster)).withColumn("seed", F.lit(seed))
+    rows = computed(rows, row=F.xxhash64("seed", "topology", "component", "minute"))
     whole = (F.col("minute") / 10).cast("long")
     noise = (
         0.1 * _normal("ten", F.col("topology"), whole)
@@ -145,8 +147,8 @@ def liveness(spark, seed, *, nodes, workers_per_node, servers, readings, late=0.
 #: A worker that ends, as its events say, in seconds after the end.
 _ENDING = ((9, "late"), (30, "dead"), (40, "restarted"))
 
-#: The columns that tell rows of a roll-up apart.
-_ROW = ("topology", "component", "minute")
+#: What tells rows of a roll-up apart.
+_ROW = ("row",)
 
 _COMPONENTS = (
     "topology string, component string, kind string, workers bigint, rate double, rhythm double,"
@@ -194,13 +196,17 @@ def _shares(draw, executors, keyed):
 
 
 def _uniform(what, *parts):
-    hashed = F.xxhash64(F.lit(what), F.col("seed"), *parts)
-    return (hashed.bitwiseAND(2**52 - 1) + 0.5) / 2**52
+    return _part(F.xxhash64(F.lit(zlib.crc32(what.encode())), F.col("seed"), *parts))
 
 
 def _normal(what, *parts):
-    radius = F.sqrt(-2 * F.log(_uniform(f"{what} radius", *parts)))
-    return radius * F.cos(2 * math.pi * _uniform(f"{what} angle", *parts))
+    hashed = F.xxhash64(F.lit(zlib.crc32(what.encode())), F.col("seed"), *parts)
+    radius = F.sqrt(-2 * F.log(_part(hashed)))
+    return radius * F.cos(2 * math.pi * _part(F.shiftright(hashed, 32)))
+
+
+def _part(hashed):
+    return (hashed.bitwiseAND(2**32 - 1) + 0.5) / 2**32
 
 
 def _poisson(mean, what, *parts):

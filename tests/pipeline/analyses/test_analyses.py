@@ -132,6 +132,9 @@ def test_a_fall_is_found_and_a_daily_rhythm_is_not(spark):
     def at_night(minute):  # from four hours before now, at the same time each day
         return 0 if minute % 1440 < 40 else 6000
 
+    def earlier_today(minute):
+        return 0 if minute < 40 or 1440 <= minute < 1460 else 6000
+
     rows = [
         *series("fell", lambda minute: 500 if minute < 30 else 6000),
         *series("stopped", lambda minute: 0 if minute < 90 else 6000, column="emitted"),
@@ -142,6 +145,7 @@ def test_a_fall_is_found_and_a_daily_rhythm_is_not(spark):
         *series("steep", lambda minute: rhythm(minute + 360), hours=30),
         *series("for-a-moment", lambda minute: 0 if minute < 20 else 6000),
         *series("stops-daily", at_night, hours=30),
+        *series("stops-earlier", earlier_today, hours=30),
         *series("hourly", lambda minute: 0 if minute % 60 < 30 else 6000),
         *series("quiet", lambda minute: 0 if minute < 30 else 100),
         *series("new", lambda minute: 0 if minute < 30 else 6000, hours=1),

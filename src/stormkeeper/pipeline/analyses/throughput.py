@@ -77,8 +77,7 @@ def unusual_throughput(
     low = F.least(fallen * F.col("usual"), F.col("usual") - deviations * scatter)
     high = F.greatest(risen * F.col("usual"), F.col("usual") + deviations * scatter)
     # Yesterday's change at this time of day moves both limits outwards only.
-    daily = F.coalesce(F.col("daily"), F.lit(1.0))
-    down, up = F.least(daily, F.lit(1.0)), F.greatest(daily, F.lit(1.0))
+    down, up = F.least("daily_low", F.lit(1.0)), F.greatest("daily_high", F.lit(1.0))
     rows = computed(rows, low=low * down, high=high * up, level=median(F.col("recent")))
     fell = (F.array_max("recent") < F.col("low")) & (F.col("low") > 0) & ~_often_low()
     rose = F.array_min("recent") > F.col("high")
@@ -151,13 +150,15 @@ def _measured(rows: DataFrame) -> DataFrame:
     rows = computed(
         rows,
         usual=median(F.col("past.y")),
-        of_day=F.when(known, median(F.col("then"))),
-        before=median(F.col("before_then")),
+        before=F.when(known, median(F.col("before_then"))),
     )
     distances = F.transform("past.y", lambda done: F.abs(done - F.col("usual")))
     # A job that had not run yet at this time says nothing about how much it then rose.
-    daily = F.when(F.col("before") > 0, F.col("of_day") / F.col("before"))
-    return computed(rows, mad=median(distances), daily=daily)
+    low, high = (
+        F.when(F.col("before") > 0, extreme("then") / F.col("before"))
+        for extreme in (F.array_min, F.array_max)
+    )
+    return computed(rows, mad=median(distances), daily_low=low, daily_high=high)
 
 
 def _often_low() -> Column:
