@@ -12,10 +12,11 @@ member, or one zstd frame, as any reader of Storm's reads it.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from stormkeeper.simulation.activity import WINDOWS
@@ -126,7 +127,7 @@ class Template:
         Whether they name it, as ours do and Storm's own do not.
     """
 
-    __slots__ = ("_pack", "_pieces", "_size")
+    __slots__ = ("_cut", "_pack", "_pieces")
 
     def __init__(self, component: Component, *, names_component: bool) -> None:
         latencies: list[bool] = []
@@ -142,7 +143,7 @@ class Template:
         # Runs of one kind, as a struct keeps more for each than the number itself takes.
         runs = (f"{len(run[0])}{run[1]}" for run in re.finditer(r"(.)\1*", kinds))
         self._pack = struct.Struct(">" + "".join(runs)).pack
-        self._size = 8 * len(kinds)
+        self._cut = _cutter(len(kinds))
         #: What is fixed, and between that a place for each slot: the task twice, and the numbers.
         self._pieces: list[bytes] = [*pieces, plain[at:]]
 
@@ -150,10 +151,16 @@ class Template:
         """Return the bytes with that one task, and with what `values` says."""
         packed = self._pack(task, task, *numbers)
         pieces = self._pieces.copy()
-        pieces[1::2] = [packed[at : at + 8] for at in range(0, self._size, 8)]
+        pieces[1::2] = self._cut(packed)
         # Tasks are i32.
         pieces[1] = pieces[3] = packed[4:8]
         return b"".join(pieces)
+
+
+@functools.cache
+def _cutter(slots: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Return what cuts the bytes of that many numbers apart; few counts occur, each often."""
+    return struct.Struct("8s" * slots).unpack
 
 
 def _marks(component: Component, latencies: list[bool]) -> Numbers:

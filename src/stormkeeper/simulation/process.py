@@ -212,7 +212,7 @@ class _Run:
             count_every=options.count_every,
             seed=options.seed,
             now=begin,
-            tell=truth.tell if truth.is_kept else _untold,
+            tell=truth.tell if truth.is_kept else None,
         )
         # Who draws which server is not what the seed decides: as with real workers.
         links = [
@@ -258,7 +258,7 @@ class _Run:
                 self._report(now)
             await asyncio.sleep(0.0 if behind else _TICK_SECS)
         await self._drain()
-        worked = self._clock() - began
+        summary = self._summary(self._clock() - began)
         for link in self._links:
             link.close()
         self._simulation.finish(self._clock())
@@ -267,7 +267,8 @@ class _Run:
             for topology in self._simulation.cluster.topologies:
                 path = paths.workerbeats(topology.storm_id)
                 await asyncio.to_thread(self._pool.delete_path, path)
-        return self._summary(worked)
+        # What was still unanswered has failed since.
+        return summary | asdict(self._simulation.tally)
 
     def _plant(self, begin: float) -> None:
         Troubles(
@@ -341,7 +342,3 @@ class _Run:
             "cpu_seconds": round(time.process_time() - self._prepared_cpu, 3),
             "prepared_cpu_seconds": round(self._prepared_cpu, 3),
         }
-
-
-def _untold(_: dict[str, Any]) -> None:
-    """Keep nothing."""
