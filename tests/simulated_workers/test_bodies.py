@@ -1,5 +1,6 @@
 import pytest
 
+from stormkeeper.pipeline.decoding.values import decode
 from stormkeeper.simulation.components import SYSTEM
 from stormkeeper.thrift.serialization import (
     Compression,
@@ -28,6 +29,15 @@ def test_a_heartbeat_is_what_our_own_writer_writes(compression, release):
             assert plain == beat.details
         if compression is Compression.GZIP:
             assert plain == unzipped(beat.details)
+
+
+@pytest.mark.parametrize("release", Release)
+def test_the_pipeline_decodes_every_heartbeat(release):
+    values = [b.details for c in Compression for b in beats(compression=c, release=release)]
+    ((count, columns),) = decode(values)
+    assert count == len(values) == 3 * 6
+    assert columns["error"].null_count == count
+    assert columns["time_secs"].null_count == 0
 
 
 def test_it_says_what_the_worker_has_counted():
