@@ -66,7 +66,7 @@ class World:
         count = len(self.beats) if count is None else count
         async with asyncio.timeout(DEADLINE_SECS):
             while len(self.taken) + len(self.failed) < count:
-                self.link.look()
+                self.link.look(time.time())
                 await asyncio.sleep(0.005)
 
 
@@ -154,7 +154,7 @@ def test_the_end_leaves_no_heartbeat_unsettled():
             world = World([address])
             for beat in world.beats:
                 world.link.send(beat)
-            world.link.look()
+            world.link.look(time.time())
             async with asyncio.timeout(DEADLINE_SECS):
                 while len(server.paths) < 6:
                     await asyncio.sleep(0.005)

@@ -87,9 +87,11 @@ class Link:
         if self._wire is not None:
             self._wire.flush()
 
-    def look(self) -> None:
-        """Connect, give up what takes too long, go home: call it some times a second."""
-        now = self.clock()
+    def look(self, now: float) -> None:
+        """Connect, give up what takes too long, go home: call it some times a second.
+
+        `now` is a time of which all answers have been read.
+        """
         for wire in (*self._left, *((self._wire,) if self._wire else ())):
             wire.look(now)
         while self._waiting and now - self._waiting[0].sent_at >= WRITE_DEADLINE:

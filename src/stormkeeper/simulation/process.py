@@ -31,8 +31,10 @@ from stormkeeper.thrift.serialization import Release, compression_for, release_f
 _TICK_SECS: Final = 0.005
 _LOOK_SECS: Final = 0.25
 
-#: Heartbeats that are sent at once, at most, before answers are read again.
+#: Heartbeats that are made and sent at once, at most, before answers are read again; and seconds
+#: that this takes, at most.
 _BATCH: Final = 256
+_BATCH_SECS: Final = 0.05
 
 #: Seconds between two lines on progress.
 _REPORT_SECS: Final = 5.0
@@ -192,6 +194,7 @@ class _Run:
         self._say = say
         self._behind = time.time() - time.monotonic()
         self._lags, self._recent = _Lags(), _Lags()
+        self._deleting: set[asyncio.Task[None]] = set()
         #: Seconds of the processor until the first heartbeat was due.
         self._prepared_cpu = 0.0
         #: Why heartbeats failed, since the last line.
@@ -252,12 +255,15 @@ class _Run:
             behind = self._send(now)
             if now >= look_at:
                 look_at = now + _LOOK_SECS
-                await self._look()
+                await self._look(now)
             if now >= report_at:
                 report_at += _REPORT_SECS
                 self._report(now)
             await asyncio.sleep(0.0 if behind else _TICK_SECS)
         await self._drain()
+        for outcome in await asyncio.gather(*self._deleting, return_exceptions=True):
+            if outcome is not None:
+                self._say(f"a killed topology's pulses may still be there: {outcome}")
         summary = self._summary(self._clock() - began)
         for link in self._links:
             link.close()
@@ -291,25 +297,33 @@ class _Run:
             link.send(beat)
             touched.add(link)
             count += 1
-            if count == _BATCH:
+            if count == _BATCH or self._clock() - now > _BATCH_SECS:
                 break
+        else:
+            count = 0
         for link in touched:
             link.flush()
-        return count == _BATCH
+        return count > 0
 
-    async def _look(self) -> None:
+    async def _look(self, now: float) -> None:
+        """Look after connections, by what had come by `now`, and after deletions."""
+        # Answers that lie there unread are read in the first of these, and heeded in the second: it
+        # is no fault of the servers' if this process was not let run.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         for link in self._links:
-            link.look()
+            link.look(now)
         deletions, self._simulation.deletions = self._simulation.deletions, []
         for path in deletions:
-            await asyncio.to_thread(self._pool.delete_path, path)
+            # A server that is away would hold up all heartbeats.
+            task = asyncio.create_task(asyncio.to_thread(self._pool.delete_path, path))
+            self._deleting.add(task)
 
     async def _drain(self) -> None:
         """Wait until all that was sent is answered, or has failed."""
         end = self._clock() + _END_SECS
         while self._simulation.unanswered() and self._clock() < end:
-            for link in self._links:
-                link.look()
+            await self._look(self._clock())
             await asyncio.sleep(_TICK_SECS)
 
     def _taken(self, beat: Beat, server: str) -> None:
