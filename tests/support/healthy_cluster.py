@@ -1,10 +1,10 @@
 """Tables of a cluster without troubles, as large as a rate of false alarms needs.
 
 What varies in a healthy cluster does so here: a daily rhythm (at its peak up to three times the
-trough), noise of each minute and of each ten, bursts, counts that are sampled as Storm's are,
-machines that are not equally fast, keys that differ in frequency (by Zipf's law, with an exponent
-of up to 0.8), workers that are restarted, a node of each topology that is restarted once a day,
-and topologies that are rebalanced.
+trough), noise of each minute and of each ten, bursts, counts that are sampled as Storm's are and
+read a little earlier or later, machines that are not equally fast, keys that differ in frequency
+(by Zipf's law, with an exponent of up to 0.8), workers that are restarted, a node of each topology
+that is restarted once a day, and topologies that are rebalanced.
 
 Rows are computed in Spark from hashes, so a seed gives the same rows wherever they are computed.
 """
@@ -50,6 +50,8 @@ def rollup(spark, seed, *, topologies, components=6, hours=24, minutes=1):
     def count(share, place):
         mean = F.col("rate") * minutes * F.col("load") * share
         mean *= F.exp(0.05 * _normal("executor", *_ROW, place))
+        # Four readings of a worker are in a minute, sometimes three or five.
+        mean *= 1 + (_uniform("read", *_ROW, place % F.col("workers")) - 0.5) / (2 * minutes)
         mean *= F.when(F.col("ended") & (place == 0), 1 - 0.5 / minutes).otherwise(1.0)
         gone = F.col("node_away") & (place % F.col("workers") == 0) & (F.col("workers") > 1)
         mean *= F.when(gone, 1 - min(1.0, 3 / minutes)).otherwise(1.0)

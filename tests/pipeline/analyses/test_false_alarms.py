@@ -43,10 +43,10 @@ def test_of_components_by_the_minute(spark):
 
 
 def test_of_topologies_by_ten_minutes(spark):
-    rows = healthy_cluster.rollup(spark, SEED, topologies=60, hours=36, minutes=10).cache()
-    check(unusual_throughput(rows), 60, days=1.5)
-    check(saturating_components(rows), 60 * 5, days=1.5)
-    check(growing_heartbeats(rows), 60, days=1.5)
+    rows = healthy_cluster.rollup(spark, SEED, topologies=40, hours=36, minutes=10).cache()
+    check(unusual_throughput(rows), 40, days=1.5)
+    check(saturating_components(rows), 40 * 5, days=1.5)
+    check(growing_heartbeats(rows), 40, days=1.5)
     rows.unpersist()
 
 
