@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.current import topology_name
+from stormkeeper.pipeline.current import topology_name, worker_keys
 
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
@@ -50,7 +50,7 @@ COMPONENT_STATISTICS: Final = pa.schema(
 )
 
 
-def next_statistics(previous: pa.Table | None, newest: pa.Table, liveness: pa.Table) -> pa.Table:
+def next_statistics(previous: pa.Table | None, newest: pa.Table, reports: pa.Table) -> pa.Table:
     """Return the next table of component statistics.
 
     Parameters
@@ -58,16 +58,16 @@ def next_statistics(previous: pa.Table | None, newest: pa.Table, liveness: pa.Ta
     previous
         The table so far; None at the beginning.
     newest
-        The rows of the batch that are workers' newest pulses, as `current.next_liveness` gives
+        The rows of the batch that are workers' newest pulses, as `reports.next_reports` gives
         them. A worker's counts are replaced by those of its newest pulse that could be read.
-    liveness
-        The next liveness table; workers that are not in it have no rows here either.
+    reports
+        The next table of worker reports; workers that are not in it have no rows here either.
     """
     newest = newest.filter(pc.is_valid(newest["executors"]))
     found = _sums(newest)
     if previous is not None:
-        kept = previous.filter(pc.is_in(_keys(previous), _keys(liveness)))
-        kept = kept.filter(pc.invert(pc.is_in(_keys(kept), _keys(newest))))
+        kept = previous.filter(pc.is_in(worker_keys(previous), worker_keys(reports)))
+        kept = kept.filter(pc.invert(pc.is_in(worker_keys(kept), worker_keys(newest))))
         found = pa.concat_tables([kept, found], promote_options="default")
         found = found.select(COMPONENT_STATISTICS.names)
     order = ("storm_id", "component", "window", "node", "port")
@@ -150,14 +150,6 @@ def _counters(pulses: pa.Table) -> pa.Table:
         beside = beside.set_column(place, name, pc.if_else(own, beside[name], None))
     # Tasks are numbered from 1: the others are what each of Storm's workers has for itself.
     return beside.filter(pc.greater(beside["task_start"], 0))
-
-
-def _keys(table: pa.Table) -> pa.Array:
-    port = table["port"].cast(pa.string())
-    # A storm id is a path segment, so the slash ends it; a port has no dash.
-    return pc.binary_join_element_wise(
-        table["storm_id"], pc.binary_join_element_wise(table["node"], port, "-"), "/"
-    ).combine_chunks()
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
