@@ -179,7 +179,8 @@ def test_heartbeats_grow_and_stay_so(seen):
     for beats in seen.beats.values():
         if beats[0].worker.topology.storm_id == trouble["storm_id"]:
             before = [len(b.details) for b in beats if b.sent_at < trouble["since"]]
-            after = [len(b.details) for b in beats if b.sent_at > trouble["until"] + 6]
+            # Counters, and streams with them, are new in every fifth heartbeat of three seconds.
+            after = [len(b.details) for b in beats if b.sent_at > trouble["until"] + 15]
             assert min(after, default=10**6) > 1.5 * max(before)
 
 
@@ -199,3 +200,20 @@ def test_a_cluster_of_one_worker_has_what_it_can_have():
         for beat in made.due(BEGIN + step):
             made.acknowledged(beat, "a:6699", BEGIN + step)
     assert "node_late" in {event.get("kind") for event in told}
+
+
+@pytest.mark.parametrize(("topologies", "killed"), [(1, 0), (2, 1)])
+def test_nothing_else_happens_to_what_is_killed_and_something_stays(topologies, killed):
+    for seed in range(3):
+        made, told = simulation(
+            nodes=4, workers_per_node=2, topologies=topologies, seed=seed, round_secs=60.0
+        )
+        for step in range(180):
+            for beat in made.due(BEGIN + step):
+                made.acknowledged(beat, "a:6699", BEGIN + step)
+        troubles = [event for event in told if event["event"] == "trouble"]
+        gone = [each["storm_id"] for each in troubles if each["kind"] == "topology_killed"]
+        assert len(gone) == killed
+        others = [each for each in troubles if each["kind"] != "topology_killed"]
+        assert {each["kind"] for each in others} >= {"worker_died", "worker_restarted"}
+        assert not {each.get("storm_id") for each in others} & set(gone)

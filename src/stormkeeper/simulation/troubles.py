@@ -75,7 +75,9 @@ class Troubles:
         self._moved = 0
         #: What a trouble of this round is about, by storm id or node.
         self._used: set[str] = set()
+        #: Topologies that are killed, and those that will be: nothing else is to happen to these.
         self._killed: set[str] = set()
+        self._doomed: set[str] = set()
         simulation.at(begin, self._plant)
 
     def _plant(self, _: float) -> None:
@@ -95,7 +97,11 @@ class Troubles:
 
     def _seat(self) -> Seat | None:
         """Choose a worker, of a topology without a trouble if there is one."""
-        taken = [seat for seat in self._simulation.seats if seat.worker is not None]
+        taken = [
+            seat
+            for seat in self._simulation.seats
+            if seat.worker and seat.worker.topology.storm_id not in self._doomed
+        ]
         free = [
             seat
             for seat in taken
@@ -117,7 +123,7 @@ class Troubles:
         living = [
             topology
             for topology in self._simulation.cluster.topologies
-            if topology.storm_id not in self._killed and fits(topology)
+            if topology.storm_id not in self._doomed and fits(topology)
         ]
         free = [topology for topology in living if topology.storm_id not in self._used]
         if not free and (alone or not living):
@@ -219,10 +225,13 @@ class Troubles:
     # --- what happens to topologies --------------------------------------------------------------
 
     def _topology_killed(self, since: float, until: float) -> None:  # noqa: ARG002
+        if len(self._simulation.cluster.topologies) - len(self._doomed) < 2:
+            return  # the rest would have no cluster to happen in
         topology = self._topology(alone=True)
         if topology is None:
             return
         storm_id = topology.storm_id
+        self._doomed.add(storm_id)
         self._at(since, None, "topology_killed", storm_id=storm_id, workers=len(topology.slots))
         simulation = self._simulation
 
