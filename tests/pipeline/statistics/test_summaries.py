@@ -16,7 +16,7 @@ from stormkeeper.pipeline.statistics import (
     newest,
     topology_stats,
 )
-from stormkeeper.pipeline.statistics.tallies import WINDOWS
+from stormkeeper.pipeline.statistics.executors import WINDOWS
 from stormkeeper.statistics.pages import component_page, topology_page
 from stormkeeper.thrift.records import (
     BoltStats,

@@ -12,10 +12,20 @@ _REPORT: Final = (
     *("read_at", "received_at", "storm_id", "topology", "node", "port"),
     *("server", "instance", "revision", "time_secs", "uptime_secs"),
 )
-_COUNTERS: Final = (
-    *("window", "source", "stream", "emitted", "transferred", "executed", "acked", "failed"),
-    *("complete_ms_avg", "execute_ms_avg", "process_ms_avg", "partial"),
-)
+_COUNTER: Final = {
+    **dict.fromkeys(("window", "source", "stream"), "string"),
+    **dict.fromkeys(("emitted", "transferred", "executed", "acked", "failed"), "bigint"),
+    **dict.fromkeys(("complete_ms_avg", "execute_ms_avg", "process_ms_avg"), "double"),
+    "partial": "boolean",
+}
+
+#: The window that capacity is about, whichever one is asked for.
+CAPACITY_WINDOW: Final = "600"
+
+ALL_TIME: Final = ":all-time"
+
+#: Storm's windows.
+WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
 
 def newest(df: DataFrame) -> DataFrame:
@@ -53,7 +63,8 @@ def executor_stats(df: DataFrame) -> DataFrame:
 
     A component that the worker does not name is ``tasks 1-3``, by the executor's tasks; the
     executor that each of Storm's workers has for itself, of task -1, is of ``__system``. An
-    executor that reported and counted nothing is one row, without window and stream.
+    executor has rows in each of Storm's four windows: where it counted nothing, one without a
+    stream. So everyone who has reported is found in every window.
     """
     tasks = fn.concat(
         fn.lit("tasks "), col("executor.task_start"), fn.lit("-"), col("executor.task_end")
@@ -67,13 +78,29 @@ def executor_stats(df: DataFrame) -> DataFrame:
     return (
         df.withColumn("topology", topology_name(col("storm_id")))
         .select(*_REPORT, fn.explode("executors").alias("executor"))
-        .select(*_REPORT, *executor, fn.explode_outer("executor.counters").alias("counter"))
+        .select(*_REPORT, *executor, fn.explode(_in_every_window()).alias("counter"))
         .select(
             *(*_REPORT, "task_start", "task_end", "component", "kind"),
-            *(f"counter.{name}" for name in _COUNTERS[:-1]),
-            fn.coalesce("counter.partial", fn.lit(False)).alias("partial"),
+            *(f"counter.{name}" for name in _COUNTER),
         )
     )
+
+
+def _in_every_window() -> Column:
+    """Return an executor's counters, with an empty one for each window that has none."""
+    counters = col("executor.counters")
+    missing = fn.array_except(fn.array(*map(fn.lit, WINDOWS)), counters["window"])
+
+    def empty(window: Column) -> Column:
+        values = {"window": window, "partial": fn.lit(False)}
+        return fn.struct(
+            *(
+                values.get(name, fn.lit(None)).cast(kind).alias(name)
+                for name, kind in _COUNTER.items()
+            )
+        )
+
+    return fn.concat(counters, fn.transform(missing, empty))
 
 
 def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:

@@ -19,10 +19,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 
-from stormkeeper.pipeline.statistics.executors import is_workers_own
-from stormkeeper.pipeline.statistics.tallies import (
+from stormkeeper.pipeline.statistics.executors import (
     ALL_TIME,
     CAPACITY_WINDOW,
+    is_workers_own,
+)
+from stormkeeper.pipeline.statistics.tallies import (
     WEIGHTS,
     capacity,
     finite,
@@ -74,7 +76,8 @@ def counters(df: DataFrame, reports: DataFrame | None = None) -> DataFrame:
     own = all_time & ~col("stream").startswith("__")
     counted = {name: own if name in ("emitted", "transferred") else all_time for name in COUNTS}
     terms = {name: finite(col(f"{name}_ms_avg") * col(w)) for name, w in WEIGHTS.items()}
-    reported = df.where(~is_workers_own(col("task_start"))).select(
+    windows = col("window").isin(ALL_TIME, CAPACITY_WINDOW)
+    reported = df.where(~is_workers_own(col("task_start")) & windows).select(
         *keys,
         fn.coalesce("received_at", "read_at").alias("at"),
         *(fn.when(counted[name], col(name)).alias(name) for name in COUNTS),

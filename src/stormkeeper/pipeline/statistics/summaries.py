@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 
@@ -14,7 +14,6 @@ from stormkeeper.pipeline.statistics.tallies import (
     COUNTS,
     SPOUT,
     WEIGHTS,
-    WINDOWS,
     as_double,
     average,
     executor_tallies,
@@ -119,33 +118,17 @@ def topology_stats(df: DataFrame) -> DataFrame:
 
 def _by_window(tallies: DataFrame, keys: list[str], visible: Column) -> DataFrame:
     """Add up executors' tallies by `keys`: first those of each worker, then the workers'."""
-    newest = [fn.max(name).alias(name) for name in ("kind", "read_at", "partial", "capacity")]
+    largest = [fn.max(name).alias(name) for name in ("kind", "read_at", "partial", "capacity")]
     by_worker = (
         tallies.withColumn("visible", visible)
-        .groupBy(*keys, "node", "port", "window")
+        .groupBy(*keys, "window", "node", "port")
         .agg(
             *sums([*_ADDED_UP, "tasks"]),
-            *newest,
+            *largest,
             fn.count(fn.lit(1)).alias("executors"),
             fn.max("visible").cast("bigint").alias("workers"),
         )
     )
-    by_window = by_worker.groupBy(*keys, "window").agg(*sums([*_ADDED_UP, *_SIZES]), *newest)
-    return _in_every_window(by_window, keys)
-
-
-def _in_every_window(df: DataFrame, keys: list[str]) -> DataFrame:
-    """Give every key a row for each of Storm's windows, with what its row without a window says."""
-    of_all = [*_SIZES, "kind", "read_at", "capacity"]
-    entry = fn.struct("window", fn.struct("partial", *(col(f"`{n}`") for n in _ADDED_UP)))
-    collected = df.groupBy(*keys).agg(
-        *(fn.max(fn.when(col("window").isNull(), col(name))).alias(name) for name in of_all),
-        fn.map_from_entries(fn.collect_list(fn.when(col("window").isNotNull(), entry))).alias(
-            "windows"
-        ),
-    )
-    found = collected.select(
-        *(*keys, *of_all, "windows"),
-        fn.explode(fn.array(*map(fn.lit, WINDOWS))).alias("window"),
-    ).select(*keys, *of_all, "window", col("windows")[col("window")].alias("found"))
-    return found.select(*keys, *of_all, "window", "found.*")
+    by_window = by_worker.groupBy(*keys, "window").agg(*sums([*_ADDED_UP, *_SIZES]), *largest)
+    capacity = fn.max("capacity").over(Window.partitionBy(*keys))
+    return by_window.withColumn("capacity", capacity)

@@ -14,16 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 
-from stormkeeper.pipeline.statistics.executors import is_workers_own
+from stormkeeper.pipeline.statistics.executors import (
+    CAPACITY_WINDOW,
+    WINDOWS,
+    is_workers_own,
+)
 
-ALL_TIME: Final = ":all-time"
-
-#: The window that capacity is about, whichever one is asked for.
-CAPACITY_WINDOW: Final = "600"
 _CAPACITY_SECS: Final = 600
-
-#: Storm's windows.
-WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
 
 #: What is counted; ``_all`` also on Storm's own streams.
 COUNTS: Final = (
@@ -111,41 +108,44 @@ def executor_tallies(df: DataFrame) -> DataFrame:
     Returns
     -------
     Rows by ``storm_id``, ``node``, ``port``, ``component``, ``task_start``, ``task_end`` and
-    ``window``: one for each of Storm's windows in which it reported, and one without a window,
-    which every executor has. They have the `halves` of `COUNTS`; each latency's ``… terms``, the
-    sum of average times count in milliseconds, and ``… page``, the same cut down to a whole number;
-    ``capacity``, only without a window; and ``kind``, ``read_at``, ``partial``, ``tasks``.
+    ``window``, of Storm's. They have the `halves` of `COUNTS`; each latency's ``… terms``, the sum
+    of average times count in milliseconds, and ``… page``, the same cut down to a whole number;
+    ``capacity``, in its window alone; and ``kind``, ``read_at``, ``partial``, ``tasks``.
     """
     own = ~col("stream").startswith("__")
-    executor = ["storm_id", "node", "port", "component", "task_start", "task_end"]
-    terms = {name: finite(col(f"{name}_ms_avg") * col(weight)) for name, weight in WEIGHTS.items()}
     kind = fn.when(col("kind") == "spout", SPOUT).when(col("kind") == "bolt", BOLT)
-    recent = col("window") == CAPACITY_WINDOW
-    laid_out = df.where(~is_workers_own(col("task_start"))).select(
-        *(*executor, "window", "read_at", "partial", "uptime_secs"),
-        kind.alias("kind"),
-        *(fn.when(own, col(name)).alias(name) for name in ("emitted", "transferred")),
-        *(col(name).alias(f"{name}_all") for name in ("emitted", "transferred")),
-        *("executed", "acked", "failed"),
-        *(term.alias(f"{name} terms") for name, term in terms.items()),
-        fn.when(recent, terms["execute"]).alias("recent terms"),
+    keys = [
+        *("storm_id", "node", "port", "component", "task_start", "task_end", "window"),
+        *("kind", "read_at", "uptime_secs"),
+    ]
+    found = (
+        df.where(~is_workers_own(col("task_start")) & col("window").isin(*WINDOWS))
+        .select(
+            *(kind.alias(name) if name == "kind" else col(name) for name in keys),
+            "partial",
+            *(fn.when(own, col(name)).alias(name) for name in ("emitted", "transferred")),
+            *(col(name).alias(f"{name}_all") for name in ("emitted", "transferred")),
+            *("executed", "acked", "failed"),
+            *(
+                finite(col(f"{name}_ms_avg") * col(weight)).alias(f"{name} terms")
+                for name, weight in WEIGHTS.items()
+            ),
+        )
+        .groupBy(*keys)
+        .agg(
+            *(half for name in COUNTS for half in halves(name)),
+            *sums(f"{name} terms" for name in WEIGHTS),
+            fn.max("partial").alias("partial"),
+        )
     )
-    by_executor = laid_out.groupingSets([[*executor, "window"], executor], *executor, "window")
-    found = by_executor.agg(
-        fn.grouping("window").alias("is whole"),
-        *(half for name in COUNTS for half in halves(name)),
-        *sums([*(f"{name} terms" for name in WEIGHTS), "recent terms"]),
-        *(fn.max(name).alias(name) for name in ("kind", "read_at", "partial", "uptime_secs")),
-    ).where((col("is whole") == 1) | col("window").isin(*WINDOWS))
+    terms = {name: fn.coalesce(f"{name} terms", fn.lit(0.0)) for name in WEIGHTS}
+    recent = fn.when(col("window") == CAPACITY_WINDOW, capacity(terms["execute"]))
     return found.select(
-        *(*executor, "window", "kind", "read_at", "partial"),
+        *(*keys[:-1], "partial"),
         *(col(f"`{name}`") for name in halves_of(COUNTS)),
-        *(
-            fn.coalesce(col(f"`{name} terms`"), fn.lit(0.0)).alias(f"{name} terms")
-            for name in terms
-        ),
-        *(_cut(col(f"`{name} terms`")).alias(f"{name} page") for name in terms),
-        fn.when(col("is whole") == 1, capacity(col("`recent terms`"))).alias("capacity"),
+        *(total.alias(f"{name} terms") for name, total in terms.items()),
+        *(_cut(total).alias(f"{name} page") for name, total in terms.items()),
+        recent.alias("capacity"),
         (col("task_end").cast("bigint") - col("task_start") + 1).alias("tasks"),
     )
 
