@@ -317,6 +317,7 @@ def test_odd_tables_are_no_trouble(spark):
     assert reduce(DataFrame.unionByName, found).collect() == []
 
 
+@pytest.mark.slow
 def test_without_now_every_moment_is_judged(spark):
     rows = [
         row("t", minute, executors=8, executed=10_000, largest_share=0.6) for minute in range(1, 21)
