@@ -4,7 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -13,9 +13,20 @@ from stormkeeper.pipeline.analyses.alerts import ALERTS
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.pipeline.statistics import rollups
+from stormkeeper.tables.specs import TIME, TableSpec
 from support import healthy_cluster
+from support.tables import origin, store
 
 PAGE = (Path(__file__).parents[3] / "docs" / "analytics.md").read_text()
+
+
+def as_written(df):
+    """Return rows with times of UTC, as the pipeline writes them."""
+    table = df.toArrow()
+    fields = (
+        (one.name, TIME if pa.types.is_timestamp(one.type) else one.type) for one in table.schema
+    )
+    return table.cast(pa.schema(fields))
 
 
 @pytest.mark.slow
@@ -41,11 +52,15 @@ def test_the_examples_run(spark, tmp_path, capsys):
     )
     gone = F.when(F.col("node") == "node-3", "dead").otherwise("alive")
     workers = workers.withColumn("status", gone).withColumn("updated_at", F.now())
-    batch = tmp_path / "heartbeats/liveness/batch=000000000001"
-    batch.mkdir(parents=True)
-    events = healthy_cluster.events(spark, 1, workers=4)
-    for name, table in ((tables.WORKER_LIVENESS, workers), (tables.WORKER_EVENTS, events)):
-        pq.write_table(table.toArrow(), batch / f"{name}.parquet")
+    liveness = as_written(workers)
+    events = as_written(healthy_cluster.events(spark, 1, workers=4))
+    specs = (
+        TableSpec(tables.WORKER_LIVENESS, liveness.schema, "current"),
+        TableSpec(tables.WORKER_EVENTS, events.schema, "log", time="at"),
+    )
+    with store(tmp_path / "heartbeats/liveness", *specs) as written:
+        current = {tables.WORKER_LIVENESS: liveness}
+        written.commit(origin(0), current, {tables.WORKER_EVENTS: events})
     namespace = {}
     for example in re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
         code = example.replace("/data", str(tmp_path))
