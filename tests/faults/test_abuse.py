@@ -39,7 +39,7 @@ KEPT: Final = {
 }
 #: How long the windows are in which each abuse is watched, and the quiet ones that it is compared
 #: with, in seconds; and how long all of them together are at least.
-WINDOW_SECS, WINDOWS_SECS = 0.05, 3.0
+WINDOW_SECS, WINDOWS_SECS = 0.1, 3.0
 #: Times the undisturbed 99th percentile that the disturbed one may be.
 FACTOR: Final = 5
 #: How often what seems to be above that is tried again.

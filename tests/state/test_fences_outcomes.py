@@ -202,7 +202,7 @@ class TestNetworkCut:
         leader.set_data("/a", b"y")
 
     def test_a_write_that_was_never_sent_says_so(self, connect, proxy):
-        state = connect(proxy.address, call_timeout_secs=0.5)
+        state = connect(proxy.address, call_timeout_secs=1.5)
         leader = FencedWriter(state, fence_of(state))
         proxy.cut()
         until(lambda: state.connection is ConnectionState.SUSPENDED)

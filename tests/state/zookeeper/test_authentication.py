@@ -126,7 +126,7 @@ class TestAuthentication:
             ScriptedZooKeeper(broken) as server,
             pytest.raises(StateUnavailableError, match="hung up during SASL"),
         ):
-            connection_to(server.address, security=self.security(), call_timeout_secs=1.0)
+            connection_to(server.address, security=self.security(), call_timeout_secs=2.0)
 
     def test_a_digest_that_is_refused(self, connection_to):
         def script(peer):

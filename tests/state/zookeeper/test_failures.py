@@ -82,7 +82,7 @@ class TestServerAway:
         heard.forget()
         own_server.stop()
         until(lambda: state.connection is SUSPENDED)
-        limit_calls(state, 0.5)
+        limit_calls(state, 1.5)
         calls = [
             lambda: state.get_data("/a"),
             lambda: state.get_data("/a", watch=True),
@@ -136,7 +136,7 @@ class TestServerAway:
     def test_a_server_that_does_not_answer(self, own_server, state):
         state.set_data("/a", b"0")
         suspend(own_server)
-        limit_calls(state, 0.5)
+        limit_calls(state, 2.0)
         try:
             for call in (
                 lambda: state.get_data("/a"),
@@ -168,7 +168,7 @@ class TestServerAway:
 
         state.mkdirs("/w")
         suspend(own_server)
-        limit_calls(state, 1.0)
+        limit_calls(state, 2.0)
         try:
             with ThreadPoolExecutor(40) as pool:
                 list(pool.map(write, range(40)))

@@ -4,7 +4,6 @@ What nodes are granted is read back by a client that is not ours.
 """
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kazoo.client import KazooClient
@@ -385,37 +384,43 @@ def test_with_tls_and_sasl(elsewhere, open_state, tmp_path):
     assert granted(state, "/storms") == {BY_SASL}
 
 
-def test_who_does_not_get_in_is_told_why(secured, elsewhere, open_state, tmp_path):
-    """Each waits for the same time, which is why they do it together."""
-    ours = pem_store(tmp_path / "client.pem", certificates().client)
-    strange = pem_store(tmp_path / "stranger.pem", certificates().stranger)
+QUICK = {"storm.zookeeper.connection.timeout": 3_000}
+
+
+def test_a_server_that_is_not_trusted_is_named_at_the_start(secured, open_state, tmp_path):
+    store = pem_store(tmp_path / "client.pem", certificates().client)
+    own = {"storm.zookeeper.ssl.keystore.path": str(store)}
+    with pytest.raises(StateUnavailableError, match=r"certificate is not trusted.*truststore"):
+        open_state(secured.tls_conf(certificates().stranger), own, QUICK)
+
+
+def test_a_servers_name_counts_where_that_is_set(elsewhere, open_state, tmp_path):
     login = sasl_conf(tmp_path, "nimbus", USERS["nimbus"])
-    with_tls = secured.tls_conf(certificates().server)
-    without = {**with_tls}
-    del without["storm.zookeeper.ssl.enable"]
-    asked = [
-        (
-            r"certificate is not trusted.*truststore",
-            secured.tls_conf(certificates().stranger),
-            {"storm.zookeeper.ssl.keystore.path": str(ours)},
-        ),
-        (
-            r"hostnameVerification",
-            elsewhere.tls_conf(certificates().elsewhere),
-            {**login, "storm.zookeeper.ssl.hostnameVerification": True},
-        ),
-        (r"TLS.*ssl\.keystore\.path", with_tls, {}),
-        (
-            r"TLS.*ssl\.keystore\.path",
-            with_tls,
-            {"storm.zookeeper.ssl.keystore.path": str(strange)},
-        ),
-        (r"no TLS with the server", with_tls, {"storm.zookeeper.port": secured.port}),
-        (r"set storm\.zookeeper\.ssl\.enable", without, {}),
-    ]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        quick = {"storm.zookeeper.connection.timeout": 4_000}
-        tried = [pool.submit(open_state, servers, own, quick) for _, servers, own in asked]
-    for (said, *_), one in zip(asked, tried, strict=True):
-        with pytest.raises(StateUnavailableError, match=said):
-            one.result()
+    checked = {"storm.zookeeper.ssl.hostnameVerification": True}
+    with pytest.raises(StateUnavailableError, match=r"hostnameVerification"):
+        open_state(elsewhere.tls_conf(certificates().elsewhere), login, checked, QUICK)
+
+
+@pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
+def test_who_shows_no_certificate_that_is_trusted_is_told_of_it(
+    secured, open_state, tmp_path, shown
+):
+    own = {}
+    if shown != "nothing":
+        store = pem_store(tmp_path / "stranger.pem", certificates().stranger)
+        own = {"storm.zookeeper.ssl.keystore.path": str(store)}
+    with pytest.raises(StateUnavailableError, match=r"TLS.*ssl\.keystore\.path"):
+        open_state(secured.tls_conf(certificates().server), own, QUICK)
+
+
+def test_tls_with_a_port_that_has_none_is_told_of_it(secured, open_state):
+    conf = secured.tls_conf(certificates().server)
+    with pytest.raises(StateUnavailableError, match="no TLS with the server"):
+        open_state(conf, QUICK, **{"storm.zookeeper.port": secured.port})
+
+
+def test_a_port_that_has_tls_without_it_is_told_of_it(secured, open_state):
+    servers = secured.tls_conf(certificates().server)
+    del servers["storm.zookeeper.ssl.enable"]
+    with pytest.raises(StateUnavailableError, match=r"set storm\.zookeeper\.ssl\.enable"):
+        open_state(servers, QUICK)

@@ -165,7 +165,7 @@ class TestOutcomes:
         assert state.get_children("/") == ["n-0000000000"]
 
     def test_no_answer_in_time_is_unknown(self, connect, proxy):
-        state, other = connect(proxy.address, call_timeout_secs=0.5), connect()
+        state, other = connect(proxy.address, call_timeout_secs=1.5), connect()
         proxy.hold_answers()
         with pytest.raises(OutcomeUnknownError, match="did not answer in time"):
             state.transaction().create("/a", b"").commit()
@@ -173,7 +173,7 @@ class TestOutcomes:
         proxy.flow()
 
     def test_one_that_was_never_sent_was_not_done(self, connect, proxy):
-        state, other = connect(proxy.address, call_timeout_secs=0.5), connect()
+        state, other = connect(proxy.address, call_timeout_secs=1.5), connect()
         proxy.cut()
         until(lambda: state.connection is SUSPENDED)
         with pytest.raises(StateUnavailableError, match="SUSPENDED") as failure:
@@ -195,7 +195,7 @@ class TestRegistrations:
         assert state.get_data("/s") == b"mine"
 
     def test_one_that_is_being_made_again_is_waited_for_until_the_deadline(self, connect):
-        state = connect(call_timeout_secs=0.5)
+        state = connect(call_timeout_secs=1.5)
         state.set_ephemeral_node("/s", b"mine")
         with (
             state._registrations.held(state._connection.deadline()),
