@@ -57,6 +57,13 @@ def test_a_crash_has_the_error_that_the_worker_itself_has_reported(storm, compon
     assert crashed(storm, began=began) == {component: said}
 
 
+def test_a_worker_may_fail_in_the_second_of_its_start(storm):
+    storm.report_error("wc-1-1", "out", "no day", host="a.example", port=6700)
+    [error] = storm.errors("wc-1-1", "out")
+    told = crashed(storm, began=error.error_time_secs + 0.9)
+    assert told == {"out": f"{CRASH}: no day"}
+
+
 def test_a_traceback_begins_a_line(storm):
     cause = "Traceback (most recent call last):\n  …\nValueError: no day"
     storm.report_error("wc-1-1", "out", cause, host="a.example", port=6700)

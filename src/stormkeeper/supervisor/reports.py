@@ -8,6 +8,7 @@ It repeats that, and only where the worker said nothing has it the last lines of
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import threading
@@ -142,13 +143,15 @@ class Reports:
         if report.began is None:
             return {}
         storm_id, found = report.assignment.storm_id, {}
+        # An error's time is in whole seconds, and a worker may fail in the second of its start.
+        began = math.floor(report.began)
         self._storm.state.sync_path(paths.errors(storm_id))
         for component, errors in self._storm.topology_errors(storm_id).items():
             of_it = [
                 each.error
                 for each in errors
                 if (each.host, each.port) == (self._host, report.port)
-                and each.error_time_secs >= report.began
+                and each.error_time_secs >= began
                 and not is_crash(each.error)
             ]
             if of_it:
