@@ -1,6 +1,8 @@
 """Storm's statistics as Spark expressions: ``df -> df``, on any master.
 
 ===============  =================================================================================
+``readings``     what executors counted, one row each, in Arrow
+``sums``         the arithmetic of Arrow: sums within 64 bits, averages, capacity
 ``executors``    decoded heartbeats as rows of executors; which of these count
 ``tallies``      the arithmetic: sums within 64 bits, averages, the tally of each executor
 ``summaries``    what components and topologies counted, as Storm's pages say it

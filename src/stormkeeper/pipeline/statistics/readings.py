@@ -1,0 +1,159 @@
+"""What executors counted, one row each: the table ``executor_stats``, in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.current import topology_name
+from stormkeeper.pipeline.decoding.layout import COUNTER
+
+#: The window that capacity is about, whichever one is asked for.
+CAPACITY_WINDOW: Final = "600"
+
+ALL_TIME: Final = ":all-time"
+
+#: Storm's windows.
+WINDOWS: Final = (CAPACITY_WINDOW, "10800", "86400", ALL_TIME)
+
+#: What each row has of the heartbeat, and of the executor.
+_REPORT: Final = {
+    **dict.fromkeys(("read_at", "received_at"), rows.TIMESTAMP),
+    **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
+    "port": pa.int32(),
+    **dict.fromkeys(("server", "instance"), pa.string()),
+    **dict.fromkeys(("revision", "time_secs"), pa.int64()),
+    "uptime_secs": pa.int32(),
+}
+_EXECUTOR: Final = {
+    **dict.fromkeys(("task_start", "task_end"), pa.int32()),
+    **dict.fromkeys(("component", "kind"), pa.string()),
+}
+
+#: One row per executor, window and stream of a worker's reading; counts and averages are null where
+#: they were not reported.
+EXECUTOR_STATS: Final = pa.schema(
+    [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, field.type) for field in COUNTER)]
+)
+
+#: What the rows of one piece take in memory, about, in bytes; those of one pulse may take more. A
+#: column of texts holds 2 GiB.
+_PIECE_BYTES: Final = 64 << 20
+
+#: What a row takes without the component's name, which a heartbeat may make long.
+_ROW_BYTES: Final = 256
+
+
+def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
+    """Cut pulses, which are rows as of `executor_stats`, so that each piece has rows of some MB."""
+    pulses = pulses.filter(pc.is_valid(pulses["executors"]))
+    start = 0
+    # A column of lists of many gigabytes is in several chunks.
+    for chunk in pulses["executors"].chunks:
+        lists, executors = _flattened(chunk)
+        name_bytes = pc.fill_null(pc.binary_length(executors["component"]), 0)
+        count = pc.add(pc.list_value_length(executors["counters"]).cast(pa.int64()), len(WINDOWS))
+        cost = pa.table({"of": lists, "bytes": pc.multiply(count, pc.add(name_bytes, _ROW_BYTES))})
+        of_pulse = cost.group_by("of", use_threads=False).aggregate([("bytes", "sum")])
+        first, size = 0, 0
+        for number, more in zip(*(column.to_pylist() for column in of_pulse), strict=True):
+            if size and size + more > _PIECE_BYTES:
+                yield pulses.slice(start + first, number - first)
+                first, size = number, 0
+            size += more
+        yield pulses.slice(start + first, len(chunk) - first)
+        start += len(chunk)
+
+
+def executor_stats(pulses: pa.Table) -> pa.Table:
+    """Lay out what executors counted, one row per executor, window and stream.
+
+    Parameters
+    ----------
+    pulses
+        Rows of `decode.TYPED`, of `pieces` where they are many. Those that could not be decoded
+        give no rows.
+
+    Returns
+    -------
+    Rows of `EXECUTOR_STATS`. ``topology`` is the name in the storm id. A component that the worker
+    does not name is ``tasks 1-3``, by the executor's tasks; the executor that each of Storm's
+    workers has for itself, of task -1, is of ``__system``. An executor has rows in each of Storm's
+    four windows: where it counted nothing, one without a stream. So everyone who has reported is
+    found in every window.
+    """
+    pulses = pulses.filter(pc.is_valid(pulses["executors"])).combine_chunks()
+    worker_of, executors = _flattened(_array(pulses["executors"]))
+    executor_of, counters = _flattened(executors["counters"])
+    executor_of, counters = _in_every_window(executor_of, counters, len(worker_of))
+    executors |= {"component": _component(executors)}
+    ids = _array(pulses["storm_id"]).dictionary_encode()
+    names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
+    of_report = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
+    of_report |= {name: _array(pulses[name]) for name in _REPORT if name not in of_report}
+    worker_of = worker_of.take(executor_of)
+    columns = {name: _taken(of_report[name], worker_of) for name in _REPORT}
+    columns |= {name: _taken(executors[name], executor_of) for name in _EXECUTOR}
+    return pa.table(columns | counters, schema=EXECUTOR_STATS)
+
+
+def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
+    """Return whether a row is of the executor that each of Storm's workers has for itself.
+
+    The tasks of a topology are numbered from 1. Nobody assigned this one, and no page counts it.
+    """
+    return pc.less(table["task_start"], 1)
+
+
+def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return whether streams or components are Storm's own."""
+    return pc.starts_with(names, "__")
+
+
+def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """Return the elements of lists of structs, by field, and for each the number of its list."""
+    elements = pc.list_flatten(lists)
+    names = [field.name for field in elements.type]
+    return pc.list_parent_indices(lists), dict(zip(names, elements.flatten(), strict=True))
+
+
+def _in_every_window(
+    executor_of: pa.Array, counters: dict[str, pa.Array], executors: int
+) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """Return executors' counters with an empty one for each window in which one has none."""
+    count = len(WINDOWS)
+    window = pc.index_in(counters["window"], pa.array(WINDOWS)).cast(pa.int64())
+    found = pc.add(pc.multiply(executor_of, count), window)
+    every = pa.array(range(executors * count), pa.int64())
+    missing = every.filter(pc.invert(pc.is_in(every, found)))
+    of_missing = pc.divide(missing, count)
+    window = pc.subtract(missing, pc.multiply(of_missing, count))
+    empty = {name: pa.nulls(len(missing), column.type) for name, column in counters.items()}
+    empty["window"] = pa.array(WINDOWS).take(window)
+    empty["partial"] = pa.repeat(pa.scalar(False), len(missing))
+    columns = {name: pa.chunked_array([column, empty[name]]) for name, column in counters.items()}
+    return pa.concat_arrays([executor_of, of_missing]), columns
+
+
+def _component(executors: dict[str, pa.Array]) -> pa.Array:
+    first, last = (executors[name].cast(pa.string()) for name in ("task_start", "task_end"))
+    tasks = pc.binary_join_element_wise("tasks ", first, "-", last, "")
+    own = pc.less(executors["task_start"], 1)
+    return pc.coalesce(executors["component"], pc.if_else(own, "__system", tasks))
+
+
+def _taken(column: pa.Array, places: pa.Array) -> pa.Array:
+    """Return values by their places: texts by way of numbers, which is quicker."""
+    if pa.types.is_string(column.type):
+        column = column.dictionary_encode()
+    found = column.take(places)
+    return found.cast(pa.string()) if pa.types.is_dictionary(found.type) else found
+
+
+def _array(column: pa.ChunkedArray) -> Any:
+    found = column.combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
