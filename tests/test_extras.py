@@ -21,7 +21,7 @@ from support.waiting import DEADLINE_SECS
 PACKAGE = Path(stormkeeper.__file__).parent
 SPARKS_ROOMS = {"history", "local", "pipeline", "tables", "worker"}
 SPARKS_MODULES = {f"daemon/{name}.py" for name in ("spark", "spark_archive", "spark_properties")}
-ABSENT = {"duckdb", "numpy", "pandas", "py4j", "pyarrow", "pyspark"}
+ABSENT = {"duckdb", "numpy", "pandas", "plotext", "py4j", "pyarrow", "pyspark"}
 UNAVAILABLE = 69
 
 PROJECT = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["project"]

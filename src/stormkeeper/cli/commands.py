@@ -41,6 +41,7 @@ _COMMANDS = {
     "remoteconfvalue": "stormkeeper.cli.inspect:remoteconfvalue",
     "simulate": "stormkeeper.cli.simulate:simulate",
     "state": "stormkeeper.cli.state:state",
+    "stats": "stormkeeper.cli.stats.command:stats",
     "status": "stormkeeper.cli.topologies:status",
     "submit": "stormkeeper.cli.submit:submit",
     "supervisor": "stormkeeper.cli.supervisors:supervisor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from stormkeeper.cli.durations import duration
 from stormkeeper.client.looking import COMPLETED, shown_status
 from stormkeeper.state.decoding import printable
 
@@ -25,8 +26,6 @@ _COLUMNS: Final = (
 )
 #: The line below its head.
 _DASHES: Final = 88
-
-_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
@@ -153,24 +152,6 @@ def of_errors(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
         where = f", at {printable(error.host)}:{error.port}" if error.host else ""
         yield f"{printable(component)}, {ago} ago{where}:"
         yield from (f"  {printable(line)}" for line in error.error.expandtabs().splitlines())
-
-
-def duration(secs: int) -> str:
-    """Return seconds as a person says them.
-
-    Examples
-    --------
-    >>> duration(59), duration(61), duration(7_260), duration(90_000)
-    ('59 s', '1 min 1 s', '2 h 1 min', '1 d 1 h')
-    """
-    for unit, name, below, part in (
-        (_DAY, "d", _HOUR, "h"),
-        (_HOUR, "h", _MINUTE, "min"),
-        (_MINUTE, "min", 1, "s"),
-    ):
-        if secs >= unit:
-            return f"{secs // unit} {name} {secs % unit // below} {part}"
-    return f"{secs} s"
 
 
 def _number(value: int | None) -> str:

@@ -3,6 +3,8 @@
 ==============  ==================================================================================
 ``asking``      ``Past``: the tables of a pipeline, to be asked with SQL
 ``statistics``  what components count, now and bucket by bucket
+``readings``    a topology's newest reading, or its course of time, for who looks at it
+``plots``       such a course, drawn in the terminal
 ``happenings``  what happened to workers; what the analyses found
 ==============  ==================================================================================
 

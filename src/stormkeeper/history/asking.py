@@ -88,6 +88,11 @@ class Past:
         """Return how often the tables are written that a table belongs to."""
         return self._with(name).manifest.interval_secs
 
+    def latest(self, name: str) -> datetime | None:
+        """Return the time of a table's newest row, by its manifest; None if it has no row."""
+        files = self._with(name).manifest.tables[name].files
+        return max((file.latest for file in files if file.latest is not None), default=None)
+
     def ask(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of an answer by column; times are in UTC.
 

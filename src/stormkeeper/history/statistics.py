@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,6 +15,25 @@ _ROLLUPS: Final = (
     ("rollup_10m", timedelta(hours=30)),
     ("rollup_60m", timedelta.max),
 )
+
+#: In whose rows the newest reading of a topology is looked for first: those of so much time before
+#: the newest of all. It is in the first of them unless nothing was read of it lately.
+_BACK: Final = (timedelta(0), timedelta(minutes=10))
+
+#: An executor's reading that is older than this is not part of a later one.
+_SILENT: Final = timedelta(minutes=2)
+
+#: When a topology was submitted, by its id.
+_SUBMITTED: Final = r"try_cast(regexp_extract(storm_id, '-(\d+)$', 1) AS BIGINT)"
+
+#: Counts of what is sent, where Storm's pages leave out its own streams.
+_SENT: Final = ("emitted", "transferred")
+
+_IN_WINDOW: Final = '"window" = ?'
+_NOT_STORMS: Final = " AND NOT starts_with(stream, '__')"
+
+#: The length of their buckets, in seconds.
+BUCKET_SECS: Final = {"rollup_1m": 60, "rollup_10m": 600, "rollup_60m": 3_600}
 
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
@@ -40,7 +60,7 @@ def newest(
     past
         The tables.
     topology
-        Its name, or its id.
+        Its name, or its id. By its name, the one that was submitted last of those that were read.
     component, window
         With them, only this component; only this window (``600``, ``10800``, ``86400`` or
         ``:all-time``).
@@ -55,17 +75,101 @@ def newest(
         if given is not None:
             only += f' AND "{column}" = ?'
             values.append(given)
-    for is_id in names_of(topology):
-        which, named = of_topology(topology, is_id=is_id)
-        found = past.ask(
-            f"SELECT * FROM {past.table('component_stats')} WHERE {which}{only}"
-            " QUALIFY read_at = max(read_at) OVER ()"
-            ' ORDER BY component, try_cast("window" AS BIGINT) NULLS LAST',
-            [*named, *values],
-        )
-        if found:
-            return found
+    secs = past.interval_secs("component_stats")
+    for since in _looks(past, "component_stats"):
+        for is_id in names_of(topology):
+            which, named = of_topology(topology, is_id=is_id)
+            found = past.ask(
+                f"WITH lately AS (SELECT * FROM {past.table('component_stats', since)}"
+                f" WHERE {which} QUALIFY read_at > max(read_at) OVER () - to_seconds({secs}))"
+                f" SELECT * FROM (SELECT * FROM lately QUALIFY rank() OVER (ORDER BY {_SUBMITTED}"
+                " DESC NULLS LAST) = 1 AND read_at = max(read_at) OVER"
+                f' (PARTITION BY storm_id, component, "window")) WHERE true{only}'
+                ' ORDER BY component, try_cast("window" AS BIGINT) NULLS LAST',
+                [*named, *values],
+            )
+            if found:
+                return found
     return []
+
+
+def totals(past: Past, storm_id: str, read_at: datetime) -> list[dict[str, Any]]:
+    """Return what a topology had counted by a reading: rows of ``topology_stats``, per window.
+
+    Parameters
+    ----------
+    past
+        The tables.
+    storm_id
+        The topology's id.
+    read_at
+        When it was read, as `newest` says.
+    """
+    which, values = of_topology(storm_id, is_id=True)
+    return past.ask(
+        f"SELECT * FROM {past.table('topology_stats', read_at - _SILENT)} WHERE {which}"
+        ' QUALIFY read_at = max(read_at) OVER (PARTITION BY "window")'
+        ' ORDER BY try_cast("window" AS BIGINT) NULLS LAST',
+        values,
+    )
+
+
+def executors(
+    past: Past, storm_id: str, component: str, window: str, read_at: datetime
+) -> list[dict[str, Any]]:
+    """Return what each executor of a component had counted by a reading.
+
+    Parameters
+    ----------
+    past
+        The tables.
+    storm_id
+        The topology's id.
+    component
+        Its name.
+    window
+        ``600``, ``10800``, ``86400`` or ``:all-time``.
+    read_at
+        When it was read, as `newest` says. An executor is there with its newest reading, if that is
+        no older than two minutes by then.
+
+    Returns
+    -------
+    list
+        One object per executor, by its tasks: where it runs, its counts on all streams (but for
+        Storm's own, ``__…``, in ``emitted`` and ``transferred``), averages, and ``capacity``: the
+        share of the last ten minutes that it executed for.
+    """
+    which, values = of_topology(storm_id, is_id=True)
+    since = read_at - _SILENT
+    rows = past.table("executor_stats", since)
+    counts = ", ".join(
+        f"sum({name}) FILTER ({_IN_WINDOW}{own})::BIGINT AS {name}"
+        for name, own in [(name, _NOT_STORMS if name in _SENT else "") for name in _COUNTS]
+    )
+    averages = ", ".join(
+        f"sum({_finite(average, weight)}) FILTER ({_IN_WINDOW})"
+        f" / nullif(sum({weight}) FILTER ({_IN_WINDOW}), 0) AS {average}"
+        for average, weight in _AVERAGES.items()
+    )
+    return past.ask(
+        "SELECT task_start, task_end, node, port, any_value(uptime_secs) AS uptime_secs,"
+        f" {counts}, {averages}, CASE WHEN any_value(kind) = 'bolt' THEN"
+        f" coalesce(sum({_finite('execute_ms_avg', 'executed')}) FILTER (\"window\" = '600')"
+        " / nullif(least(any_value(uptime_secs), 600) * 1000, 0), 0) END AS capacity"
+        f" FROM (SELECT * FROM {rows} WHERE {which} AND component = ? AND read_at >= ?"
+        " QUALIFY read_at = max(read_at) OVER (PARTITION BY task_start, task_end))"
+        " GROUP BY task_start, task_end, node, port ORDER BY task_start, node, port",
+        [*[window] * (len(_COUNTS) + 2 * len(_AVERAGES)), *values, component, since],
+    )
+
+
+def topologies(past: Past) -> list[str]:
+    """Return the names of the topologies of the newest reading, sorted."""
+    name = "component_stats"
+    rows = past.table(name, past.latest(name))
+    found = past.ask(f"SELECT DISTINCT topology FROM {rows} ORDER BY topology")
+    return [row["topology"] for row in found]
 
 
 def course(
@@ -134,3 +238,15 @@ def _sums(*, whole: bool) -> str:
             f"sum({average} * {weight}){only} / nullif(sum({known}){only}, 0) AS {average}"
         )
     return ", ".join(parts)
+
+
+def _looks(past: Past, name: str) -> Iterator[datetime | None]:
+    """Yield since when to read a table, later times first; None: all of it."""
+    latest = past.latest(name)
+    if latest is not None:
+        yield from (latest - back for back in _BACK)
+    yield None
+
+
+def _finite(average: str, weight: str) -> str:
+    return f"CASE WHEN isfinite({average}) THEN {average} * {weight} END"

@@ -1,0 +1,255 @@
+"""A reading, and a course of time, as lines for people; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from stormkeeper.cli.durations import duration
+
+if TYPE_CHECKING:
+    from stormkeeper.history.readings import Reading
+
+#: What the windows are called.
+WINDOWS: Final = {
+    "600": "10 min",
+    "10800": "3 h",
+    "86400": "1 day",
+    ":all-time": "all time",
+}
+
+_BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
+
+#: From which capacity on a bolt is shown as busy, and as saturated.
+_BUSY, _SATURATED = 0.8, 1.0
+
+#: A reading that is older than so many times the pipeline's interval is one too old, and so is it
+#: after so many seconds at least.
+_STALE_INTERVALS, _STALE_SECS = 4, 60
+
+#: Counts from there on are shortened, by powers of a thousand.
+_LONG: Final = 100_000
+_KILO: Final = 1_000
+_UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+#: One cell of a table, of a row.
+_Cell = Callable[[dict[str, Any]], str]
+
+
+def of_reading(
+    reading: Reading, window: str, component: str | None, now: datetime
+) -> Iterator[str]:
+    """Yield the newest reading as Storm's page of a topology, or of a component, has it.
+
+    Parameters
+    ----------
+    reading
+        It.
+    window
+        Whose counts are shown.
+    component
+        The one that is shown; None: all.
+    now
+        The time.
+    """
+    age = duration(max(0, int((now - reading.read_at).total_seconds())))
+    yield f"{shown(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
+    if component is None:
+        yield from _topology(reading, window)
+        return
+    rows = reading.components
+    yield ""
+    kind = rows[0]["kind"]
+    title = f"{shown(component)} ({kind})"
+    yield from _table(
+        [(title, lambda row: WINDOWS.get(row["window"], row["window"]), False), *_COUNTED[kind]],
+        rows,
+    )
+    executors = reading.executors or []
+    if executors:
+        yield ""
+        yield f"Executors, window {WINDOWS[window]}:"
+        yield from _table(
+            [*_PLACE, ("SHARE", _share_of(executors, kind)), *_of_one(kind)], executors
+        )
+
+
+def warning(reading: Reading, now: datetime) -> str | None:
+    """Return what there is to say of a reading that is too old; None: it is not.
+
+    Parameters
+    ----------
+    reading
+        It.
+    now
+        The time.
+    """
+    limit = max(_STALE_INTERVALS * reading.interval_secs, _STALE_SECS)
+    pipeline = (now - reading.newest_at).total_seconds()
+    if pipeline > limit:
+        return (
+            f"nothing was read for {duration(int(pipeline))}, where the pipeline reads every"
+            f" {reading.interval_secs:g} s: does `storm pipeline` run?"
+        )
+    behind = (reading.newest_at - reading.read_at).total_seconds()
+    if behind > limit:
+        return (
+            f"{shown(reading.storm_id)} has not been read for {duration(int(behind))}, and others"
+            " have: it was killed, or its workers are silent"
+        )
+    return None
+
+
+def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int) -> Iterator[str]:
+    """Yield what was counted bucket by bucket, as rates a second.
+
+    Parameters
+    ----------
+    buckets
+        What `statistics.course` returns.
+    bucket_secs
+        The length of a bucket.
+    """
+
+    def rate(name: str) -> _Cell:
+        return lambda row: _count(None if row[name] is None else row[name] / bucket_secs)
+
+    yield f"Times in UTC, buckets of {_BUCKETS[bucket_secs]}. /S: tuples a second. MS: latency."
+    yield from _table(
+        [
+            ("TIME", lambda row: f"{row['bucket']:%m-%d %H:%M}", False),
+            *((f"{name.upper()}/S", rate(name)) for name in ("emitted", "executed", "acked")),
+            ("FAILED", _counted("failed")),
+            ("COMPLETE MS", _millis("complete_ms_avg")),
+            ("EXECUTE MS", _millis("execute_ms_avg")),
+            ("CAPACITY", _capacity),
+            ("RESTARTS", _counted("restarts")),
+        ],
+        buckets,
+    )
+
+
+def _topology(reading: Reading, window: str) -> Iterator[str]:
+    for row in reading.totals:
+        if row["window"] == window:
+            sizes = [_many(row[name], name) for name in ("workers", "executors", "tasks")]
+            yield ", ".join(sizes)
+    totals = [row for row in reading.totals if row["window"] == window]
+    if totals:
+        yield ""
+        yield from _table([("TOPOLOGY", lambda _: "", False), *_TOTALS], totals)
+    for kind, title in (("spout", "SPOUT"), ("bolt", "BOLT")):
+        rows = [
+            row for row in reading.components if row["kind"] == kind and row["window"] == window
+        ]
+        if rows:
+            yield ""
+            yield from _table([(title, _text("component"), False), *_SIZES, *_COUNTED[kind]], rows)
+
+
+def _text(name: str) -> _Cell:
+    return lambda row: shown(str(row[name]))
+
+
+def _counted(name: str) -> _Cell:
+    return lambda row: _count(row[name])
+
+
+def _millis(name: str) -> _Cell:
+    return lambda row: "-" if row[name] is None else f"{row[name]:.3f}"
+
+
+def _failed(row: dict[str, Any]) -> str:
+    return click.style(_count(row["failed"]), fg="red" if row["failed"] else None)
+
+
+def _capacity(row: dict[str, Any]) -> str:
+    value = row["capacity"]
+    if value is None:
+        return "-"
+    colour = "red" if value >= _SATURATED else "yellow" if value >= _BUSY else None
+    return click.style(f"{value:.3f}", fg=colour)
+
+
+def _share_of(executors: Sequence[dict[str, Any]], kind: str) -> _Cell:
+    name = "executed" if kind == "bolt" else "emitted"
+    whole = sum(row[name] or 0 for row in executors)
+    return lambda row: f"{(row[name] or 0) / whole:.0%}" if whole else "-"
+
+
+_SIZES: Final = [("EXECUTORS", _counted("executors")), ("TASKS", _counted("tasks"))]
+_SENT: Final = [("EMITTED", _counted("emitted")), ("TRANSFERRED", _counted("transferred"))]
+_ENDED: Final = [("ACKED", _counted("acked")), ("FAILED", _failed)]
+_COMPLETE: Final = [("COMPLETE MS", _millis("complete_ms_avg"))]
+_TOTALS: Final = [*_SENT, *_ENDED, *_COMPLETE]
+_COUNTED: Final = {
+    "spout": _TOTALS,
+    "bolt": [
+        *_SENT,
+        ("EXECUTED", _counted("executed")),
+        *_ENDED,
+        ("EXECUTE MS", _millis("execute_ms_avg")),
+        ("PROCESS MS", _millis("process_ms_avg")),
+        ("CAPACITY", _capacity),
+    ],
+}
+_PLACE: Final = [
+    ("TASKS", lambda row: _tasks(row["task_start"], row["task_end"]), False),
+    ("WORKER", lambda row: shown(f"{row['node']}:{row['port']}"), False),
+]
+
+
+def _of_one(kind: str) -> list[tuple[str, _Cell]]:
+    """Return the columns of an executor; what it transferred is of no interest there."""
+    return [column for column in _COUNTED[kind] if column[0] != "TRANSFERRED"]
+
+
+def _tasks(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _count(value: float | None) -> str:
+    """Return a count, from 100,000 on by four digits and what they are multiplied by.
+
+    Examples
+    --------
+    >>> _count(99_999), _count(123_456), _count(7_654_321_000), _count(0.25), _count(None)
+    ('99,999', '123.5k', '7.654G', '0.25', '-')
+    """
+    if value is None:
+        return "-"
+    if value < _LONG:
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    power = next((power for power in range(1, 5) if value < _KILO ** (power + 1)), 5)
+    return f"{value / _KILO**power:.4g}{_UNITS[power]}"
+
+
+def _many(number: int, name: str) -> str:
+    return f"{number} {name[:-1] if number == 1 else name}"
+
+
+def shown(text: str) -> str:
+    """Return a text with all that a terminal would not show as it is escaped."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode()
+
+
+def _table(columns: Sequence[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a table; the columns' numbers are on the right, the text of those with False is not."""
+    cells = [[each[1](row) for each in columns] for row in rows]
+    lines = [[each[0] for each in columns], *cells]
+    widths = [
+        max(len(click.unstyle(cell)) for cell in column) for column in zip(*lines, strict=True)
+    ]
+    for line in lines:
+        yield "  ".join(
+            _padded(cell, width, right=len(each) == 2)
+            for each, cell, width in zip(columns, line, widths, strict=True)
+        ).rstrip()
+
+
+def _padded(cell: str, width: int, *, right: bool) -> str:
+    blank = " " * (width - len(click.unstyle(cell)))
+    return blank + cell if right else cell + blank

@@ -1,0 +1,84 @@
+"""A course of time, drawn in the terminal."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import plotext
+
+#: The height of each drawing in lines, and how wide it is.
+_HEIGHT: Final = 11
+_NARROWEST, _WIDEST = 40, 160
+
+#: What a drawing is of: a column, whether it is a count, what is written above it.
+_DRAWN: Final = (
+    ("emitted", True, "emitted, tuples/s"),
+    ("executed", True, "executed, tuples/s"),
+    ("failed", True, "failed, tuples/s"),
+    ("complete_ms_avg", False, "complete latency, ms"),
+    ("execute_ms_avg", False, "execute latency, ms"),
+    ("capacity", False, "capacity of the busiest executor"),
+)
+
+
+def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -> str:
+    """Return drawings of rates, latencies and capacity, one below the other, without colours.
+
+    They are as wide as the terminal, or 80 columns where there is none. What nobody counted, and
+    what stays 0, is left out.
+
+    Parameters
+    ----------
+    buckets
+        What `statistics.course` returns; at least one.
+    bucket_secs
+        The length of a bucket.
+    title
+        What it is of, printable.
+    """
+    width = max(_NARROWEST, min(shutil.get_terminal_size().columns, _WIDEST))
+    drawings = []
+    for name, is_count, text in _DRAWN:
+        divisor = bucket_secs if is_count else 1
+        points = [(row["bucket"], row[name] / divisor) for row in buckets if row[name] is not None]
+        if any(value for _, value in points):
+            newest = f"{points[-1][1]:,.4g}"
+            label = f"{title}: {text} (last {newest})"
+            drawings.append(_drawing(points, bucket_secs, label, width))
+    return "\n".join(drawings)
+
+
+def _drawing(
+    points: Sequence[tuple[datetime, float]], bucket_secs: int, label: str, width: int
+) -> str:
+    # It would cut what is wider or higher than the terminal that it believes to see.
+    plotext.terminal.limit(False, False)
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, _HEIGHT)
+    times = [at.timestamp() for at, _ in points]
+    signal = figure.signal(times, [value for _, value in points], marker="braille")
+    signal.lines()
+    for place, (before, after) in enumerate(itertools.pairwise(times), start=1):
+        if after - before > bucket_secs:
+            signal.line(place, False)  # no bucket: nothing is known of that time
+    figure.draw(signal)
+    figure.title(label)
+    first, last = points[0][0], points[-1][0]
+    ticks = [*_ticks(first, last)]
+    form = "%H:%M" if last - first <= timedelta(days=1) else "%m-%d %H:%M"
+    figure.ruler("x").ticks([at.timestamp() for at in ticks], [f"{at:{form}}" for at in ticks])
+    figure.ruler("y").lim(0, None)
+    return "\n".join(line.rstrip() for line in plotext.uncolorize(str(figure.build())).splitlines())
+
+
+def _ticks(first: datetime, last: datetime) -> Iterator[datetime]:
+    """Yield the beginning, the end, and what is between them in equal steps."""
+    steps = 4 if last > first else 0
+    yield first
+    for step in range(1, steps + 1):
+        yield first + (last - first) * step / steps

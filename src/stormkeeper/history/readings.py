@@ -1,0 +1,111 @@
+"""A topology's newest reading, or its course of time; an error says what is there instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from stormkeeper.errors import TableError
+from stormkeeper.history import statistics
+from stormkeeper.history.asking import Past
+
+#: How many names an error has at most.
+_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The newest reading of a topology, or of one of its components.
+
+    Attributes
+    ----------
+    storm_id
+        The topology's id.
+    read_at
+        When it was read.
+    newest_at
+        When anything was read last.
+    interval_secs
+        How often the pipeline reads.
+    totals
+        Rows of ``topology_stats``, per window.
+    components
+        Rows of ``component_stats``, per component and window.
+    executors
+        What `statistics.executors` returns, of one component; None: of none.
+    """
+
+    storm_id: str
+    read_at: datetime
+    newest_at: datetime
+    interval_secs: float
+    totals: list[dict[str, Any]]
+    components: list[dict[str, Any]]
+    executors: list[dict[str, Any]] | None = None
+
+
+def reading(past: Past, topology: str, component: str | None, window: str) -> Reading:
+    """Return the newest reading.
+
+    Raises
+    ------
+    TableError
+        The topology or the component is not there.
+    """
+    rows = statistics.newest(past, topology, component)
+    if not rows:
+        raise _unknown(past, topology, component)
+    storm_id, read_at = rows[0]["storm_id"], rows[0]["read_at"]
+    return Reading(
+        storm_id,
+        read_at,
+        past.latest("component_stats") or read_at,
+        past.interval_secs("component_stats"),
+        statistics.totals(past, storm_id, read_at),
+        rows,
+        None
+        if component is None
+        else statistics.executors(past, storm_id, component, window, read_at),
+    )
+
+
+def course(
+    past: Past, topology: str, component: str | None, since: datetime, until: datetime
+) -> list[dict[str, Any]]:
+    """Return what `statistics.course` does.
+
+    Raises
+    ------
+    TableError
+        The topology or the component is not there.
+    """
+    found = statistics.course(past, topology, since, until, component=component)
+    if not found and not statistics.newest(past, topology, component):
+        raise _unknown(past, topology, component)
+    return found
+
+
+def _unknown(past: Past, topology: str, component: str | None) -> TableError:
+    rows = statistics.newest(past, topology) if component is not None else []
+    if component is not None and rows:
+        there = sorted({row["component"] for row in rows})
+        return TableError(f"{topology} has no component {component!r}; {_named(component, there)}")
+    names = statistics.topologies(past)
+    if not names:
+        return TableError(
+            "nothing has been counted yet: does `storm pipeline` run, and do workers send their"
+            " heartbeats to its Pacemakers?"
+        )
+    return TableError(f"nothing is known of a topology {topology!r}; {_named(topology, names)}")
+
+
+def _named(given: str, there: Sequence[str]) -> str:
+    """Say which of the names that are there may be meant, or which there are."""
+    near = difflib.get_close_matches(given, there, n=_NAMED)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    more = f", and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
+    return f"these are there: {', '.join(there[:_NAMED])}{more}"
