@@ -2,6 +2,7 @@
 
 ==============  ==================================================================================
 ``asking``      ``Past``: the tables of a pipeline, to be asked with SQL
+``naming``      the components of rows that have tasks in their place
 ``statistics``  what components count, now and bucket by bucket
 ``readings``    a topology's newest reading, or its course of time, for who looks at it
 ``plots``       such a course, drawn in the terminal

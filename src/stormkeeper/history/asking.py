@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import duckdb
 
 from stormkeeper.errors import TableError
+from stormkeeper.history.naming import named
 from stormkeeper.tables.reading import Tables
 
 #: What DuckDB calls the types of columns.
@@ -25,7 +26,10 @@ _TYPES: Final = {
 }
 
 #: Where below the pipeline's folder a query publishes its tables.
-_FOLDERS: Final = ("liveness", "statistics")
+_FOLDERS: Final = ("liveness", "statistics", "names")
+
+#: The table that says which component tasks are of, if it is there.
+_COMPONENTS: Final = "components"
 
 #: Files that are read at the same time. More cores make no answer quicker than this needs.
 _THREADS: Final = 2
@@ -68,6 +72,8 @@ class Past:
     def table(self, name: str, since: datetime | None = None, until: datetime | None = None) -> str:
         """Return a table as SQL has it after FROM: all of its columns, whatever its files have.
 
+        Where its workers have not named a component, and Nimbus has, it is named.
+
         Parameters
         ----------
         name
@@ -75,14 +81,30 @@ class Past:
         since, until
             With them, only files that may have rows of this time; they have others, too.
         """
+        rows, columns = self._rows(name, since, until)
+        if "component" not in columns or name == _COMPONENTS or not self._has_names():
+            return f"({rows})"
+        return f"({named(f'({rows})', f'({self._rows(_COMPONENTS)[0]})', columns)})"
+
+    def _has_names(self) -> bool:
+        return any(
+            tables.files(_COMPONENTS)
+            for tables in self._tables
+            if _COMPONENTS in tables.manifest.tables
+        )
+
+    def _rows(
+        self, name: str, since: datetime | None = None, until: datetime | None = None
+    ) -> tuple[str, Sequence[str]]:
+        """Return a SELECT of a table as it was written, and its columns."""
         tables = self._with(name)
         columns = tables.manifest.tables[name].columns
         empty = ", ".join(f'NULL::{_TYPES[kind]} AS "{column}"' for column, kind in columns.items())
         rows = f"SELECT {empty} WHERE false"
         if files := tables.files(name, since, until):
-            named = ", ".join(f"'{_quoted(file)}'" for file in files)
-            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{named}], union_by_name=true)"
-        return f"({rows})"
+            paths = ", ".join(f"'{_quoted(file)}'" for file in files)
+            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name=true)"
+        return rows, [*columns]
 
     def interval_secs(self, name: str) -> float:
         """Return how often the tables are written that a table belongs to."""

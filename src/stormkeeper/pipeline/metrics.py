@@ -134,6 +134,14 @@ class _PipelineMetrics(Collector):
                 "Workers silent for longer than the timeout, without proof that they are dead.",
                 seen.stale,
             )
+        yield GaugeMetricFamily(
+            f"{PREFIX}unnamed_topologies",
+            "Topologies of which neither workers nor Nimbus have named all components.",
+            seen.unnamed,
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}nimbus_failures", "Questions to Nimbus that failed.", seen.unanswered
+        )
         yield from _servers(seen)
 
 

@@ -28,6 +28,7 @@ from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.pipeline import checkpoint, folders, queries
 from stormkeeper.pipeline.decoding.engine import warn_if_interpreted
+from stormkeeper.pipeline.naming import naming
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
@@ -98,11 +99,11 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         return 0
     try:
         sight = Sight()
-        with _places(conf) as places, _observed(conf, sight):
+        with _places(conf) as places, _observed(conf, sight), naming(conf, sight) as names:
             options = Options.parse(queries.source_options(conf, servers))
             settings = options.settings()
             sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
-            _run_session(conf, servers, places, stop, sight)
+            _run_session(conf, servers, places, stop, sight, saw=names.saw)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
@@ -187,7 +188,13 @@ def _observed(conf: Conf, sight: Sight) -> Iterator[None]:
 
 
 def _run_session(
-    conf: Conf, servers: list[str], places: Places, stop: StopSignals, sight: Sight
+    conf: Conf,
+    servers: list[str],
+    places: Places,
+    stop: StopSignals,
+    sight: Sight,
+    *,
+    saw: queries.Saw,
 ) -> None:
     settings = {**_SPARK_DEFAULTS, **conf}
     if settings.get("spark.master") in (None, "local[*]"):
@@ -207,7 +214,7 @@ def _run_session(
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
-            _run(session, conf, servers, places, stop=stop, sight=sight)
+            _run(session, conf, servers, places, stop=stop, sight=sight, saw=saw)
     finally:
         engine.end(session, _END_SECS)
 
@@ -242,10 +249,11 @@ def _run(
     *,
     stop: StopSignals,
     sight: Sight,
+    saw: queries.Saw,
 ) -> None:
     announced = False
     try:
-        running = queries.start(session, conf, servers, places, sight)
+        running = queries.start(session, conf, servers, places, sight, saw=saw)
         while all(query.isActive for query in running) and not stop.wait(_POLL_SECS):
             sight.alive()
             if not announced and all(query.lastProgress is not None for query in running):

@@ -59,6 +59,9 @@ Before = Callable[..., pa.Table | None]
 #: rows of a batch, and when they were read (at the earliest, at the latest).
 Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, pa.Table]]
 
+#: Is told of workers' newest pulses, rows as `decode.typed` gives them.
+Saw = Callable[[pa.Table], None]
+
 
 def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     """Yield the tables of a query."""
@@ -94,8 +97,10 @@ def start(
     servers: list[str],
     places: Places,
     sight: Sight | None = None,
+    *,
+    saw: Saw = lambda _: None,
 ) -> list[StreamingQuery]:
-    """Start the queries that keep the tables, and tell `sight` of them.
+    """Start the queries that keep the tables, and tell `sight` of them, and `saw` of pulses.
 
     Raises
     ------
@@ -136,7 +141,7 @@ def start(
         begin(
             STATISTICS,
             decode.typed(read(values=True)),
-            statistics_tables(limits(conf), period_secs),
+            statistics_tables(limits(conf), period_secs, saw),
         ),
     ]
 
@@ -177,10 +182,10 @@ def liveness_tables(
     return advance
 
 
-def statistics_tables(limits: Limits, period_secs: float) -> Advance:
+def statistics_tables(limits: Limits, period_secs: float, saw: Saw = lambda _: None) -> Advance:
     """Return what makes the tables of what was counted out of rows as `decode.typed` gives them.
 
-    Workers beat every `period_secs` seconds.
+    Workers beat every `period_secs` seconds; `saw` is told of their newest pulses.
     """
 
     def advance(
@@ -189,6 +194,7 @@ def statistics_tables(limits: Limits, period_secs: float) -> Advance:
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
         )
+        saw(newest)
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         return {
             tables.WORKER_REPORTS: found,

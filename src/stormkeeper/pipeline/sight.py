@@ -48,6 +48,10 @@ class Seen:
         When the process last found its queries alive, on the monotonic clock; None before they run.
     started_at
         When the process began, on the monotonic clock.
+    unnamed
+        How many topologies there are whose components nobody has said yet.
+    unanswered
+        How many questions to Nimbus have failed, and why the newest one did; None if it did not.
     """
 
     servers: Mapping[str, ServerSeen] = field(default_factory=dict)
@@ -57,6 +61,9 @@ class Seen:
     stale: int = 0
     looked_at: float | None = None
     started_at: float = 0.0
+    unnamed: int = 0
+    unanswered: int = 0
+    why_unanswered: str | None = None
 
     @property
     def sees_nothing(self) -> bool:
@@ -67,7 +74,8 @@ class Seen:
 class Sight:
     """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
 
-    Three threads tell it: those of the queries' batches, and the one that looks after the queries.
+    Four threads tell it: those of the queries' batches, the one that looks after the queries, and
+    the one that asks Nimbus.
 
     Parameters
     ----------
@@ -112,6 +120,26 @@ class Sight:
     def alive(self) -> None:
         """Take in that the queries run, and can be asked."""
         self._replace(looked_at=self._clock())
+
+    def asked(self, reason: str | None) -> None:
+        """Take in why Nimbus did not say of which components executors are; None if it did."""
+        before = self.seen.why_unanswered
+        failed = self.seen.unanswered + (reason is not None)
+        self._replace(unanswered=failed, why_unanswered=reason)
+        if reason is None:
+            if before is not None:
+                log.info("Nimbus says the components of executors again")
+        elif before is None or cause(before) != cause(reason):
+            log.warning(
+                "Nimbus does not say the components of executors, which statistics call by their"
+                " tasks until it does: %s",
+                reason,
+            )
+
+    def lacks_names(self, topologies: int) -> None:
+        """Take in of how many topologies components are not known."""
+        if topologies != self.seen.unnamed:
+            self._replace(unnamed=topologies)
 
     def _replace(self, **changes: Any) -> Seen:
         """Change what is seen, and return what was seen before."""

@@ -13,6 +13,10 @@ WORKER_REPORTS: Final = "worker_reports"
 COMPONENT_STATISTICS: Final = "component_statistics"
 REJECTED: Final = "rejected"
 
+#: The folder of what Nimbus says of topologies, and the table in it.
+NAMING: Final = "names"
+COMPONENTS: Final = "components"
+
 #: All of them, by query.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),

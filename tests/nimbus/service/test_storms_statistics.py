@@ -4,22 +4,11 @@ import json
 
 import pytest
 
-from stormkeeper.nimbus.submitted import encode_conf
-from stormkeeper.thrift.nimbus import (
-    Bolt,
-    ComponentCommon,
-    ComponentObject,
-    ShellComponent,
-    SpoutSpec,
-    StormTopology,
-    StreamInfo,
-)
-from stormkeeper.thrift.records import StormBase, TopologyStatus
-from stormkeeper.thrift.serialization import serialize
 from support import nimbus_ids
 from support.nimbus_clients import fault
 from support.nimbus_service import SECRET
 from support.statistics_examples import KEYS, assert_same, example
+from support.storm_topologies import leave
 
 pytestmark = pytest.mark.zookeeper
 
@@ -28,30 +17,8 @@ pytestmark = pytest.mark.zookeeper
 def of_storm(request, leading):
     """A topology with Storm's own components, as Storm's Nimbus would have left it."""
     answers = example(request.param)
-    storm_id = answers.answers["id"]
-    code = ComponentObject(shell=ShellComponent("python", "x"))
-    parts = {"spout": {}, "bolt": {}}
-    for id_, declared_ in answers._input["system_topology_components"].items():
-        common = ComponentCommon(
-            {},
-            {"default": StreamInfo([], False)},
-            declared_["parallelism_hint"],
-            declared_["json_conf"],
-        )
-        cls = SpoutSpec if declared_["type"] == "spout" else Bolt
-        parts[declared_["type"]][id_] = cls(code, common)
-    leading.code.upload(
-        storm_id,
-        {
-            "stormjar.jar": b"Java",
-            "stormcode.ser": serialize(StormTopology(parts["spout"], parts["bolt"], {})),
-            # Storm's Nimbus saves all of its own.
-            "stormconf.ser": encode_conf({"own": 1, "storm.zookeeper.auth.payload": SECRET}),
-        },
-    )
-    base = StormBase(answers.answers["name"], TopologyStatus.ACTIVE, 2, owner="alice")
-    leading.leader.activate_storm(storm_id, base)
-    leading.leader.set_assignment(storm_id, answers.assignment)
+    # Storm's Nimbus saves all of its own.
+    storm_id = leave(leading, answers, own=1, **{"storm.zookeeper.auth.payload": SECRET})
     for (node, port), beat in answers.heartbeats.items():
         leading.storm.set_worker_heartbeat(storm_id, node, port, beat)
     yield storm_id, answers

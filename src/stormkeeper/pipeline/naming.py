@@ -1,0 +1,227 @@
+"""Asks Nimbus for the components that workers do not name, in a thread of its own.
+
+Nothing waits for it: the queries write what workers say, and names are joined to that when it is
+read. So a Nimbus that is reached later names what was counted before. Where no worker of Storm's
+own is read, Nimbus is never asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Self
+
+import pyarrow as pa
+
+from stormkeeper.conf import Conf
+from stormkeeper.errors import (
+    RpcOutcomeUnknownError,
+    RpcUnavailableError,
+    StormkeeperError,
+    TableError,
+)
+from stormkeeper.pipeline import folders, tables
+from stormkeeper.pipeline.components import COMPONENTS, Names, Questions, Tasks, unnamed
+from stormkeeper.pipeline.sight import Sight
+from stormkeeper.rpc.leader import LeaderClient
+from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.specs import TableSpec
+from stormkeeper.tables.store import TableStore
+from stormkeeper.thrift.nimbus import (
+    AuthorizationException,
+    GetInfoOptions,
+    NotAliveException,
+    NumErrorsChoice,
+)
+
+log = logging.getLogger(__name__)
+
+#: How long one question may take, with finding the leader, in seconds.
+_ANSWER_SECS: Final = 10.0
+
+#: The longest answer, in bytes: it has the statistics of all executors, of kilobytes each.
+_LONGEST_ANSWER: Final = 64 * 1024 * 1024
+
+#: How long topologies are known after they were last seen, in hours: as long as what is counted of
+#: them is kept at the longest, a year.
+_KEPT_HOURS: Final = 8760.0
+
+#: Pauses between two questions of one topology, in seconds: the first, and the longest. Nimbus may
+#: not have assigned all executors yet, or know the topology no longer.
+_PAUSES_SECS: Final = (30.0, 3600.0)
+
+#: Pauses after Nimbus was not reached, or the disk refused, likewise.
+_OUTAGE_SECS: Final = (5.0, 300.0)
+
+#: While there are more questions, what was learned is published this often, in seconds.
+_PUBLISH_SECS: Final = 5.0
+
+#: How long the end of the pipeline waits for this thread, in seconds. What it has not written then,
+#: the next start asks for again.
+_END_SECS: Final = 1.0
+
+#: Returns the executors of a topology, by its id.
+Ask = Callable[[str], list[Tasks]]
+
+
+class Naming:
+    """Keeps the table of components; runs while it is entered.
+
+    Parameters
+    ----------
+    store
+        Where the table is kept.
+    ask
+        Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
+    sight
+        Is told how it goes.
+    pauses_secs, outage_secs
+        The first and the longest pause between two questions of one topology, and after Nimbus was
+        not reached.
+    """
+
+    def __init__(
+        self,
+        store: TableStore,
+        ask: Ask,
+        sight: Sight,
+        *,
+        pauses_secs: tuple[float, float] = _PAUSES_SECS,
+        outage_secs: tuple[float, float] = _OUTAGE_SECS,
+    ) -> None:
+        #: Where the table is kept.
+        self.store = store
+        #: Asks Nimbus.
+        self.ask = ask
+        self._sight = sight
+        self._questions = Questions(pauses_secs)
+        self._outage_secs = outage_secs
+        #: Until when nothing is tried after an outage, and how long the next one lets it pause.
+        self._resting_until = 0.0
+        self._pause_secs = outage_secs[0]
+        self._published_at = 0.0
+        self._run_id = str(uuid.uuid4())
+        self._commits = 0
+        self._changed = threading.Condition()
+        #: What was seen since the thread last looked.
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="pipeline-names", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join(_END_SECS)
+
+    def saw(self, pulses: pa.Table) -> None:
+        """Take in workers' pulses, rows as `decode.typed` gives them; it waits for nothing."""
+        found = unnamed(pulses)
+        if not found:
+            return
+        with self._changed:
+            for storm_id, (start, end) in found.items():
+                first, last = self._seen.get(storm_id, (start, end))
+                self._seen[storm_id] = (min(first, start), max(last, end))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        names: Names | None = None
+        while (seen := self._next()) is not None:
+            try:
+                if names is None:
+                    names = Names(self.store.read(tables.COMPONENTS), 3600 * _KEPT_HOURS)
+                self._take(names, seen)
+            except (TableError, OSError) as error:
+                self._rest(f"the table of components cannot be kept: {error}")
+
+    def _next(self) -> Mapping[str, tuple[int, int]] | None:
+        """Wait until there is something to do, and return what was seen; None at the end."""
+        with self._changed:
+            at = self._questions.next_at
+            wait = None if at is None else max(at, self._resting_until) - time.monotonic()
+            self._changed.wait_for(
+                lambda: self._stopped or bool(self._seen), None if wait is None else max(0.0, wait)
+            )
+            seen, self._seen = self._seen, {}
+            return None if self._stopped else seen
+
+    def _take(self, names: Names, seen: Mapping[str, tuple[int, int]]) -> None:
+        """Take in what was seen, ask one question, and publish what there is to publish."""
+        now = time.monotonic()
+        names.saw(seen, time.time())
+        self._questions.saw(seen, names, now)
+        if now >= self._resting_until:
+            storm_id = self._questions.next(now)
+            if storm_id is not None:
+                self._learn(storm_id, names)
+            done = storm_id is None or self._questions.next(now) is None
+            if names.is_new and (done or now >= self._published_at + _PUBLISH_SECS):
+                self._publish(names)
+        self._sight.lacks_names(len(self._questions))
+
+    def _learn(self, storm_id: str, names: Names) -> None:
+        try:
+            names.learn(storm_id, self.ask(storm_id), time.time())
+        except NotAliveException:
+            log.debug("Nimbus does not know %s, whose workers still beat", storm_id)
+        except AuthorizationException as error:
+            self._sight.asked(f"Nimbus refuses: {error}")
+        except RpcOutcomeUnknownError as error:  # of a larger topology than others, perhaps
+            self._sight.asked(str(error))
+        except RpcUnavailableError as error:
+            self._rest(str(error))
+            return
+        except StormkeeperError as error:
+            self._sight.asked(str(error))
+        else:
+            self._sight.asked(None)
+            self._pause_secs = self._outage_secs[0]
+        self._questions.asked(storm_id, names, time.monotonic())
+
+    def _publish(self, names: Names) -> None:
+        rows = names.written(time.time())
+        names.is_new = True  # until it is there
+        self._commits += 1
+        self.store.publish(Origin(self._run_id, self._commits), {tables.COMPONENTS: rows})
+        names.is_new = False
+        self._published_at = time.monotonic()
+
+    def _rest(self, reason: str) -> None:
+        self._sight.asked(reason)
+        self._resting_until = time.monotonic() + self._pause_secs
+        self._pause_secs = min(2 * self._pause_secs, self._outage_secs[1])
+
+
+@contextlib.contextmanager
+def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
+    """Keep the table of components as a configuration has it, in a folder beside the queries'."""
+    specs = [TableSpec(tables.COMPONENTS, COMPONENTS, "current")]
+    store = TableStore(folders.of_tables(conf) / tables.NAMING, specs, interval_secs=0.0)
+    client = LeaderClient(
+        conf["nimbus.seeds"],
+        conf["nimbus.thrift.port"],
+        max_frame=max(conf["nimbus.thrift.max_buffer_size"], _LONGEST_ANSWER),
+        timeout=_ANSWER_SECS,
+        rounds=0,
+    )
+
+    def ask(storm_id: str) -> list[Tasks]:
+        wanted = GetInfoOptions(NumErrorsChoice.NONE)
+        info = client.nimbus.getTopologyInfoWithOpts(storm_id, wanted)
+        return [
+            Tasks(one.component_id, one.executor_info.task_start, one.executor_info.task_end)
+            for one in info.executors or ()
+            if one.executor_info.task_start > 0
+        ]
+
+    with client, store, Naming(store, ask, sight) as result:
+        yield result

@@ -1,0 +1,133 @@
+import pyarrow as pa
+
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.components import COMPONENTS, Names, Questions, Tasks, joined, unnamed
+from stormkeeper.pipeline.decode import decode_batch
+from support import vectors
+from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+
+DAY, YEAR = 86_400.0, 365 * 86_400.0
+
+SPLIT = [Tasks("split", 4, 5), Tasks("split", 6, 7)]
+WORDS = [Tasks("words", 10, 10), Tasks("words", 11, 11)]
+
+
+def pulses(**by_topology):
+    changes = [change_of(path(storm_id), beat, 1, 0.0) for storm_id, beat in by_topology.items()]
+    return pa.Table.from_batches([decode_batch(rows.of_page("a:1", page_of("x", changes, 1.0)))])
+
+
+def named(stats, component):
+    stats.component = component
+    return stats
+
+
+def knows(*executors, storm_id="wc-1-17", now=0.0, kept_secs=YEAR):
+    names = Names(None, kept_secs)
+    names.learn(storm_id, executors, now)
+    return names
+
+
+def test_who_lacks_names_is_seen_in_storms_own_bytes():
+    (three, empty), (two, gzipped) = (
+        [
+            bytes.fromhex(vector["hex"])
+            for vector in vectors.load(file)
+            if (vector.get("json") or {}).get("$struct") == "ClusterWorkerHeartbeat"
+        ]
+        for file in ("pacemaker", "storm-2.8")
+    )
+    found = unnamed(pulses(three=three, empty=empty, two=two, gzipped=gzipped, garbage=b"garbage"))
+    assert found == {"three": (1, 4), "two": (1, 2), "gzipped": (1, 2)}
+
+
+def test_a_name_that_a_worker_says_is_not_lacking():
+    some = {(1, 2): named(bolt({}), "words"), (3, 5): spout(1), (6, 6): spout(1)}
+    whole = {(1, 1): named(spout(1), "lines"), (-1, -1): spout(1)}
+    found = pulses(some=heartbeat("some", some), whole=heartbeat("whole", whole))
+    assert unnamed(found) == {"some": (3, 6)}
+    assert unnamed(found.slice(0, 0)) == {}
+
+
+def test_tasks_of_a_component_are_one_range():
+    executors = [Tasks("b", 4, 4), Tasks("a", 1, 1), Tasks("b", 7, 7), Tasks("a", 2, 3)]
+    expected = Tasks("a", 1, 3), Tasks("b", 4, 4), Tasks("b", 7, 7)
+    assert joined(executors) == expected
+
+
+def test_executors_of_a_rebalance_are_known_from_before_it():
+    names = knows(*SPLIT)
+    assert names.has("wc-1-17", (4, 7))
+    assert names.has("wc-1-17", (5, 6))
+    assert not names.has("wc-1-17", (3, 4))
+    assert not names.has("wc-1-17", (7, 8))
+    assert not names.has("other", (4, 5))
+
+
+def test_a_gap_in_what_nimbus_says_is_not_known():
+    names = knows(*SPLIT, *WORDS)
+    assert not names.has("wc-1-17", (4, 11))
+    assert names.has("wc-1-17", (10, 11))
+
+
+def test_names_outlive_their_table():
+    first = knows(*SPLIT, *WORDS, now=5.0)
+    table = first.written(5.0)
+    assert table.schema == COMPONENTS
+    assert table.drop_columns(["seen_at"]).to_pylist() == [
+        {"storm_id": "wc-1-17", "component": "split", "task_start": 4, "task_end": 7},
+        {"storm_id": "wc-1-17", "component": "words", "task_start": 10, "task_end": 11},
+    ]
+    names = Names(table, YEAR)
+    assert names.has("wc-1-17", (4, 7))
+    names.learn("wc-1-17", (*SPLIT, *WORDS), 6.0)
+    assert not names.is_new, "what is known already is not written again"
+    names.learn("wc-1-17", SPLIT, 6.0)
+    assert names.is_new
+
+
+def test_a_topology_is_known_for_as_long_as_it_is_seen_and_a_year():
+    names = knows(*SPLIT)
+    names.learn("gone", WORDS, 0.0)
+    names.written(0.0)
+    names.saw(["wc-1-17", "unknown"], DAY / 2)
+    assert not names.is_new, "when it was seen is written once a day"
+    names.saw(["wc-1-17"], 2 * DAY)
+    assert names.is_new
+    kept = {row["storm_id"] for row in names.written(YEAR + DAY).to_pylist()}
+    assert kept == {"wc-1-17"}
+    assert not names.has("gone", (10, 11))
+
+
+def test_a_topology_is_asked_for_until_all_of_it_is_known():
+    names, questions = Names(None, YEAR), Questions((30.0, 100.0))
+    assert questions.next_at is None
+    seen = {"wc-1-17": (4, 11)}
+    questions.saw(seen, names, 0.0)
+    assert questions.next(0.0) == "wc-1-17"
+    asked_at, now = [], 0.0
+    for _ in range(5):
+        asked_at.append(now)
+        questions.asked("wc-1-17", names, now)
+        questions.saw(seen, names, now)
+        now = questions.next_at
+        assert questions.next(now - 1.0) is None
+    assert asked_at == [0.0, 30.0, 90.0, 190.0, 290.0], "less and less often"
+    names.learn("wc-1-17", [*SPLIT, Tasks("sum", 8, 9), *WORDS], now)
+    questions.asked("wc-1-17", names, now)
+    assert len(questions) == 0
+    questions.saw(seen, names, now)
+    assert questions.next_at is None
+    questions.saw({"wc-1-17": (4, 12)}, names, now)
+    assert questions.next(now) == "wc-1-17", "there are more tasks than were known"
+
+
+def test_a_topology_that_is_not_seen_any_more_is_not_asked_for():
+    names, questions = Names(None, YEAR), Questions((30.0, 100.0))
+    questions.saw({"killed": (1, 4), "wc-1-17": (4, 7)}, names, 0.0)
+    questions.asked("killed", names, 0.0)
+    questions.saw({"wc-1-17": (4, 7)}, names, 150.0)
+    assert len(questions) == 2
+    questions.saw({"wc-1-17": (4, 7)}, names, 250.0)
+    assert len(questions) == 1
+    assert questions.next(1000.0) == "wc-1-17"

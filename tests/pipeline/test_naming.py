@@ -1,0 +1,152 @@
+"""Names of components from a Nimbus of ours, which knows topologies of Storm's."""
+
+import logging
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper import conf
+from stormkeeper.local import ports
+from stormkeeper.pipeline import rows, tables
+from stormkeeper.pipeline.decode import decode_batch
+from stormkeeper.pipeline.naming import Naming, naming
+from stormkeeper.pipeline.sight import Sight
+from stormkeeper.state.memory.ensemble import MemoryEnsemble
+from stormkeeper.state.storm.cluster import StormClusterState
+from stormkeeper.state.storm.codec import Codec
+from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.nimbus_service import nimbuses
+from support.statistics_examples import example
+from support.storm_topologies import leave
+from support.tables import present
+from support.waiting import until
+
+SMALL = example("small")
+STORM_ID = SMALL.answers["id"]
+
+
+@pytest.fixture
+def nimbus(tmp_path):
+    storm = StormClusterState(MemoryEnsemble().session(), Codec())
+    with nimbuses(tmp_path / "nimbus", storm) as (leading,):
+        yield leading
+
+
+def pulses(*workers):
+    changes = [change_of(path(*worker), beat, 1, 0.0) for *worker, beat in workers]
+    return pa.Table.from_batches([decode_batch(rows.of_page("a:1", page_of("x", changes, 1.0)))])
+
+
+def of_storm():
+    """The heartbeats of the example's workers, in Storm's bytes."""
+    return pulses(
+        *(
+            (STORM_ID, beat["node"], beat["port"], bytes.fromhex(beat["gzip_hex"]))
+            for beat in SMALL._input["heartbeats"]
+        )
+    )
+
+
+def settings(folder, port):
+    return conf.defaults().with_values(
+        {
+            "pipeline.tables.dir": str(folder),
+            "nimbus.seeds": ["127.0.0.1"],
+            "nimbus.thrift.port": port,
+        }
+    )
+
+
+def names_in(folder):
+    return {
+        task: row["component"]
+        for row in present(folder / tables.NAMING, tables.COMPONENTS)
+        for task in range(row["task_start"], row["task_end"] + 1)
+        if row["storm_id"] == STORM_ID
+    }
+
+
+def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
+    leave(nimbus, SMALL)
+    sight = Sight()
+    with naming(settings(tmp_path, nimbus.port), sight) as asking:
+        asking.saw(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+        until(lambda: sight.seen.unnamed == 0)
+    assert sight.seen.unanswered == 0
+    # Started again, it asks nobody for what it knows: there is nobody to ask.
+    with naming(settings(tmp_path, ports.reserve()), sight) as asking:
+        asking.saw(of_storm())
+        asking.saw(pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)}))))
+        until(lambda: sight.seen.unanswered)
+        assert sight.seen.unnamed == 1
+    assert names_in(tmp_path) == SMALL.tasks
+
+
+def test_who_says_names_asks_nobody(tmp_path):
+    stats = bolt({})
+    stats.component = "words"
+    sight = Sight()
+    with naming(settings(tmp_path, ports.reserve()), sight) as asking:
+        asking.saw(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
+        asking.saw(pulses(("t-1-17", "n", 1, b"garbage")))
+    assert sight.seen.unanswered == 0
+    assert not (tmp_path / tables.NAMING).exists()
+
+
+def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "stormkeeper.pipeline.sight")
+    sight, asked = Sight(), []
+
+    def ask(storm_id):
+        asked.append(storm_id)
+        if len(asked) < 5:
+            return away.ask(storm_id)
+        return there.ask(storm_id)
+
+    with (
+        naming(settings(tmp_path, ports.reserve()), sight) as away,
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
+    ):
+        leave(nimbus, SMALL)
+        asking.saw(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+    assert asked == [STORM_ID] * 5
+    assert sight.seen.unanswered == 4
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in said] == ["WARNING", "INFO"], said
+    assert "Could not find leader nimbus" in said[0][1]
+
+
+def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
+    sight = Sight()
+    with naming(settings(tmp_path, nimbus.port), sight) as asking:
+        asking.saw(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
+        until(lambda: sight.seen.unnamed == 1)
+        leave(nimbus, SMALL)
+        asking.saw(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+        until(lambda: sight.seen.unnamed == 1)
+    assert sight.seen.unanswered == 0
+
+
+def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
+    leave(nimbus, SMALL)
+    sight = Sight()
+    blocked = tmp_path / tables.NAMING
+    with (
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+    ):
+        blocked.write_bytes(b"no folder")
+        asking.saw(of_storm())
+        until(lambda: sight.seen.unanswered)
+        assert "cannot be kept" in sight.seen.why_unanswered
+        blocked.unlink()
+
+        def kept():
+            asking.saw(of_storm())
+            return blocked.is_dir() and names_in(tmp_path) == SMALL.tasks
+
+        until(kept)
