@@ -192,34 +192,35 @@ class Opened:
         Which Storm is to read it.
     """
 
-    __slots__ = ("_compression", "_crc", "_release", "_size", "_start")
+    __slots__ = ("_compression", "_crc", "_release", "_size", "start")
 
     def __init__(self, body: bytes, compression: Compression, release: Release) -> None:
         self._compression = compression
         self._release = release
         self._size = len(body)
         self._crc = 0
-        self._start = body
+        #: The heartbeat but for its end: the same until its counters are new.
+        self.start = body
         if compression is Compression.GZIP:
             self._crc = zlib.crc32(body)
             deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
             pieces = (_GZIP_HEAD, deflate.compress(body), deflate.flush(zlib.Z_SYNC_FLUSH))
-            self._start = b"".join(pieces)
+            self.start = b"".join(pieces)
         elif compression is Compression.ZSTD:
-            self._start = _zstd_start(body, len(body) + len(times(release, 0, 0)))
+            self.start = _zstd_start(body, len(body) + len(times(release, 0, 0)))
 
-    def closed(self, time_secs: int, uptime_secs: int) -> bytes:
-        """Return the whole heartbeat, with its times."""
+    def end(self, time_secs: int, uptime_secs: int) -> bytes:
+        """Return the end of the heartbeat, with its times."""
         end = times(self._release, time_secs, uptime_secs)
         size = len(end)
         if self._compression is Compression.GZIP:
             head = _STORED.pack(1, size, size ^ 0xFFFF)
             total = _GZIP_END.pack(zlib.crc32(end, self._crc), self._size + size)
-            return b"".join((self._start, head, end, total))
+            return b"".join((head, end, total))
         if self._compression is Compression.ZSTD:
             # A last block that is stored as it is (RFC 8878 section 3.1.1.2).
-            return b"".join((self._start, (size << 3 | 1).to_bytes(3, "little"), end))
-        return self._start + end
+            return (size << 3 | 1).to_bytes(3, "little") + end
+        return end
 
 
 def _zstd_start(body: bytes, size: int) -> bytes:

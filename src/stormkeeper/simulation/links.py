@@ -22,8 +22,8 @@ from stormkeeper.pacemaker.client.backoff import Backoff
 from stormkeeper.pacemaker.client.pool import WRITE_DEADLINE
 from stormkeeper.pacemaker.client.pulse_writer import Placement
 from stormkeeper.pacemaker.client.single import TRY_TIMEOUT
-from stormkeeper.pacemaker.wire import FrameSplitter, Message, MessageType, Pulse, decode, encode
-from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement
+from stormkeeper.pacemaker.wire import FrameSplitter, MessageType, decode
+from stormkeeper.pacemaker.wire.encoding import encode_acknowledgement, encode_pulse_around
 from stormkeeper.simulation.workers import Beat
 
 #: Message ids go from 0 to 99, as in Storm's client.
@@ -199,8 +199,9 @@ class _Wire(asyncio.Protocol):
 
     def send(self, beat: Beat) -> None:
         id_, self._next_id = self._next_id, (self._next_id + 1) % _IDS
-        pulse = Pulse(beat.path, beat.details)
-        self._unsent.append(encode(Message(MessageType.SEND_PULSE, id_, pulse=pulse)))
+        start, end = beat.start, beat.end
+        before, after = encode_pulse_around(id_, beat.path.encode(), len(start) + len(end))
+        self._unsent += (before, start, end, after)
         if not self._unanswered:
             self._alive_at = self._link.clock()
         self._unanswered.append((id_, beat))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from stormkeeper import paths
 from stormkeeper.simulation.cluster import Cluster, Executor, Topology
-from stormkeeper.simulation.workers import Beat, Taken, Tell, Worker, Writer
+from stormkeeper.simulation.workers import Beat, Tell, Worker, Writer
 
 #: Workers are that old when a simulation begins, at most: half of them have all windows full.
 _OLDEST_SECS: Final = 2 * 86400.0
@@ -172,23 +172,19 @@ class Simulation:
         assert worker.opened is not None
         time_secs = int(now) + worker.fast_secs
         uptime_secs = int(now - worker.started)
-        details = worker.opened.closed(time_secs, uptime_secs)
-        beat = Beat(
-            worker, worker.path, details, due, now, worker.counted_at, time_secs, uptime_secs
-        )
+        start, end = worker.opened.start, worker.opened.end(time_secs, uptime_secs)
+        beat = Beat(worker, start, end, due, now, worker.counted_at, time_secs, uptime_secs)
         worker.under_way = beat
         self.tally.sent += 1
-        self.tally.bytes += len(details)
+        self.tally.bytes += len(start) + len(end)
         return beat
 
     def acknowledged(self, beat: Beat, server: str, now: float) -> None:
         """Note that a server took a heartbeat."""
         self.tally.acknowledged += 1
         worker = beat.worker
-        before = worker.taken
-        worker.taken = Taken(
-            server, now, beat.sent_at, beat.counted_at, beat.time_secs, beat.uptime_secs
-        )
+        before, worker.taken = worker.taken, beat
+        beat.server, beat.acknowledged_at = server, now
         worker.taken_beats += 1
         if self._tell is not None and before is not None and before.server != server:
             moved = {"from_server": before.server, "server": server}

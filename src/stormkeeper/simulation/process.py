@@ -27,13 +27,14 @@ from stormkeeper.simulation.truth import Truth, of_topologies
 from stormkeeper.simulation.workers import Beat, Writer
 from stormkeeper.thrift.serialization import Release, compression_for, release_for
 
-#: Seconds between two looks at what is due, and at what takes too long.
-_TICK_SECS: Final = 0.005
+#: Seconds between two looks at what is due, and at what takes too long. Each look costs as much as
+#: some heartbeats do.
+_TICK_SECS: Final = 0.02
 _LOOK_SECS: Final = 0.25
 
 #: Heartbeats that are made and sent at once, at most, before answers are read again; and seconds
 #: that this takes, at most.
-_BATCH: Final = 256
+_BATCH: Final = 1024
 _BATCH_SECS: Final = 0.05
 
 #: Seconds between two lines on progress.
@@ -167,6 +168,11 @@ class _Lags:
     def add(self, secs: float) -> None:
         self._counts[math.ceil(secs * 1000.0)] += 1
 
+    def take(self, others: _Lags) -> None:
+        """Add those of others, which has none then."""
+        self._counts.update(others._counts)
+        others._counts.clear()
+
     def at(self, part: float) -> int:
         """Return the lag that `part` of all heartbeats do not exceed; 0 without any."""
         left = part * self._counts.total()
@@ -175,6 +181,11 @@ class _Lags:
             if left <= 0:
                 return lag
         return 0
+
+
+def _pause() -> None:
+    """Wait a tick, with the event loop: then it reads all the answers of a tick at once."""
+    time.sleep(_TICK_SECS)
 
 
 class _Run:
@@ -193,6 +204,7 @@ class _Run:
         self._truth = truth
         self._say = say
         self._behind = time.time() - time.monotonic()
+        #: Of all heartbeats until the last line on progress, and since then.
         self._lags, self._recent = _Lags(), _Lags()
         self._deleting: set[asyncio.Task[None]] = set()
         #: Seconds of the processor until the first heartbeat was due.
@@ -259,7 +271,9 @@ class _Run:
             if now >= report_at:
                 report_at += _REPORT_SECS
                 self._report(now)
-            await asyncio.sleep(0.0 if behind else _TICK_SECS)
+            if not behind:
+                _pause()
+            await asyncio.sleep(0)
         await self._drain()
         for outcome in await asyncio.gather(*self._deleting, return_exceptions=True):
             if outcome is not None:
@@ -290,14 +304,13 @@ class _Run:
         touched = set()
         count = 0
         for beat in self._simulation.due(now):
-            late = self._clock() - beat.due
-            self._lags.add(late)
-            self._recent.add(late)
+            at = self._clock()
+            self._recent.add(at - beat.due)
             link = self._link_of[beat.worker.slot.node]
             link.send(beat)
             touched.add(link)
             count += 1
-            if count == _BATCH or self._clock() - now > _BATCH_SECS:
+            if count == _BATCH or at - now > _BATCH_SECS:
                 break
         else:
             count = 0
@@ -341,11 +354,13 @@ class _Run:
             f" {recent.at(0.5)} ms (p50), {recent.at(0.99)} ms (p99)"
         )
         self._say(line + (f"; {self._reason}" if self._reason else ""))
-        self._recent, self._reason = _Lags(), ""
+        self._lags.take(recent)
+        self._reason = ""
         self._truth.check()
 
     def _summary(self, worked: float) -> dict[str, Any]:
         tally, lags = self._simulation.tally, self._lags
+        lags.take(self._recent)
         return {
             "seconds": round(worked, 3),
             "workers": self._options.profile.workers,

@@ -23,31 +23,33 @@ _OF_BOLTS: Final = ("acked", "failed", "process_ms_avg", "executed", "execute_ms
 
 @dataclass(slots=True)
 class Beat:
-    """One heartbeat, from when it is due until it is known what became of it.
+    """One heartbeat, from when it is due until another one of its worker was acknowledged.
 
+    `start` and `end` are its bytes: the same until its counters are new, and those with its times.
     `counted_at` is the time of its counters, `sent_at` that of its clock before that was set wrong.
     """
 
     worker: Worker
-    path: str
-    details: bytes
+    start: bytes
+    end: bytes
     due: float
     sent_at: float
     counted_at: float
     time_secs: int
     uptime_secs: int
+    #: Which server has acknowledged it, and when; none has yet.
+    server: str = ""
+    acknowledged_at: float = 0.0
 
+    @property
+    def path(self) -> str:
+        """Where it goes."""
+        return self.worker.path
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What of a heartbeat is kept when a server has acknowledged it."""
-
-    server: str
-    acknowledged_at: float
-    sent_at: float
-    counted_at: float
-    time_secs: int
-    uptime_secs: int
+    @property
+    def details(self) -> bytes:
+        """All of its bytes."""
+        return self.start + self.end
 
 
 class Worker:
@@ -103,7 +105,8 @@ class Worker:
         self.counted_at = 0.0
         #: The heartbeat that no server has answered yet.
         self.under_way: Beat | None = None
-        self.taken: Taken | None = None
+        #: The last one that a server has acknowledged.
+        self.taken: Beat | None = None
         self.taken_beats = 0
         self.failed = 0
         #: Why it has ended, while its last heartbeat is still under way.

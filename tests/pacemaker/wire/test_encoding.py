@@ -17,6 +17,7 @@ from stormkeeper.pacemaker.wire.encoding import (
     encode_acknowledgement,
     encode_changes,
     encode_pulse_answer,
+    encode_pulse_around,
 )
 from stormkeeper.pacemaker.wire.messages import Changes, Message, MessageType, Pulse
 from support.messages import (
@@ -67,6 +68,9 @@ def test_the_short_ways_write_the_same(message_id, path, details):
     assert encode_pulse_answer(message_id, path.encode(), details) == full
     full = encode(Message(MessageType.GET_PULSE_RESPONSE, message_id, pulse=Pulse(path, None)))
     assert encode_pulse_answer(message_id, path.encode(), None) == full
+    full = encode(Message(MessageType.SEND_PULSE, message_id, pulse=Pulse(path, details)))
+    around = encode_pulse_around(message_id, path.encode(), len(details))
+    assert details.join(around) == full
     full = encode(Message(MessageType.SEND_PULSE_RESPONSE, message_id))
     assert encode_acknowledgement(MessageType.SEND_PULSE_RESPONSE, message_id) == full
 

@@ -42,6 +42,13 @@ _pack_without_data: Final = Struct(">i3si3siB").pack
 _pack_pulse_head: Final = Struct(">i16si").pack
 _pack_pulse_tail: Final = Struct(">H3siB").pack
 _PULSE_ANSWER: Final = TYPE_FIELD + b"\x00\x00\x00\x0b" + DATA_FIELD + PULSE_FIELD + PULSE_ID_FIELD
+_PULSE_SENT: Final = (
+    TYPE_FIELD
+    + MessageType.SEND_PULSE.to_bytes(4, "big")
+    + DATA_FIELD
+    + PULSE_FIELD
+    + PULSE_ID_FIELD
+)
 _pack_length: Final = Struct(">i").pack
 
 # What an answer needs besides the texts and values in it, in bytes of payload, for those who fill
@@ -110,6 +117,21 @@ def encode_pulse_answer(message_id: int, path: bytes, details: bytes | None) -> 
             _pack_pulse_tail(0, ID_FIELD, message_id, 0),
         )
     )
+
+
+def encode_pulse_around(message_id: int, path: bytes, size: int) -> tuple[bytes, bytes]:
+    """Write what stands before and after the details in the frame of a SEND_PULSE.
+
+    Between the two, `size` bytes of details make it what `encode` writes.
+    """
+    length = len(path)
+    before = (
+        _pack_pulse_head(37 + length + size, _PULSE_SENT, length)
+        + path
+        + DETAILS_FIELD
+        + _pack_length(size)
+    )
+    return before, _pack_pulse_tail(0, ID_FIELD, message_id, 0)
 
 
 def encode_changes(
