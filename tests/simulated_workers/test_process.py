@@ -124,6 +124,14 @@ def test_a_pacemaker_that_does_not_answer_may_have_real_workers(pacemaker):
         run([pacemaker.address, nobody()])
 
 
+def test_a_truth_without_counters_says_the_rest(pacemaker, tmp_path):
+    truth = tmp_path / "truth.jsonl"
+    summary = run([pacemaker.address], truth=truth, tells_counters=False)
+    ended = [event for event in events(truth) if event["event"] == "worker_ended"]
+    assert sum(event["acknowledged"] for event in ended) == summary["acknowledged"] > 0
+    assert all("executors" not in event["last"] for event in ended)
+
+
 @pytest.mark.parametrize("key", ["pacemaker.tls.enable", "pacemaker.auth.writes"])
 def test_it_says_that_it_neither_encrypts_nor_authenticates(key):
     with pytest.raises(ConfigError, match=key):

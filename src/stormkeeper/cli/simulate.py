@@ -65,6 +65,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     metavar="FILE",
     help="Write what is simulated to FILE, as lines of JSON.",
 )
+@click.option(
+    "--no-counters", is_flag=True, help="The truth says what happened, not what workers counted."
+)
 @click.option("--duration", type=_POSITIVE, metavar="SECONDS", help="End by itself after that.")
 @click.option(
     "--seed",
@@ -90,6 +93,7 @@ def simulate(
     components: bool,
     has_faults: bool,
     truth: Path | None,
+    no_counters: bool,
     duration: float | None,
     seed: int,
     cleans: bool,
@@ -131,6 +135,7 @@ def simulate(
             duration_secs=duration,
             cleans=cleans,
             beside=beside,
+            tells_counters=not no_counters,
         )
         summary = process.run(conf, options, truth, stop, lambda line: click.echo(line, err=True))
     if as_json:

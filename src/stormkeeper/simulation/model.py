@@ -70,6 +70,8 @@ class Simulation:
         When it begins.
     tell
         Takes what happens, for the truth; None: nobody wants to know.
+    tells_counters
+        Whether it says what workers have counted, which is nearly all there is to say.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Simulation:
         seed: int,
         now: float,
         tell: Tell | None,
+        tells_counters: bool = True,
     ) -> None:
         self.cluster = cluster
         self.tally = Tally()
@@ -89,6 +92,7 @@ class Simulation:
         self._period = period_secs
         self._count_every = count_every
         self._tell = tell
+        self._tells_counters = tells_counters
         random = Random(f"workers {seed}")
         self._fast = {node: random.randint(-_CLOCK_SECS, _CLOCK_SECS) for node in cluster.nodes}
         #: When the period that is now under way began, its number, and the next seat in it.
@@ -249,8 +253,9 @@ class Simulation:
                 "sent_at": taken.sent_at,
                 "time_secs": taken.time_secs,
                 "uptime_secs": taken.uptime_secs,
-                "executors": worker.counters(taken.counted_at),
             }
+            if self._tells_counters:
+                last["executors"] = worker.counters(taken.counted_at)
         self._tell(
             {
                 "event": "worker_ended",

@@ -74,6 +74,8 @@ class Options:
         Whether it deletes its pulses at the end.
     beside
         Whether it may run beside real topologies.
+    tells_counters
+        Whether the truth has counters.
     """
 
     profile: Profile
@@ -87,6 +89,7 @@ class Options:
     duration_secs: float | None = None
     cleans: bool = False
     beside: bool = False
+    tells_counters: bool = True
 
 
 def run(
@@ -228,6 +231,7 @@ class _Run:
             seed=options.seed,
             now=begin,
             tell=truth.tell if truth.is_kept else None,
+            tells_counters=options.tells_counters,
         )
         # Who draws which server is not what the seed decides: as with real workers.
         links = [
