@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 COMPILED := $(wildcard src/stormkeeper/*/*/_compiled.pyx)
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding soak faults fuzz explore simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding bench-pipeline soak faults fuzz explore simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -83,6 +83,9 @@ bench-heartbeats: $(INSTALLED) ## who is alive, read from one Pacemaker and from
 
 bench-decoding: $(INSTALLED) ## heartbeats from bytes to Arrow's columns, beside gunzip and Apache Thrift
 	@$(BIN)/python bench/decoding_bench.py $(ARGS)
+
+bench-pipeline: $(ARCHIVE) ## the heartbeat pipeline over a simulated cluster, and whether it is true (ARGS="fleet --minutes 10")
+	@$(BIN)/python bench/pipeline_bench.py $(ARGS)
 
 SECONDS := 3600
 faults: $(KERBEROS) ## every bad input in every mode, ensembles that fail for longer (some minutes)

@@ -1,0 +1,188 @@
+"""One run of a shape: everything is started, watched for a while, compared, and ended."""
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from pipeline import agreement, daemons, families, truth, watching
+from pipeline.agreement import Looks
+from stormkeeper.conf import load
+from stormkeeper.tables.reading import Tables
+
+#: Spark starts, beside seven others that want the machine.
+START_SECS = 240
+#: Until all workers of a simulation are made, and until its truth is written.
+SIMULATION_SECS = 600
+#: Between two looks at the memory, which cost some milliseconds each.
+_MEMORY_SECS = 5.0
+
+
+def run(shape, secs, *, pacemakers=2, settle_secs=15.0, conf=(), seed=0, folder=None):
+    """Run a shape for `secs` seconds after it has settled; return its figures and what failed."""
+    kept = folder is not None
+    folder = Path(folder or tempfile.mkdtemp(prefix="bench-pipeline-")).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.ExitStack() as stack:
+            return _run(stack, shape, secs, folder, pacemakers, settle_secs, dict(conf), seed)
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
+    tables, told = folder / "tables", folder / "truth.jsonl"
+    servers = [stack.enter_context(daemons.Pacemaker()) for _ in range(pacemakers)]
+    pipeline = stack.enter_context(daemons.pipeline(servers, tables, shape, conf))
+    say(f"{shape.name}: Spark starts")
+    pipeline.until(lambda it: "pipeline writing to" in it.output, START_SECS)
+    watches = [
+        stack.enter_context(watching.Watch(tables / "liveness", "worker_liveness", "last_seen")),
+        stack.enter_context(
+            watching.Watch(tables / "statistics", "worker_reports", "received_at", "skipped")
+        ),
+    ]
+    say(f"{shape.name}: {shape.workers:,} workers, {shape.rate:,.0f} heartbeats/s")
+    simulating = stack.enter_context(
+        daemons.simulation(servers, told, shape, settle_secs + secs, seed)
+    )
+    simulating.until(lambda it: any("are ready" in line for line in it.lines), SIMULATION_SECS)
+    time.sleep(settle_secs)
+    named = {f"pacemaker {n}": server.pid for n, server in enumerate(servers, start=1)}
+    named |= {"simulation": simulating.pid, "pipeline": pipeline.pid}
+    with Spending(named) as spending:
+        begin = time.time()
+        while (left := begin + secs - time.time()) > 0:
+            if not pipeline.is_running:
+                raise SystemExit("storm pipeline has ended:\n" + "\n".join(pipeline.lines[-20:]))
+            time.sleep(min(1.0, left))
+    if simulating.wait(SIMULATION_SECS):
+        raise SystemExit("storm simulate failed:\n" + "\n".join(simulating.lines[-5:]))
+    summary = json.loads(simulating.output)
+    say(f"{shape.name}: the last batches, and what they say")
+    # The one that runs may have read before the last heartbeat, the next one has not.
+    counts = [watch.published() + 2 for watch in watches]
+    last_secs = 3 * max(shape.trigger_secs, shape.statistics_secs) + 60
+    is_whole = watching.wait_for(watches, counts, last_secs, lambda: pipeline.is_running)
+    found = figures(shape, secs, summary, spending, watches, begin)
+    failures = missed(shape, summary, found)
+    if not is_whole:
+        said = "\n".join(pipeline.lines[-20:])
+        failures.append(f"no two batches came after the simulation's end:\n{said}")
+    pairs = [Tables(tables / name) for name in ("liveness", "statistics")]
+    verdict = agreement.compare(truth.load(told), *pairs, looks(shape, conf))
+    found["truth"] = verdict.as_json()
+    failures += verdict.lines()
+    if pipeline.stop():
+        failures.append("storm pipeline did not end well: " + "\n".join(pipeline.lines[-5:]))
+    found["failures"] = failures
+    return found
+
+
+def looks(shape, conf):
+    """Return what the pipeline was told of its limits."""
+    known = load(files=(), overrides=[f"{key}={value}" for key, value in conf.items()])
+    return Looks(
+        shape.trigger_secs,
+        shape.statistics_secs or shape.trigger_secs,
+        known["pipeline.late.secs"] or 3 * max(1, round(shape.period_secs)),
+        known["nimbus.task.timeout.secs"],
+    )
+
+
+class Spending:
+    """Processor time and memory of some families, from its beginning to its end."""
+
+    def __init__(self, named):
+        self._named = named
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self.memory = {name: [] for name in named}
+
+    def __enter__(self):
+        self._began = self._now()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self._ended = self._now()
+        self._stop.set()
+        self._thread.join()
+
+    def cpu(self):
+        """Return percent of a core by family, of this process, and of all else on the machine."""
+        (began, before), (ended, after) = self._began, self._ended
+        shares = {name: 100 * (after[name] - before[name]) / (ended - began) for name in before}
+        rest = shares.pop("machine") - sum(shares.values())
+        return {**shares, "all else": max(0.0, rest)}
+
+    def _now(self):
+        spent = {name: families.cpu_secs(pid) for name, pid in self._named.items()}
+        spent["bench"] = families.cpu_secs_of_process(os.getpid())
+        spent["machine"] = families.machine_secs()
+        return time.monotonic(), spent
+
+    def _sample(self):
+        while True:
+            for name, pid in self._named.items():
+                self.memory[name].append(families.pss_mib(pid))
+            if self._stop.wait(_MEMORY_SECS):
+                return
+
+
+def figures(shape, secs, summary, spending, watches, begin):
+    """Return what was measured, as the results have it."""
+    end = begin + secs
+    cpu = {name: round(share, 1) for name, share in spending.cpu().items()}
+    memory = {
+        name: {"median": round(statistics.median(found)), "max": round(max(found))}
+        for name, found in spending.memory.items()
+    }
+    liveness, reports = (watching.figures(watch.between(begin, end), secs) for watch in watches)
+    return {
+        "workers": summary["workers"],
+        "topologies": summary["topologies"],
+        "period_secs": round(shape.period_secs, 3),
+        "trigger_secs": shape.trigger_secs,
+        "statistics_secs": shape.statistics_secs,
+        "seconds": secs,
+        "pulses/s": summary["per_second"],
+        "bytes of a pulse": round(summary["bytes"] / max(1, summary["sent"])),
+        "missed": summary["sent"] - summary["acknowledged"],
+        "left out": summary["left_out"],
+        "behind the schedule, ms": summary["lag_ms"],
+        "CPU, %": cpu,
+        "PSS, MiB": memory,
+        "liveness": liveness,
+        "statistics": reports,
+    }
+
+
+def missed(shape, summary, found):
+    """Return what of the promises was not kept, in words."""
+    failures = []
+    if summary["failed"]:
+        failures.append(f"{summary['failed']} heartbeats were not taken")
+    if summary["left_out"]:
+        failures.append(f"{summary['left_out']} heartbeats were not sent: the machine is too slow")
+    known = {
+        "pipeline CPU, %": found["CPU, %"]["pipeline"],
+        "pipeline PSS, MiB": found["PSS, MiB"]["pipeline"]["max"],
+        "liveness lag p50, s": found["liveness"].get("lag p50, s", float("inf")),
+    }
+    for name, most in shape.bars:
+        if known[name] > most:
+            failures.append(f"{name} is {known[name]:g}, promised at most {most:g}")
+    return failures
+
+
+def say(text):
+    """Tell the user where the bench is."""
+    print(text, file=sys.stderr, flush=True)

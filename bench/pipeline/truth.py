@@ -1,0 +1,114 @@
+"""What a simulation says that it did: who lived when, and was heard of when."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+#: Why a worker ended that would have gone on.
+AT_END = "end of the simulation"
+
+
+class Life(NamedTuple):
+    """One incarnation of a worker.
+
+    `begun` is when it was started in the simulation; `last` is None if no heartbeat of it was ever
+    acknowledged.
+    """
+
+    begun: float
+    started_at: float
+    why: str
+    failed: int
+    last: dict | None
+
+    @property
+    def heard_until(self):
+        """When its last heartbeat was acknowledged; None: none was."""
+        return None if self.last is None else self.last["acknowledged_at"]
+
+
+@dataclass
+class Truth:
+    """A truth file, as far as it is about workers.
+
+    A worker is ``(storm_id, node, port)``.
+    """
+
+    run: dict = field(default_factory=dict)
+    lives: dict = field(default_factory=lambda: defaultdict(list))
+    components: dict = field(default_factory=dict)
+    deleted: dict = field(default_factory=dict)
+    troubles: list = field(default_factory=list)
+
+    @property
+    def period_secs(self):
+        return self.run["period_secs"]
+
+    @property
+    def ended_at(self):
+        """When the last heartbeat of all was acknowledged."""
+        return max(life.heard_until or 0.0 for lives in self.lives.values() for life in lives)
+
+    def heard(self, worker):
+        """Return the spans of time in which a worker beat once a period."""
+        spans = []
+        silences = sorted(
+            (trouble["since"], trouble["until"])
+            for trouble in self.troubles
+            if trouble["kind"] == "node_late" and trouble["node"] == worker[1]
+        )
+        for life in self.lives[worker]:
+            if life.last is None:
+                continue
+            begin = life.begun
+            for since, until in silences:
+                if begin < since < life.heard_until:
+                    spans.append((begin, since))
+                    begin = min(until, life.heard_until)
+            spans.append((begin, life.heard_until))
+        return spans
+
+    def beat_between(self, worker, begin, end):
+        """Return whether a worker beat between two times, as far as a period can tell."""
+        return any(
+            min(until, end) - max(since, begin) > self.period_secs
+            for since, until in self.heard(worker)
+        )
+
+
+def load(path):
+    """Return the truth of a file."""
+    truth = Truth()
+    begun = {}
+    with path.open() as lines:
+        for event in map(json.loads, lines):
+            kind = event["event"]
+            if kind == "run":
+                truth.run = event
+            elif kind == "topology":
+                truth.components[event["storm_id"]] = event["components"]
+            elif kind == "pulses_deleted":
+                truth.deleted[event["storm_id"]] = event["at"]
+            elif kind == "trouble":
+                truth.troubles.append(event)
+            elif kind == "worker_started":
+                begun[_worker(event), event["started_at"]] = event["at"]
+            elif kind == "worker_ended":
+                worker, started_at = _worker(event), event["started_at"]
+                truth.lives[worker].append(
+                    Life(
+                        begun.pop((worker, started_at)),
+                        started_at,
+                        event["why"],
+                        event["failed"],
+                        event["last"],
+                    )
+                )
+    for lives in truth.lives.values():
+        lives.sort()
+    return truth
+
+
+def _worker(event):
+    return event["storm_id"], event["node"], event["port"]

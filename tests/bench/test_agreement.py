@@ -1,0 +1,182 @@
+"""Tables that agree with a simulation's truth, and each way in which they may not."""
+
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pipeline.agreement import Looks
+
+from pipeline import agreement, truth
+
+BEGIN = 1_700_000_000.0
+LOOKS = Looks(trigger_secs=5.0, statistics_secs=15.0, late_secs=9.0, timeout_secs=30.0)
+#: When the tables were read.
+NOW = BEGIN + 200.0
+
+
+def started(node, at=BEGIN, *, age=1000.0):
+    return {"event": "worker_started", "at": at, **worker(node), "started_at": at - age}
+
+
+def ended(begun, at, why=truth.AT_END):
+    last = {
+        "server": "a:6699",
+        "acknowledged_at": at,
+        "sent_at": at - 0.001,
+        "time_secs": int(at),
+        "uptime_secs": int(at - begun["started_at"]),
+    }
+    named = {key: begun[key] for key in ("storm_id", "node", "port", "started_at")}
+    return {"event": "worker_ended", "at": at, **named, "why": why, "failed": 0, "last": last}
+
+
+def worker(node):
+    return {"storm_id": "t-1-1", "node": node, "port": 6700}
+
+
+class Tables:
+    """What a pipeline has made of it, one table a list of rows; a test spoils them."""
+
+    def __init__(self, **tables):
+        self.rows = tables
+
+    def arrow(self, name):
+        return pa.Table.from_pylist(self.rows[name])
+
+
+def when(at):
+    return datetime.fromtimestamp(at, UTC)
+
+
+def event(node, kind, at, age=0.0):
+    return {**worker(node), "event": kind, "at": when(at), "age_secs": age, "timeout_secs": 30.0}
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Four workers: one lives, one dies, one is restarted, one is on a node that is silent."""
+    lives, dies, silent = started("lives"), started("dies"), started("silent")
+    first, second = started("restarts"), started("restarts", BEGIN + 83, age=0.0)
+    quiet = {"kind": "node_late", "node": "silent", "since": BEGIN + 50, "until": BEGIN + 75}
+    told = [
+        {"event": "run", "period_secs": 3.0},
+        *(lives, dies, silent, first, second),
+        {"event": "trouble", **quiet},
+        ended(lives, NOW - 2),
+        ended(dies, BEGIN + 60, "died"),
+        ended(silent, NOW - 1),
+        ended(first, BEGIN + 80, "restarted"),
+        ended(second, NOW - 2),
+    ]
+    file = tmp_path / "truth.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in told))
+    known = [one["last"] | one for one in told if one["event"] == "worker_ended"]
+    known.remove(next(one for one in known if one["why"] == "restarted"))
+    present = [
+        {
+            **worker(one["node"]),
+            "last_seen": when(one["acknowledged_at"]),
+            "updated_at": when(NOW),
+            "status": "dead" if one["node"] == "dies" else "alive",
+        }
+        for one in known
+    ]
+    reports = [
+        {**worker(one["node"]), "time_secs": one["time_secs"], "uptime_secs": one["uptime_secs"]}
+        for one in known
+    ]
+    events = [
+        event("dies", "dead", BEGIN + 90, 33.0),
+        event("restarts", "restarted", BEGIN + 83),
+        event("silent", "late", BEGIN + 59),
+        event("silent", "back", BEGIN + 76),
+    ]
+    return SimpleNamespace(
+        truth=truth.load(file),
+        liveness=Tables(worker_liveness=present, worker_events=events),
+        statistics=Tables(worker_reports=reports),
+    )
+
+
+def compared(world):
+    return agreement.compare(world.truth, world.liveness, world.statistics, LOOKS)
+
+
+def test_tables_that_are_true_break_no_rule(world):
+    verdict = compared(world)
+    assert verdict.lines() == []
+    assert verdict.found_after == [3.0]
+    assert verdict.tried["a death was not found"] == 1
+    assert verdict.tried["a restart was not found"] == 1
+    assert verdict.tried["a worker of a silent node was not found back"] == 1
+
+
+def spoil(world, spoiled):
+    present = world.liveness.rows["worker_liveness"]
+    reports = world.statistics.rows["worker_reports"]
+    events = world.liveness.rows["worker_events"]
+    match spoiled:
+        case "a worker is in the tables that there never was":
+            events.append(event("nobody", "started", BEGIN))
+        case "a worker is lost":
+            del present[0]
+        case "a worker's report is lost":
+            del reports[0]
+        case "a newest pulse is missing":
+            present[0]["last_seen"] = when(NOW - 5)
+        case "a status is wrong":
+            present[0]["status"] = "late"
+        case "a newest report is missing":
+            reports[0]["time_secs"] -= 3
+        case "a worker is called dead that beat":
+            events.append(event("lives", "dead", BEGIN + 100, 31.0))
+        case "a death was not found":
+            del events[0]
+        case "a death was found later than two triggers after its timeout":
+            events[0]["age_secs"] = 30.0 + LOOKS.two + 1
+        case "a worker is called restarted that was not":
+            events.append(event("lives", "restarted", BEGIN + 100))
+        case "a restart was not found":
+            del events[1]
+        case "a worker of a silent node was not found late":
+            del events[2]
+        case "a worker of a silent node was not found back":
+            del events[3]
+        case "a worker of a killed topology is still there":
+            world.truth.deleted["t-1-1"] = BEGIN + 100
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "a worker is in the tables that there never was",
+        "a worker is lost",
+        "a worker's report is lost",
+        "a newest pulse is missing",
+        "a status is wrong",
+        "a newest report is missing",
+        "a worker is called dead that beat",
+        "a death was not found",
+        "a death was found later than two triggers after its timeout",
+        "a worker is called restarted that was not",
+        "a restart was not found",
+        "a worker of a silent node was not found late",
+        "a worker of a silent node was not found back",
+        "a worker of a killed topology is still there",
+    ],
+)
+def test_what_is_not_true_is_found(world, rule):
+    spoil(world, rule)
+    verdict = compared(world)
+    assert [*verdict.broken] == [rule]
+    assert verdict.lines()[0].startswith(f"{rule}: ")
+
+
+def test_who_was_silent_for_as_long_is_rightly_called_dead(world):
+    world.truth.troubles[0]["until"] = BEGIN + 90
+    events = world.liveness.rows["worker_events"]
+    events[3]["at"] = when(BEGIN + 91)
+    events.append(event("silent", "dead", BEGIN + 80, 31.0))
+    assert compared(world).lines() == []
