@@ -156,7 +156,7 @@ def test_report_tells_the_truth_and_nothing_is_left(local, text, tmp_path):
     assert sum(p["pulses_received"] for p in seen["pacemakers"]) == worker["pulses"]
     assert sum(p["keys"] for p in seen["pacemakers"]) == 1
     assert seen["tables"]["worker_liveness"] == 1
-    assert seen["tables"]["component_statistics"] >= 4 * 4
+    assert seen["tables"]["worker_stats"] >= 4 * 4
     assert seen["processes_left"] == 0
     assert not any(map(goes_on, processes))
     assert set(tmp_path.iterdir()) == before

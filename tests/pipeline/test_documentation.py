@@ -16,7 +16,12 @@ from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.pipeline.rejected import REJECTED
 from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.servers import SERVERS
-from stormkeeper.pipeline.totals import COMPONENT_STATISTICS
+from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS
+from stormkeeper.pipeline.statistics.summaries import (
+    COMPONENT_STATS,
+    TOPOLOGY_STATS,
+    WORKER_STATS,
+)
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, heartbeat, path, spout
@@ -114,7 +119,10 @@ def test_every_option_key_and_column_is_described():
         tables.WORKER_EVENTS: WORKER_EVENTS,
         tables.WORKER_REPORTS: WORKER_REPORTS,
         tables.REJECTED: REJECTED,
-        tables.COMPONENT_STATISTICS: COMPONENT_STATISTICS,
+        tables.WORKER_STATS: WORKER_STATS,
+        tables.EXECUTOR_STATS: EXECUTOR_STATS,
+        tables.COMPONENT_STATS: COMPONENT_STATS,
+        tables.TOPOLOGY_STATS: TOPOLOGY_STATS,
         tables.SERVERS: SERVERS,
     }
     assert schemas.keys() == {name for names in tables.NAMES.values() for name in names}

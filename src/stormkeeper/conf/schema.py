@@ -511,8 +511,24 @@ _KEYS = (
         least=1,
     ),
     whole(
+        "pipeline.retention.executor.stats.hours",
+        "how long the heartbeat pipeline keeps every executor's readings, in hours",
+        least=1,
+    ),
+    whole(
+        "pipeline.retention.executor.stats.mb",
+        "what these readings may take on disk, in megabytes; the oldest go first",
+        least=1,
+    ),
+    whole(
         "pipeline.retention.rejected.hours",
         "how long the heartbeat pipeline keeps what it rejected, in hours",
+        least=1,
+    ),
+    whole(
+        "pipeline.retention.stats.hours",
+        "how long the heartbeat pipeline keeps every reading of components and topologies, in "
+        "hours",
         least=1,
     ),
     seconds_or_null(

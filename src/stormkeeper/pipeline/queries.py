@@ -22,13 +22,15 @@ from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
-from stormkeeper.pipeline import current, decode, folders, reports, tables, totals
+from stormkeeper.pipeline import current, decode, folders, reports, tables
+from stormkeeper.pipeline.counted import next_counted
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.statistics import readings, summaries
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.specs import Retention, TableSpec
@@ -40,7 +42,7 @@ NAMES: Final = (LIVENESS, STATISTICS)
 #: Where the tables of each query are written.
 Places = Mapping[str, TableStore]
 
-#: The present tables of each query. Each has a log besides, see `specs`.
+#: The present tables of each query. Each has logs besides, see `specs`.
 _CURRENT: Final = {
     LIVENESS: (
         TableSpec(tables.WORKER_LIVENESS, current.WORKER_LIVENESS, "current"),
@@ -48,7 +50,7 @@ _CURRENT: Final = {
     ),
     STATISTICS: (
         TableSpec(tables.WORKER_REPORTS, reports.WORKER_REPORTS, "current"),
-        TableSpec(tables.COMPONENT_STATISTICS, totals.COMPONENT_STATISTICS, "current"),
+        TableSpec(tables.WORKER_STATS, summaries.WORKER_STATS, "current"),
     ),
 }
 
@@ -65,13 +67,25 @@ Saw = Callable[[pa.Table], None]
 
 def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     """Yield the tables of a query."""
+
+    def log(name: str, schema: pa.Schema, kept: Retention, time: str = "read_at") -> TableSpec:
+        return TableSpec(name, schema, "log", time=time, retention=kept)
+
     yield from _CURRENT[query]
     if query == LIVENESS:
         kept = Retention(hours=conf["pipeline.retention.events.hours"])
-        yield TableSpec(tables.WORKER_EVENTS, WORKER_EVENTS, "log", time="at", retention=kept)
-    else:
-        kept = Retention(hours=conf["pipeline.retention.rejected.hours"])
-        yield TableSpec(tables.REJECTED, REJECTED, "log", time="read_at", retention=kept)
+        yield log(tables.WORKER_EVENTS, WORKER_EVENTS, kept, time="at")
+        return
+    kept = Retention(
+        hours=conf["pipeline.retention.executor.stats.hours"],
+        mb=conf["pipeline.retention.executor.stats.mb"],
+    )
+    yield log(tables.EXECUTOR_STATS, readings.EXECUTOR_STATS, kept)
+    kept = Retention(hours=conf["pipeline.retention.stats.hours"])
+    yield log(tables.COMPONENT_STATS, summaries.COMPONENT_STATS, kept)
+    yield log(tables.TOPOLOGY_STATS, summaries.TOPOLOGY_STATS, kept)
+    kept = Retention(hours=conf["pipeline.retention.rejected.hours"])
+    yield log(tables.REJECTED, REJECTED, kept)
 
 
 def interval_secs(conf: Conf, query: str) -> float:
@@ -195,13 +209,12 @@ def statistics_tables(limits: Limits, period_secs: float, saw: Saw = lambda _: N
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
         )
         saw(newest)
+        executors = [readings.executor_stats(piece) for piece in readings.pieces(newest)]
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         return {
             tables.WORKER_REPORTS: found,
-            tables.COMPONENT_STATISTICS: totals.next_statistics(
-                before(tables.COMPONENT_STATISTICS), newest, found
-            ),
             tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch),
+            **next_counted(before(tables.WORKER_STATS), newest, executors, found),
         }
 
     return advance

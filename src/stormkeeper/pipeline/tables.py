@@ -10,7 +10,10 @@ WORKER_LIVENESS: Final = "worker_liveness"
 WORKER_EVENTS: Final = "worker_events"
 SERVERS: Final = "servers"
 WORKER_REPORTS: Final = "worker_reports"
-COMPONENT_STATISTICS: Final = "component_statistics"
+WORKER_STATS: Final = "worker_stats"
+EXECUTOR_STATS: Final = "executor_stats"
+COMPONENT_STATS: Final = "component_stats"
+TOPOLOGY_STATS: Final = "topology_stats"
 REJECTED: Final = "rejected"
 
 #: The folder of what Nimbus says of topologies, and the table in it.
@@ -20,5 +23,8 @@ COMPONENTS: Final = "components"
 #: All of them, by query.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
-    STATISTICS: (WORKER_REPORTS, COMPONENT_STATISTICS, REJECTED),
+    STATISTICS: (
+        *(WORKER_REPORTS, WORKER_STATS, EXECUTOR_STATS, COMPONENT_STATS, TOPOLOGY_STATS),
+        REJECTED,
+    ),
 }

@@ -5,7 +5,6 @@ import random
 import pyarrow as pa
 import pytest
 
-from stormkeeper.pipeline.statistics import executor_stats as on_spark
 from stormkeeper.pipeline.statistics import readings
 from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, WINDOWS, executor_stats, pieces
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
@@ -95,12 +94,3 @@ def test_pieces_have_the_same_rows(monkeypatch, size):
     assert revisions.to_pylist() == pulses["revision"].to_pylist()
     by_piece = pa.concat_tables([executor_stats(piece) for piece in found])
     assert said(by_piece) == said(executor_stats(pulses))
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_the_rows_are_those_of_the_expressions_of_spark(spark):
-    pulses = heartbeats_of([reported(random.Random(n), f"t-{n}-17") for n in range(20)])
-    found = spark.createDataFrame(pulses).transform(on_spark).toArrow()
-    assert found.schema.names == EXECUTOR_STATS.names
-    assert said(found.cast(EXECUTOR_STATS)) == said(executor_stats(pulses))

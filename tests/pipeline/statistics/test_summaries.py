@@ -1,22 +1,19 @@
-"""The rows of components and topologies, beside those that Storm and Nimbus's pages have.
-
-A job of Spark takes its time, so all topologies are summed up in one.
-"""
+"""The rows of components and topologies, beside those that Storm and Nimbus's pages have."""
 
 import random
 from math import inf, nan
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
-from stormkeeper.pipeline.statistics import (
-    assigned,
+from stormkeeper.pipeline.statistics.readings import WINDOWS, executor_stats
+from stormkeeper.pipeline.statistics.summaries import (
     component_stats,
-    executor_stats,
-    newest,
+    tallies,
     topology_stats,
+    worker_sums,
 )
-from stormkeeper.pipeline.statistics.executors import WINDOWS
 from stormkeeper.statistics.pages import component_page, topology_page
 from stormkeeper.thrift.records import (
     BoltStats,
@@ -28,8 +25,6 @@ from stormkeeper.thrift.serialization import serialize
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.reported_topologies import Reported, decoded, heartbeats_of, reported
 from support.statistics_examples import KEYS, example, without
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RANDOM = [reported(random.Random(number), f"random-{number}-17") for number in range(300)]
 EXAMPLES = [
@@ -121,23 +116,30 @@ def heartbeats_of_storm():
     )
 
 
-@pytest.fixture(scope="module")
-def found(spark):
-    """The rows of all components, and of all topologies, by what they are of."""
-    known = [
-        (topology.storm_id, one.task_start, one.task_end, one.component_id)
-        for topology in EXAMPLES
+def assigned(executors, topologies):
+    """Rows of the executors that Nimbus knows, with the names of their components."""
+    names = {
+        (topology.storm_id, one.task_start, one.task_end): one.component_id
+        for topology in topologies
         for one in topology.executors
-    ]
-    known = spark.createDataFrame(
-        known, "storm_id string, task_start int, task_end int, component string"
+    }
+    keys = zip(
+        *(executors[name].to_pylist() for name in ("storm_id", "task_start", "task_end")),
+        strict=True,
     )
+    found = pa.array([names.get(key) for key in keys], pa.string())
+    place = executors.column_names.index("component")
+    return executors.set_column(place, "component", found).filter(pc.is_valid(found))
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The rows of all components, and of all topologies, by what they are of."""
     tables = pa.concat_tables([heartbeats_of(RANDOM), heartbeats_by_hand()])
-    ours = spark.createDataFrame(tables).transform(executor_stats)
-    storms = spark.createDataFrame(heartbeats_of_storm()).transform(executor_stats)
-    rows = ours.union(storms.transform(assigned, known))
-    components = rows.transform(component_stats).toArrow().to_pylist()
-    topologies = rows.transform(topology_stats).toArrow().to_pylist()
+    storms = assigned(executor_stats(heartbeats_of_storm()), EXAMPLES)
+    workers = worker_sums(tallies(pa.concat_tables([executor_stats(tables), storms])))
+    components = component_stats(workers).to_pylist()
+    topologies = topology_stats(workers).to_pylist()
     found = {(r["storm_id"], r["component"], r["window"]): r for r in components}
     found |= {(r["storm_id"], None, r["window"]): r for r in topologies}
     assert len(found) == len(components) + len(topologies)
@@ -324,16 +326,3 @@ def test_a_component_without_a_name_is_called_by_its_tasks(found):
         5,
     )
     assert found["unnamed-1-17", "tasks 4-4", "600"]["kind"] == "spout"
-
-
-def test_only_the_newest_heartbeat_of_a_worker_that_can_be_read_counts(spark):
-    beats = [heartbeat("t-1-17", {(1, 1): of_spout(count)}) for count in (5, 9, 7)]
-    where = path("t-1-17")
-    changes = [
-        *(change_of(where, beat, 1, age) for beat, age in zip(beats, (2.0, 1.0, 3.0), strict=True)),
-        change_of(where, b"garbage", 2, 0.0),
-        change_of("/workerbeats/elsewhere", beats[0], 3, 0.0),
-    ]
-    read = spark.createDataFrame(decoded(changes, 1_700_000_000.0))
-    found = read.transform(newest).transform(executor_stats).where("window = '600'").collect()
-    assert [row.emitted for row in found] == [9]

@@ -56,8 +56,8 @@ def test_an_average_of_nothing_is_null_and_a_total_beyond_all_numbers_is_zero():
 
 
 def test_whole_milliseconds_are_cut_towards_zero_and_held_within_64_bits():
-    totals = column(1.8, -1.8, nan, inf, 1e300, -1e300)
-    assert sums.whole_ms(totals).to_pylist() == [1.0, -1.0, 0.0, 0.0, 2.0**63, -(2.0**63)]
+    totals = column(1.8, -1.8, nan, inf, 1e300, -1e300, None)
+    assert sums.whole_ms(totals).to_pylist() == [1.0, -1.0, 0.0, 0.0, 2.0**63, -(2.0**63), None]
 
 
 def test_capacity_is_of_ten_minutes_or_of_a_shorter_life():

@@ -1,12 +1,13 @@
-"""Storm's statistics as Spark expressions: ``df -> df``, on any master.
+"""Storm's statistics: of Arrow tables, as the pipeline makes them; and ``df -> df``.
 
 ===============  =================================================================================
 ``readings``     what executors counted, one row each, in Arrow
-``sums``         the arithmetic of Arrow: sums within 64 bits, averages, capacity
+``summaries``    what workers, components and topologies counted, as Storm's pages say it, in Arrow
+``sums``         the arithmetic of both: sums within 64 bits, averages, capacity
+``on_spark``     components and topologies as expressions of Spark
 ``executors``    decoded heartbeats as rows of executors; which of these count
 ``named``        the components of executors whose workers do not name them
-``tallies``      the arithmetic: sums within 64 bits, averages, the tally of each executor
-``summaries``    what components and topologies counted, as Storm's pages say it
+``tallies``      the arithmetic of Spark's expressions
 ``increments``   what each executor counted from one reading to the next
 ``rollups``      what components counted minute by minute, and in longer buckets
 ===============  =================================================================================
@@ -17,8 +18,8 @@ The rules are those of `stormkeeper.statistics`, which Nimbus's pages are made o
 from stormkeeper.pipeline.statistics.executors import assigned, executor_stats, newest
 from stormkeeper.pipeline.statistics.increments import counters, counters_now, increments
 from stormkeeper.pipeline.statistics.named import named
+from stormkeeper.pipeline.statistics.on_spark import component_stats, topology_stats
 from stormkeeper.pipeline.statistics.rollups import coarser, rollup
-from stormkeeper.pipeline.statistics.summaries import component_stats, topology_stats
 
 __all__ = [
     "assigned",

@@ -1,45 +1,185 @@
-"""What components and topologies counted, as Storm's pages say it."""
+"""What workers, components and topologies counted, as Storm's pages say it, in Arrow.
+
+Executors are summed up by worker first: that is what the pipeline keeps from batch to batch, as a
+batch has new readings of some workers only.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as fn
-from pyspark.sql.functions import col
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from stormkeeper.pipeline.statistics.executors import topology_name
-from stormkeeper.pipeline.statistics.tallies import (
-    BOLT,
-    COUNTS,
-    SPOUT,
-    WEIGHTS,
-    as_double,
-    average,
-    executor_tallies,
-    halves_of,
-    sums,
-    whole,
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.current import topology_name
+from stormkeeper.pipeline.statistics import sums
+from stormkeeper.pipeline.statistics.readings import (
+    CAPACITY_WINDOW,
+    WINDOWS,
+    is_storms_own,
+    is_workers_own,
+)
+from stormkeeper.pipeline.statistics.sums import WEIGHTS, average, held
+
+#: What is counted; ``_all`` also on Storm's own streams.
+COUNTS: Final = (
+    *("emitted", "transferred", "emitted_all", "transferred_all"),
+    *("executed", "acked", "failed"),
 )
 
-_TERMS: Final = [f"{name} {kind}" for kind in ("terms", "page") for name in WEIGHTS]
+#: Sums of average times count, and the same with that of each executor cut to whole milliseconds.
+_TOTALS: Final = tuple(f"{name}_ms" for name in WEIGHTS)
+_PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
+
+_WORKER: Final = ("storm_id", "node", "port")
 _SIZES: Final = ("workers", "executors", "tasks")
-_ADDED_UP: Final = [*halves_of(COUNTS), *_TERMS]
+_KINDS: Final = pa.array(["spout", "bolt"])
+
+#: Which kind of component has which latency.
+_OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
+
+_OF_COMPONENT: Final = dict.fromkeys(("component", "kind"), pa.string())
+
+#: One row per worker, component and window.
+WORKER_STATS: Final = pa.schema(
+    {
+        "read_at": rows.TIMESTAMP,
+        **dict.fromkeys(("storm_id", "topology", "node"), pa.string()),
+        "port": pa.int32(),
+        **_OF_COMPONENT,
+        "window": pa.string(),
+        **dict.fromkeys(("executors", "tasks", *COUNTS), pa.int64()),
+        **dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "capacity"), pa.float64()),
+        "partial": pa.bool_(),
+    }
+)
+
+#: One row per component, window and reading.
+COMPONENT_STATS: Final = pa.schema(
+    {
+        "read_at": rows.TIMESTAMP,
+        **dict.fromkeys(("storm_id", "topology"), pa.string()),
+        **_OF_COMPONENT,
+        "window": pa.string(),
+        **dict.fromkeys((*_SIZES, *COUNTS), pa.int64()),
+        **dict.fromkeys((f"{name}_ms_avg" for name in WEIGHTS), pa.float64()),
+        **dict.fromkeys((f"{name}_ms_page" for name in WEIGHTS), pa.float64()),
+        "capacity": pa.float64(),
+        "partial": pa.bool_(),
+    }
+)
+
+#: One row per topology, window and reading.
+TOPOLOGY_STATS: Final = pa.schema(
+    {
+        "read_at": rows.TIMESTAMP,
+        **dict.fromkeys(("storm_id", "topology", "window"), pa.string()),
+        **dict.fromkeys((*_SIZES, *(name for name in COUNTS if name != "executed")), pa.int64()),
+        "complete_ms_avg": pa.float64(),
+    }
+)
 
 
-def component_stats(df: DataFrame) -> DataFrame:
-    """Sum up what executors counted, by component and window: the rows of Storm's pages.
+def tallies(executors: pa.Table) -> pa.Table:
+    """Sum up each executor's streams, in each of Storm's windows.
 
     Parameters
     ----------
-    df
-        Rows of `executor_stats`, of one moment: one report per executor.
+    executors
+        Rows of `readings.EXECUTOR_STATS`, one report per executor; or what this function returned,
+        concatenated, of parts of them.
+    """
+    keys = [*_WORKER, "component", "task_start", "task_end", "window"]
+    keys += ["kind", "read_at", "uptime_secs"]
+    if "emitted_all" not in executors.column_names:
+        executors = _streams(executors)
+    others = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
+    return sums.grouped(executors, keys, counts=COUNTS, others=others)
+
+
+def _streams(executors: pa.Table) -> pa.Table:
+    """Return rows of streams with what is summed up of them."""
+    counted = pc.and_(
+        pc.invert(is_workers_own(executors)), pc.is_in(executors["window"], pa.array(WINDOWS))
+    )
+    found = executors.filter(counted)
+    own = is_storms_own(found["stream"])
+    columns = {name: found[name] for name in found.column_names}
+    columns["kind"] = pc.index_in(found["kind"], _KINDS)
+    for name in ("emitted", "transferred"):
+        columns[f"{name}_all"] = found[name]
+        columns[name] = pc.if_else(own, None, found[name])
+    for name, weight in WEIGHTS.items():
+        columns[f"{name}_ms"] = sums.terms(found[f"{name}_ms_avg"], found[weight])
+    return pa.table(columns)
+
+
+def worker_sums(executors: pa.Table) -> pa.Table:
+    """Sum up `tallies` by worker, component and window.
 
     Returns
     -------
-    One row per component and each of Storm's four windows:
+    Columns of `WORKER_STATS`, with counts of any size, and kinds as numbers.
+    """
+    found = executors
+    for name in WEIGHTS:
+        found = found.append_column(f"{name}_page_ms", sums.whole_ms(found[f"{name}_ms"]))
+    is_recent = pc.equal(found["window"], CAPACITY_WINDOW)
+    recent = sums.capacity(found["execute_ms"], found["uptime_secs"])
+    last = found["task_end"].cast(pa.int64())
+    tasks = pc.add(pc.subtract(last, found["task_start"].cast(pa.int64())), 1)
+    more = {
+        "capacity": pc.if_else(is_recent, recent, None),
+        "tasks": tasks,
+        "executors": pa.repeat(1, found.num_rows),
+    }
+    for name, column in more.items():
+        found = found.append_column(name, column)
+    others = dict.fromkeys(("kind", "read_at", "capacity"), "max") | {"partial": "any"}
+    others |= dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "tasks", "executors"), "sum")
+    return sums.grouped(found, [*_WORKER, "component", "window"], counts=COUNTS, others=others)
 
-    - ``read_at`` (the newest), ``storm_id``, ``topology``, ``component``, ``kind``, ``window``.
+
+def worker_stats(executors: pa.Table) -> pa.Table:
+    """Sum up what executors counted, by worker, component and window.
+
+    Parameters
+    ----------
+    executors
+        Rows of `readings.EXECUTOR_STATS`, one report per executor.
+
+    Returns
+    -------
+    Rows of `WORKER_STATS`: what is to be kept of a worker for `component_stats` and
+    `topology_stats`. The columns are those of `component_stats`, but for latencies: ``complete_ms``
+    is the sum of average times count, in milliseconds, ``complete_page_ms`` the same with that of
+    each executor cut to a whole number; so are those of the other two. ``capacity`` is in rows of
+    the window of ten minutes alone.
+    """
+    found = worker_sums(tallies(executors))
+    columns = {name: found[name] for name in found.column_names}
+    columns |= {name: held(found[name]) for name in COUNTS}
+    columns["kind"] = _KINDS.take(_array(found["kind"]))
+    columns["topology"] = _topologies(found["storm_id"])
+    columns["partial"] = pc.fill_null(found["partial"], False)
+    return pa.table({name: columns[name] for name in WORKER_STATS.names}).cast(WORKER_STATS)
+
+
+def component_stats(workers: pa.Table) -> pa.Table:
+    """Sum up what workers counted, by component and window: the rows of Storm's pages.
+
+    Parameters
+    ----------
+    workers
+        Rows of `worker_stats` or `worker_sums`: all of a topology's workers, one reading of each.
+
+    Returns
+    -------
+    Rows of `COMPONENT_STATS`, for each component those of Storm's four windows:
+
+    - ``read_at``: when the newest heartbeat of the topology was read.
     - ``workers``, ``executors``, ``tasks``: how many have reported, be it in another window.
     - ``emitted``, ``transferred`` without Storm's own streams (``__…``), ``emitted_all``,
       ``transferred_all`` with them; ``executed``, ``acked``, ``failed``. 0 where nothing was
@@ -51,84 +191,90 @@ def component_stats(df: DataFrame) -> DataFrame:
     - ``capacity`` of a bolt: the largest of its executors'; null for a spout. It is of the last ten
       minutes in every window's row.
     - ``partial``: an executor had more rows in that window than were counted.
-
-    Examples
-    --------
-    >>> now = beats.transform(executor_stats).transform(component_stats)  # doctest: +SKIP
     """
+    workers = _numbered(workers)
     keys = ["storm_id", "component"]
-    found = _by_window(executor_tallies(df), keys, fn.lit(True))
-    is_spout, is_bolt = col("kind") == SPOUT, col("kind") == BOLT
-    of_kind = {"complete": is_spout, "execute": is_bolt, "process": is_bolt}
-    latencies = [
-        fn.when(of_kind[name], average(col(f"`{name} {total}`"), as_double(weight))).alias(
-            f"{name}_ms_{column}"
-        )
-        for total, column in (("terms", "avg"), ("page", "page"))
-        for name, weight in WEIGHTS.items()
-    ]
-    return found.select(
-        *("read_at", "storm_id", topology_name(col("storm_id")).alias("topology"), "component"),
-        fn.when(is_spout, "spout").when(is_bolt, "bolt").alias("kind"),
-        *("window", *_SIZES),
-        *(whole(name).alias(name) for name in COUNTS),
-        *latencies,
-        fn.when(is_bolt, fn.greatest(col("capacity"), fn.lit(0.0))).alias("capacity"),
-        fn.coalesce("partial", fn.lit(False)).alias("partial"),
-    )
+    others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
+    others |= {"kind": "max", "partial": "any"}
+    found = sums.grouped(workers, [*keys, "window"], counts=COUNTS, others=others)
+    found = _with_largest(found, workers, "capacity", keys)
+    found = _with_largest(found, workers, "read_at", keys[:1])
+    kind = _KINDS.take(_array(found["kind"]))
+    columns = {name: found[name] for name in found.column_names}
+    columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
+    columns["partial"] = pc.fill_null(found["partial"], False)
+    capacity = pc.max_element_wise(found["capacity"], 0.0)
+    columns["capacity"] = pc.if_else(pc.equal(kind, "bolt"), capacity, None)
+    for name, weight in WEIGHTS.items():
+        is_of_kind = pc.equal(kind, _OF_KIND[name])
+        for total, said in ((f"{name}_ms", "avg"), (f"{name}_page_ms", "page")):
+            value = average(found[total], found[weight])
+            columns[f"{name}_ms_{said}"] = pc.if_else(is_of_kind, value, None)
+    columns |= {name: held(found[name]) for name in COUNTS}
+    return pa.table({name: columns[name] for name in COMPONENT_STATS.names}).cast(COMPONENT_STATS)
 
 
-def topology_stats(df: DataFrame) -> DataFrame:
-    """Sum up what executors counted, by topology and window: Storm's ``TopologyStats``.
+def topology_stats(workers: pa.Table) -> pa.Table:
+    """Sum up what workers counted, by topology and window: Storm's ``TopologyStats``.
 
     Parameters
     ----------
-    df
-        Rows of `executor_stats`, of one moment: one report per executor.
+    workers
+        As of `component_stats`.
 
     Returns
     -------
-    One row per topology and each of Storm's four windows: ``read_at`` (the newest), ``storm_id``,
-    ``topology``, ``window``; ``workers``, ``executors``, ``tasks``, how many have reported: workers
-    for more than Storm's own components (``__…``), executors and tasks including these;
+    Rows of `TOPOLOGY_STATS`, for each topology those of Storm's four windows: ``read_at``, when the
+    newest heartbeat was read; ``workers``, ``executors``, ``tasks``, how many have reported:
+    workers for more than Storm's own components (``__…``), executors and tasks including these;
     ``emitted``, ``transferred`` of all components but Storm's own, ``emitted_all``,
     ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
     ``complete_ms_avg``, of spouts alone.
     """
-    visible = ~col("component").startswith("__")
-    spouts = visible & (col("kind") == SPOUT)
-    counts = dict.fromkeys(("emitted", "transferred"), visible)
-    counts |= dict.fromkeys(("acked", "failed"), spouts)
-    tallies = executor_tallies(df).withColumns(
-        {
-            name: fn.when(counted, col(f"`{name}`"))
-            for count, counted in counts.items()
-            for name in halves_of([count])
-        }
-        | {"complete terms": fn.when(spouts, col("`complete terms`"))}
-    )
-    found = _by_window(tallies, ["storm_id"], visible)
-    return found.select(
-        *("read_at", "storm_id", topology_name(col("storm_id")).alias("topology")),
-        *("window", *_SIZES),
-        *(whole(name).alias(name) for name in COUNTS if name != "executed"),
-        average(col("`complete terms`"), as_double("acked")).alias("complete_ms_avg"),
-    )
+    workers = _numbered(workers)
+    visible = pc.invert(is_storms_own(workers["component"]))
+    spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
+    columns = {name: workers[name] for name in workers.column_names}
+    for name in ("emitted", "transferred"):
+        columns[name] = pc.if_else(visible, workers[name], None)
+    for name in ("acked", "failed", "complete_ms"):
+        columns[name] = pc.if_else(spouts, workers[name], None)
+    columns["workers"] = visible.cast(pa.int64())
+    counts = [name for name in COUNTS if name != "executed"]
+    others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
+    others |= dict.fromkeys(("workers", "read_at"), "max")
+    by_worker = sums.grouped(pa.table(columns), [*_WORKER, "window"], counts=counts, others=others)
+    others |= {"workers": "sum"}
+    found = sums.grouped(by_worker, ["storm_id", "window"], counts=counts, others=others)
+    found = _with_largest(found.drop_columns(["read_at"]), by_worker, "read_at", ["storm_id"])
+    columns = {name: found[name] for name in found.column_names}
+    columns["topology"] = _topologies(found["storm_id"])
+    columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
+    columns |= {name: held(found[name]) for name in counts}
+    return pa.table({name: columns[name] for name in TOPOLOGY_STATS.names}).cast(TOPOLOGY_STATS)
 
 
-def _by_window(tallies: DataFrame, keys: list[str], visible: Column) -> DataFrame:
-    """Add up executors' tallies by `keys`: first those of each worker, then the workers'."""
-    largest = [fn.max(name).alias(name) for name in ("kind", "read_at", "partial", "capacity")]
-    by_worker = (
-        tallies.withColumn("visible", visible)
-        .groupBy(*keys, "window", "node", "port")
-        .agg(
-            *sums([*_ADDED_UP, "tasks"]),
-            *largest,
-            fn.count(fn.lit(1)).alias("executors"),
-            fn.max("visible").cast("bigint").alias("workers"),
-        )
-    )
-    by_window = by_worker.groupBy(*keys, "window").agg(*sums([*_ADDED_UP, *_SIZES]), *largest)
-    capacity = fn.max("capacity").over(Window.partitionBy(*keys))
-    return by_window.withColumn("capacity", capacity)
+def _numbered(workers: pa.Table) -> pa.Table:
+    """Return rows of workers with a column that counts them, and kinds as numbers."""
+    if pa.types.is_string(workers["kind"].type):
+        place = workers.column_names.index("kind")
+        workers = workers.set_column(place, "kind", pc.index_in(workers["kind"], _KINDS))
+    return workers.append_column("workers", pa.repeat(1, workers.num_rows))
+
+
+def _with_largest(found: pa.Table, of: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
+    """Add the largest value of a column to the groups that it is of."""
+    largest = sums.grouped(of, keys, others={column: "max"})
+    return found.join(largest, list(keys), use_threads=False)
+
+
+def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
+    """Return the names in topologies' ids."""
+    ids = _array(storm_ids.dictionary_encode())
+    names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
+    return pa.array(names, pa.string()).take(ids.indices)
+
+
+def _array(column: pa.ChunkedArray) -> Any:
+    found = column.combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found

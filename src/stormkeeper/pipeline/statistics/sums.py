@@ -94,8 +94,8 @@ def average(total: pa.ChunkedArray, count: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def whole_ms(total: pa.ChunkedArray) -> pa.ChunkedArray:
     """Cut sums of `terms` down to whole numbers of 64 bits, as Storm's page of a topology does."""
-    cut = pc.trunc(finite(total))
-    return pc.min_element_wise(pc.max_element_wise(cut, -(2.0**63)), 2.0**63)
+    cut = pc.max_element_wise(pc.trunc(finite(total)), -(2.0**63), skip_nulls=False)
+    return pc.min_element_wise(cut, 2.0**63, skip_nulls=False)
 
 
 def capacity(recent_ms: pa.ChunkedArray, uptime_secs: pa.ChunkedArray) -> pa.ChunkedArray:
