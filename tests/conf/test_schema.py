@@ -41,10 +41,13 @@ OURS = {
     "pacemaker.tls.enable",
     "pacemaker.tls.key.file",
     "pacemaker.tls.minimum.version",
+    "pipeline.analyses",
+    "pipeline.analyses.secs",
     "pipeline.checkpoint.dir",
     "pipeline.late.secs",
     "pipeline.metrics.bind.host",
     "pipeline.metrics.port",
+    "pipeline.retention.alerts.hours",
     "pipeline.retention.events.hours",
     "pipeline.retention.executor.stats.hours",
     "pipeline.retention.executor.stats.mb",
@@ -166,7 +169,7 @@ def test_sizes_may_have_a_unit(written, size):
 
 @pytest.mark.parametrize("key", [key for key in SCHEMA.values() if key.is_list])
 def test_a_scalar_is_a_list_of_one(key):
-    scalar = 6700 if key.name == "supervisor.slots.ports" else "a"
+    scalar = {"supervisor.slots.ports": 6700, "pipeline.analyses": "skew"}.get(key.name, "a")
     assert key.convert(scalar) == [scalar]
 
 

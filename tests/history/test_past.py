@@ -51,7 +51,8 @@ def log(name, columns, time, sort=()):
 ROLLUPS = [log(f"rollup_{n}m", ROLLUP, "bucket", ("topology", "bucket")) for n in (1, 10, 60)]
 READINGS = log("component_stats", READING, "read_at")
 EVENTS = log("worker_events", EVENT, "at")
-ALERTS = log("alerts", ALERT, "seen_at")
+ALERTS = TableSpec("alerts", pa.schema(ALERT), "current")
+HISTORY = log("alert_history", {"at": TIME, "change": TEXT, **ALERT}, "at")
 
 
 def table(columns, *rows):
@@ -195,32 +196,37 @@ def test_what_happened_to_workers(written, subject, found):
         assert [row["event"] for row in happenings.events(past, subject, limit=1)] == found[-1:]
 
 
-def alert(name, severity, since, seen_at, until=None, value=1.0):
-    return {
-        "id": name,
-        "severity": severity,
-        "since": at(since),
-        "until": until,
-        "seen_at": at(seen_at),
-        "value": value,
-    }
+def alert(name, severity, since, until=None, **columns):
+    ended = None if until is None else at(until)
+    return {"id": name, "severity": severity, "since": at(since), "until": ended, **columns}
 
 
-def test_alerts_as_they_were_seen_last(written):
+def test_alerts_the_severest_first(tmp_path):
     rows = [
-        alert("skew:wc", "warning", 0, 10),
-        alert("skew:wc", "warning", 0, 20, value=2.0),
-        alert("growth:wc", "warning", 5, 10),
-        alert("growth:wc", "warning", 5, 20, until=at(15)),
-        alert("node_late:n-1", "critical", 1, 20),
+        alert("old", "warning", 0),
+        alert("ended", "critical", 1, until=15),
+        alert("new", "warning", 5),
+        alert("worst", "critical", 1),
     ]
-    with Past(written("statistics", ALERTS, alerts=table(ALERT, *rows))) as past:
-        found = happenings.alerts(past)
-        assert [(row["id"], row["value"]) for row in found] == [
-            ("node_late:n-1", 1.0),
-            ("skew:wc", 2.0),
-        ]
-        assert len(happenings.alerts(past, ended=True)) == 3
+    with store(tmp_path / "alerts", ALERTS, HISTORY) as tables:
+        tables.commit(origin(1), {"alerts": table(ALERT, *rows)})
+    with Past(tmp_path) as past:
+        assert [row["id"] for row in happenings.alerts(past)] == ["worst", "new", "old"]
+        ended = happenings.alerts(past, ended=True)
+        assert [row["id"] for row in ended] == ["worst", "new", "old", "ended"]
+        assert [row["id"] for row in happenings.alerts(past, severity="critical")] == ["worst"]
+
+
+def test_what_alerts_did_since(written):
+    rows = [
+        {"at": at(secs), "change": change, **alert("x", "warning", 0)}
+        for secs, change in ((70, "ended"), (10, "began"))
+    ]
+    history = table({"at": TIME, "change": TEXT, **ALERT}, *rows)
+    with Past(written("alerts", HISTORY, alert_history=history)) as past:
+        assert [row["change"] for row in happenings.changes(past, at(0))] == ["began", "ended"]
+        assert [row["change"] for row in happenings.changes(past, at(10))] == ["ended"]
+        assert happenings.changes(past, at(70)) == []
 
 
 def test_files_of_earlier_releases_are_read(written):

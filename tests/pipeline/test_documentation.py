@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
+from stormkeeper.pipeline.analyses.rounds import ALERT_HISTORY, ALERTS
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.pipeline.rejected import REJECTED
@@ -35,8 +36,8 @@ def examples(language):
 
 
 def paragraph(beginning):
-    """Return the one paragraph or table of the page that begins so."""
-    (found,) = (one for one in PAGE.split("\n\n") if one.startswith(beginning))
+    """Return the first paragraph or table of the page that begins so."""
+    found, *_ = (one for one in PAGE.split("\n\n") if one.startswith(beginning))
     return found
 
 
@@ -124,6 +125,9 @@ def test_every_option_key_and_column_is_described():
         tables.COMPONENT_STATS: COMPONENT_STATS,
         tables.TOPOLOGY_STATS: TOPOLOGY_STATS,
         tables.SERVERS: SERVERS,
+        tables.ALERTS: ALERTS,
+        # and those of alerts
+        tables.ALERT_HISTORY: pa.schema([one for one in ALERT_HISTORY if one not in ALERTS]),
     }
     assert schemas.keys() == {name for names in tables.NAMES.values() for name in names}
     for table, schema in schemas.items():

@@ -22,7 +22,17 @@ def ask(path, seen, liveness=5.0, statistics=15.0):
 def published(ago=0.0, statistics_ago=0.0, **servers):
     workers = {"alive": 2, "late": 1}
     at = {"liveness": (NOW - ago, 1.5e9), "statistics": (NOW - statistics_ago, 1.4e9)}
-    return Seen(servers, {"liveness": 7, "statistics": 3}, at, workers, 1, looked_at=NOW - ago)
+    return Seen(
+        servers,
+        {"liveness": 7, "statistics": 3},
+        at,
+        workers,
+        1,
+        alerts={("skew", "warning"): 4, ("skew", "critical"): 0},
+        alerted_at=1.3e9,
+        failures={"skew": 5},
+        looked_at=NOW - ago,
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,10 @@ def test_the_figures_are_those_of_the_newest_batch():
         ("workers", "dead"): 0,
         ("workers", "completed"): 0,
         ("workers_stale",): 1,
+        ("alerts", "skew", "warning"): 4,
+        ("alerts", "skew", "critical"): 0,
+        ("analysis_failures_total", "skew"): 5,
+        ("last_analyses_timestamp_seconds",): 1.3e9,
         ("server_reachable", "a"): 1,
         ("server_reachable", "b"): 0,
         ("server_horizon_seconds", "a"): 20,

@@ -109,3 +109,28 @@ def test_what_two_threads_take_in_at_once_is_all_seen():
     assert (sight.seen.started_at, sight.seen.looked_at) == (1.0, 2.0)
     assert sight.seen.batches == {"liveness": 1}
     assert sight.seen.servers.keys() == {"a"}
+
+
+def test_alerts_that_are_open_are_counted():
+    def alerts(*rows):
+        names = ("rule", "severity", "until")
+        schema = pa.schema([(name, pa.string()) for name in names])
+        return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema)
+
+    sight = Sight()
+    assert sight.seen.alerts == sight.seen.failures == {}
+    sight.watches(["skew", "growth"])
+    sight.alerted(alerts(("skew", "warning", None)), None)
+    assert sight.seen.alerts == {
+        ("skew", "warning"): 1,
+        ("skew", "critical"): 0,
+        ("growth", "warning"): 0,
+        ("growth", "critical"): 0,
+    }
+    assert sight.seen.alerted_at is None
+    sight.failed(["growth"])
+    sight.failed(["growth"])
+    sight.alerted(alerts(("skew", "warning", "then"), ("skew", "critical", None)), 17.0)
+    assert (sight.seen.alerts["skew", "warning"], sight.seen.alerts["skew", "critical"]) == (0, 1)
+    assert sight.seen.alerted_at == 17.0
+    assert sight.seen.failures == {"skew": 0, "growth": 2, "round": 0}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from stormkeeper.cli import tables
+from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
-from stormkeeper.cli.tables import aligned
 from stormkeeper.state.decoding import printable
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from stormkeeper.cli.options import conf_options, examples
 
 _COMMANDS = {
     "activate": "stormkeeper.cli.topologies:activate",
+    "alerts": "stormkeeper.cli.alerts:alerts",
     "blobstore": "stormkeeper.cli.blobstore:blobstore",
     "completion": "stormkeeper.cli.completion:completion",
     "config": "stormkeeper.cli.config:config",

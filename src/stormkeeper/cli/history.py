@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.effects import json_option
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
 
@@ -89,5 +90,4 @@ def _iso(value: datetime) -> str:
 def _line(event: dict[str, Any]) -> str:
     worker = f"{event['node']}:{event['port']}"
     parts = (_iso(event["at"]), event["storm_id"], worker, event["event"])
-    line = f"{'  '.join(parts)}: {event['evidence']}"
-    return line if line.isprintable() else line.encode("unicode_escape").decode()
+    return escaped(f"{'  '.join(parts)}: {event['evidence']}")

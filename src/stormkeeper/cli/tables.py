@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from stormkeeper.cli.columns import aligned, line
 from stormkeeper.cli.durations import duration
 from stormkeeper.client.looking import COMPLETED, shown_status
 from stormkeeper.state.decoding import printable
@@ -49,10 +50,10 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
         max(width, *(len(row[column]) for row in rows))
         for column, (_, width) in enumerate(_COLUMNS)
     ]
-    yield _line([name for name, _ in _COLUMNS], widths)
+    yield line([name for name, _ in _COLUMNS], widths)
     yield "-" * _DASHES
     for row in rows:
-        yield _line(row, widths)
+        yield line(row, widths)
 
 
 def as_values(each: TopologySummary) -> dict[str, Any]:
@@ -160,15 +161,3 @@ def _number(value: int | None) -> str:
 
 def _es(number: int) -> str:
     return "" if number == 1 else "es"
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-    return " ".join(cells).rstrip()
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines, in columns as wide as what is in them."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield _line(row, [width + 1 for width in widths])

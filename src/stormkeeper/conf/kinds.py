@@ -200,6 +200,11 @@ def one_of(name: str, kind: Any, meaning: str) -> Key:
     return Key(name, kind, "one of " + ", ".join(kind.__args__), meaning)
 
 
+def some_of(name: str, kind: Any, meaning: str) -> Key:
+    """Return a key whose value is a list of some of those of `kind`, a ``Literal``."""
+    return Key(name, list[kind], "a list of " + ", ".join(kind.__args__), meaning, is_list=True)
+
+
 def amount_or_null(name: str, meaning: str) -> Key:
     """Return a key whose value is a number above 0, fractions allowed, or null."""
     kind = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0, le=2.0**62)] | None

@@ -25,6 +25,7 @@ from stormkeeper.conf.kinds import (
     seconds_from,
     seconds_or_null,
     servers,
+    some_of,
     storms_text_or_null,
     switch,
     text,
@@ -70,6 +71,11 @@ TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 
 #: When a worker that ended by itself is started again.
 Restart = Literal["always", "on-failure", "never"]
+
+#: The rules of the pipeline's analyses.
+Analysis = Literal[
+    "node_late", "pacemaker_late", "flapping", "skew", "throughput", "saturation", "growth"
+]
 
 #: Which of its two forms a Pacemaker runs: compiled, or plain Python.
 PacemakerEngine = Literal["auto", "compiled", "interpreted"]
@@ -529,6 +535,17 @@ _KEYS = (
         "pipeline.retention.stats.hours",
         "how long the heartbeat pipeline keeps every reading of components and topologies, in "
         "hours",
+        least=1,
+    ),
+    some_of("pipeline.analyses", Analysis, "which analyses the heartbeat pipeline makes"),
+    seconds_from(
+        "pipeline.analyses.secs",
+        "time between two rounds of the heartbeat pipeline's analyses; 0: there are none",
+        least=0,
+    ),
+    whole(
+        "pipeline.retention.alerts.hours",
+        "how long the heartbeat pipeline keeps the history of alerts, in hours",
         least=1,
     ),
     seconds_or_null(

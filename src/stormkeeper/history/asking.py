@@ -25,8 +25,8 @@ _TYPES: Final = {
     "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
 }
 
-#: Where below the pipeline's folder a query publishes its tables.
-_FOLDERS: Final = ("liveness", "statistics", "names")
+#: Where below the pipeline's folder tables are published.
+_FOLDERS: Final = ("liveness", "statistics", "names", "alerts")
 
 #: The table that says which component tasks are of, if it is there.
 _COMPONENTS: Final = "components"
@@ -114,6 +114,10 @@ class Past:
         """Return the time of a table's newest row, by its manifest; None if it has no row."""
         files = self._with(name).manifest.tables[name].files
         return max((file.latest for file in files if file.latest is not None), default=None)
+
+    def written_at(self, name: str) -> datetime:
+        """Return when the tables were written last that a table belongs to."""
+        return self._with(name).manifest.written_at
 
     def ask(self, question: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of an answer by column; times are in UTC.

@@ -50,24 +50,48 @@ def events(
     return []
 
 
-def alerts(past: Past, *, ended: bool = False) -> list[dict[str, Any]]:
-    """Return what the analyses found, the severest and newest first.
+def alerts(past: Past, *, ended: bool = False, severity: str | None = None) -> list[dict[str, Any]]:
+    """Return what the analyses have found, the severest and newest first.
 
     Parameters
     ----------
     past
         The tables.
     ended
-        Whether those that have ended are among them.
+        Whether those that ended in the last day are among them.
+    severity
+        With it, only these: ``warning`` or ``critical``.
 
     Returns
     -------
     list
-        Rows of ``alerts``: the newest one of each alert and its beginning.
+        Rows of ``alerts``.
     """
-    only = "" if ended else " WHERE until IS NULL"
     return past.ask(
-        f"SELECT * FROM (SELECT * FROM {past.table('alerts')}"
-        " QUALIFY row_number() OVER (PARTITION BY id, since ORDER BY seen_at DESC) = 1)"
-        f"{only} ORDER BY severity, since DESC, id"
+        f"SELECT * FROM {past.table('alerts')}"
+        " WHERE (until IS NULL OR ?) AND (? IS NULL OR severity = ?)"
+        " ORDER BY until IS NOT NULL, severity, since DESC, id",
+        [ended, severity, severity],
+    )
+
+
+def changes(past: Past, after: datetime) -> list[dict[str, Any]]:
+    """Return how alerts began, changed their severity and ended, oldest first.
+
+    Parameters
+    ----------
+    past
+        The tables.
+    after
+        Only what was noticed later than this.
+
+    Returns
+    -------
+    list
+        Rows of ``alert_history``.
+    """
+    return past.ask(
+        f"SELECT * FROM {past.table('alert_history', after)}"
+        ' WHERE "at" > ? ORDER BY "at", severity, since, id',
+        [after],
     )

@@ -142,7 +142,29 @@ class _PipelineMetrics(Collector):
         yield CounterMetricFamily(
             f"{PREFIX}nimbus_failures", "Questions to Nimbus that failed.", seen.unanswered
         )
+        if seen.alerts:
+            yield from _alerts(seen)
         yield from _servers(seen)
+
+
+def _alerts(seen: Seen) -> Iterator[Metric]:
+    alerts = GaugeMetricFamily(
+        f"{PREFIX}alerts", "Alerts that are open.", labels=["rule", "severity"]
+    )
+    for kind, count in seen.alerts.items():
+        alerts.add_metric(kind, count)
+    failures = CounterMetricFamily(
+        f"{PREFIX}analysis_failures", "Times that an analysis failed.", labels=["rule"]
+    )
+    for rule, count in seen.failures.items():
+        failures.add_metric([rule], count)
+    yield from (alerts, failures)
+    if seen.alerted_at is not None:
+        yield GaugeMetricFamily(
+            f"{PREFIX}last_analyses_timestamp_seconds",
+            "When the newest round of analyses was published, since the epoch.",
+            seen.alerted_at,
+        )
 
 
 def _servers(seen: Seen) -> Iterator[Metric]:

@@ -8,8 +8,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,16 +28,22 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
 from stormkeeper.pipeline import checkpoint, folders, queries
+from stormkeeper.pipeline.analyses.rounds import specs
+from stormkeeper.pipeline.analyses.watch import Watch
 from stormkeeper.pipeline.decoding.engine import warn_if_interpreted
 from stormkeeper.pipeline.naming import naming
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
 from stormkeeper.pipeline.sight import Sight
+from stormkeeper.pipeline.tables import ALERTS
 from stormkeeper.tables.places import sole_writer
 from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
+
+#: Starts the queries in a session.
+Start = Callable[[SparkSession], list[StreamingQuery]]
 
 #: How often the queries are looked at, in seconds.
 _POLL_SECS: Final = 0.2
@@ -99,11 +106,19 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         return 0
     try:
         sight = Sight()
-        with _places(conf) as places, _observed(conf, sight), naming(conf, sight) as names:
+        with (
+            _places(conf) as places,
+            _watch(conf, sight) as watch,
+            _observed(conf, sight),
+            naming(conf, sight) as names,
+        ):
             options = Options.parse(queries.source_options(conf, servers))
             settings = options.settings()
             sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
-            _run_session(conf, servers, places, stop, sight, saw=names.saw)
+            start = partial(
+                queries.start, conf=conf, servers=servers, places=places, sight=sight, saw=names.saw
+            )
+            _run_session(conf, servers, start, watch, stop=stop, sight=sight)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
@@ -148,6 +163,14 @@ def _store(conf: Conf, query: str, place: Path) -> TableStore:
     return store
 
 
+@contextlib.contextmanager
+def _watch(conf: Conf, sight: Sight) -> Iterator[Watch]:
+    """Have the analyses write to a folder of their own."""
+    place = folders.of_tables(conf) / ALERTS
+    with TableStore(place, specs(conf), interval_secs=conf["pipeline.analyses.secs"]) as store:
+        yield Watch(conf, store, sight)
+
+
 def _tell_of_old_tables(directory: Path) -> None:
     """Say what may be done with tables from before each query had a folder of its own."""
     if any(directory.glob("batch=*")):
@@ -188,13 +211,7 @@ def _observed(conf: Conf, sight: Sight) -> Iterator[None]:
 
 
 def _run_session(
-    conf: Conf,
-    servers: list[str],
-    places: Places,
-    stop: StopSignals,
-    sight: Sight,
-    *,
-    saw: queries.Saw,
+    conf: Conf, servers: list[str], start: Start, watch: Watch, *, stop: StopSignals, sight: Sight
 ) -> None:
     settings = {**_SPARK_DEFAULTS, **conf}
     if settings.get("spark.master") in (None, "local[*]"):
@@ -214,7 +231,7 @@ def _run_session(
         if stop.stopped:
             _log_stop(stop, "no batch was begun")
         else:
-            _run(session, conf, servers, places, stop=stop, sight=sight, saw=saw)
+            _run(session, conf, start, watch, stop=stop, sight=sight)
     finally:
         engine.end(session, _END_SECS)
 
@@ -244,16 +261,16 @@ def _register(session: SparkSession, stop: StopSignals) -> None:
 def _run(
     session: SparkSession,
     conf: Conf,
-    servers: list[str],
-    places: Places,
+    start: Start,
+    watch: Watch,
     *,
     stop: StopSignals,
     sight: Sight,
-    saw: queries.Saw,
 ) -> None:
     announced = False
     try:
-        running = queries.start(session, conf, servers, places, sight, saw=saw)
+        running = start(session)
+        watch.start(session)
         while all(query.isActive for query in running) and not stop.wait(_POLL_SECS):
             sight.alive()
             if not announced and all(query.lastProgress is not None for query in running):
@@ -261,9 +278,12 @@ def _run(
                 announced = True
         if stop.stopped:
             _log_stop(stop, "batches that run are done first")
+        watch.ask_to_stop()
         _stop_between_batches(running)
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
+    finally:
+        watch.stop()
 
 
 def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:

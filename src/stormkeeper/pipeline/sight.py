@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -20,6 +20,12 @@ from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.servers import cause
 
 log = logging.getLogger(__name__)
+
+#: How severe an alert may be.
+SEVERITIES: Final = ("warning", "critical")
+
+#: Where failures are counted that are of no analysis alone, as if alerts cannot be published.
+ROUND: Final = "round"
 
 
 class ServerSeen(NamedTuple):
@@ -44,6 +50,12 @@ class Seen:
         When the newest one was, by query: on the monotonic clock, and as seconds since the epoch.
     workers
         How many workers of each status there are; those that are stale are late ones too.
+    alerts
+        How many alerts are open, by rule and severity; empty if no analysis is asked.
+    alerted_at
+        When the newest round of analyses was published, as seconds since the epoch.
+    failures
+        How often each analysis failed; and, as `round`, all of them together.
     looked_at
         When the process last found its queries alive, on the monotonic clock; None before they run.
     started_at
@@ -59,6 +71,9 @@ class Seen:
     published_at: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
     stale: int = 0
+    alerts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    alerted_at: float | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
     looked_at: float | None = None
     started_at: float = 0.0
     unnamed: int = 0
@@ -74,8 +89,8 @@ class Seen:
 class Sight:
     """Takes in what is seen, and logs the changes; `seen` may be read by any thread.
 
-    Four threads tell it: those of the queries' batches, the one that looks after the queries, and
-    the one that asks Nimbus.
+    Five threads tell it: those of the queries' batches, that of the analyses, the one that looks
+    after the queries, and the one that asks Nimbus.
 
     Parameters
     ----------
@@ -116,6 +131,30 @@ class Sight:
             stale=liveness["stale"].to_pylist().count(True),
         )
         _log_changes(before.servers, found)
+
+    def watches(self, rules: Iterable[str]) -> None:
+        """Take in which analyses will be asked."""
+        rules = list(rules)
+        self._replace(
+            alerts={(rule, severity): 0 for rule in rules for severity in SEVERITIES},
+            failures=dict.fromkeys([*rules, ROUND], 0),
+        )
+
+    def alerted(self, alerts: pa.Table, at: float | None) -> None:
+        """Take in the alerts of a round, published at a time; None: of an earlier process."""
+        counts = dict.fromkeys(self.seen.alerts, 0)
+        for row in alerts.select(["rule", "severity", "until"]).to_pylist():
+            if row["until"] is None:
+                kind = (row["rule"], row["severity"])
+                counts[kind] = counts.get(kind, 0) + 1
+        self._replace(alerts=counts, alerted_at=at)
+
+    def failed(self, rules: Iterable[str]) -> None:
+        """Take in that these analyses have failed."""
+        counts = dict(self.seen.failures)
+        for rule in rules:
+            counts[rule] = counts.get(rule, 0) + 1
+        self._replace(failures=counts)
 
     def alive(self) -> None:
         """Take in that the queries run, and can be asked."""

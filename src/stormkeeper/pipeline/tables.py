@@ -1,10 +1,14 @@
-"""The tables of the pipeline, by the query that publishes them; `stormkeeper.tables` keeps them."""
+"""The tables of the pipeline, by the folder that they are in; `stormkeeper.tables` keeps them."""
 
 from typing import Final
 
 #: The queries: each has a folder of this name, with its tables and its checkpoint.
 LIVENESS: Final = "liveness"
 STATISTICS: Final = "statistics"
+
+#: The folder of what the analyses find, and the first of its tables.
+ALERTS: Final = "alerts"
+ALERT_HISTORY: Final = "alert_history"
 
 WORKER_LIVENESS: Final = "worker_liveness"
 WORKER_EVENTS: Final = "worker_events"
@@ -20,11 +24,16 @@ REJECTED: Final = "rejected"
 NAMING: Final = "names"
 COMPONENTS: Final = "components"
 
-#: All of them, by query.
+#: Roll-ups of what components counted.
+ROLLUP_1M: Final = "rollup_1m"
+ROLLUP_10M: Final = "rollup_10m"
+
+#: All that are written, by folder.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
     STATISTICS: (
         *(WORKER_REPORTS, WORKER_STATS, EXECUTOR_STATS, COMPONENT_STATS, TOPOLOGY_STATS),
         REJECTED,
     ),
+    ALERTS: (ALERTS, ALERT_HISTORY),
 }

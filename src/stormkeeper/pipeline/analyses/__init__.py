@@ -9,6 +9,9 @@
 ``together``    nodes, and Pacemakers, whose workers are late together
 ``alerts``      what all of them return, and how findings become alerts that begin and end
 ``trend``       the robust slope of a series, and whether it is more than chance
+``questions``   what each analysis is asked with in ``storm pipeline``
+``rounds``      all of them asked once, and what follows for the alerts
+``watch``       a thread of the pipeline that makes a round every minute, and publishes the alerts
 ==============  ====================================================================================
 
 Each function takes `now`. With it, a function returns what holds then: of each subject at most one

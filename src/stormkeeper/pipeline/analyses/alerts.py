@@ -33,7 +33,7 @@ ALERTS: Final = StructType(
 
 #: How long a finding has to be absent before its alert ends, in seconds: some of its rule's
 #: buckets, or of the pipeline's triggers, so that what comes and goes is one alert.
-CLEAR_SECS: Final[Mapping[str, int]] = {
+CLEAR_SECS: Final[Mapping[str, float]] = {
     "skew": 600,
     "throughput": 1800,
     "saturation": 3600,
@@ -126,7 +126,7 @@ def merge(
     found: DataFrame,
     now: datetime,
     *,
-    clear_secs: Mapping[str, int] = CLEAR_SECS,
+    clear_secs: Mapping[str, float] = CLEAR_SECS,
 ) -> DataFrame:
     """Return the alerts that follow from the last ones and from what is found now.
 

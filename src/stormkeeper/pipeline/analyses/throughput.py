@@ -36,7 +36,7 @@ TIME_OF_DAY: Final = 3
 #: Tuples for each one that Storm counts: see `skew`.
 SAMPLED: Final = 20.0
 
-_DAY_SECS: Final = 86_400
+DAY_SECS: Final = 86_400
 
 
 def unusual_throughput(
@@ -66,7 +66,7 @@ def unusual_throughput(
         By how many standard deviations it has to differ, too.
     """
     end = after(F.col("bucket"), bucket_secs)
-    past_secs = _DAY_SECS + (RECENT + PAST + 1) * bucket_secs
+    past_secs = DAY_SECS + (RECENT + PAST + 1) * bucket_secs
     rows = _series(until_now(rollup, end, now, past_secs=past_secs), bucket_secs)
     rows = _windows(rows, bucket_secs)
     rows = newest(rows, ("storm_id",), end, now, fresh_secs=2 * bucket_secs)
@@ -135,12 +135,10 @@ def _windows(rows: DataFrame, bucket_secs: int) -> DataFrame:
             "recent", F.collect_list("done").over(_window((RECENT - 1) * bucket_secs, 0))
         )
         .withColumn("past", F.collect_list(point).over(_window(earliest, latest)))
-        .withColumn(
-            "then", F.collect_list("done").over(_window(_DAY_SECS + near, _DAY_SECS - near))
-        )
+        .withColumn("then", F.collect_list("done").over(_window(DAY_SECS + near, DAY_SECS - near)))
         .withColumn(
             "before_then",
-            F.collect_list("done").over(_window(_DAY_SECS + earliest, _DAY_SECS + latest)),
+            F.collect_list("done").over(_window(DAY_SECS + earliest, DAY_SECS + latest)),
         )
     )
 

@@ -1,0 +1,158 @@
+"""``storm alerts``: what the pipeline's analyses have found, out of its tables."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from stormkeeper.cli.columns import aligned, escaped
+from stormkeeper.cli.durations import duration
+from stormkeeper.cli.effects import json_option
+from stormkeeper.cli.listing import remark
+from stormkeeper.cli.options import conf_options, examples, faults, load_conf, until_interrupted
+from stormkeeper.errors import TableError
+
+if TYPE_CHECKING:
+    from stormkeeper.history.asking import Past
+
+#: Between two looks, in seconds.
+_LOOK_SECS: Final = 0.5
+
+#: The newest round is old after this many intervals, and this many seconds at least.
+_INTERVALS: Final = 3
+_LEAST_SECS: Final = 60.0
+
+_WIDTH: Final = 80
+_INDENT: Final = "  "
+
+
+@click.command(
+    epilog=examples(
+        "storm alerts",
+        "storm alerts --severity critical --ended",
+        "storm alerts -f",
+        "storm alerts -f --json",
+    )
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what begins and ends, until Ctrl-C.")
+@click.option("--ended", is_flag=True, help="Also those that ended in the last day.")
+@click.option(
+    "--severity", type=click.Choice(["warning", "critical"]), help="Only those of this severity."
+)
+@json_option
+@conf_options
+def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) -> None:
+    """Show what the pipeline's analyses have found in the cluster, the severest first.
+
+    Reads the tables that `storm pipeline` keeps in pipeline.tables.dir. If their newest round is
+    old, stderr says so.
+
+    With --json it is an array of the rows of the table alerts. With -f it is one object a line:
+    each of these rows, and then each new row of the table alert_history, which says in "change"
+    what has happened: began, severity (it is another one now), or ended.
+
+    Exit code 0: also if there are no alerts. 1: there are no tables of alerts, or they cannot be
+    read.
+    """
+    conf = load_conf()
+    with until_interrupted(), faults():
+        from stormkeeper.history import happenings
+        from stormkeeper.history.asking import Past
+        from stormkeeper.pipeline import folders
+
+        folder = folders.of_tables(conf)
+        with Past(folder) as past:
+            found = happenings.alerts(past, ended=ended, severity=severity)
+            seen = past.written_at("alert_history")
+            _remark_on_age(past)
+        if not as_json:
+            click.echo("\n".join(_table(found, datetime.now(UTC))))
+        elif not follow:
+            click.echo(_as_json(found))
+        else:
+            _echo(map(_as_json, found))
+        if follow:
+            for change in _changes(folder, seen):
+                if severity in (None, change["severity"]) or change["change"] == "severity":
+                    click.echo(_as_json(change) if as_json else _line(change))
+
+
+def _changes(folder: Path, seen: datetime) -> Iterator[Mapping[str, Any]]:
+    """Yield what is new in the history, for ever; say once if it cannot be read."""
+    from stormkeeper.history import happenings
+    from stormkeeper.history.asking import Past
+
+    manifest, read, complaint = folder / "alerts" / "manifest.json", None, None
+    while True:
+        time.sleep(_LOOK_SECS)
+        try:
+            written = manifest.stat().st_mtime_ns
+            if written == read:
+                continue
+            with Past(folder) as past:
+                news = happenings.changes(past, seen)
+                seen = past.written_at("alert_history")
+        except (OSError, TableError) as error:
+            if str(error) != complaint:
+                remark(f"the alerts cannot be read: {error}")
+            read, complaint = None, str(error)
+            continue
+        if complaint is not None:
+            remark("the alerts are read again")
+        read, complaint = written, None
+        yield from news
+
+
+def _remark_on_age(past: Past) -> None:
+    age = (datetime.now(UTC) - past.written_at("alerts")).total_seconds()
+    if age > max(_LEAST_SECS, _INTERVALS * past.interval_secs("alerts")):
+        remark(f"these alerts are {duration(int(age))} old: does `storm pipeline` run?")
+
+
+def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:
+    if not found:
+        yield "No alerts."
+        return
+    rows = [("SEVERITY", "RULE", "SINCE", "SUBJECT")]
+    for alert in found:
+        since = f"{_ago(alert['since'], now)} ago"
+        if alert["until"] is not None:
+            since += f", ended {_ago(alert['until'], now)} ago"
+        rows.append((alert["severity"], alert["rule"], since, escaped(alert["subject"])))
+    head, *lines = aligned(rows)
+    yield head
+    for line, alert in zip(lines, found, strict=True):
+        yield line
+        yield from textwrap.wrap(
+            escaped(alert["evidence"]), _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
+        )
+
+
+def _ago(at: datetime, now: datetime) -> str:
+    return duration(int(max(now - at, timedelta()).total_seconds()))
+
+
+def _line(change: Mapping[str, Any]) -> str:
+    what = "is" if change["change"] == "severity" else change["change"]
+    parts = (_iso(change["at"]), what, change["severity"], change["rule"], change["subject"])
+    return escaped(f"{'  '.join(parts)}: {change['evidence']}")
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _as_json(found: Any) -> str:
+    return json.dumps(found, default=_iso)
+
+
+def _iso(value: datetime) -> str:
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,188 @@
+"""What each analysis is asked with in the pipeline: its table, and as few rows of it as will do.
+
+A question to Spark costs a third of a second to plan, whatever it is about. So the rows are read
+with Arrow, and those that cannot lead to a finding are left out; if none is left, Spark is not
+asked. What is left out never changes what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from stormkeeper.conf import Conf
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.analyses import flapping, growth, saturation, skew, throughput, together
+from stormkeeper.tables.reading import Tables
+
+_MINUTE: Final = 60.0
+_TEN_MINUTES: Final = 600.0
+
+
+def _all(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An analysis, and what it is asked with.
+
+    Parameters
+    ----------
+    rule
+        What its findings are called.
+    ask
+        The analysis.
+    query, table, columns
+        What it reads: of which query, and which columns.
+    past_secs
+        How far back, by the table's time; None: the table has no past.
+    every_secs
+        It is asked again when the table has newer rows, or after this time. 0: each time.
+    narrowed
+        Leaves out rows that cannot lead to a finding.
+    """
+
+    rule: str
+    ask: Callable[[DataFrame, datetime], DataFrame]
+    query: str
+    table: str
+    columns: tuple[str, ...]
+    past_secs: float | None = None
+    every_secs: float = 0.0
+    narrowed: Callable[[pa.Table], pa.Table] = _all
+
+    def rows(self, found: Tables, now: datetime) -> pa.Table:
+        """Return what it is to be asked with; without rows, it finds nothing."""
+        since = None if self.past_secs is None else now - timedelta(seconds=self.past_secs)
+        return self.narrowed(found.arrow(self.table, since, columns=self.columns))
+
+
+def chosen(conf: Conf) -> list[Question]:
+    """Return the questions that ``pipeline.analyses`` names."""
+    rules = set(conf["pipeline.analyses"])
+    return [question for question in _questions(conf) if question.rule in rules]
+
+
+def _questions(conf: Conf) -> Iterator[Question]:
+    together_ = partial(Question, query=tables.LIVENESS, table=tables.WORKER_LIVENESS)
+    yield together_(
+        "node_late",
+        together.late_nodes,
+        columns=("updated_at", "node", "status"),
+        narrowed=_if_some_are_late,
+    )
+    yield together_(
+        "pacemaker_late",
+        together.late_pacemakers,
+        columns=("updated_at", "server", "status"),
+        narrowed=_if_some_are_late,
+    )
+    yield Question(
+        "flapping",
+        flapping.flapping_workers,
+        tables.LIVENESS,
+        tables.WORKER_EVENTS,
+        ("at", "storm_id", "topology", "node", "port", "event"),
+        past_secs=flapping.WITHIN_SECS,
+        narrowed=_of_restless_workers,
+    )
+    yield Question(
+        "skew",
+        skew.skewed_components,
+        tables.STATISTICS,
+        tables.ROLLUP_1M,
+        (
+            *("bucket", "storm_id", "topology", "component", "executors", "executed", "emitted"),
+            *("capacity", "largest_share", "executed_cv"),
+        ),
+        past_secs=(skew.BUCKETS + 2) * _MINUTE,
+        every_secs=_MINUTE,
+        narrowed=_uneven_in_many_buckets,
+    )
+    of_hours = partial(
+        Question, query=tables.STATISTICS, table=tables.ROLLUP_10M, every_secs=_TEN_MINUTES
+    )
+    yield of_hours(
+        "throughput",
+        throughput.unusual_throughput,
+        columns=("bucket", "storm_id", "topology", "kind", "executed", "emitted", "acked"),
+        past_secs=throughput.DAY_SECS + (throughput.RECENT + throughput.PAST + 2) * _TEN_MINUTES,
+        narrowed=_sums_of_topologies,
+    )
+    yield of_hours(
+        "saturation",
+        saturation.saturating_components,
+        columns=("bucket", "storm_id", "topology", "component", "capacity_mean"),
+        past_secs=(saturation.BUCKETS + saturation.CONFIRMED + 2) * _TEN_MINUTES,
+        narrowed=_of_busy_components,
+    )
+    limit = float(conf["pacemaker.thrift.message.size.max"])
+    yield of_hours(
+        "growth",
+        partial(growth.growing_heartbeats, limit_bytes=limit),
+        columns=("bucket", "storm_id", "topology", "heartbeat_bytes"),
+        past_secs=(growth.BUCKETS + 2) * _TEN_MINUTES,
+        narrowed=_largest_of_topologies,
+    )
+
+
+def _if_some_are_late(rows: pa.Table) -> pa.Table:
+    late = pc.sum(pc.is_in(rows["status"], pa.array(["late", "dead"]))).as_py() or 0
+    # All of them else: a node is judged beside the rest of the cluster.
+    return rows if late >= together.LEAST_LATE else rows.slice(0, 0)
+
+
+def _of_restless_workers(rows: pa.Table) -> pa.Table:
+    rows = rows.filter(pc.is_in(rows["event"], pa.array(["restarted", "dead", "late"])))
+    least = min(flapping.ENDS, flapping.SILENCES)
+    return _of_frequent(rows, ["storm_id", "node", "port"], least)
+
+
+def _uneven_in_many_buckets(rows: pa.Table) -> pa.Table:
+    # Fewer than this of n executors' work is never too much of it for one, nor is this variation.
+    share = pc.multiply(rows["largest_share"], pc.cast(rows["executors"], pa.float64()))
+    high = pc.or_kleene(
+        pc.greater(share, 1 + skew.KEYS_CV), pc.greater(rows["executed_cv"], 1.5 * skew.KEYS_CV)
+    )
+    return _of_frequent(rows.filter(high), ["storm_id", "component"], skew.NEEDED)
+
+
+def _of_busy_components(rows: pa.Table) -> pa.Table:
+    keys = ["storm_id", "component"]
+    busy = rows.filter(pc.greater_equal(rows["capacity_mean"], saturation.LEAST_CAPACITY))
+    return _of(rows, busy.group_by(keys).aggregate([]), keys)
+
+
+def _sums_of_topologies(rows: pa.Table) -> pa.Table:
+    names = ("executed", "emitted", "acked")
+    sums = dict.fromkeys(names, "sum") | {"topology": "max"}
+    return _grouped(rows, ["storm_id", "bucket", "kind"], sums)
+
+
+def _largest_of_topologies(rows: pa.Table) -> pa.Table:
+    known = rows.filter(pc.is_finite(rows["heartbeat_bytes"]))
+    largest = {"heartbeat_bytes": "max", "topology": "max"}
+    return _grouped(known, ["storm_id", "bucket"], largest)
+
+
+def _grouped(rows: pa.Table, keys: list[str], how: dict[str, str]) -> pa.Table:
+    grouped = rows.group_by(keys).aggregate(list(how.items()))
+    return grouped.rename_columns({f"{name}_{which}": name for name, which in how.items()})
+
+
+def _of_frequent(rows: pa.Table, keys: list[str], least: int) -> pa.Table:
+    """Return the rows of whom there are so many."""
+    counted = rows.group_by(keys).aggregate([([], "count_all")])
+    return _of(rows, counted.filter(pc.greater_equal(counted["count_all"], least)), keys)
+
+
+def _of(rows: pa.Table, whose: pa.Table, keys: list[str]) -> pa.Table:
+    return rows.join(whose.select(keys), keys, join_type="left semi")

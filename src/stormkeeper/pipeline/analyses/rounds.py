@@ -1,0 +1,246 @@
+"""A round: each analysis is asked, and what follows for the alerts and their history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from stormkeeper.conf import Conf
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.analyses import alerts
+from stormkeeper.pipeline.analyses.questions import Question
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.specs import TIME, Retention, TableSpec
+
+_TYPES: Final = {"string": pa.string(), "double": pa.float64(), "timestamp": TIME}
+
+#: `alerts.ALERTS` as Arrow has it.
+ALERTS: Final = pa.schema(
+    [(field.name, _TYPES[field.dataType.simpleString()]) for field in alerts.ALERTS.fields]
+)
+
+#: One row for each time that an alert began, changed its severity, or ended.
+ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERTS])
+
+#: How long an alert that has ended stays among the present ones, in seconds.
+ENDED_SECS: Final = 86_400.0
+
+#: A table of the present is one that is not older than this many intervals and seconds.
+_INTERVALS: Final = 5
+_LEAST_SECS: Final = 60.0
+
+#: Who is late together is judged at each trigger. After this many without, it is over.
+_TRIGGERS: Final = 12
+
+#: An analysis that is asked seldom has to find nothing for longer than this many times.
+_LOOKS: Final = 1.5
+
+
+def specs(conf: Conf) -> list[TableSpec]:
+    """Return the tables of alerts."""
+    kept = Retention(hours=conf["pipeline.retention.alerts.hours"])
+    return [
+        TableSpec(tables.ALERTS, ALERTS, "current"),
+        TableSpec(tables.ALERT_HISTORY, ALERT_HISTORY, "log", time="at", retention=kept),
+    ]
+
+
+def clear_secs(conf: Conf) -> dict[str, float]:
+    """Return how long each rule has to find nothing before its alert ends, in seconds."""
+    least = _LOOKS * conf["pipeline.analyses.secs"]
+    together = _TRIGGERS * conf["pipeline.trigger.secs"]
+    found = {**alerts.CLEAR_SECS, "node_late": together, "pacemaker_late": together}
+    return {rule: max(secs, least) for rule, secs in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When a question was asked, and of which newest row its table had then."""
+
+    at: datetime
+    latest: datetime | None
+
+
+def due(
+    question: Question, found: Tables | None, before: Asked | None, now: datetime
+) -> Asked | None:
+    """Return what is to be remembered of a question if it is to be asked now, else None.
+
+    Parameters
+    ----------
+    question
+        Which.
+    found
+        The tables of its query; None if there are none.
+    before
+        When it was asked last.
+    now
+        The time.
+    """
+    if found is None or question.table not in found.manifest.tables:
+        return None
+    if question.past_secs is None:
+        age = (now - found.manifest.written_at).total_seconds()
+        # A table of long ago says nothing of now, neither good nor bad.
+        is_new = abs(age) <= max(_LEAST_SECS, _INTERVALS * found.manifest.interval_secs)
+        return Asked(now, None) if is_new else None
+    times = [file.latest for file in found.manifest.tables[question.table].files]
+    latest = max((time for time in times if time is not None), default=None)
+    if before is not None and before.latest == latest:
+        waited = (now - before.at).total_seconds()
+        if 0 <= waited < question.every_secs:
+            return None
+    return Asked(now, latest)
+
+
+def ask(session: SparkSession, question: Question, found: Tables, now: datetime) -> pa.Table:
+    """Return what an analysis finds, as rows of `ALERTS`."""
+    rows = question.rows(found, now)
+    if not rows.num_rows:
+        return ALERTS.empty_table()
+    moment = now
+    if question.past_secs is None:
+        # What it is about is the moment of its batch, and not ours.
+        moment = min(now, found.manifest.written_at)
+    # In one piece it is one partition, which needs no exchange.
+    given = session.createDataFrame(rows.combine_chunks())
+    return _cast(question.ask(given, moment).toArrow())
+
+
+def following(
+    session: SparkSession,
+    previous: pa.Table,
+    found: pa.Table,
+    *,
+    known: Collection[str],
+    asked: Collection[str],
+    now: datetime,
+    clear_secs: Mapping[str, float],
+) -> pa.Table:
+    """Return the alerts that follow: open ones, and those that ended lately.
+
+    Parameters
+    ----------
+    session
+        Where Spark is asked to merge them, if there are any.
+    previous
+        The result of the round before.
+    found
+        What the analyses found.
+    known
+        The rules that there are. Alerts of others end.
+    asked
+        Those that were asked. Alerts of the others stay as they are.
+    now
+        The time.
+    clear_secs
+        As of `alerts.merge`.
+    """
+    is_open = pc.is_null(previous["until"])
+    unasked = pa.array([rule for rule in known if rule not in asked], pa.string())
+    stays = pc.is_in(previous["rule"], unasked)
+    since = pa.scalar(now - timedelta(seconds=ENDED_SECS), TIME)
+    ended = pc.and_(pc.invert(is_open), pc.greater(pc.coalesce(previous["until"], since), since))
+    left = previous.filter(pc.or_(pc.and_(is_open, stays), ended))
+    given = previous.filter(pc.and_(is_open, pc.invert(stays)))
+    if not given.num_rows and not found.num_rows:
+        return left
+    old = {rule: 0.0 for rule in given["rule"].to_pylist() if rule not in known}
+    merged = alerts.merge(
+        session.createDataFrame(given.combine_chunks(), alerts.ALERTS),
+        session.createDataFrame(found.combine_chunks(), alerts.ALERTS),
+        now,
+        clear_secs={**clear_secs, **old},
+    )
+    return pa.concat_tables([left, _cast(merged.toArrow())])
+
+
+def changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
+    """Return what a round adds to the history: alerts that begin, change their severity, or end."""
+    earlier = {row["id"]: row for row in before.to_pylist() if row["until"] is None}
+    ended = {(row["id"], row["since"]) for row in before.to_pylist() if row["until"] is not None}
+    rows = []
+    for row in after.to_pylist():
+        was = earlier.get(row["id"])
+        if row["until"] is not None:
+            change = None if (row["id"], row["since"]) in ended else "ended"
+        elif was is None:
+            change = "began"
+        else:
+            change = "severity" if was["severity"] != row["severity"] else None
+        if change is not None:
+            rows.append({"at": now, "change": change, **row})
+    return pa.Table.from_pylist(rows, schema=ALERT_HISTORY)
+
+
+class Rounds:
+    """Asks those analyses that are to be asked, round after round; one that fails is passed over.
+
+    Parameters
+    ----------
+    session
+        Where they are asked.
+    questions
+        All of them.
+    clear_secs
+        As of `alerts.merge`.
+    look
+        Returns the tables of a query; None if there are none.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        questions: Sequence[Question],
+        clear_secs: Mapping[str, float],
+        look: Callable[[str], Tables | None],
+    ) -> None:
+        self._session = session
+        self._questions = questions
+        self._clear_secs = clear_secs
+        self._look = look
+        self._asked: dict[str, Asked] = {}
+        #: Why analyses failed in the last round, by rule.
+        self.failures: dict[str, Exception] = {}
+
+    def next(self, previous: pa.Table, now: datetime) -> pa.Table:
+        """Return the alerts that follow from the last ones and from what is found now."""
+        answers = dict(self._answers(now))
+        found = {rule: rows for rule, rows in answers.items() if isinstance(rows, pa.Table)}
+        self.failures = {
+            rule: error for rule, error in answers.items() if isinstance(error, Exception)
+        }
+        return following(
+            self._session,
+            previous,
+            pa.concat_tables([ALERTS.empty_table(), *found.values()]),
+            known=[question.rule for question in self._questions],
+            asked=found.keys(),
+            now=now,
+            clear_secs=self._clear_secs,
+        )
+
+    def _answers(self, now: datetime) -> Iterator[tuple[str, pa.Table | Exception]]:
+        for question in self._questions:
+            try:
+                # Each looks anew: a file stays for some minutes only after it was replaced.
+                found = self._look(question.query)
+                asked = due(question, found, self._asked.get(question.rule), now)
+                if found is None or asked is None:
+                    continue
+                answer = ask(self._session, question, found, now)
+                self._asked[question.rule] = asked
+            except Exception as error:
+                yield question.rule, error
+            else:
+                yield question.rule, answer
+
+
+def _cast(found: pa.Table) -> pa.Table:
+    return found.select(ALERTS.names).cast(ALERTS)

@@ -1,0 +1,169 @@
+"""Asks the analyses again and again beside the queries, and publishes their alerts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from stormkeeper.conf import Conf
+from stormkeeper.daemon import spark as engine
+from stormkeeper.pipeline import folders, tables
+from stormkeeper.pipeline.analyses.questions import chosen
+from stormkeeper.pipeline.analyses.rounds import ALERTS, Rounds, changes, clear_secs
+from stormkeeper.pipeline.sight import ROUND, Sight
+from stormkeeper.tables import manifest
+from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.store import TableStore
+
+log = logging.getLogger(__name__)
+
+#: How long a round may take before Spark is told to give it up, in seconds.
+_ROUND_SECS: Final = 120.0
+
+#: How long the end waits for a round that was told to give up, in seconds.
+_END_SECS: Final = 2.0
+
+#: Few rows, which are not worth more tasks or plans that adapt, in pieces as large as they come.
+_SETTINGS: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
+    "spark.sql.session.timeZone": "UTC",
+}
+
+_JOBS: Final = "storm-pipeline-analyses"
+
+
+class Watch:
+    """A thread that asks the analyses; neither its failures nor its slowness reach the queries.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    store
+        Where alerts are published.
+    sight
+        Is told of the alerts, and of failures.
+    """
+
+    def __init__(self, conf: Conf, store: TableStore, sight: Sight) -> None:
+        self._conf = conf
+        self._store = store
+        self._sight = sight
+        self._secs: float = conf["pipeline.analyses.secs"]
+        self._stopping = threading.Event()
+        self._failing: dict[str, str] = {}
+        self._session: SparkSession | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, session: SparkSession) -> None:
+        """Begin, unless ``pipeline.analyses.secs`` is 0.
+
+        The first round is due after one interval: the queries come first. Of `session`, which is
+        that of the queries, another one is made, with settings of its own.
+        """
+        if self._secs:
+            self._session = session
+            self._thread = threading.Thread(
+                target=self._run, args=(session,), name="analyses", daemon=True
+            )
+            self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Have no further round begun, and one that runs given up: the next start makes it anew."""
+        self._stopping.set()
+        self._give_up()
+
+    def stop(self) -> None:
+        """Stop, and wait for the end for a short time."""
+        self.ask_to_stop()
+        if self._thread is not None:
+            self._thread.join(_END_SECS)
+
+    def _run(self, session: SparkSession) -> None:
+        asking = None
+        due = time.monotonic()
+        while not self._stopping.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + self._secs
+            failures: Mapping[str, Exception] = {}
+            try:
+                if asking is None:
+                    asking = self._begin(session)
+                else:
+                    with self._in_time():
+                        self._round(asking)
+                    failures = asking.failures
+            except Exception as error:
+                failures = {ROUND: error}
+            if not self._stopping.is_set():
+                self._tell(failures)
+
+    def _begin(self, session: SparkSession) -> Rounds:
+        session = session.newSession()
+        for key, value in _SETTINGS.items():
+            session.conf.set(key, value)
+        session.sparkContext.setJobGroup(_JOBS, "analyses")  # those of this thread
+        questions = chosen(self._conf)
+        self._sight.watches([question.rule for question in questions])
+        self._sight.alerted(self._previous(), None)
+        return Rounds(session, questions, clear_secs(self._conf), self._look)
+
+    def _round(self, asking: Rounds) -> None:
+        previous = self._previous()
+        now = datetime.now(UTC)
+        found = asking.next(previous, now)
+        if self._stopping.is_set():  # what was given up has found nothing
+            return
+        news = changes(previous, found, now)
+        number = round(now.timestamp() * 1000)
+        published = {tables.ALERTS: found, tables.ALERT_HISTORY: news}
+        self._store.publish(Origin(_JOBS, number), published)
+        self._sight.alerted(found, now.timestamp())
+
+    def _previous(self) -> pa.Table:
+        found = self._store.read(tables.ALERTS)
+        return ALERTS.empty_table() if found is None else found.select(ALERTS.names)
+
+    def _look(self, query: str) -> Tables | None:
+        folder, _ = folders.of_query(self._conf, query)
+        return None if manifest.load(folder) is None else Tables(folder)
+
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Have Spark give up what takes too long."""
+        timer = threading.Timer(_ROUND_SECS, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        if self._session is None:
+            return
+        with contextlib.suppress(Py4JError, OSError):  # of a JVM that is gone
+            self._session.sparkContext.cancelJobGroup(_JOBS)
+
+    def _tell(self, failures: Mapping[str, Exception]) -> None:
+        """Log each failure once, as long as its reason is the same, and count it each time."""
+        reasons = {rule: engine.reason(error) for rule, error in failures.items()}
+        for rule, reason in reasons.items():
+            if self._failing.get(rule) != reason:
+                what = "a round of the analyses" if rule == ROUND else f"the analysis {rule}"
+                log.warning("%s failed, and is tried again each time: %s", what, reason)
+        for rule in self._failing.keys() - reasons.keys():
+            log.info("%s has not failed again", rule)
+        self._failing = reasons
+        self._sight.failed(list(reasons))

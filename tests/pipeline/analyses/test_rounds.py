@@ -1,0 +1,232 @@
+"""A round of the analyses: which are asked, what becomes of alerts, and what fails alone."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.analyses import questions, rounds
+from stormkeeper.pipeline.analyses.rounds import ALERTS, Asked, Rounds, changes, due, following
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.specs import TIME, TableSpec
+from support.tables import origin, store
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+LIVENESS = TableSpec(
+    tables.WORKER_LIVENESS,
+    pa.schema(
+        [
+            ("updated_at", TIME),
+            *((name, pa.string()) for name in ("node", "server", "status")),
+        ]
+    ),
+    "current",
+)
+EVENTS = TableSpec(
+    tables.WORKER_EVENTS,
+    pa.schema(
+        [
+            ("at", TIME),
+            *((name, pa.string()) for name in ("storm_id", "topology", "node", "event")),
+            ("port", pa.int32()),
+        ]
+    ),
+    "log",
+    time="at",
+)
+
+
+def later(secs):
+    return NOW + timedelta(seconds=secs)
+
+
+def question(rule):
+    (found,) = (one for one in questions.chosen(defaults()) if one.rule == rule)
+    return found
+
+
+def table(spec, rows):
+    return pa.Table.from_pylist(rows, schema=spec.schema)
+
+
+def liveness(now, *, late_nodes=()):
+    return table(
+        LIVENESS,
+        [
+            {
+                "updated_at": now,
+                "node": f"node-{number // 6}",
+                "server": f"pacemaker-{number % 2}",
+                "status": "late" if number // 6 in late_nodes else "alive",
+            }
+            for number in range(48)
+        ],
+    )
+
+
+def alert(subject, severity="warning", *, rule="node_late", since=0.0, until=None, seen=0.0):
+    return {
+        "id": f"{rule}/{subject}",
+        "rule": rule,
+        "severity": severity,
+        "subject": subject,
+        "since": later(since),
+        "until": None if until is None else later(until),
+        "seen_at": later(seen),
+    }
+
+
+def alerts(*rows):
+    return pa.Table.from_pylist([{**dict.fromkeys(ALERTS.names), **row} for row in rows], ALERTS)
+
+
+def test_all_rules_are_asked_unless_some_are_chosen():
+    conf = {**defaults()}
+    assert [one.rule for one in questions.chosen(conf)] == conf["pipeline.analyses"]
+    chosen = questions.chosen({**conf, "pipeline.analyses": ["growth", "flapping"]})
+    assert {one.rule for one in chosen} == {"growth", "flapping"}
+
+
+def test_alerts_end_after_some_rounds_and_triggers():
+    conf = {**defaults()}
+    assert rounds.clear_secs(conf)["node_late"] == 90  # a round that misses it is not its end
+    quick = {**conf, "pipeline.analyses.secs": 2, "pipeline.trigger.secs": 1}
+    assert rounds.clear_secs(quick)["node_late"] == 12
+    assert rounds.clear_secs({**conf, "pipeline.analyses.secs": 600})["skew"] == 900
+    assert rounds.clear_secs(conf)["growth"] == 7200
+
+
+def test_what_is_asked_is_what_may_have_another_answer(tmp_path):
+    nodes, flapping = question("node_late"), question("flapping")
+    ten = replace(flapping, every_secs=600.0)
+    assert due(nodes, None, None, NOW) is None
+    clock = [NOW.timestamp()]
+    with store(tmp_path, LIVENESS, EVENTS, clock=lambda: clock[0]) as written:
+        event = {"at": NOW, "storm_id": "t", "topology": "t", "node": "n", "event": "late"}
+        news = {tables.WORKER_EVENTS: table(EVENTS, [event])}
+        written.commit(origin(1), {tables.WORKER_LIVENESS: liveness(NOW)}, news)
+        found = Tables(tmp_path)
+        assert due(replace(nodes, table="other"), found, None, NOW) is None
+        assert due(nodes, found, None, later(75)) is not None  # five intervals
+        assert due(nodes, found, None, later(76)) is None  # who writes it is not there
+        asked = due(ten, found, None, NOW)
+        assert asked == Asked(NOW, NOW)
+        assert due(ten, found, asked, later(599)) is None
+        assert due(ten, found, asked, later(600)) is not None
+        assert due(ten, found, asked, later(-1)) is not None  # the clock was set back
+        assert due(flapping, found, asked, later(1)) is not None
+        newer = table(EVENTS, [{**event, "at": later(1)}])
+        written.commit(origin(2), {}, {tables.WORKER_EVENTS: newer})
+        assert due(ten, Tables(tmp_path), asked, later(2)) == Asked(later(2), later(1))
+
+
+def test_without_alerts_and_findings_nothing_is_merged():
+    """Alerts that have ended stay for a day, and those of rules that were not asked stay open."""
+    previous = alerts(
+        alert("a", until=-1, seen=-1),
+        alert("b", until=-90_000, seen=-90_000),
+        alert("c", rule="growth"),
+    )
+    after = following(
+        None,
+        previous,
+        ALERTS.empty_table(),
+        known=["node_late", "growth"],
+        asked=["node_late"],
+        now=NOW,
+        clear_secs={},
+    )
+    assert after["subject"].to_pylist() == ["c", "a"] or after["subject"].to_pylist() == ["a", "c"]
+
+
+def test_the_history_has_what_began_changed_and_ended():
+    before = alerts(
+        alert("stays"),
+        alert("worse"),
+        alert("ends"),
+        alert("ended", until=-5),
+        alert("again", until=-60, since=-100),
+    )
+    after = alerts(
+        alert("stays", seen=60),
+        alert("worse", "critical", seen=60),
+        alert("ends", until=0),
+        alert("ended", until=-5),
+        alert("again", until=-60, since=-100),
+        alert("again", since=50),
+        alert("new", since=55),
+    )
+    found = changes(before, after, later(60)).to_pylist()
+    assert [(row["subject"], row["change"], row["at"]) for row in found] == [
+        ("worse", "severity", later(60)),
+        ("ends", "ended", later(60)),
+        ("again", "began", later(60)),
+        ("new", "began", later(60)),
+    ]
+    assert found[0]["severity"] == "critical"
+    assert changes(after, after, later(61)).num_rows == 0
+
+
+@pytest.fixture
+def small_queries(spark):
+    """Spend no time on compiling queries that have a few rows."""
+    session = spark.newSession()
+    for key, value in {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+    }.items():
+        session.conf.set(key, value)
+    return session
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queries, tmp_path):
+    def fail(*_):
+        raise RuntimeError("no more")
+
+    asked = [question("node_late"), replace(question("pacemaker_late"), ask=fail)]
+    clock = [NOW.timestamp()]
+    look = {tables.LIVENESS: lambda: Tables(tmp_path)}
+
+    def rounds_():
+        return Rounds(small_queries, asked, {"node_late": 90}, lambda query: look[query]())
+
+    with store(tmp_path, LIVENESS, EVENTS, clock=lambda: clock[0]) as written:
+
+        def publish(number, secs, **how):
+            clock[0] = later(secs).timestamp()
+            found = liveness(later(secs), **how)
+            written.commit(origin(number), {tables.WORKER_LIVENESS: found})
+
+        publish(1, 0, late_nodes=[3])
+        before = alerts(alert("p", rule="pacemaker_late"), alert("x", rule="no_more", seen=-9999))
+        asking = rounds_()
+        first = asking.next(before, later(5))
+        assert {rule: str(why) for rule, why in asking.failures.items()} == {
+            "pacemaker_late": "no more"
+        }
+        by_subject = {row["subject"]: row for row in first.to_pylist()}
+        assert by_subject.keys() == {"node-3", "p", "x"}
+        assert by_subject["node-3"]["severity"] == "critical"
+        assert by_subject["node-3"]["since"] == NOW
+        assert by_subject["p"]["until"] is None
+        assert by_subject["x"]["until"] == later(-9999)  # of a rule that nobody knows
+
+        # Another process goes on with the table; an alert ends when it was not found for a while.
+        publish(2, 60)
+        second = rounds_().next(first, later(65))
+        (node,) = (row for row in second.to_pylist() if row["subject"] == "node-3")
+        assert (node["since"], node["until"]) == (NOW, None)
+        publish(3, 120)
+        third = rounds_().next(second, later(125))
+        (node,) = (row for row in third.to_pylist() if row["subject"] == "node-3")
+        assert (node["since"], node["until"]) == (NOW, NOW)
+        assert {row["subject"] for row in changes(second, third, later(125)).to_pylist()} == {
+            "node-3"
+        }
