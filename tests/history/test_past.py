@@ -169,6 +169,43 @@ def test_the_newest_reading(written):
         assert statistics.newest(past, "other") == []
 
 
+def test_a_component_whose_worker_was_not_read_again_is_there_once(written):
+    """A batch has the sums of all components of a topology of which any worker was read."""
+    first = [reading(0, "split", "600", executed=1), reading(0, "words", "600")]
+    second = [reading(0, "split", "600", executed=1), reading(15, "words", "600")]
+    folder = written("statistics", READINGS, component_stats=table(READING, *first))
+    written("statistics", READINGS, component_stats=table(READING, *second))
+    with Past(folder) as past:
+        found = statistics.newest(past, "wc")
+        assert [(row["component"], row["read_at"]) for row in found] == [
+            ("split", at(0)),
+            ("words", at(15)),
+        ]
+        assert len(statistics.newest(past, "wc", "split")) == 1
+
+
+def test_the_topology_that_was_submitted_last(written):
+    """Workers of the one before it may still beat."""
+    rows = [
+        reading(secs, "split", "600", storm_id=f"wc-{n}-{n}", executed=n)
+        for n, secs in ((9, 30), (10, 15))
+    ]
+    rows += [reading(3600, "split", "600", storm_id="other-1-1", topology="other")]
+    with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
+        assert [row["executed"] for row in statistics.newest(past, "wc")] == [10]
+        assert [row["executed"] for row in statistics.newest(past, "wc-9-9")] == [9]
+
+
+def test_only_the_newest_files_are_read_for_the_newest_reading(written):
+    folder = written("statistics", READINGS, component_stats=table(READING, reading(0, "a", "600")))
+    for path in folder.rglob("*.parquet"):
+        path.write_bytes(b"not one")
+    written("statistics", READINGS, component_stats=table(READING, reading(15, "b", "600")))
+    with Past(folder) as past:
+        assert [row["component"] for row in statistics.newest(past, "wc")] == ["b"]
+        assert statistics.topologies(past) == ["wc"]
+
+
 def event(secs, what, node="n-1", topology="wc", storm_id=ID):
     whose = {"topology": topology, "storm_id": storm_id, "node": node, "port": 6700}
     return {"at": at(secs), "event": what, **whose}

@@ -88,6 +88,17 @@ def test_rows_are_sorted_as_the_table_is(tmp_path):
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
 
 
+def test_names_alone_are_looked_up_in_a_dictionary(tmp_path):
+    """Numbers that differ from row to row are larger with one."""
+    with store(tmp_path) as tables:
+        tables.commit(origin(0), {}, {"events": events(1, 2, 3)})
+    (file,) = Tables(tmp_path).files("events")
+    group = pq.ParquetFile(file).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    looked_up = {one.path_in_schema: one.has_dictionary_page for one in columns}
+    assert looked_up == {"at": False, "subject": True, "x": False}
+
+
 def test_what_is_new_in_a_log_is_read_alone(tmp_path):
     tables = store(tmp_path)
     for number in range(3):

@@ -58,17 +58,17 @@ def reading(past: Past, topology: str, component: str | None, window: str) -> Re
     rows = statistics.newest(past, topology, component)
     if not rows:
         raise _unknown(past, topology, component)
-    storm_id, read_at = rows[0]["storm_id"], rows[0]["read_at"]
+    storm_id, read_at = rows[0]["storm_id"], max(row["read_at"] for row in rows)
     return Reading(
         storm_id,
         read_at,
         past.latest("component_stats") or read_at,
         past.interval_secs("component_stats"),
-        statistics.totals(past, storm_id, read_at),
+        statistics.totals(past, storm_id),
         rows,
         None
         if component is None
-        else statistics.executors(past, storm_id, component, window, read_at),
+        else statistics.executors(past, storm_id, component, window, rows[0]["executors"]),
     )
 
 

@@ -20,9 +20,6 @@ _ROLLUPS: Final = (
 #: the newest of all. It is in the first of them unless nothing was read of it lately.
 _BACK: Final = (timedelta(0), timedelta(minutes=10))
 
-#: An executor's reading that is older than this is not part of a later one.
-_SILENT: Final = timedelta(minutes=2)
-
 #: When a topology was submitted, by its id.
 _SUBMITTED: Final = r"try_cast(regexp_extract(storm_id, '-(\d+)$', 1) AS BIGINT)"
 
@@ -75,16 +72,14 @@ def newest(
         if given is not None:
             only += f' AND "{column}" = ?'
             values.append(given)
-    secs = past.interval_secs("component_stats")
     for since in _looks(past, "component_stats"):
         for is_id in names_of(topology):
             which, named = of_topology(topology, is_id=is_id)
             found = past.ask(
-                f"WITH lately AS (SELECT * FROM {past.table('component_stats', since)}"
-                f" WHERE {which} QUALIFY read_at > max(read_at) OVER () - to_seconds({secs}))"
-                f" SELECT * FROM (SELECT * FROM lately QUALIFY rank() OVER (ORDER BY {_SUBMITTED}"
-                " DESC NULLS LAST) = 1 AND read_at = max(read_at) OVER"
-                f' (PARTITION BY storm_id, component, "window")) WHERE true{only}'
+                f"SELECT * FROM (SELECT * FROM {past.table('component_stats', since)}"
+                f" WHERE {which} QUALIFY rank() OVER (ORDER BY {_SUBMITTED} DESC NULLS LAST) = 1"
+                ' AND row_number() OVER (PARTITION BY storm_id, component, "window"'
+                f" ORDER BY read_at DESC) = 1) WHERE true{only}"
                 ' ORDER BY component, try_cast("window" AS BIGINT) NULLS LAST',
                 [*named, *values],
             )
@@ -93,8 +88,8 @@ def newest(
     return []
 
 
-def totals(past: Past, storm_id: str, read_at: datetime) -> list[dict[str, Any]]:
-    """Return what a topology had counted by a reading: rows of ``topology_stats``, per window.
+def totals(past: Past, storm_id: str) -> list[dict[str, Any]]:
+    """Return what a topology had counted by its newest reading: ``topology_stats``, per window.
 
     Parameters
     ----------
@@ -102,22 +97,24 @@ def totals(past: Past, storm_id: str, read_at: datetime) -> list[dict[str, Any]]
         The tables.
     storm_id
         The topology's id.
-    read_at
-        When it was read, as `newest` says.
     """
     which, values = of_topology(storm_id, is_id=True)
-    return past.ask(
-        f"SELECT * FROM {past.table('topology_stats', read_at - _SILENT)} WHERE {which}"
-        ' QUALIFY read_at = max(read_at) OVER (PARTITION BY "window")'
-        ' ORDER BY try_cast("window" AS BIGINT) NULLS LAST',
-        values,
-    )
+    for since in _looks(past, "topology_stats"):
+        found = past.ask(
+            f"SELECT * FROM {past.table('topology_stats', since)} WHERE {which}"
+            ' QUALIFY row_number() OVER (PARTITION BY "window" ORDER BY read_at DESC) = 1'
+            ' ORDER BY try_cast("window" AS BIGINT) NULLS LAST',
+            values,
+        )
+        if found:
+            return found
+    return []
 
 
 def executors(
-    past: Past, storm_id: str, component: str, window: str, read_at: datetime
+    past: Past, storm_id: str, component: str, window: str, expected: int
 ) -> list[dict[str, Any]]:
-    """Return what each executor of a component had counted by a reading.
+    """Return what each executor of a component had counted by its newest reading.
 
     Parameters
     ----------
@@ -129,20 +126,33 @@ def executors(
         Its name.
     window
         ``600``, ``10800``, ``86400`` or ``:all-time``.
-    read_at
-        When it was read, as `newest` says. An executor is there with its newest reading, if that is
-        no older than two minutes by then.
+    expected
+        How many there are. Where the newest of all readings has fewer, as some workers sent nothing
+        new for it, those before it are looked at, too.
 
     Returns
     -------
     list
-        One object per executor, by its tasks: where it runs, its counts on all streams (but for
-        Storm's own, ``__…``, in ``emitted`` and ``transferred``), averages, and ``capacity``: the
-        share of the last ten minutes that it executed for.
+        One object per executor, by its tasks: where it runs, when it was read, its counts on all
+        streams (but for Storm's own, ``__…``, in ``emitted`` and ``transferred``), averages, and
+        ``capacity``: the share of the last ten minutes that it executed for. None that was silent
+        for ten minutes.
     """
+    found: list[dict[str, Any]] = []
+    latest = past.latest("executor_stats")
+    for back in _BACK:
+        if latest is None:
+            break
+        found = _executors(past, storm_id, component, window, latest - back)
+        if len(found) >= expected:
+            break
+    return found
+
+
+def _executors(
+    past: Past, storm_id: str, component: str, window: str, since: datetime
+) -> list[dict[str, Any]]:
     which, values = of_topology(storm_id, is_id=True)
-    since = read_at - _SILENT
-    rows = past.table("executor_stats", since)
     counts = ", ".join(
         f"sum({name}) FILTER ({_IN_WINDOW}{own})::BIGINT AS {name}"
         for name, own in [(name, _NOT_STORMS if name in _SENT else "") for name in _COUNTS]
@@ -153,14 +163,15 @@ def executors(
         for average, weight in _AVERAGES.items()
     )
     return past.ask(
-        "SELECT task_start, task_end, node, port, any_value(uptime_secs) AS uptime_secs,"
+        "SELECT task_start, task_end, node, port, read_at, any_value(uptime_secs) AS uptime_secs,"
         f" {counts}, {averages}, CASE WHEN any_value(kind) = 'bolt' THEN"
         f" coalesce(sum({_finite('execute_ms_avg', 'executed')}) FILTER (\"window\" = '600')"
         " / nullif(least(any_value(uptime_secs), 600) * 1000, 0), 0) END AS capacity"
-        f" FROM (SELECT * FROM {rows} WHERE {which} AND component = ? AND read_at >= ?"
-        " QUALIFY read_at = max(read_at) OVER (PARTITION BY task_start, task_end))"
-        " GROUP BY task_start, task_end, node, port ORDER BY task_start, node, port",
-        [*[window] * (len(_COUNTS) + 2 * len(_AVERAGES)), *values, component, since],
+        f" FROM (SELECT * FROM {past.table('executor_stats', since)}"
+        f" WHERE {which} AND component = ?"
+        " QUALIFY rank() OVER (PARTITION BY task_start, task_end ORDER BY read_at DESC) = 1)"
+        " GROUP BY task_start, task_end, node, port, read_at ORDER BY task_start, node, port",
+        [*[window] * (len(_COUNTS) + 2 * len(_AVERAGES)), *values, component],
     )
 
 

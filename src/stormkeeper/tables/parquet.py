@@ -32,7 +32,9 @@ def write(folder: Path, path: str, spec: TableSpec, rows: pa.Table, level: int =
     """
     # Encoded in memory first: then the one who refuses a byte is the file system itself.
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", row_group_size=_GROUP_ROWS)
+    pq.write_table(
+        rows, sink, compression="zstd", row_group_size=_GROUP_ROWS, use_dictionary=_repeating(rows)
+    )
     encoded = sink.getvalue()
     with (folder / path).open("xb") as file:
         file.write(encoded)
@@ -43,6 +45,15 @@ def write(folder: Path, path: str, spec: TableSpec, rows: pa.Table, level: int =
         between = pc.min_max(rows[spec.time]).as_py()
         earliest, latest = between["min"], between["max"]
     return DataFile(path, rows.num_rows, encoded.size, earliest, latest, level)
+
+
+def _repeating(rows: pa.Table) -> list[str]:
+    """Return the columns whose values are to be looked up in a dictionary.
+
+    Names come again and again. Counts and latencies hardly do, and are a fifth smaller without one.
+    """
+    kinds = (pa.string(), pa.binary())
+    return [column.name for column in rows.schema if column.type in kinds]
 
 
 def read(
