@@ -136,7 +136,7 @@ def test_every_option_key_and_column_is_described():
         columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described, re.MULTILINE)
         fields = from_arrow_schema(schema).fields
         assert columns == [(field.name, field.dataType.simpleString()) for field in fields]
-    described = paragraph("| column | type | meaning |")
+    described = paragraph("| column | type | meaning |\n|---|---|---|\n| `kind` |")
     for name in rows.SCHEMA.names:
         assert f"\n| `{name}` |" in described, name
     described = paragraph("| option |")
