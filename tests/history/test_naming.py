@@ -106,6 +106,17 @@ def test_shares_and_spread_are_those_of_the_executors(written):
     assert bucket["executed"] == 16
 
 
+def test_what_was_counted_before_and_after_nimbus_was_reached_is_of_one_component(written):
+    found = [
+        tasks(1, 2, executed=1, workers=1),
+        tasks(3, 4, executed=2, workers=1),
+        {"component": "split", "executed": 4, "workers": 2},
+    ]
+    with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
+        seen = past.ask(f"SELECT component, executed FROM {past.table('rollup_1m')}")
+    assert seen == [{"component": "split", "executed": 7}]
+
+
 def test_tasks_that_nobody_has_named_stay(written):
     """So do those of a topology that Nimbus does not know, and a name that only looks like them."""
     found = rows(

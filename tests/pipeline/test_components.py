@@ -1,7 +1,16 @@
 import pyarrow as pa
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.components import COMPONENTS, Names, Questions, Tasks, joined, unnamed
+from stormkeeper.pipeline.components import (
+    COMPONENTS,
+    TOPOLOGIES,
+    Lookup,
+    Names,
+    Questions,
+    Tasks,
+    joined,
+    unnamed,
+)
 from stormkeeper.pipeline.decode import decode_batch
 from support import vectors
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
@@ -22,9 +31,9 @@ def named(stats, component):
     return stats
 
 
-def knows(*executors, storm_id="wc-1-17", now=0.0, kept_secs=YEAR):
-    names = Names(None, kept_secs)
-    names.learn(storm_id, executors, now)
+def knows(*executors, storm_id="wc-1-17", timeout_secs=None, now=0.0, kept_secs=YEAR):
+    names = Names(None, None, kept_secs)
+    names.learn(storm_id, executors, timeout_secs, now)
     return names
 
 
@@ -49,6 +58,47 @@ def test_a_name_that_a_worker_says_is_not_lacking():
     assert unnamed(found.slice(0, 0)) == {}
 
 
+def test_executors_are_named_where_their_tasks_are_known():
+    words = {
+        (1, 2): named(bolt({}), "words"),
+        (3, 5): spout(7),
+        (6, 6): spout(8),
+        (-1, -1): spout(9),
+    }
+    beats = pulses(
+        **{"wc-1-17": heartbeat("wc-1-17", words)},
+        garbage=b"garbage",
+        other=heartbeat("other", {(3, 5): spout(1)}),
+        idle=heartbeat("idle", {}),
+    )
+    lookup = Lookup(
+        {"idle": [], "wc-1-17": [Tasks("wrong", 1, 2), Tasks("lines", 3, 5)], "gone": WORDS}
+    )
+    found = lookup.named(beats)
+    found.validate(full=True)
+    assert found.schema == beats.schema
+    before, after = beats.to_pylist(), found.to_pylist()
+    components = {
+        (row["storm_id"], executor["task_start"]): executor.pop("component")
+        for row in after
+        for executor in row["executors"] or ()
+    }
+    assert components == {
+        ("wc-1-17", 1): "words",
+        ("wc-1-17", 3): "lines",
+        ("wc-1-17", 6): None,
+        ("wc-1-17", -1): None,
+        ("other", 3): None,
+    }
+    for row in before:
+        for executor in row["executors"] or ():
+            del executor["component"]
+    assert after == before, "nothing else is changed"
+    assert lookup.named(beats.slice(1)).to_pylist() == found.slice(1).to_pylist()
+    assert Lookup({}).named(beats) is beats
+    assert lookup.named(beats.slice(0, 0)).num_rows == 0
+
+
 def test_tasks_of_a_component_are_one_range():
     executors = [Tasks("b", 4, 4), Tasks("a", 1, 1), Tasks("b", 7, 7), Tasks("a", 2, 3)]
     expected = Tasks("a", 1, 3), Tasks("b", 4, 4), Tasks("b", 7, 7)
@@ -70,64 +120,77 @@ def test_a_gap_in_what_nimbus_says_is_not_known():
     assert names.has("wc-1-17", (10, 11))
 
 
-def test_names_outlive_their_table():
-    first = knows(*SPLIT, *WORDS, now=5.0)
-    table = first.written(5.0)
-    assert table.schema == COMPONENTS
-    assert table.drop_columns(["seen_at"]).to_pylist() == [
+def test_what_is_known_outlives_its_tables():
+    first = knows(*SPLIT, *WORDS, timeout_secs=120.0, now=5.0)
+    first.learn("t-1-17", [], None, 6.0)
+    components, topologies = first.written(7.0)
+    assert not first.is_new
+    assert (components.schema, topologies.schema) == (COMPONENTS, TOPOLOGIES)
+    assert components.to_pylist() == [
         {"storm_id": "wc-1-17", "component": "split", "task_start": 4, "task_end": 7},
         {"storm_id": "wc-1-17", "component": "words", "task_start": 10, "task_end": 11},
     ]
-    names = Names(table, YEAR)
+    names = Names(components, topologies, YEAR)
+    assert not names.is_new
     assert names.has("wc-1-17", (4, 7))
-    names.learn("wc-1-17", (*SPLIT, *WORDS), 6.0)
-    assert not names.is_new, "what is known already is not written again"
-    names.learn("wc-1-17", SPLIT, 6.0)
-    assert names.is_new
+    assert names.timeouts == {"wc-1-17": 120.0}
+    assert names.is_fresh("t-1-17", 6.0 + DAY / 2)
+    assert not names.is_fresh("t-1-17", 6.0 + DAY)
+
+
+def test_a_rebalance_during_which_nimbus_knows_less_takes_no_name_away():
+    names = knows(*SPLIT, *WORDS, timeout_secs=120.0)
+    names.learn("wc-1-17", SPLIT[:1], 60.0, DAY)
+    assert names.has("wc-1-17", (10, 11))
+    assert names.timeouts == {"wc-1-17": 60.0}
+    names.learn("wc-1-17", [Tasks("other", 1, 20)], None, DAY)
+    assert names.has("wc-1-17", (1, 20))
+    assert names.timeouts == {}
 
 
 def test_a_topology_is_known_for_as_long_as_it_is_seen_and_a_year():
     names = knows(*SPLIT)
-    names.learn("gone", WORDS, 0.0)
+    names.learn("gone", WORDS, None, 0.0)
     names.written(0.0)
     names.saw(["wc-1-17", "unknown"], DAY / 2)
     assert not names.is_new, "when it was seen is written once a day"
     names.saw(["wc-1-17"], 2 * DAY)
     assert names.is_new
-    kept = {row["storm_id"] for row in names.written(YEAR + DAY).to_pylist()}
-    assert kept == {"wc-1-17"}
+    tables = names.written(YEAR + DAY)
+    assert [{row["storm_id"] for row in table.to_pylist()} for table in tables] == 2 * [{"wc-1-17"}]
     assert not names.has("gone", (10, 11))
 
 
 def test_a_topology_is_asked_for_until_all_of_it_is_known():
-    names, questions = Names(None, YEAR), Questions((30.0, 100.0))
+    names, questions = Names(None, None, YEAR), Questions((30.0, 100.0))
     assert questions.next_at is None
     seen = {"wc-1-17": (4, 11)}
-    questions.saw(seen, names, 0.0)
+    questions.saw(seen, names.has, 0.0)
     assert questions.next(0.0) == "wc-1-17"
     asked_at, now = [], 0.0
     for _ in range(5):
         asked_at.append(now)
-        questions.asked("wc-1-17", names, now)
-        questions.saw(seen, names, now)
+        questions.asked("wc-1-17", names.has, now)
+        questions.saw(seen, names.has, now)
         now = questions.next_at
         assert questions.next(now - 1.0) is None
     assert asked_at == [0.0, 30.0, 90.0, 190.0, 290.0], "less and less often"
-    names.learn("wc-1-17", [*SPLIT, Tasks("sum", 8, 9), *WORDS], now)
-    questions.asked("wc-1-17", names, now)
-    assert len(questions) == 0
-    questions.saw(seen, names, now)
+    assert questions.tasks == seen
+    names.learn("wc-1-17", [*SPLIT, Tasks("sum", 8, 9), *WORDS], None, now)
+    questions.asked("wc-1-17", names.has, now)
+    assert questions.tasks == {}
+    questions.saw(seen, names.has, now)
     assert questions.next_at is None
-    questions.saw({"wc-1-17": (4, 12)}, names, now)
+    questions.saw({"wc-1-17": (4, 12)}, names.has, now)
     assert questions.next(now) == "wc-1-17", "there are more tasks than were known"
 
 
 def test_a_topology_that_is_not_seen_any_more_is_not_asked_for():
-    names, questions = Names(None, YEAR), Questions((30.0, 100.0))
-    questions.saw({"killed": (1, 4), "wc-1-17": (4, 7)}, names, 0.0)
-    questions.asked("killed", names, 0.0)
-    questions.saw({"wc-1-17": (4, 7)}, names, 150.0)
-    assert len(questions) == 2
-    questions.saw({"wc-1-17": (4, 7)}, names, 250.0)
-    assert len(questions) == 1
+    names, questions = Names(None, None, YEAR), Questions((30.0, 100.0))
+    questions.saw({"killed": (1, 4), "wc-1-17": (4, 7)}, names.has, 0.0)
+    questions.asked("killed", names.has, 0.0)
+    questions.saw({"wc-1-17": (4, 7)}, names.has, 150.0)
+    assert len(questions.tasks) == 2
+    questions.saw({"wc-1-17": (4, 7)}, names.has, 250.0)
     assert questions.next(1000.0) == "wc-1-17"
+    assert len(questions.tasks) == 1

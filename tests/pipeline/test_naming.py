@@ -8,8 +8,9 @@ import pytest
 from stormkeeper import conf
 from stormkeeper.local import ports
 from stormkeeper.pipeline import rows, tables
+from stormkeeper.pipeline.components import unnamed
 from stormkeeper.pipeline.decode import decode_batch
-from stormkeeper.pipeline.naming import Naming, naming
+from stormkeeper.pipeline.naming import Naming, naming, timeout_in
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -67,17 +68,22 @@ def names_in(folder):
 
 
 def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
-    leave(nimbus, SMALL)
+    leave(nimbus, SMALL, **{"topology.worker.timeout.secs": 120})
     sight = Sight()
     with naming(settings(tmp_path, nimbus.port), sight) as asking:
-        asking.saw(of_storm())
+        asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
         until(lambda: sight.seen.unnamed == 0)
+        assert asking.timeouts == {STORM_ID: 120.0}
+        assert unnamed(asking.named(of_storm())) == {}
     assert sight.seen.unanswered == 0
     # Started again, it asks nobody for what it knows: there is nobody to ask.
     with naming(settings(tmp_path, ports.reserve()), sight) as asking:
-        asking.saw(of_storm())
-        asking.saw(pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)}))))
+        assert asking.timeouts == {STORM_ID: 120.0}
+        asking.named(of_storm())
+        asking.named(
+            pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))
+        )
         until(lambda: sight.seen.unanswered)
         assert sight.seen.unnamed == 1
     assert names_in(tmp_path) == SMALL.tasks
@@ -88,8 +94,8 @@ def test_who_says_names_asks_nobody(tmp_path):
     stats.component = "words"
     sight = Sight()
     with naming(settings(tmp_path, ports.reserve()), sight) as asking:
-        asking.saw(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
-        asking.saw(pulses(("t-1-17", "n", 1, b"garbage")))
+        asking.named(pulses(("t-1-17", "n", 1, heartbeat("t-1-17", {(1, 1): stats}))))
+        asking.named(pulses(("t-1-17", "n", 1, b"garbage")))
     assert sight.seen.unanswered == 0
     assert not (tmp_path / tables.NAMING).exists()
 
@@ -110,7 +116,7 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
         Naming(there.store, ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         leave(nimbus, SMALL)
-        asking.saw(of_storm())
+        asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
     assert asked == [STORM_ID] * 5
     assert sight.seen.unanswered == 4
@@ -122,10 +128,10 @@ def test_a_nimbus_that_is_away_is_asked_until_it_answers(nimbus, tmp_path, caplo
 def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
     sight = Sight()
     with naming(settings(tmp_path, nimbus.port), sight) as asking:
-        asking.saw(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
+        asking.named(pulses(("killed-1-17", "n", 1, heartbeat("killed-1-17", {(1, 1): spout(1)}))))
         until(lambda: sight.seen.unnamed == 1)
         leave(nimbus, SMALL)
-        asking.saw(of_storm())
+        asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
         until(lambda: sight.seen.unnamed == 1)
     assert sight.seen.unanswered == 0
@@ -140,13 +146,33 @@ def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
         Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
     ):
         blocked.write_bytes(b"no folder")
-        asking.saw(of_storm())
+        asking.named(of_storm())
         until(lambda: sight.seen.unanswered)
         assert "cannot be kept" in sight.seen.why_unanswered
         blocked.unlink()
 
         def kept():
-            asking.saw(of_storm())
+            asking.named(of_storm())
             return blocked.is_dir() and names_in(tmp_path) == SMALL.tasks
 
         until(kept)
+
+
+@pytest.mark.parametrize(
+    ("conf", "secs"),
+    [
+        ('{"topology.worker.timeout.secs": 45}', 45.0),
+        ('{"topology.worker.timeout.secs": "45"}', 45.0),
+        ('{"topology.worker.timeout.secs": null}', None),
+        ('{"topology.worker.timeout.secs": "soon"}', None),
+        ('{"topology.worker.timeout.secs": 0}', None),
+        ('{"topology.worker.timeout.secs": Infinity}', None),
+        ("{}", None),
+        ("[]", None),
+        ("", None),
+        ("no JSON", None),
+        (None, None),
+    ],
+)
+def test_a_timeout_is_a_number_of_seconds(conf, secs):
+    assert timeout_in(conf) == secs

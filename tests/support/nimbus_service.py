@@ -67,15 +67,17 @@ class NimbusService:
         Its session; closed with it.
     clock
         Its clock; one that stands still, if left out.
+    port
+        Where it listens; 0 for any free port.
     values
         Configuration.
     """
 
-    def __init__(self, folder, storm, clock=None, **values):
+    def __init__(self, folder, storm, clock=None, port=0, **values):
         self.conf = conf.defaults().with_values(
             {"topology.max.replication.wait.time.sec": 60, **values}
         )
-        self._listener = listen("127.0.0.1", 0, keys="", backlog=64)
+        self._listener = listen("127.0.0.1", port, keys="", backlog=64)
         self.port = self._listener.getsockname()[1]
         self.id = NimbusId("127.0.0.1", self.port, 0)
         self.storm = storm

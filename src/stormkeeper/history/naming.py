@@ -57,15 +57,16 @@ def named(rows: str, components: str, columns: Sequence[str]) -> str:
     columns
         Those of `rows`.
     """
-    whole = f"SELECT * FROM {rows} WHERE NOT regexp_full_match(component, '{_TASKS}')"
+    whole = f"SELECT r.* FROM {rows} r ANTI JOIN {components} n ON n.storm_id = r.storm_id"
     first, last = (
-        f"try_cast(regexp_extract(r.component, '{_TASKS}', {group}) AS INTEGER)" for group in (1, 2)
+        f"try_cast(regexp_extract(r.component, '^{_TASKS}$', {group}) AS INTEGER)"
+        for group in (1, 2)
     )
     found = (
         "SELECT r.* REPLACE (coalesce(n.component, r.component) AS component)"
-        f" FROM {rows} r LEFT JOIN {components} n ON n.storm_id = r.storm_id"
+        f" FROM (SELECT r.* FROM {rows} r SEMI JOIN {components} n ON n.storm_id = r.storm_id) r"
+        f" LEFT JOIN {components} n ON n.storm_id = r.storm_id"
         f" AND n.task_start <= {first} AND {last} <= n.task_end"
-        f" WHERE regexp_full_match(r.component, '{_TASKS}')"
     )
     if "emitted" in columns and "task_start" not in columns:
         keys = [column for column in columns if column in {*_KEYS, "component"}]

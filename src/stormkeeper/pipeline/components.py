@@ -1,4 +1,4 @@
-"""Of which component the tasks of a topology are, where its workers do not say.
+"""What Nimbus knows of topologies and their workers do not say: the components of their tasks.
 
 Storm's own workers name an executor by its tasks alone. Of which component these are is settled
 when the topology is submitted, and a rebalance only groups them anew. So one answer of Nimbus names
@@ -7,23 +7,32 @@ all executors that the topology has, had and will have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.decoding.layout import EXECUTOR
 
-#: One row per component and range of its tasks, without a gap. `seen_at` is when workers of the
-#: topology were last read that do not name their components, up to a day earlier.
+#: One row per component and range of its tasks, without a gap.
 COMPONENTS: Final = pa.schema(
     [
         ("storm_id", pa.string()),
         ("component", pa.string()),
         ("task_start", pa.int32()),
         ("task_end", pa.int32()),
+    ]
+)
+
+#: One row per topology: its ``topology.worker.timeout.secs``, if it has one; when Nimbus was asked;
+#: and when workers of it were last read that do not name their components, up to a day earlier.
+TOPOLOGIES: Final = pa.schema(
+    [
+        ("storm_id", pa.string()),
+        ("timeout_secs", pa.float64()),
+        ("asked_at", rows.TIMESTAMP),
         ("seen_at", rows.TIMESTAMP),
     ]
 )
@@ -31,7 +40,11 @@ COMPONENTS: Final = pa.schema(
 #: Topologies that are kept at most: those that were seen last.
 MOST_TOPOLOGIES: Final = 10_000
 
+#: How often Nimbus is asked for a topology again, as a rebalance may change its configuration.
 _DAY_SECS: Final = 86_400.0
+
+#: More than a task's number may be.
+_NUMBERS: Final = 2**31
 
 
 class Tasks(NamedTuple):
@@ -67,6 +80,51 @@ def unnamed(pulses: pa.Table) -> dict[str, tuple[int, int]]:
     return {storm_id: (start, end) for storm_id, start, end in zip(*columns, strict=True)}
 
 
+class Lookup:
+    """The components of tasks, to be looked up for many executors at once.
+
+    Parameters
+    ----------
+    tasks
+        The tasks of each topology.
+    """
+
+    def __init__(self, tasks: Mapping[str, Iterable[Tasks]]) -> None:
+        self._topologies = pa.array(tasks, pa.string())
+        keys, names = [], []
+        for number, ranges in enumerate(tasks.values()):
+            for component, start, end in ranges:
+                keys += [number * _NUMBERS + task for task in range(start, end + 1)]
+                names += [component] * (end - start + 1)
+        self._keys = pa.array(keys, pa.int64())
+        self._names = pa.array(names, pa.string())
+
+    def named(self, pulses: pa.Table) -> pa.Table:
+        """Return rows of `decode.typed` with the components that workers have not named.
+
+        An executor is named by its first task: Storm has none of two components.
+        """
+        if not len(self._keys):
+            return pulses
+        return pa.Table.from_batches(map(self._named, pulses.to_batches()), pulses.schema)
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        number = pc.index_in(batch["storm_id"], self._topologies).cast(pa.int64())
+        lists = batch["executors"]
+        if number.null_count == len(number):
+            return batch
+        executors = pc.list_flatten(lists)
+        columns = dict(zip(EXECUTOR.names, executors.flatten(), strict=True))
+        of = pc.multiply(number.take(pc.list_parent_indices(lists)), _NUMBERS)
+        place = pc.index_in(pc.add(of, columns["task_start"].cast(pa.int64())), self._keys)
+        columns["component"] = pc.coalesce(columns["component"], self._names.take(place))
+        sizes = pc.fill_null(pc.list_value_length(lists), 0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(sizes)])
+        values = pa.StructArray.from_arrays(list(columns.values()), fields=list(EXECUTOR))
+        named = pa.ListArray.from_arrays(offsets, values, type=lists.type, mask=lists.is_null())
+        return batch.set_column(batch.schema.get_field_index("executors"), "executors", named)
+
+
 def joined(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
     """Return the tasks of executors in as few ranges as there may be, in their order."""
     result: list[Tasks] = []
@@ -79,81 +137,135 @@ def joined(executors: Iterable[Tasks]) -> tuple[Tasks, ...]:
     return tuple(result)
 
 
-class Names:
-    """The components that are known, by topology.
+class Known(NamedTuple):
+    """What is known of a topology; times are in seconds since the epoch."""
 
-    Parameters
-    ----------
-    table
-        Rows of `COMPONENTS`; None at the beginning.
-    kept_secs
-        How long a topology is known after it was last seen.
-    """
+    tasks: tuple[Tasks, ...]
+    timeout_secs: float | None
+    asked_at: float
+    seen_at: float
 
-    def __init__(self, table: pa.Table | None, kept_secs: float) -> None:
-        self._kept_secs = kept_secs
-        self._tasks: dict[str, tuple[Tasks, ...]] = {}
-        #: When each topology was last seen, in seconds since the epoch; likewise in the table.
-        self._seen_at: dict[str, float] = {}
-        self._written_at: dict[str, float] = {}
-        #: Whether the table is to be written.
-        self.is_new = False
-        if table is not None:
-            columns = [table[name].to_pylist() for name in table.column_names[:-1]]
-            for storm_id, *tasks in zip(*columns, strict=True):
-                self._tasks[storm_id] = (*self._tasks.get(storm_id, ()), Tasks(*tasks))
-            times = zip(columns[0], rows.seconds(table["seen_at"]), strict=True)
-            self._seen_at = {storm_id: at for storm_id, at in times if at is not None}
-            self._written_at = dict(self._seen_at)
-
-    def has(self, storm_id: str, tasks: tuple[int, int]) -> bool:
+    def has(self, tasks: tuple[int, int]) -> bool:
         """Whether the component of every task is known, from a first to a last one."""
         start, last = tasks
-        for known in self._tasks.get(storm_id, ()):
+        for known in self.tasks:
             if known.start <= start <= known.end:
                 start = known.end + 1
         return start > last
 
-    def learn(self, storm_id: str, executors: Iterable[Tasks], now: float) -> None:
-        """Take in what Nimbus says of a topology's executors."""
+
+class Names:
+    """What is known of topologies.
+
+    Parameters
+    ----------
+    components, topologies
+        Rows of `COMPONENTS` and `TOPOLOGIES`; None at the beginning.
+    kept_secs
+        How long a topology is known after it was last seen.
+    """
+
+    def __init__(
+        self, components: pa.Table | None, topologies: pa.Table | None, kept_secs: float
+    ) -> None:
+        self._kept_secs = kept_secs
+        self._known: dict[str, Known] = {}
+        self._written_at = 0.0
+        #: Whether the tables are to be written.
+        self.is_new = False
+        if components is None or topologies is None:
+            return
+        tasks: dict[str, list[Tasks]] = {}
+        for storm_id, *one in _values(components):
+            tasks.setdefault(storm_id, []).append(Tasks(*one))
+        times = (rows.seconds(topologies[name]) for name in ("asked_at", "seen_at"))
+        secs = _values(topologies.select(["storm_id", "timeout_secs"]))
+        for (storm_id, timeout_secs), *at in zip(secs, *times, strict=True):
+            asked_at, seen_at = (one or 0.0 for one in at)
+            ranges = tuple(tasks.get(storm_id, ()))
+            self._known[storm_id] = Known(ranges, timeout_secs, asked_at, seen_at)
+            self._written_at = max(self._written_at, seen_at)
+
+    def has(self, storm_id: str, tasks: tuple[int, int]) -> bool:
+        """Whether the component of every task of a topology is known, from a first to a last."""
+        known = self._known.get(storm_id)
+        return known is not None and known.has(tasks)
+
+    def is_fresh(self, storm_id: str, now: float) -> bool:
+        """Whether Nimbus was asked for a topology of late."""
+        known = self._known.get(storm_id)
+        return known is not None and now - known.asked_at < _DAY_SECS
+
+    def lookup(self, now: float) -> Lookup:
+        """Return the components of those topologies that were seen of late."""
+        return Lookup(
+            {
+                storm_id: known.tasks
+                for storm_id, known in self._known.items()
+                if now - known.seen_at < 2 * _DAY_SECS
+            }
+        )
+
+    @property
+    def timeouts(self) -> dict[str, float]:
+        """The ``topology.worker.timeout.secs`` of those topologies that have one."""
+        return {
+            storm_id: known.timeout_secs
+            for storm_id, known in self._known.items()
+            if known.timeout_secs is not None
+        }
+
+    def learn(
+        self, storm_id: str, executors: Iterable[Tasks], timeout_secs: float | None, now: float
+    ) -> None:
+        """Take in what Nimbus says of a topology.
+
+        Of one that is being rebalanced it may not say all executors: then the former answer stays.
+        """
         tasks = joined(executors)
-        self._seen_at[storm_id] = now
-        self.is_new |= tasks != self._tasks.get(storm_id, ())
-        self._tasks[storm_id] = tasks
+        before = self._known.get(storm_id)
+        if before is not None and _count(tasks) < _count(before.tasks):
+            tasks = before.tasks
+        self._known[storm_id] = Known(tasks, timeout_secs, now, now)
+        self.is_new = True
 
     def saw(self, storm_ids: Iterable[str], now: float) -> None:
         """Take in of which topologies workers were read."""
         for storm_id in storm_ids:
-            if storm_id in self._tasks:
-                self._seen_at[storm_id] = now
-                self.is_new |= now - self._written_at.get(storm_id, now) > _DAY_SECS
+            if storm_id in self._known:
+                self._known[storm_id] = self._known[storm_id]._replace(seen_at=now)
+                self.is_new |= now - self._written_at > _DAY_SECS
 
-    def written(self, now: float) -> pa.Table:
-        """Return the table to write, without those that were last seen too long ago."""
+    def written(self, now: float) -> tuple[pa.Table, pa.Table]:
+        """Return the tables to write, without those that were last seen too long ago."""
         self.is_new = False
-        newest = sorted(self._seen_at, key=lambda each: self._seen_at[each], reverse=True)
-        kept = {
-            storm_id
-            for storm_id in newest[:MOST_TOPOLOGIES]
-            if now - self._seen_at[storm_id] <= self._kept_secs
+        self._written_at = now
+        newest = sorted(self._known.items(), key=lambda each: each[1].seen_at, reverse=True)
+        self._known = {
+            storm_id: known
+            for storm_id, known in newest[:MOST_TOPOLOGIES]
+            if now - known.seen_at <= self._kept_secs
         }
-        self._tasks = {storm_id: t for storm_id, t in self._tasks.items() if storm_id in kept}
-        self._seen_at = {storm_id: self._seen_at[storm_id] for storm_id in self._tasks}
-        self._written_at = dict(self._seen_at)
-        return pa.Table.from_pylist(
-            [
-                {
-                    "storm_id": storm_id,
-                    "component": tasks.component,
-                    "task_start": tasks.start,
-                    "task_end": tasks.end,
-                    "seen_at": datetime.fromtimestamp(self._seen_at[storm_id], UTC),
-                }
-                for storm_id, ranges in self._tasks.items()
-                for tasks in ranges
-            ],
-            COMPONENTS,
+        ranges = [(id_, *one) for id_, known in self._known.items() for one in known.tasks]
+        known = self._known.values()
+        columns = {
+            "storm_id": list(self._known),
+            "timeout_secs": [one.timeout_secs for one in known],
+            "asked_at": rows.timestamps(one.asked_at for one in known),
+            "seen_at": rows.timestamps(one.seen_at for one in known),
+        }
+        components = pa.Table.from_pylist(
+            [dict(zip(COMPONENTS.names, one, strict=True)) for one in ranges], COMPONENTS
         )
+        return components, pa.table(columns, schema=TOPOLOGIES)
+
+
+def _values(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def _count(tasks: Iterable[Tasks]) -> int:
+    return sum(one.end - one.start + 1 for one in tasks)
 
 
 class _Open(NamedTuple):
@@ -180,14 +292,20 @@ class Questions:
         self._first_secs, self._longest_secs = pauses_secs
         self._open: dict[str, _Open] = {}
 
-    def __len__(self) -> int:
-        """Of how many topologies names are lacking."""
-        return len(self._open)
+    @property
+    def tasks(self) -> dict[str, tuple[int, int]]:
+        """The questions that are open: topologies, and tasks of theirs without a name."""
+        return {storm_id: one.tasks for storm_id, one in self._open.items()}
 
-    def saw(self, tasks: Mapping[str, tuple[int, int]], names: Names, now: float) -> None:
-        """Take in which tasks of topologies were read without a name."""
+    def saw(
+        self, tasks: Mapping[str, tuple[int, int]], is_known: Callable[..., bool], now: float
+    ) -> None:
+        """Take in which tasks of topologies were read without a name.
+
+        `is_known` says of a topology and its tasks whether there is nothing to ask.
+        """
         for storm_id, extent in tasks.items():
-            if names.has(storm_id, extent):
+            if is_known(storm_id, extent):
                 self._open.pop(storm_id, None)
                 continue
             known = self._open.get(storm_id, _Open(extent, now, self._first_secs, now))
@@ -204,10 +322,10 @@ class Questions:
         """When there is a topology to ask for; None if there is none to come."""
         return min((one.at for one in self._open.values()), default=None)
 
-    def asked(self, storm_id: str, names: Names, now: float) -> None:
+    def asked(self, storm_id: str, is_known: Callable[..., bool], now: float) -> None:
         """Take in that Nimbus was asked for a topology, whatever it said."""
         one = self._open[storm_id]
-        if names.has(storm_id, one.tasks):
+        if is_known(storm_id, one.tasks):
             del self._open[storm_id]
         else:
             pause = min(2 * one.pause_secs, self._longest_secs)

@@ -1,19 +1,21 @@
-"""Asks Nimbus for the components that workers do not name, in a thread of its own.
+"""Asks Nimbus for what Storm's own workers do not say, in a thread of its own.
 
-Nothing waits for it: the queries write what workers say, and names are joined to that when it is
-read. So a Nimbus that is reached later names what was counted before. Where no worker of Storm's
-own is read, Nimbus is never asked.
+Nothing waits for it: the queries write names as far as they are known, and the others are joined
+when the tables are read. So a Nimbus that is reached later names what was counted before. Where no
+worker of Storm's own is read, Nimbus is never asked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -25,7 +27,14 @@ from stormkeeper.errors import (
     TableError,
 )
 from stormkeeper.pipeline import folders, tables
-from stormkeeper.pipeline.components import COMPONENTS, Names, Questions, Tasks, unnamed
+from stormkeeper.pipeline.components import (
+    COMPONENTS,
+    TOPOLOGIES,
+    Names,
+    Questions,
+    Tasks,
+    unnamed,
+)
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.tables.manifest import Origin
@@ -39,6 +48,9 @@ from stormkeeper.thrift.nimbus import (
 )
 
 log = logging.getLogger(__name__)
+
+#: A topology's own limit, of Storm's alone.
+_TIMEOUT: Final = "topology.worker.timeout.secs"
 
 #: How long one question may take, with finding the leader, in seconds.
 _ANSWER_SECS: Final = 10.0
@@ -64,17 +76,25 @@ _PUBLISH_SECS: Final = 5.0
 #: the next start asks for again.
 _END_SECS: Final = 1.0
 
-#: Returns the executors of a topology, by its id.
-Ask = Callable[[str], list[Tasks]]
+
+class Told(NamedTuple):
+    """What Nimbus says of a topology: its executors, and its own timeout, if it has one."""
+
+    executors: list[Tasks]
+    timeout_secs: float | None
+
+
+#: Asks for a topology by its id.
+Ask = Callable[[str], Told]
 
 
 class Naming:
-    """Keeps the table of components; runs while it is entered.
+    """Keeps the tables of what Nimbus says; runs while it is entered.
 
     Parameters
     ----------
     store
-        Where the table is kept.
+        Where the tables are kept.
     ask
         Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
     sight
@@ -93,11 +113,15 @@ class Naming:
         pauses_secs: tuple[float, float] = _PAUSES_SECS,
         outage_secs: tuple[float, float] = _OUTAGE_SECS,
     ) -> None:
-        #: Where the table is kept.
+        #: Where the tables are kept.
         self.store = store
         #: Asks Nimbus.
         self.ask = ask
         self._sight = sight
+        self._names = self._known()
+        #: The ``topology.worker.timeout.secs`` of topologies; replaced, never changed.
+        self.timeouts: Mapping[str, float] = self._names.timeouts
+        self._lookup = self._names.lookup(time.time())
         self._questions = Questions(pauses_secs)
         self._outage_secs = outage_secs
         #: Until when nothing is tried after an outage, and how long the next one lets it pause.
@@ -122,24 +146,38 @@ class Naming:
             self._changed.notify()
         self._thread.join(_END_SECS)
 
-    def saw(self, pulses: pa.Table) -> None:
-        """Take in workers' pulses, rows as `decode.typed` gives them; it waits for nothing."""
+    def named(self, pulses: pa.Table) -> pa.Table:
+        """Return workers' pulses with the components that are known now; it waits for nothing.
+
+        They are rows as `decode.typed` gives them. What lacks names is taken in, to be asked for.
+        """
         found = unnamed(pulses)
         if not found:
-            return
+            return pulses
+        self._saw(found)
+        return self._lookup.named(pulses)
+
+    def _saw(self, found: Mapping[str, tuple[int, int]]) -> None:
         with self._changed:
             for storm_id, (start, end) in found.items():
                 first, last = self._seen.get(storm_id, (start, end))
                 self._seen[storm_id] = (min(first, start), max(last, end))
             self._changed.notify()
 
+    def _known(self) -> Names:
+        """Return what was known when the pipeline last ran."""
+        components = topologies = None
+        try:
+            components = self.store.read(tables.COMPONENTS)
+            topologies = self.store.read(tables.TOPOLOGIES)
+        except (TableError, OSError, pa.ArrowException) as error:
+            log.warning("Nimbus is asked again for what cannot be read: %s", error)
+        return Names(components, topologies, 3600 * _KEPT_HOURS)
+
     def _run(self) -> None:
-        names: Names | None = None
         while (seen := self._next()) is not None:
             try:
-                if names is None:
-                    names = Names(self.store.read(tables.COMPONENTS), 3600 * _KEPT_HOURS)
-                self._take(names, seen)
+                self._take(seen)
             except (TableError, OSError) as error:
                 self._rest(f"the table of components cannot be kept: {error}")
 
@@ -154,23 +192,27 @@ class Naming:
             seen, self._seen = self._seen, {}
             return None if self._stopped else seen
 
-    def _take(self, names: Names, seen: Mapping[str, tuple[int, int]]) -> None:
+    def _take(self, seen: Mapping[str, tuple[int, int]]) -> None:
         """Take in what was seen, ask one question, and publish what there is to publish."""
         now = time.monotonic()
-        names.saw(seen, time.time())
-        self._questions.saw(seen, names, now)
+        self._names.saw(seen, time.time())
+        self._questions.saw(seen, self._is_known, now)
         if now >= self._resting_until:
             storm_id = self._questions.next(now)
             if storm_id is not None:
-                self._learn(storm_id, names)
+                self._learn(storm_id)
             done = storm_id is None or self._questions.next(now) is None
-            if names.is_new and (done or now >= self._published_at + _PUBLISH_SECS):
-                self._publish(names)
-        self._sight.lacks_names(len(self._questions))
+            if self._names.is_new and (done or now >= self._published_at + _PUBLISH_SECS):
+                self._publish()
+        lacking = [one for one in self._questions.tasks.items() if not self._names.has(*one)]
+        self._sight.lacks_names(len(lacking))
 
-    def _learn(self, storm_id: str, names: Names) -> None:
+    def _is_known(self, storm_id: str, tasks: tuple[int, int]) -> bool:
+        return self._names.has(storm_id, tasks) and self._names.is_fresh(storm_id, time.time())
+
+    def _learn(self, storm_id: str) -> None:
         try:
-            names.learn(storm_id, self.ask(storm_id), time.time())
+            told = self.ask(storm_id)
         except NotAliveException:
             log.debug("Nimbus does not know %s, whose workers still beat", storm_id)
         except AuthorizationException as error:
@@ -183,16 +225,21 @@ class Naming:
         except StormkeeperError as error:
             self._sight.asked(str(error))
         else:
+            self._names.learn(storm_id, *told, time.time())
+            self.timeouts = self._names.timeouts
             self._sight.asked(None)
             self._pause_secs = self._outage_secs[0]
-        self._questions.asked(storm_id, names, time.monotonic())
+        self._questions.asked(storm_id, self._is_known, time.monotonic())
 
-    def _publish(self, names: Names) -> None:
-        rows = names.written(time.time())
-        names.is_new = True  # until it is there
+    def _publish(self) -> None:
+        now = time.time()
+        components, topologies = self._names.written(now)
+        self._lookup = self._names.lookup(now)
+        self._names.is_new = True  # until they are there
         self._commits += 1
-        self.store.publish(Origin(self._run_id, self._commits), {tables.COMPONENTS: rows})
-        names.is_new = False
+        found = {tables.COMPONENTS: components, tables.TOPOLOGIES: topologies}
+        self.store.publish(Origin(self._run_id, self._commits), found)
+        self._names.is_new = False
         self._published_at = time.monotonic()
 
     def _rest(self, reason: str) -> None:
@@ -203,8 +250,11 @@ class Naming:
 
 @contextlib.contextmanager
 def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
-    """Keep the table of components as a configuration has it, in a folder beside the queries'."""
-    specs = [TableSpec(tables.COMPONENTS, COMPONENTS, "current")]
+    """Keep what Nimbus says as a configuration has it, in a folder beside the queries'."""
+    specs = [
+        TableSpec(tables.COMPONENTS, COMPONENTS, "current"),
+        TableSpec(tables.TOPOLOGIES, TOPOLOGIES, "current"),
+    ]
     store = TableStore(folders.of_tables(conf) / tables.NAMING, specs, interval_secs=0.0)
     client = LeaderClient(
         conf["nimbus.seeds"],
@@ -214,14 +264,29 @@ def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
         rounds=0,
     )
 
-    def ask(storm_id: str) -> list[Tasks]:
+    def ask(storm_id: str) -> Told:
         wanted = GetInfoOptions(NumErrorsChoice.NONE)
         info = client.nimbus.getTopologyInfoWithOpts(storm_id, wanted)
-        return [
+        executors = [
             Tasks(one.component_id, one.executor_info.task_start, one.executor_info.task_end)
             for one in info.executors or ()
             if one.executor_info.task_start > 0
         ]
+        return Told(executors, timeout_in(client.nimbus.getTopologyConf(storm_id)))
 
     with client, store, Naming(store, ask, sight) as result:
         yield result
+
+
+def timeout_in(topology_conf: str | None) -> float | None:
+    """Return the ``topology.worker.timeout.secs`` in a topology's configuration, as JSON.
+
+    Nimbus has held it against ``worker.max.timeout.secs`` when the topology was submitted. What is
+    no number of seconds is none.
+    """
+    try:
+        found = json.loads(topology_conf or "{}")[_TIMEOUT]
+        secs = float(found)
+    except (ValueError, TypeError, KeyError):
+        return None
+    return secs if 0 < secs < math.inf else None

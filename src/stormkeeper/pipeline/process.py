@@ -116,7 +116,12 @@ def serve(conf: Conf, stop: StopSignals) -> int:
             settings = options.settings()
             sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
             start = partial(
-                queries.start, conf=conf, servers=servers, places=places, sight=sight, saw=names.saw
+                queries.start,
+                conf=conf,
+                servers=servers,
+                places=places,
+                sight=sight,
+                named=names.named,
             )
             _run_session(conf, servers, start, watch, stop=stop, sight=sight)
     except (EngineError, ListenError, TableError) as error:

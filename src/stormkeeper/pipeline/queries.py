@@ -61,8 +61,9 @@ Before = Callable[..., pa.Table | None]
 #: rows of a batch, and when they were read (at the earliest, at the latest).
 Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, pa.Table]]
 
-#: Is told of workers' newest pulses, rows as `decode.typed` gives them.
-Saw = Callable[[pa.Table], None]
+#: Returns workers' newest pulses, rows as `decode.typed` gives them, with names of components that
+#: they lack.
+Named = Callable[[pa.Table], pa.Table]
 
 
 def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
@@ -112,9 +113,9 @@ def start(
     places: Places,
     sight: Sight | None = None,
     *,
-    saw: Saw = lambda _: None,
+    named: Named = lambda pulses: pulses,
 ) -> list[StreamingQuery]:
-    """Start the queries that keep the tables, and tell `sight` of them, and `saw` of pulses.
+    """Start the queries that keep the tables, and tell `sight` of them.
 
     Raises
     ------
@@ -155,7 +156,7 @@ def start(
         begin(
             STATISTICS,
             decode.typed(read(values=True)),
-            statistics_tables(limits(conf), period_secs, saw),
+            statistics_tables(limits(conf), period_secs, named),
         ),
     ]
 
@@ -196,10 +197,12 @@ def liveness_tables(
     return advance
 
 
-def statistics_tables(limits: Limits, period_secs: float, saw: Saw = lambda _: None) -> Advance:
+def statistics_tables(
+    limits: Limits, period_secs: float, named: Named = lambda pulses: pulses
+) -> Advance:
     """Return what makes the tables of what was counted out of rows as `decode.typed` gives them.
 
-    Workers beat every `period_secs` seconds; `saw` is told of their newest pulses.
+    Workers beat every `period_secs` seconds; what they do not name is `named`.
     """
 
     def advance(
@@ -208,7 +211,7 @@ def statistics_tables(limits: Limits, period_secs: float, saw: Saw = lambda _: N
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
         )
-        saw(newest)
+        newest = named(newest)
         executors = [readings.executor_stats(piece) for piece in readings.pieces(newest)]
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         return {

@@ -20,9 +20,10 @@ COMPONENT_STATS: Final = "component_stats"
 TOPOLOGY_STATS: Final = "topology_stats"
 REJECTED: Final = "rejected"
 
-#: The folder of what Nimbus says of topologies, and the table in it.
+#: The folder of what Nimbus says of topologies, and the tables in it.
 NAMING: Final = "names"
 COMPONENTS: Final = "components"
+TOPOLOGIES: Final = "topologies"
 
 #: Roll-ups of what components counted.
 ROLLUP_1M: Final = "rollup_1m"
