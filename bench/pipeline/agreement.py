@@ -9,6 +9,7 @@ import itertools
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from pipeline import counts
 from pipeline.truth import AT_END
 
 #: Seconds by which a time in a table may differ from the truth's: a receipt is dated when the
@@ -108,6 +109,7 @@ def compare(truth, liveness, statistics, looks):
         _of_deaths(truth, verdict, known, now, looks)
         _of_restarts(truth, verdict, known, looks)
     _of_silent_nodes(truth, verdict, events, looks)
+    counts.compare(truth, statistics, reports, verdict)
     return verdict
 
 

@@ -157,6 +157,7 @@ def simulation(servers, truth, shape, secs, seed):
         if value is not None:
             arguments += [option, str(value)]
     arguments += ["--faults"] if shape.troubles else []
+    arguments += ["--components"] if shape.components else []
     arguments += [] if shape.counters else ["--no-counters"]
     return Storm("storm simulate", arguments, {"pacemaker.servers": _addresses(servers)})
 

@@ -23,6 +23,8 @@ class Shape:
         The pipeline's.
     troubles
         Whether troubles are planted.
+    components
+        Whether executors name their components, as ours do and Storm's own do not.
     counters
         Whether the truth has counters.
     bars
@@ -40,6 +42,7 @@ class Shape:
     trigger_secs: float = 5.0
     statistics_secs: float = 15.0
     troubles: bool = True
+    components: bool = False
     counters: bool = True
     bars: tuple[tuple[str, float], ...] = ()
 

@@ -5,6 +5,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+#: Of so many topologies the counters are compared, and of those that have a trouble besides.
+_COUNTED = 40
+
 #: Why a worker ended that would have gone on.
 AT_END = "end of the simulation"
 
@@ -40,6 +43,8 @@ class Truth:
     components: dict = field(default_factory=dict)
     deleted: dict = field(default_factory=dict)
     troubles: list = field(default_factory=list)
+    #: The topologies of which the counters are kept.
+    counted: set = field(default_factory=set)
 
     @property
     def period_secs(self):
@@ -96,6 +101,8 @@ def load(path):
                 begun[_worker(event), event["started_at"]] = event["at"]
             elif kind == "worker_ended":
                 worker, started_at = _worker(event), event["started_at"]
+                if (last := event["last"]) and worker[0] not in _counted(truth):
+                    last.pop("executors", None)
                 truth.lives[worker].append(
                     Life(
                         begun.pop((worker, started_at)),
@@ -108,6 +115,15 @@ def load(path):
     for lives in truth.lives.values():
         lives.sort()
     return truth
+
+
+def _counted(truth):
+    """Return the topologies of which the counters are kept: they are chosen once all are known."""
+    if not truth.counted and truth.run["tells_counters"]:
+        ids = sorted(truth.components)
+        truth.counted.update(ids[:: max(1, len(ids) // _COUNTED)])
+        truth.counted.update(one["storm_id"] for one in truth.troubles if "storm_id" in one)
+    return truth.counted
 
 
 def _worker(event):

@@ -61,7 +61,7 @@ def world(tmp_path):
     first, second = started("restarts"), started("restarts", BEGIN + 83, age=0.0)
     quiet = {"kind": "node_late", "node": "silent", "since": BEGIN + 50, "until": BEGIN + 75}
     told = [
-        {"event": "run", "period_secs": 3.0},
+        {"event": "run", "period_secs": 3.0, "tells_counters": False},
         *(lives, dies, silent, first, second),
         {"event": "trouble", **quiet},
         ended(lives, NOW - 2),

@@ -13,6 +13,7 @@ TINY = Shape(
     topologies=8,
     period_secs=1.0,
     count_every=1,
+    components=True,
     trigger_secs=1.0,
     statistics_secs=2.0,
 )
@@ -33,5 +34,8 @@ def test_the_tables_say_what_a_simulated_cluster_did(tmp_path):
     assert tried["a death was not found"] >= 1
     assert tried["a worker of a silent node was not found back"] >= 1
     assert tried["a worker of a killed topology is still there"] >= 1
+    assert tried["an executor has counted something else"] >= 1_000
+    assert tried["component_stats has another sum"] >= 50
+    assert tried["topology_stats has another sum"] >= 4 * 5
     assert found["liveness"]["versions"] > 5
     assert found["pulses/s"] > 0.5 * TINY.rate
