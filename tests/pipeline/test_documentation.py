@@ -18,6 +18,7 @@ from stormkeeper.pipeline.rejected import REJECTED
 from stormkeeper.pipeline.reports import WORKER_REPORTS
 from stormkeeper.pipeline.servers import SERVERS
 from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS
+from stormkeeper.pipeline.statistics.rollups import ROLLUP
 from stormkeeper.pipeline.statistics.summaries import (
     COMPONENT_STATS,
     TOPOLOGY_STATS,
@@ -128,8 +129,10 @@ def test_every_option_key_and_column_is_described():
         tables.ALERTS: ALERTS,
         # and those of alerts
         tables.ALERT_HISTORY: pa.schema([one for one in ALERT_HISTORY if one not in ALERTS]),
+        tables.ROLLUP_1M: ROLLUP,
     }
-    assert schemas.keys() == {name for names in tables.NAMES.values() for name in names}
+    alike = {tables.ROLLUP_10M, tables.ROLLUP_60M}  # as the first of them
+    assert schemas.keys() | alike == {name for names in tables.NAMES.values() for name in names}
     for table, schema in schemas.items():
         _, _, described = PAGE.partition(f"**`{table}`** has one row")
         described = re.split(r"```|\n\*\*", described)[0]

@@ -532,6 +532,21 @@ _KEYS = (
         least=1,
     ),
     whole(
+        "pipeline.retention.rollup.1m.hours",
+        "how long the heartbeat pipeline keeps what was counted minute by minute, in hours",
+        least=1,
+    ),
+    whole(
+        "pipeline.retention.rollup.10m.hours",
+        "how long the heartbeat pipeline keeps what was counted in each ten minutes, in hours",
+        least=1,
+    ),
+    whole(
+        "pipeline.retention.rollup.60m.hours",
+        "how long the heartbeat pipeline keeps what was counted hour by hour, in hours",
+        least=1,
+    ),
+    whole(
         "pipeline.retention.stats.hours",
         "how long the heartbeat pipeline keeps every reading of components and topologies, in "
         "hours",

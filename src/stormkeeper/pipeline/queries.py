@@ -30,7 +30,8 @@ from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.statistics import readings, summaries
+from stormkeeper.pipeline.statistics import buckets, readings, summaries
+from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.specs import Retention, TableSpec
@@ -51,7 +52,17 @@ _CURRENT: Final = {
     STATISTICS: (
         TableSpec(tables.WORKER_REPORTS, reports.WORKER_REPORTS, "current"),
         TableSpec(tables.WORKER_STATS, summaries.WORKER_STATS, "current"),
+        TableSpec(tables.EXECUTOR_COUNTERS, buckets.EXECUTOR_COUNTERS, "current"),
+        TableSpec(tables.ROLLUP_OPEN, OPEN, "current"),
+        TableSpec(tables.ROLLUP_PARTS, buckets.ROLLUP_PARTS, "current"),
     ),
+}
+
+#: For how many hours each roll-up is kept.
+_ROLLUPS: Final = {
+    tables.ROLLUP_1M: "pipeline.retention.rollup.1m.hours",
+    tables.ROLLUP_10M: "pipeline.retention.rollup.10m.hours",
+    tables.ROLLUP_60M: "pipeline.retention.rollup.60m.hours",
 }
 
 #: Reads a table as it is: all rows; or those of a log since a time, if not others, too.
@@ -87,6 +98,11 @@ def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     yield log(tables.TOPOLOGY_STATS, summaries.TOPOLOGY_STATS, kept)
     kept = Retention(hours=conf["pipeline.retention.rejected.hours"])
     yield log(tables.REJECTED, REJECTED, kept)
+    for name, key in _ROLLUPS.items():
+        # Whoever asks, asks of one topology.
+        order = ("topology", "bucket", "component")
+        kept = Retention(hours=conf[key])
+        yield TableSpec(name, ROLLUP, "log", time="bucket", sort=order, retention=kept)
 
 
 def interval_secs(conf: Conf, query: str) -> float:
@@ -218,6 +234,7 @@ def statistics_tables(
             tables.WORKER_REPORTS: found,
             tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch),
             **next_counted(before(tables.WORKER_STATS), newest, executors, found),
+            **buckets.next_rollups(before, executors, found, between),
         }
 
     return advance

@@ -19,22 +19,26 @@ EXECUTOR_STATS: Final = "executor_stats"
 COMPONENT_STATS: Final = "component_stats"
 TOPOLOGY_STATS: Final = "topology_stats"
 REJECTED: Final = "rejected"
+ROLLUP_1M: Final = "rollup_1m"
+ROLLUP_10M: Final = "rollup_10m"
+ROLLUP_60M: Final = "rollup_60m"
+
+#: What the roll-ups are made from in the next batch.
+EXECUTOR_COUNTERS: Final = "executor_counters"
+ROLLUP_OPEN: Final = "rollup_open"
+ROLLUP_PARTS: Final = "rollup_parts"
 
 #: The folder of what Nimbus says of topologies, and the tables in it.
 NAMING: Final = "names"
 COMPONENTS: Final = "components"
 TOPOLOGIES: Final = "topologies"
 
-#: Roll-ups of what components counted.
-ROLLUP_1M: Final = "rollup_1m"
-ROLLUP_10M: Final = "rollup_10m"
-
-#: All that are written, by folder.
+#: All that are for readers, by folder.
 NAMES: Final = {
     LIVENESS: (WORKER_LIVENESS, WORKER_EVENTS, SERVERS),
     STATISTICS: (
         *(WORKER_REPORTS, WORKER_STATS, EXECUTOR_STATS, COMPONENT_STATS, TOPOLOGY_STATS),
-        REJECTED,
+        *(ROLLUP_1M, ROLLUP_10M, ROLLUP_60M, REJECTED),
     ),
     ALERTS: (ALERTS, ALERT_HISTORY),
 }

@@ -1,69 +1,73 @@
 """The analyses read the roll-ups that `stormkeeper.pipeline.statistics` makes."""
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
+from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.analyses.growth import growing_heartbeats
 from stormkeeper.pipeline.analyses.saturation import saturating_components
 from stormkeeper.pipeline.analyses.skew import skewed_components
 from stormkeeper.pipeline.analyses.throughput import unusual_throughput
-from stormkeeper.pipeline.statistics import coarser, rollup
-from stormkeeper.pipeline.statistics.increments import COUNTS, TIMES
+from stormkeeper.pipeline.statistics.increments import TIMES
+from stormkeeper.pipeline.statistics.rollups import longer, rollup, summed
+from stormkeeper.pipeline.statistics.sums import COUNTED
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 HOURS = 8
 
+BEGAN = 1_700_000_400
 
-def increments(spark):
-    """Return what a spout and two bolts count, each with four executors, every 20 s.
+
+def minutes():
+    """Return what a spout and two bolts count minute by minute, each with four executors.
 
     In one bolt, one executor has most of the work. The other one's capacity rises to 0.95. In the
     last half hour the spout, and with it all, does a tenth; heartbeats grow all the time.
     """
-    hours = F.col("second") / 3600
-    late = F.col("second") >= HOURS * 3600 - 1800
-    share = F.when((F.col("component") == "uneven") & (F.col("task") == 0), 20).otherwise(1)
-    work = (F.when(late, 100).otherwise(1000) * share).cast("bigint")
-    seconds = spark.range(0, HOURS * 3600, 20).withColumnRenamed("id", "second")
-    tasks = spark.range(4).withColumnRenamed("id", "task")
-    components = spark.createDataFrame([("spout",), ("uneven",), ("filling",)], "component string")
-    rows = seconds.crossJoin(tasks).crossJoin(components)
-    place = F.when(F.col("component") == "spout", 0).when(F.col("component") == "uneven", 4)
-    task = (place.otherwise(8) + F.col("task")).cast("int")
-    capacity = F.when(F.col("component") == "filling", 0.95 - 0.1 * (HOURS - hours)).otherwise(0.1)
-    return rows.select(
-        F.lit("t-1-17").alias("storm_id"),
-        F.lit("t").alias("topology"),
-        F.lit("n").alias("node"),
-        (6700 + F.col("task")).cast("int").alias("port"),
-        task.alias("task_start"),
-        task.alias("task_end"),
-        "component",
-        F.when(F.col("component") == "spout", "spout").otherwise("bolt").alias("kind"),
-        F.timestamp_seconds(1_700_000_400 + F.col("second")).alias("at"),
-        *(work.alias(name) for name in COUNTS),
-        *(F.lit(1.0).alias(name) for name in TIMES),
-        capacity.alias("capacity"),
-        (10_000 + 1000 * hours).cast("bigint").alias("bytes"),
-        F.lit(0).cast("bigint").alias("skipped"),
-        F.lit(20.0).alias("secs"),
-        F.lit(False).alias("restarted"),
-    )
+    changes = [
+        _change(60 * minute, component, task)
+        for minute in range(60 * HOURS)
+        for component in ("spout", "uneven", "filling")
+        for task in range(4)
+    ]
+    columns = {name: [row[name] for row in changes] for name in changes[0]}
+    columns["bucket"] = rows.timestamps(columns["bucket"])
+    types = {"kind": pa.string(), "done": pa.float64(), **dict.fromkeys(COUNTED, pa.int64())}
+    for name, type_ in types.items():
+        columns[name] = pa.array(columns[name], type_)
+    return rollup(summed(pa.table(columns)))
+
+
+def _change(second, component, task):
+    is_late = second >= HOURS * 3600 - 1800
+    work = (300 if is_late else 3000) * (20 if (component, task) == ("uneven", 0) else 1)
+    hours = second / 3600
+    return {
+        **{"storm_id": "t-1-17", "topology": "t", "node": "n", "port": 6700 + task},
+        **{"component": component, "kind": "spout" if component == "spout" else "bolt"},
+        **{"task_start": task, "task_end": task, "bucket": BEGAN + second, "done": None},
+        **dict.fromkeys(COUNTED, work),
+        **dict.fromkeys(TIMES, 3.0),
+        "capacity": 0.95 - 0.1 * (HOURS - hours) if component == "filling" else 0.1,
+        **{"bytes": round(10_000 + 1000 * hours), "skipped": 0, "secs": 60.0, "restarted": False},
+    }
 
 
 def test_what_was_counted_is_found(spark):
-    minutes = increments(spark).transform(rollup).localCheckpoint()
-    ten = minutes.transform(coarser, 10).localCheckpoint()
-    end = F.timestamp_seconds(F.lit(1_700_000_400 + HOURS * 3600))
+    by_minute = minutes()
+    ten = spark.createDataFrame(longer(by_minute, 10)).localCheckpoint()
+    minute = spark.createDataFrame(by_minute)
+    end = F.timestamp_seconds(F.lit(BEGAN + HOURS * 3600))
     found = (
-        skewed_components(minutes)
+        skewed_components(minute)
         .unionByName(unusual_throughput(ten))
         .unionByName(saturating_components(ten))
         .unionByName(growing_heartbeats(ten))
     )
-    rows = found.where(F.col("seen_at") == end).collect()
-    assert sorted(one.id for one in rows) == [
+    alerts = found.where(F.col("seen_at") == end).collect()
+    assert sorted(one.id for one in alerts) == [
         "growth/t-1-17",
         "saturation/t-1-17/filling",
         "skew/t-1-17/uneven",

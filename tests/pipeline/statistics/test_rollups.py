@@ -1,7 +1,5 @@
-"""Buckets of a minute and of more, beside the same by plain arithmetic, and by hand."""
+"""Buckets of a minute and of more, by hand; at random, see `test_buckets`."""
 
-import random
-from collections import defaultdict
 from datetime import UTC, datetime
 from statistics import fmean, pstdev
 
@@ -9,191 +7,139 @@ import pyarrow as pa
 import pytest
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.statistics import coarser, rollup
-from stormkeeper.pipeline.statistics.increments import COUNTS, TIMES
-from stormkeeper.pipeline.statistics.rollups import COLUMNS
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+from stormkeeper.pipeline.statistics import coarser
+from stormkeeper.pipeline.statistics.increments import TIMES
+from stormkeeper.pipeline.statistics.rollups import (
+    OPEN,
+    ROLLUP,
+    longer,
+    rollup,
+    summed,
+    together,
+)
+from stormkeeper.pipeline.statistics.sums import COUNTED
 
 MINUTE = 1_700_000_040.0  # a whole one
 
-INCREMENTS = pa.schema(
+CHANGES = pa.schema(
     [
         *((name, pa.string()) for name in ("storm_id", "topology", "node")),
         *((name, pa.int32()) for name in ("port", "task_start", "task_end")),
         *((name, pa.string()) for name in ("component", "kind")),
-        ("at", rows.TIMESTAMP),
-        *((name, pa.int64()) for name in COUNTS),
-        *((name, pa.float64()) for name in TIMES),
-        ("capacity", pa.float64()),
-        *((name, pa.int64()) for name in ("bytes", "skipped")),
-        ("secs", pa.float64()),
+        ("bucket", rows.TIMESTAMP),
+        *((name, pa.int64()) for name in COUNTED),
+        *((name, pa.float64()) for name in (*TIMES, "capacity", "secs", "done")),
         ("restarted", pa.bool_()),
+        *((name, pa.int64()) for name in ("bytes", "skipped")),
     ]
 )
 
 
-def increment(port, task, at, executed, **more):
+def change(port, task, executed, done=None, **more):
     row = {
         **{"storm_id": "t-1-17", "topology": "t", "node": "n", "port": port},
         **{"task_start": task, "task_end": task, "component": "words", "kind": "bolt"},
-        **{"at": MINUTE + at, **dict.fromkeys(COUNTS, 0), **dict.fromkeys(TIMES, 0.0)},
-        **{"executed": executed, "execute_ms": 2.0 * executed, "capacity": 0.25},
+        **{"bucket": of_bucket(0), **dict.fromkeys(COUNTED, 0), **dict.fromkeys(TIMES, 0.0)},
+        **{"executed": executed, "execute_ms": 2.0 * executed, "capacity": 0.25, "done": done},
         **{"bytes": 100, "skipped": 0, "secs": 15.0, "restarted": False},
     }
     return row | more
-
-
-def table(spark, increments):
-    columns = {name: [row[name] for row in increments] for name in INCREMENTS.names}
-    columns["at"] = rows.timestamps(columns["at"])
-    return spark.createDataFrame(pa.table(columns, INCREMENTS))
-
-
-def found(df):
-    assert tuple(df.columns) == COLUMNS
-    return {(r["bucket"], r["component"]): r for r in df.toArrow().to_pylist()}
 
 
 def of_bucket(secs):
     return datetime.fromtimestamp(MINUTE + secs, UTC)
 
 
-# --- any increments -------------------------------------------------------------------------------
+def minutes(*batches):
+    """The roll-up of batches of changes."""
+    sums = OPEN.empty_table()
+    for changes in batches:
+        sums = together(sums, summed(pa.Table.from_pylist(changes, schema=CHANGES)))
+    return rollup(sums)
 
 
-def some_increments(chance):
-    found = []
-    for task in range(1, 13):
-        spout = task > 8
-        for at in range(0, 1800, 15):
-            if chance.random() < 0.1:
-                continue
-            executed = 0 if spout else chance.choice([0, chance.randrange(1000)])
-            acked = chance.randrange(100)
-            found.append(
-                increment(task % 4, task, at + chance.uniform(0, 9), executed)
-                | {
-                    "component": "lines" if spout else ("words", "out")[task % 2],
-                    "kind": "spout" if spout else "bolt",
-                    "emitted": chance.randrange(1000),
-                    "acked": acked,
-                    "execute_ms": executed * chance.uniform(0, 9),
-                    "complete_ms": acked * chance.uniform(0, 9) if spout else 0.0,
-                    "capacity": None if spout else chance.random(),
-                }
-            )
-    return found
-
-
-def plainly(increments):
-    """What a bucket of a component says, by plain arithmetic."""
-    by_executor = defaultdict(list)
-    for row in increments:
-        by_executor[row["task_start"]].append(row)
-    executed = [sum(row["executed"] for row in of) for of in by_executor.values()]
-    emitted = [sum(row["emitted"] for row in of) for of in by_executor.values()]
-    kind = increments[0]["kind"]
-    weights = {"complete": "acked", "execute": "executed", "process": "executed"}
-    shares = emitted if kind == "spout" else executed
-    row = {name: sum(one[name] for one in increments) for name in COUNTS}
-    for name, weight in weights.items():
-        some = row[weight] > 0 and (name == "complete") == (kind == "spout")
-        total = sum(one[f"{name}_ms"] for one in increments)
-        row[f"{name}_ms_avg"] = total / row[weight] if some else None
-    capacities = [one["capacity"] for one in increments if one["capacity"] is not None]
-    return row | {
-        "workers": len({one["port"] for one in increments}),
-        "executors": len(by_executor),
-        "tasks": len(by_executor),
-        "capacity": max(capacities, default=None),
-        "capacity_mean": fmean(capacities) if capacities else None,
-        "largest_share": max(shares) / sum(shares) if sum(shares) else None,
-        "executed_cv": pstdev(executed) / fmean(executed) if sum(executed) else None,
-        "interval_secs": 15.0,
-        "heartbeat_bytes": 100.0,
-    }
+def found(table):
+    assert table.schema == ROLLUP
+    return {(r["bucket"], r["component"]): r for r in table.to_pylist()}
 
 
 def same(there, expected):
-    there = {name: there[name] for name in expected}
-    numbers = {name for name, value in expected.items() if value is not None}
-    assert {name for name, value in there.items() if value is not None} == numbers
-    assert {name: there[name] for name in numbers} == pytest.approx(
-        {name: expected[name] for name in numbers}, rel=1e-9, abs=1e-7
-    )
+    assert {name: there[name] for name in expected} == {
+        name: value if value is None else pytest.approx(value, rel=1e-9)
+        for name, value in expected.items()
+    }
 
 
-def test_a_bucket_has_what_came_in_it_and_longer_ones_are_made_of_shorter_ones(spark):
-    increments = some_increments(random.Random(3))
-    df = table(spark, increments).cache()
-    by_minute = rollup(df).cache()
-    expected = defaultdict(list)
-    for row in increments:
-        bucket = of_bucket((row["at"] - MINUTE) // 60 * 60)
-        expected[bucket, row["component"]].append(row)
-    minutes = found(by_minute)
-    assert minutes.keys() == expected.keys()
-    for key, of in expected.items():
-        same(minutes[key], plainly(of))
-    tens = found(coarser(by_minute, 10))
-    direct = found(rollup(df, 10))
-    hours = found(coarser(coarser(by_minute, 10), 60))
-    at_once = found(coarser(by_minute, 60))
-    for longer, other, mins in ((tens, direct, 10), (hours, at_once, 60)):
-        assert longer.keys() == other.keys()
-        for key, row in longer.items():
-            drop = {"bucket", "storm_id", "topology", "component", "kind"}
-            same(other[key], {name: row[name] for name in row.keys() - drop})
-            assert key[0].timestamp() % (60 * mins) == 0
-    sums = defaultdict(list)
-    for row in increments:
-        at = row["at"] // 600 * 600
-        sums[datetime.fromtimestamp(at, UTC), row["component"]].append(row)
-    exact = {*COUNTS, *(f"{name}_ms_avg" for name in ("complete", "execute", "process"))}
-    assert tens.keys() == sums.keys()
-    for key, of in sums.items():
-        same(tens[key], {name: value for name, value in plainly(of).items() if name in exact})
-
-
-# --- by hand --------------------------------------------------------------------------------------
-
-
-def test_buckets_by_hand(spark):
+def two_minutes():
+    # Two executors of a worker, which restarted; one of another. They were read twice.
     restart = {"restarted": True, "skipped": 3}
-    increments = [
-        # Two executors of a worker, which restarted; one of another.
-        increment(1, 1, 5, 10, **restart, capacity=0.5, bytes=100),
-        increment(1, 2, 5, 10, **restart, bytes=100),
-        increment(1, 1, 20, 20, bytes=200, secs=30.0),
-        increment(1, 2, 20, 0, bytes=200),
-        increment(2, 3, 10, 60, skipped=2, bytes=350, execute_ms=900.0),
-        # The next minute.
-        increment(1, 1, 61, 2**62),
-        increment(1, 2, 61, 2**62),
-        increment(2, 3, 61, 2**62),
-        increment(1, 9, 61, 0, component="idle"),
-        increment(1, 9, 90, 0, component="unknown", kind=None, bytes=None, skipped=None),
+    later = {"bucket": of_bucket(60)}
+    return [
+        [
+            change(1, 1, 10, **restart, capacity=0.5),
+            change(1, 2, 10, **restart),
+            change(2, 3, 60, skipped=2, bytes=300, execute_ms=900.0),
+        ],
+        [
+            change(1, 1, 20, 10.0, bytes=200, secs=30.0),
+            change(1, 2, 0, 10.0, bytes=200),
+        ],
+        [
+            change(1, 1, 2**62, **later),
+            change(1, 2, 2**62, **later),
+            change(2, 3, 2**62, **later),
+            change(1, 9, 0, component="idle", **later),
+            change(1, 9, 0, component="unknown", kind=None, capacity=None, **later),
+            change(1, 4, 0, emitted=6, acked=2, complete_ms=9.0, capacity=None, **later)
+            | {"component": "lines", "kind": "spout"},
+        ],
     ]
-    df = table(spark, increments).cache()
-    minutes = found(rollup(df))
-    first = minutes[of_bucket(0), "words"]
+
+
+def test_minutes_by_hand():
+    by_minute = found(minutes(*two_minutes()))
     expected = {
         **{"workers": 2, "executors": 3, "tasks": 3, "executed": 100, "emitted": 0},
         **{"execute_ms_avg": 9.8, "process_ms_avg": 0.0, "complete_ms_avg": None},
         **{"capacity": 0.5, "capacity_mean": 0.3, "restarts": 1, "readings": 3, "skipped": 5},
-        **{"heartbeat_bytes": 250.0, "interval_secs": 30.0, "largest_share": 0.6},
+        **{"heartbeat_bytes": 200.0, "interval_secs": 30.0, "largest_share": 0.6},
         "executed_cv": pstdev([30, 10, 60]) / fmean([30, 10, 60]),
     }
-    same(first, expected)
-    second = minutes[of_bucket(60), "words"]
-    assert (second["executed"], second["restarts"]) == (2**63 - 1, 0)
-    assert second["largest_share"] == pytest.approx(1 / 3)
-    idle = minutes[of_bucket(60), "idle"]
-    assert (idle["executed"], idle["largest_share"], idle["executed_cv"]) == (0, None, None)
-    unknown = minutes[of_bucket(60), "unknown"]
-    assert (unknown["kind"], unknown["heartbeat_bytes"], unknown["skipped"]) == (None, None, None)
-    parts = [rollup(df.where(f"port = {port}")) for port in (1, 2)]
-    merged = found(coarser(parts[0].union(parts[1]), 1))[of_bucket(0), "words"]
-    assert (merged["executed"], merged["readings"], merged["skipped"]) == (100, 3, 5)
-    assert merged["execute_ms_avg"] == pytest.approx(9.8)
+    same(by_minute[of_bucket(0), "words"], expected)
+    second = by_minute[of_bucket(60), "words"]
+    same(second, {"executed": 2**63 - 1, "restarts": 0, "largest_share": 1 / 3})
+    nothing = {"largest_share": None, "executed_cv": None}
+    same(by_minute[of_bucket(60), "idle"], {"executed": 0, "capacity": 0.25, **nothing})
+    same(by_minute[of_bucket(60), "unknown"], {"kind": None, "capacity_mean": None, **nothing})
+    spout = {"complete_ms_avg": 4.5, "execute_ms_avg": None, "executed_cv": None}
+    same(by_minute[of_bucket(60), "lines"], {"largest_share": 1.0, "capacity": None, **spout})
+
+
+def test_longer_buckets_by_hand():
+    first, second = (
+        {"kind": "bolt", "executed": 10, "execute_ms_avg": 2.0, "capacity_mean": 0.5},
+        {"kind": "bolt", "executed": 30, "execute_ms_avg": 4.0, "capacity_mean": None},
+    )
+    first |= {"largest_share": 0.5, "executed_cv": 1.0, "heartbeat_bytes": 100.0, "capacity": 0.9}
+    second |= {"largest_share": 0.9, "executed_cv": 0.0, "heartbeat_bytes": 400.0, "capacity": 0.8}
+    sizes = [{"workers": 2, "readings": 1, "skipped": 4}, {"workers": 1, "readings": 2}]
+    times = [{"bucket": of_bucket(120), "interval_secs": 7.0}, {"bucket": of_bucket(180)}]
+    named = {"storm_id": "t-1-17", "topology": "t", "component": "words"}
+    parts = [first | sizes[0] | times[0] | named, second | sizes[1] | times[1] | named]
+    rows_ = [{**dict.fromkeys(ROLLUP.names), **part} for part in parts]
+    (ten,) = found(longer(pa.Table.from_pylist(rows_, schema=ROLLUP), 10)).values()
+    expected = {
+        **{"executed": 40, "execute_ms_avg": 3.5, "workers": 2},
+        **{"capacity": 0.9, "capacity_mean": 0.5, "heartbeat_bytes": 300.0, "skipped": 4},
+        **{"largest_share": 0.8, "executed_cv": 0.25, "interval_secs": 7.0, "readings": 3},
+    }
+    assert ten["bucket"].timestamp() % 600 == 0
+    same(ten, expected)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_makes_the_same_longer_buckets(spark):
+    table = minutes(*two_minutes())
+    df = spark.createDataFrame(table)
+    assert found(df.transform(coarser, 10).toArrow().cast(ROLLUP)) == found(longer(table, 10))

@@ -10,27 +10,23 @@
 ``tallies``      the arithmetic of Spark's expressions
 ``increments``   what each executor counted from one reading to the next
 ``rollups``      what components counted minute by minute, and in longer buckets
+``buckets``      the tables of roll-ups from batch to batch: what is open, what has closed
 ===============  =================================================================================
 
 The rules are those of `stormkeeper.statistics`, which Nimbus's pages are made of.
 """
 
 from stormkeeper.pipeline.statistics.executors import assigned, executor_stats, newest
-from stormkeeper.pipeline.statistics.increments import counters, counters_now, increments
 from stormkeeper.pipeline.statistics.named import named
 from stormkeeper.pipeline.statistics.on_spark import component_stats, topology_stats
-from stormkeeper.pipeline.statistics.rollups import coarser, rollup
+from stormkeeper.pipeline.statistics.rollups import coarser
 
 __all__ = [
     "assigned",
     "coarser",
     "component_stats",
-    "counters",
-    "counters_now",
     "executor_stats",
-    "increments",
     "named",
     "newest",
-    "rollup",
     "topology_stats",
 ]

@@ -13,28 +13,29 @@ to the last reading of each, whichever readings in between were missed.
 
 from __future__ import annotations
 
-from typing import Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as fn
-from pyspark.sql.functions import col
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from stormkeeper.pipeline.statistics.executors import (
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.statistics.readings import (
     ALL_TIME,
     CAPACITY_WINDOW,
+    is_storms_own,
     is_workers_own,
 )
-from stormkeeper.pipeline.statistics.tallies import (
+from stormkeeper.pipeline.statistics.sums import (
+    COUNTED,
     WEIGHTS,
     capacity,
+    doubles,
     finite,
-    halves,
-    sums,
-    whole,
+    grouped,
+    held,
+    terms,
 )
-
-#: What an executor counted; without Storm's own streams.
-COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")
 
 #: Sums of average times count, in milliseconds.
 TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
@@ -42,160 +43,190 @@ TIMES: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 #: How far apart two readings may put a worker's start by the time of receipt, in seconds.
 TOLERANCE_SECS: Final = 5.0
 
-_EXECUTOR: Final = ("storm_id", "node", "port", "task_start", "task_end")
-_WORKER: Final = ("storm_id", "node", "port")
-_READING: Final = ("server", "instance", "revision", "time_secs", "uptime_secs")
-
 #: By their own clocks: two roundings to whole seconds.
-_ROUNDING_SECS: Final = 1
+_ROUNDING_SECS: Final = 1.0
+
+_EXECUTOR: Final = {
+    **dict.fromkeys(("storm_id", "node"), pa.string()),
+    **dict.fromkeys(("port", "task_start", "task_end"), pa.int32()),
+}
+_READING: Final = {
+    **dict.fromkeys(("server", "instance"), pa.string()),
+    **dict.fromkeys(("revision", "time_secs"), pa.int64()),
+    "uptime_secs": pa.int32(),
+    "at": rows.TIMESTAMP,
+}
+_MEASURES: Final = {
+    **dict.fromkeys(COUNTED, pa.int64()),
+    **dict.fromkeys(TIMES, pa.float64()),
+}
+_BESIDE: Final = dict.fromkeys(("topology", "component", "kind"), pa.string())
+
+#: What is to be known of an executor's reading when the next one comes.
+COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.items()])
+
+#: One row per executor and reading: what it has counted since its worker's start.
+READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
 
-def counters(df: DataFrame, reports: DataFrame | None = None) -> DataFrame:
-    """Sum up each executor's counters since its worker's start, one row per executor and reading.
+def counters(stats: pa.Table) -> pa.Table:
+    """Sum up each executor's counters since its worker's start.
 
     Parameters
     ----------
-    df
-        Rows of `executor_stats`, of any readings.
-    reports
-        One row per worker and reading, by ``storm_id``, ``node``, ``port``, ``server``,
-        ``instance``, ``revision``: the ``bytes`` of its heartbeat, and how many heartbeats were
-        ``skipped`` before it.
+    stats
+        Rows of `readings.EXECUTOR_STATS`, one reading per worker.
 
     Returns
     -------
-    ``storm_id``, ``topology``, ``node``, ``port``, ``task_start``, ``task_end``, ``component``,
-    ``kind``; ``server``, ``instance``, ``revision``, ``time_secs``, ``uptime_secs`` of the
-    heartbeat and ``at``, when it was received; ``emitted``, ``transferred``, ``executed``,
-    ``acked``, ``failed``, never below 0 and without Storm's own streams; ``complete_ms``,
-    ``execute_ms``, ``process_ms``, the sums of average times count; ``capacity``; ``bytes`` and
-    ``skipped``, null without `reports`.
+    Rows of `READINGS`. ``at`` is when the heartbeat was received, or else read. ``emitted`` to
+    ``failed`` are never below 0 and without what was emitted on Storm's own streams;
+    ``complete_ms``, ``execute_ms``, ``process_ms`` are sums of average times count; ``capacity`` is
+    a bolt's.
     """
-    keys = ["storm_id", "topology", *_EXECUTOR[1:], "component", "kind", *_READING]
-    all_time = col("window") == ALL_TIME
-    own = all_time & ~col("stream").startswith("__")
-    counted = {name: own if name in ("emitted", "transferred") else all_time for name in COUNTS}
-    terms = {name: finite(col(f"{name}_ms_avg") * col(w)) for name, w in WEIGHTS.items()}
-    windows = col("window").isin(ALL_TIME, CAPACITY_WINDOW)
-    reported = df.where(~is_workers_own(col("task_start")) & windows).select(
-        *keys,
-        fn.coalesce("received_at", "read_at").alias("at"),
-        *(fn.when(counted[name], col(name)).alias(name) for name in COUNTS),
-        *(fn.when(all_time, term).alias(f"{name}_ms") for name, term in terms.items()),
-        fn.when(col("window") == CAPACITY_WINDOW, terms["execute"]).alias("recent"),
-    )
-    found = reported.groupBy(*keys).agg(
-        fn.min("at").alias("at"),
-        *(half for name in COUNTS for half in halves(name)),
-        *sums([*TIMES, "recent"]),
-    )
-    found = found.select(
-        *(*keys, "at"),
-        *(fn.greatest(whole(name), fn.lit(0)).cast("bigint").alias(name) for name in COUNTS),
-        *(finite(col(name)).alias(name) for name in TIMES),
-        fn.when(col("kind") == "bolt", capacity(col("recent"))).alias("capacity"),
-    )
-    if reports is None:
-        return found.withColumns(
-            {name: fn.lit(None).cast("bigint") for name in ("bytes", "skipped")}
-        )
-    reading = [*_WORKER, "server", "instance", "revision"]
-    beside = reports.select(
-        *(col(name).alias(f"report {name}") for name in reading),
-        *(col(name).cast("bigint") for name in ("bytes", "skipped")),
-    )
-    same = [col(name).eqNullSafe(col(f"`report {name}`")) for name in reading]
-    return found.join(beside, same, "left").select(*found.columns, "bytes", "skipped")
+    all_time = pc.equal(stats["window"], ALL_TIME)
+    recent = pc.equal(stats["window"], CAPACITY_WINDOW)
+    stats = stats.filter(pc.and_(pc.or_(all_time, recent), pc.invert(is_workers_own(stats))))
+    all_time = pc.equal(stats["window"], ALL_TIME)
+    own = pc.and_(all_time, pc.invert(is_storms_own(stats["stream"])))
+    columns = {name: stats[name] for name in (*_EXECUTOR, *_READING, *_BESIDE) if name != "at"}
+    columns["at"] = pc.coalesce(stats["received_at"], stats["read_at"])
+    for name in COUNTED:
+        columns[name] = _where(own if name in ("emitted", "transferred") else all_time, stats[name])
+    for name, weight in WEIGHTS.items():
+        columns[f"{name}_ms"] = terms(stats[f"{name}_ms_avg"], stats[weight])
+    columns["recent"] = _where(pc.invert(all_time), columns["execute_ms"])
+    columns |= {name: _where(all_time, columns[name]) for name in TIMES}
+    # What a worker says of itself is the same in all of its rows.
+    others = dict.fromkeys((*_READING, *_BESIDE), "one") | dict.fromkeys((*TIMES, "recent"), "sum")
+    found = grouped(pa.table(columns), list(_EXECUTOR), counts=COUNTED, others=others)
+    columns = {name: found[name] for name in found.column_names}
+    columns |= {name: pc.max_element_wise(held(found[name]), 0) for name in COUNTED}
+    columns |= {name: pc.fill_null(finite(found[name]), 0.0) for name in TIMES}
+    busy = capacity(found["recent"], found["uptime_secs"])
+    columns["capacity"] = _where(pc.equal(found["kind"], "bolt"), busy)
+    return pa.table({name: columns[name] for name in READINGS.names}, schema=READINGS)
 
 
-def increments(df: DataFrame, previous: DataFrame | None = None) -> DataFrame:
+class Increments(NamedTuple):
+    """What was counted since the readings before, and the rows of `READINGS` that say it."""
+
+    changes: pa.Table
+    readings: pa.Table
+
+
+def increments(
+    readings: pa.Table, previous: pa.Table | None = None, since: datetime | None = None
+) -> Increments:
     """Return what each executor counted since its reading before.
 
     Parameters
     ----------
-    df
-        Rows of `counters`: new readings in any order. One that is there twice (the same server,
-        instance and revision) counts once. One that is older than the executor's in `previous`
-        does not count: later ones contain what it says.
+    readings
+        Rows of `READINGS`, one per executor. One that is in `previous` already, or is an earlier
+        one of the same incarnation, gives no row: nothing is new in it.
     previous
-        The newest reading of each executor so far, as `counters_now` returns it. An executor that
-        is not in it counts from the start of its worker.
+        Rows of `COUNTERS` and any other columns: the newest reading of each executor so far.
+    since
+        An executor that is not in `previous` counts from the start of its worker. If the worker
+        was started before `since`, nobody knows when it counted that, and it counts from now on.
 
     Returns
     -------
-    The rows of `counters` that were new, one per executor and reading, where ``emitted``,
-    ``transferred``, ``executed``, ``acked``, ``failed`` and ``complete_ms``, ``execute_ms``,
-    ``process_ms`` are of the time since the reading before, or of the time since the worker's start
-    if that was later. ``secs``: how long that is. ``restarted``: whether the worker started in
-    between. Averages that Storm rounds may make a sum of milliseconds fall a little.
+    The rows of `readings` that were new. In their changes, ``emitted`` to ``process_ms`` are of the
+    time since the reading before, or since the worker's start if that was later; averages that
+    Storm rounds may make a sum of milliseconds fall a little. ``secs``: how long that is.
+    ``restarted``: whether the worker started in between. ``before``: the place in `previous` of the
+    reading before, null if there is none.
     """
-    rows = _with_previous(df, previous)
-    floor = fn.max(fn.when(~col("is new"), col("at"))).over(Window.partitionBy(*_EXECUTOR))
-    rows = rows.withColumn("floor", floor).where(
-        ~col("is new") | col("floor").isNull() | (col("at") > col("floor"))
-    )
-    in_time = Window.partitionBy(*_EXECUTOR).orderBy("at", "uptime_secs", *COUNTS)
-    names = (*COUNTS, *TIMES, "at", "time_secs", "uptime_secs")
-    before = fn.lag(fn.struct(*names)).over(in_time)
-    rows = rows.withColumn("before", before).where(col("is new"))
-    rows = rows.withColumn("same", _of_one_incarnation(TOLERANCE_SECS))
-    since = fn.when(col("same"), _secs(col("at")) - _secs(col("before.at")))
-    changes = {
-        name: col(name) - fn.when(col("same"), col(f"before.{name}")).otherwise(fn.lit(0))
-        for name in (*COUNTS, *TIMES)
-    }
-    return rows.select(
-        *(name for name in df.columns if name not in changes),
-        *(change.alias(name) for name, change in changes.items()),
-        fn.greatest(fn.coalesce(since, col("uptime_secs").cast("double")), fn.lit(0.0)).alias(
-            "secs"
-        ),
-        (col("before").isNotNull() & ~col("same")).alias("restarted"),
-    )
-
-
-def counters_now(df: DataFrame, previous: DataFrame | None = None) -> DataFrame:
-    """Return the newest reading of each executor: the `previous` of the next `increments`.
-
-    Parameters
-    ----------
-    df, previous
-        As those of `increments`. Executors that are not in `df` stay as they were; forget those
-        whose ``at`` is long ago, so that the table does not grow with every topology that ever ran.
-    """
-    rows = _with_previous(df, previous)
-    newest = Window.partitionBy(*_EXECUTOR).orderBy(
-        *(col(name).desc() for name in ("at", "uptime_secs", *COUNTS))
-    )
-    return rows.withColumn("age", fn.row_number().over(newest)).where("age = 1").select(*df.columns)
-
-
-def _with_previous(df: DataFrame, previous: DataFrame | None) -> DataFrame:
-    """Put old and new readings together, each once; ``is new`` tells them apart."""
-    rows = df.withColumn("is new", fn.lit(True))
-    if previous is not None:
-        rows = rows.unionByName(previous.select(*df.columns).withColumn("is new", fn.lit(False)))
-    # The same heartbeat read twice was received at times that differ by the clocks' rounding.
-    twice = Window.partitionBy(*_EXECUTOR, *_READING).orderBy("is new", "at")
-    return rows.withColumn("copy", fn.row_number().over(twice)).where("copy = 1").drop("copy")
-
-
-def _of_one_incarnation(tolerance_secs: float) -> Column:
-    """Return whether a row's reading is of the same incarnation as the one ``before``."""
-    # A worker may say any time: as doubles, no difference of two is too large.
+    if previous is None:
+        previous = COUNTERS.empty_table()
+    before = pc.index_in(_executor_keys(readings), _executor_keys(previous))
+    then = previous.select([*_READING, *_MEASURES]).take(before)
     by_worker, lived = (
-        col(name).cast("double") - col(f"before.{name}") for name in ("time_secs", "uptime_secs")
+        pc.subtract(doubles(readings[name]), doubles(then[name]))
+        for name in ("time_secs", "uptime_secs")
     )
-    by_receipt = _secs(col("at")) - _secs(col("before.at"))
-    same_start = (fn.abs(by_worker - lived) <= _ROUNDING_SECS) | (
-        (lived >= 0) & (fn.abs(by_receipt - lived) <= tolerance_secs)
-    )
-    fell = [col(name) < col(f"before.{name}") for name in COUNTS]
-    any_fell = fell[0]
-    for one in fell[1:]:
-        any_fell = any_fell | one
-    return fn.coalesce(same_start & ~any_fell, fn.lit(False))
+    by_receipt = pc.subtract(_secs(readings["at"]), _secs(then["at"]))
+    same = _are_of_one_incarnation(readings, then, by_worker, lived, by_receipt)
+    counted_before = {
+        name: pc.if_else(same, then[name], pa.scalar(0, type_)) for name, type_ in _MEASURES.items()
+    }
+    uptime = pc.max_element_wise(pc.fill_null(doubles(readings["uptime_secs"]), 0.0), 0.0)
+    secs = pc.if_else(same, pc.max_element_wise(by_receipt, 0.0), uptime)
+    if since is not None:
+        started = pc.subtract(_secs(readings["at"]), uptime)
+        unknown = pc.and_(pc.is_null(before), pc.less_equal(started, since.timestamp()))
+        counted_before = {
+            name: pc.if_else(unknown, readings[name], values)
+            for name, values in counted_before.items()
+        }
+        secs = pc.if_else(unknown, 0.0, secs)
+    columns = {name: readings[name] for name in readings.column_names}
+    columns |= {
+        name: pc.subtract(readings[name], values) for name, values in counted_before.items()
+    }
+    columns["secs"] = secs
+    columns["restarted"] = pc.and_(pc.is_valid(before), pc.invert(same))
+    columns["before"] = before
+    changes = pa.table(columns)
+    is_known = _is_known(readings, then, by_worker, lived)
+    if pc.any(is_known).as_py():
+        changes, readings = (table.filter(pc.invert(is_known)) for table in (changes, readings))
+    return Increments(changes, readings)
 
 
-def _secs(at: Column) -> Column:
-    return fn.unix_micros(at) / 1e6
+def _executor_keys(table: pa.Table) -> pa.Array:
+    """Return a text for each row that tells its executor from others."""
+    # A storm id is a path segment, so the slash ends it; numbers have no colon.
+    numbers = [table[name].cast(pa.string()) for name in ("port", "task_start", "task_end")]
+    where = pc.binary_join_element_wise(table["node"], *numbers, ":")
+    return pc.binary_join_element_wise(table["storm_id"], where, "/").combine_chunks()
+
+
+def _are_of_one_incarnation(
+    readings: pa.Table,
+    then: pa.Table,
+    by_worker: pa.ChunkedArray,
+    lived: pa.ChunkedArray,
+    by_receipt: pa.ChunkedArray,
+) -> Any:
+    """Return whether readings are of the same incarnation as those before; never null."""
+    is_near = pc.less_equal(pc.abs(pc.subtract(by_receipt, lived)), TOLERANCE_SECS)
+    same = pc.or_(
+        _have_same_start(by_worker, lived), pc.and_(pc.greater_equal(lived, 0.0), is_near)
+    )
+    for name in COUNTED:
+        same = pc.and_(same, pc.greater_equal(readings[name], then[name]))
+    return pc.fill_null(same, False)
+
+
+def _have_same_start(by_worker: pa.ChunkedArray, lived: pa.ChunkedArray) -> Any:
+    # A worker may say any time: as doubles, no difference of two is too large.
+    return pc.less_equal(pc.abs(pc.subtract(by_worker, lived)), _ROUNDING_SECS)
+
+
+def _is_known(
+    readings: pa.Table, then: pa.Table, by_worker: pa.ChunkedArray, lived: pa.ChunkedArray
+) -> Any:
+    """Return whether the reading before has all that these say; never null."""
+    earlier = pc.and_(_have_same_start(by_worker, lived), pc.less(by_worker, 0.0))
+    again = pc.and_(pc.equal(by_worker, 0.0), pc.equal(lived, 0.0))
+    for name in COUNTED:
+        again = pc.and_(again, pc.equal(readings[name], then[name]))
+    for name in ("server", "instance", "revision"):
+        neither = pc.and_(pc.is_null(readings[name]), pc.is_null(then[name]))
+        again = pc.and_(again, pc.or_(neither, pc.fill_null(_equal(readings, then, name), False)))
+    return pc.fill_null(pc.or_(earlier, again), False)
+
+
+def _equal(one: pa.Table, other: pa.Table, name: str) -> Any:
+    return pc.equal(one[name], other[name])
+
+
+def _secs(at: pa.ChunkedArray) -> Any:
+    return pc.divide(doubles(at.cast(pa.int64())), 1e6)
+
+
+def _where(wanted: Any, values: pa.ChunkedArray) -> Any:
+    return pc.if_else(wanted, values, pa.scalar(None, values.type))

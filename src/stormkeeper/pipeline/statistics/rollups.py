@@ -1,175 +1,222 @@
-"""What components counted minute by minute, and in longer buckets."""
+"""What components counted minute by minute, and in longer buckets.
+
+While a bucket is open it is a row of sums, `OPEN`, to which those of the next reading are added.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as fn
-from pyspark.sql.functions import col
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.statistics.increments import COUNTS, TIMES
-from stormkeeper.pipeline.statistics.tallies import (
-    WEIGHTS,
-    as_double,
-    average,
-    halves,
-    halves_of,
-    sums,
-    whole,
-)
+from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.statistics.increments import TIMES
+from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS, average, doubles, grouped, held
 
-_KEYS: Final = ("bucket", "storm_id", "topology", "component", "kind")
+_KEYS: Final = {
+    "bucket": rows.TIMESTAMP,
+    **dict.fromkeys(("storm_id", "topology", "component", "kind"), pa.string()),
+}
 _SIZES: Final = ("workers", "executors", "tasks")
+_COUNTS: Final = (*COUNTED, "restarts", "readings", "skipped")
 
 #: The columns of a roll-up, in their order.
-COLUMNS: Final = (
-    *(*_KEYS, *_SIZES, *COUNTS),
-    *(f"{name}_ms_avg" for name in WEIGHTS),
-    *("capacity", "capacity_mean", "restarts", "heartbeat_bytes", "readings", "skipped"),
-    *("interval_secs", "largest_share", "executed_cv"),
+ROLLUP: Final = pa.schema(
+    [
+        *_KEYS.items(),
+        *((name, pa.int64()) for name in (*_SIZES, *COUNTED)),
+        *((f"{name}_ms_avg", pa.float64()) for name in WEIGHTS),
+        *((name, pa.float64()) for name in ("capacity", "capacity_mean")),
+        ("restarts", pa.int64()),
+        ("heartbeat_bytes", pa.float64()),
+        *((name, pa.int64()) for name in ("readings", "skipped")),
+        *((name, pa.float64()) for name in ("interval_secs", "largest_share", "executed_cv")),
+    ]
 )
 
+#: What of the sums adds up, besides what is counted, and what is the largest.
+_ADDED: Final = (*TIMES, "capacities", "work", "squares")
+_LARGEST: Final = ("capacity", "interval_secs", "largest")
 
-def rollup(df: DataFrame, minutes: int = 1) -> DataFrame:
-    """Sum up increments by component and bucket of time.
+#: The sums of an open bucket. ``work`` is what is compared between executors: what a spout emitted,
+#: or else was executed; ``squares`` are of each executor's.
+OPEN: Final = pa.schema(
+    [
+        *_KEYS.items(),
+        *((name, pa.int64()) for name in (*_SIZES, *_COUNTS, "executor_readings", "bytes")),
+        *((name, pa.float64()) for name in (*_ADDED, *_LARGEST)),
+    ]
+)
+
+#: Sums that may be more than 64 bits hold.
+_EXACT: Final = (*_SIZES, *_COUNTS, "executor_readings", "bytes")
+
+
+def summed(changes: pa.Table) -> pa.Table:
+    """Sum up what executors counted by component and bucket.
+
+    Parameters
+    ----------
+    changes
+        Rows of `increments.increments`, one per executor, with the ``bucket`` of each; ``done``,
+        the executor's work in it so far, null if it was not read in it before; and ``bytes`` and
+        ``skipped``, the size of its worker's heartbeat and how many before it were not read.
+
+    Returns
+    -------
+    Rows of `OPEN`.
+    """
+    is_first = pc.is_null(changes["done"])
+    done = pc.fill_null(changes["done"], 0.0)
+    work = work_of(changes)
+    now = pc.add(done, work)
+    tasks = pc.add(pc.subtract(_longs(changes["task_end"]), _longs(changes["task_start"])), 1)
+    columns = {
+        name: changes[name]
+        for name in (*_KEYS, "node", "port", *COUNTED, *TIMES, "bytes", "skipped", "capacity")
+    }
+    columns |= {
+        "executors": _longs(is_first),
+        "workers": _longs(is_first),
+        "tasks": pc.if_else(is_first, tasks, 0),
+        "restarts": _longs(changes["restarted"]),
+        "executor_readings": pa.repeat(1, changes.num_rows),
+        "capacities": changes["capacity"],
+        "work": work,
+        "squares": pc.subtract(pc.multiply(now, now), pc.multiply(done, done)),
+        "interval_secs": changes["secs"],
+        "largest": now,
+    }
+    # Executors of one worker are read and restarted together, whose heartbeat is one.
+    of_worker = ("restarts", "skipped", "bytes")
+    by_worker = grouped(
+        pa.table(columns),
+        [*_KEYS, "node", "port"],
+        counts=(*COUNTED, "executors", "tasks", "executor_readings"),
+        others=dict.fromkeys((*of_worker, *_LARGEST), "max")
+        | dict.fromkeys(_ADDED, "sum")
+        | {"workers": "min"},
+    )
+    return _added(by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows)))
+
+
+def work_of(changes: pa.Table) -> Any:
+    """Return what executors are compared by: what a spout emitted, or else was executed."""
+    is_spout = pc.fill_null(pc.equal(changes["kind"], "spout"), False)
+    return doubles(pc.if_else(is_spout, changes["emitted"], changes["executed"]))
+
+
+def together(one: pa.Table, other: pa.Table) -> pa.Table:
+    """Add up the sums of buckets, each of `OPEN`."""
+    return _added(pa.concat_tables([one, other]))
+
+
+def _added(parts: pa.Table) -> pa.Table:
+    others = dict.fromkeys(_ADDED, "sum") | dict.fromkeys(_LARGEST, "max")
+    found = grouped(parts, list(_KEYS), counts=_EXACT, others=others)
+    columns = {name: found[name] for name in OPEN.names}
+    columns |= {name: held(found[name]) for name in _EXACT}
+    return pa.table(columns, schema=OPEN)
+
+
+def rollup(open_: pa.Table) -> pa.Table:
+    """Return rows of `ROLLUP` of the sums of buckets, of `OPEN`."""
+    columns: dict[str, Any] = {name: open_[name] for name in OPEN.names if name in ROLLUP.names}
+    for name, weight in WEIGHTS.items():
+        latency = average(open_[f"{name}_ms"], open_[weight])
+        columns[f"{name}_ms_avg"] = _of_kind(open_, name, latency)
+    columns["capacity_mean"] = average(open_["capacities"], open_["executor_readings"])
+    columns["capacity_mean"] = _where(pc.is_valid(open_["capacities"]), columns["capacity_mean"])
+    columns["heartbeat_bytes"] = average(doubles(open_["bytes"]), open_["readings"])
+    columns["largest_share"] = pc.divide(open_["largest"], _positive(open_["work"]))
+    work = open_["work"]
+    spread = pc.subtract(
+        pc.multiply(doubles(open_["executors"]), open_["squares"]), pc.multiply(work, work)
+    )
+    spread = pc.sqrt(pc.max_element_wise(spread, 0.0))
+    columns["executed_cv"] = _of_kind(open_, "execute", pc.divide(spread, _positive(work)))
+    return pa.table({name: columns[name] for name in ROLLUP.names}, schema=ROLLUP)
+
+
+def coarser(df: DataFrame, minutes: int) -> DataFrame:
+    """Put the buckets of a roll-up together to longer ones: `longer` on Spark.
 
     Parameters
     ----------
     df
-        Rows of `increments`.
+        Rows of a roll-up's table.
     minutes
-        Length of a bucket. More than 1 is the same as `coarser` of buckets of 1.
-
-    Returns
-    -------
-    One row per component and bucket in which one of its executors was read:
-
-    - ``bucket``, its start (UTC), by the time of receipt; ``storm_id``, ``topology``,
-      ``component``, ``kind``; ``workers``, ``executors``, ``tasks`` that were read.
-    - ``emitted``, ``transferred``, ``executed``, ``acked``, ``failed`` since the readings before.
-    - ``complete_ms_avg`` of a spout, ``execute_ms_avg`` and ``process_ms_avg`` of a bolt: averages
-      over what the bucket counted, and null where it counted nothing.
-    - ``capacity``, the largest that was read, and ``capacity_mean`` over executors and readings.
-    - ``restarts`` of workers; ``heartbeat_bytes``, the mean over workers, null if not known;
-      ``readings``, the heartbeats that were read; ``skipped``, those that were not.
-    - ``interval_secs``: the longest time between a reading and the one before. Where it is longer
-      than the bucket, counts are also of the time before the bucket.
-    - ``largest_share``: the largest executor's share of what was executed, or of what a spout
-      emitted. ``executed_cv``: by how much executors differ in what they executed, their standard
-      deviation divided by their mean. Null where nothing was.
+        Length of the new buckets: a multiple of that of the old ones.
     """
-    if minutes != 1:
-        return coarser(rollup(df), minutes)
-    executor = [*_KEYS, "node", "port", "task_start", "task_end"]
-    by_executor = (
-        df.withColumn("bucket", _bucket(col("at"), 1))
-        .groupBy(*executor)
-        .agg(
-            *(half for name in COUNTS for half in halves(name)),
-            *sums([*TIMES, "skipped"]),
-            fn.sum(col("restarted").cast("bigint")).alias("restarts"),
-            fn.count(fn.lit(1)).alias("readings"),
-            fn.max("capacity").alias("capacity"),
-            fn.sum("capacity").alias("capacity total"),
-            fn.avg("bytes").alias("heartbeat_bytes"),
-            fn.max("secs").alias("interval_secs"),
-        )
-    )
-    executed = as_double("executed")
-    share = fn.when(col("kind") == "spout", as_double("emitted")).otherwise(executed)
-    tasks = col("task_end").cast("bigint") - col("task_start") + 1
-    added = [*halves_of(COUNTS), *TIMES, "tasks", "share", "executed", "squares", "capacity total"]
-    # Executors of one worker are read and restarted together, whose heartbeat is one.
-    by_worker = (
-        by_executor.select(
-            "*",
-            tasks.alias("tasks"),
-            share.alias("share"),
-            executed.alias("executed"),
-            (executed * executed).alias("squares"),
-        )
-        .groupBy(*_KEYS, "node", "port")
-        .agg(
-            *sums(added),
-            fn.sum("readings").alias("executor readings"),
-            fn.count(fn.lit(1)).alias("executors"),
-            fn.max("share").alias("largest"),
-            *(_max(name) for name in ("readings", "restarts", "skipped", "heartbeat_bytes")),
-            *(_max(name) for name in ("capacity", "interval_secs")),
-        )
-    )
-    found = by_worker.groupBy(*_KEYS).agg(
-        *sums([*added, "executors", "executor readings", "readings", "restarts", "skipped"]),
-        fn.count(fn.lit(1)).alias("workers"),
-        *(_max(name) for name in ("capacity", "interval_secs", "largest")),
-        fn.avg("heartbeat_bytes").alias("heartbeat_bytes"),
-    )
-    spread = col("executors") * col("squares") - col("executed") * col("executed")
-    return found.select(
-        *(*_KEYS, *_SIZES),
-        *(whole(name).alias(name) for name in COUNTS),
-        *(
-            _of_kind(name, average(col(f"{name}_ms"), as_double(weight))).alias(f"{name}_ms_avg")
-            for name, weight in WEIGHTS.items()
-        ),
-        "capacity",
-        (col("`capacity total`") / col("`executor readings`")).alias("capacity_mean"),
-        *("restarts", "heartbeat_bytes", "readings", "skipped", "interval_secs"),
-        fn.when(col("share") > 0, col("largest") / col("share")).alias("largest_share"),
-        fn.when(
-            col("executed") > 0, fn.sqrt(fn.greatest(spread, fn.lit(0.0))) / col("executed")
-        ).alias("executed_cv"),
-    ).select(*COLUMNS)
+
+    def longer_of(finer: pa.Table) -> pa.Table:
+        columns = {name: finer[name].cast(ROLLUP.field(name).type) for name in ROLLUP.names}
+        return longer(pa.table(columns), minutes)
+
+    return df.groupBy("storm_id").applyInArrow(longer_of, from_arrow_schema(ROLLUP))
 
 
-def coarser(df: DataFrame, minutes: int) -> DataFrame:
+def longer(finer: pa.Table, minutes: int) -> pa.Table:
     """Put the buckets of a roll-up together to longer ones.
 
     Parameters
     ----------
-    df
-        Rows of `rollup`, or of this function. Several rows of one bucket, made of increments that
-        came one after another, become one, too.
+    finer
+        Rows of `ROLLUP`. Several rows of one bucket become one, too.
     minutes
         Length of the new buckets: a multiple of that of the old ones.
 
     Returns
     -------
-    The columns of `rollup`. Counts, ``restarts``, ``readings`` and ``skipped`` are sums; averages
-    weigh by their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings. ``workers``,
-    ``executors``, ``tasks``, ``capacity`` and ``interval_secs`` are the largest. ``largest_share``
-    and ``executed_cv`` are means over the old buckets, weighed by what was counted.
+    Rows of `ROLLUP`. Counts, ``restarts``, ``readings`` and ``skipped`` are sums; averages weigh by
+    their counts, ``capacity_mean`` and ``heartbeat_bytes`` by readings. ``workers``, ``executors``,
+    ``tasks``, ``capacity`` and ``interval_secs`` are the largest. ``largest_share`` and
+    ``executed_cv`` are means over the old buckets, weighed by what was counted.
     """
-    share = fn.when(col("kind") == "spout", col("emitted")).otherwise(col("executed"))
-    weights = {f"{name}_ms_avg": col(weight) for name, weight in WEIGHTS.items()}
-    weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), col("readings"))
-    weights |= {"largest_share": share, "executed_cv": col("executed")}
-    means = []
+    weights = {f"{name}_ms_avg": doubles(finer[weight]) for name, weight in WEIGHTS.items()}
+    weights |= dict.fromkeys(("capacity_mean", "heartbeat_bytes"), doubles(finer["readings"]))
+    weights |= {"largest_share": work_of(finer), "executed_cv": doubles(finer["executed"])}
+    columns = {name: finer[name] for name in ROLLUP.names if name not in weights}
+    columns["bucket"] = floored(finer["bucket"], minutes)
     for name, weight in weights.items():
-        counted = fn.when(col(name).isNotNull(), weight.cast("double"))
-        means.append(average(fn.sum(col(name) * counted), fn.sum(counted)).alias(name))
-    found = (
-        df.withColumn("bucket", _bucket(col("bucket"), minutes))
-        .groupBy(*_KEYS)
-        .agg(
-            *(half for name in COUNTS for half in halves(name)),
-            *sums(["restarts", "readings", "skipped"]),
-            *(_max(name) for name in (*_SIZES, "capacity", "interval_secs")),
-            *means,
-        )
+        columns[name] = pc.multiply(finer[name], weight)
+        columns[f"{name} weight"] = _where(pc.is_valid(finer[name]), weight)
+    largest = (*_SIZES, "capacity", "interval_secs")
+    added = [each for name in weights for each in (name, f"{name} weight")]
+    found = grouped(
+        pa.table(columns),
+        list(_KEYS),
+        counts=_COUNTS,
+        others=dict.fromkeys(largest, "max") | dict.fromkeys(added, "sum"),
     )
-    return found.withColumns({name: whole(name) for name in COUNTS}).select(*COLUMNS)
+    columns = {name: found[name] for name in ROLLUP.names}
+    columns |= {name: held(found[name]) for name in _COUNTS}
+    columns |= {name: average(found[name], found[f"{name} weight"]) for name in weights}
+    return pa.table(columns, schema=ROLLUP)
 
 
-def _bucket(at: Column, minutes: int) -> Column:
-    secs = 60 * minutes
-    return fn.timestamp_seconds(fn.floor(fn.unix_seconds(at) / secs) * secs)
+def floored(at: pa.ChunkedArray, minutes: int) -> Any:
+    """Return the starts of the buckets of so many minutes that times are in."""
+    micros = at.cast(pa.int64())
+    length = 60_000_000 * minutes
+    return pc.multiply(pc.divide(micros, length), length).cast(rows.TIMESTAMP)
 
 
-def _max(name: str) -> Column:
-    return fn.max(name).alias(name)
+def _of_kind(table: pa.Table, latency: str, values: Any) -> Any:
+    kind = "spout" if latency == "complete" else "bolt"
+    return _where(pc.equal(table["kind"], kind), values)
 
 
-def _of_kind(latency: str, value: Column) -> Column:
-    return fn.when(col("kind") == ("spout" if latency == "complete" else "bolt"), value)
+def _positive(values: Any) -> Any:
+    return _where(pc.greater(values, 0.0), values)
+
+
+def _longs(values: pa.ChunkedArray) -> Any:
+    return values.cast(pa.int64())
+
+
+def _where(wanted: Any, values: Any) -> Any:
+    return pc.if_else(wanted, values, pa.scalar(None, values.type))

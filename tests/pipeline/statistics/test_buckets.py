@@ -1,0 +1,364 @@
+"""Roll-ups from batch to batch, beside a plain and slow account of the same readings."""
+
+import random
+from collections import defaultdict
+from datetime import UTC, datetime
+from statistics import fmean, pstdev
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.statistics.buckets import ROLLUPS, next_rollups
+from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS
+from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS
+
+#: A whole hour, of which the tests begin in the 57th minute.
+HOUR = 1_700_002_800.0
+BEGAN = HOUR - 190.0
+
+REPORTS = pa.schema(
+    [
+        *(("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())),
+        *(("bytes", pa.int64()), ("skipped", pa.int64())),
+    ]
+)
+
+
+def at(secs):
+    return datetime.fromtimestamp(secs, UTC)
+
+
+class Pipeline:
+    """The tables of roll-ups, in memory."""
+
+    def __init__(self):
+        self.present = {}
+        self.logs = defaultdict(list)
+
+    def batch(self, began, readings, reports=None):
+        """Take in a batch: the readings of workers, as `Worker.reading` returns them."""
+        stats = [row for reading in readings for row in reading["rows"]]
+        said = reports or [{name: reading[name] for name in REPORTS.names} for reading in readings]
+        found = next_rollups(
+            self.present.get,
+            [pa.Table.from_pylist(stats, schema=EXECUTOR_STATS)],
+            pa.Table.from_pylist(said, schema=REPORTS),
+            (began, began + 0.5),
+        )
+        for name, table in found.items():
+            if name in ROLLUPS.values():
+                self.logs[name] += table.to_pylist()
+            else:
+                self.present[name] = table
+        return self
+
+    def rollup(self, minutes=1):
+        rows = self.logs[ROLLUPS[minutes]]
+        by_key = {(row["bucket"], row["storm_id"], row["component"]): row for row in rows}
+        assert len(by_key) == len(rows)
+        return by_key
+
+
+class Worker:
+    """A worker that counts at random, and restarts."""
+
+    def __init__(self, chance, port, tasks, began):
+        self.chance, self.port, self.tasks = chance, port, tasks
+        self.server, self.incarnation = "a:1", 0
+        self._start(began)
+
+    def _start(self, began):
+        self.began = began
+        self.incarnation += 1
+        self.counts = {task: dict.fromkeys(COUNTED, 0) for task in self.tasks}
+        self.ms = {task: dict.fromkeys(WEIGHTS, 0.0) for task in self.tasks}
+
+    def restart(self, began):
+        self._start(began)
+
+    def count(self):
+        for task, counts in self.counts.items():
+            for name in COUNTED:
+                counts[name] += self.chance.choice([0, self.chance.randrange(500)])
+            if task % 3 == 0:
+                counts["executed"] = 0
+
+    def reading(self, received, clock=0.0):
+        """What a heartbeat that was received then says, as rows, and as what is known of it.
+
+        The clock of those who read it is ahead by `clock`.
+        """
+        uptime = received - self.began
+        common = {
+            **{"read_at": None, "received_at": at(received + clock), "storm_id": "t-1-17"},
+            **{"topology": "t", "node": "n", "port": self.port, "server": self.server},
+            **{"instance": "x", "revision": int(received * 10), "time_secs": int(received - 7)},
+            **{"uptime_secs": int(uptime), "stream": "default", "partial": False},
+        }
+        executors, rows = {}, []
+        for task, counts in self.counts.items():
+            kind = ("spout", "bolt", "bolt")[task % 3]
+            averages = {name: self.chance.uniform(0, 9) for name in WEIGHTS}
+            whose = {
+                **{"task_start": task, "task_end": task + 1, "kind": kind},
+                "component": ("lines", "words", "out")[task % 3],
+            }
+            recent = self.chance.randrange(1000)
+            for window, said in ((":all-time", counts), ("600", {"executed": recent})):
+                latencies = {f"{name}_ms_avg": value for name, value in averages.items()}
+                rows.append({**common, **whose, "window": window, **said, **latencies})
+            busy = averages["execute"] * recent / (min(int(uptime), 600) * 1000.0)
+            executors[task] = {
+                **{"kind": kind, "component": whose["component"], "counts": dict(counts)},
+                "ms": {name: averages[name] * counts[weight] for name, weight in WEIGHTS.items()},
+                "capacity": busy if kind == "bolt" else None,
+            }
+        return {
+            **{"storm_id": "t-1-17", "node": "n", "port": self.port, "at": received},
+            **{"bytes": self.chance.randrange(1000), "skipped": self.chance.randrange(5)},
+            **{"rows": rows, "uptime": int(uptime), "executors": executors},
+            "incarnation": self.incarnation,
+        }
+
+
+class Account:
+    """The same, plainly: it is told who restarted, and keeps everything."""
+
+    def __init__(self):
+        self.closed = self.since = None
+        self.last = {}
+        self.minutes = defaultdict(list)
+
+    def batch(self, began, readings):
+        if self.closed is None:
+            self.closed, self.since = began // 60 * 60, began - 60
+        for reading in readings:
+            bucket = max(reading["at"] // 60 * 60, self.closed)
+            for task, executor in reading["executors"].items():
+                key = (reading["port"], task)
+                before = self.last.get(key)
+                same = before and before["incarnation"] == reading["incarnation"]
+                counts, ms, secs = executor["counts"], executor["ms"], reading["uptime"]
+                if same or (before is None and reading["at"] - reading["uptime"] <= self.since):
+                    then = before or executor
+                    counts = {name: counts[name] - then["counts"][name] for name in counts}
+                    ms = {name: ms[name] - then["ms"][name] for name in ms}
+                    secs = reading["at"] - before["at"] if before else 0.0
+                row = {
+                    **{"port": reading["port"], "task": task, "kind": executor["kind"]},
+                    **{"counts": counts, "ms": ms, "secs": secs, "at": reading["at"]},
+                    **{"restarted": bool(before and not same), "capacity": executor["capacity"]},
+                    **{"bytes": reading["bytes"], "skipped": reading["skipped"]},
+                }
+                self.minutes[at(bucket), "t-1-17", executor["component"]].append(row)
+                self.last[key] = {**executor, **{n: reading[n] for n in ("incarnation", "at")}}
+        self.closed = max(self.closed, began // 60 * 60)
+
+    def rollup(self):
+        return {key: self._row(of) for key, of in self.minutes.items() if key[0] < at(self.closed)}
+
+    def _row(self, of):
+        kind = of[0]["kind"]
+        counts = {name: sum(row["counts"][name] for row in of) for name in COUNTED}
+        work = defaultdict(int)
+        for row in of:
+            work[row["port"], row["task"]] += row["counts"][
+                "emitted" if kind == "spout" else "executed"
+            ]
+        total = sum(work.values())
+        # Of a worker's heartbeat, once.
+        beats = {(row["port"], row["at"]): row for row in of}.values()
+        latencies = {}
+        for name, weight in WEIGHTS.items():
+            is_of_kind = (name == "complete") == (kind == "spout")
+            ms = sum(row["ms"][name] for row in of)
+            some = is_of_kind and counts[weight] > 0
+            latencies[f"{name}_ms_avg"] = ms / counts[weight] if some else None
+        capacities = [row["capacity"] for row in of]
+        return {
+            **counts,
+            **latencies,
+            "workers": len({row["port"] for row in of}),
+            "executors": len(work),
+            "tasks": 2 * len(work),
+            "capacity": max(capacities) if kind == "bolt" else None,
+            "capacity_mean": fmean(capacities) if kind == "bolt" else None,
+            "restarts": sum(row["restarted"] for row in beats),
+            "heartbeat_bytes": fmean(row["bytes"] for row in beats),
+            "readings": len(beats),
+            "skipped": sum(row["skipped"] for row in beats),
+            "interval_secs": max(row["secs"] for row in of),
+            "largest_share": max(work.values()) / total if total else None,
+            "executed_cv": pstdev(work.values()) / fmean(work.values())
+            if kind == "bolt" and total
+            else None,
+        }
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for key, row in expected.items():
+        there = {name: found[key][name] for name in row}
+        assert there == {
+            name: value if value is None else pytest.approx(value, rel=1e-7, abs=1e-6)
+            for name, value in row.items()
+        }, key
+
+
+def coarse(finer, minutes):
+    """The sums and the largest of finer buckets, plainly."""
+    by_bucket = defaultdict(list)
+    for (bucket, *whose), row in finer.items():
+        start = bucket.timestamp() // (60 * minutes) * 60 * minutes
+        by_bucket[at(start), *whose].append(row)
+    added = (*COUNTED, "restarts", "readings", "skipped")
+    largest = ("workers", "executors", "tasks", "interval_secs")
+    return {
+        key: {name: sum(row[name] for row in of) for name in added}
+        | {name: max(row[name] for row in of) for name in largest}
+        for key, of in by_bucket.items()
+    }
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_whatever_is_read_all_roll_ups_are_those_of_a_plain_account(seed):
+    """Restarts, workers that go over to another server, come late or are not read, an outage."""
+    chance = random.Random(seed)
+    # One was there long before anybody looked.
+    workers = [
+        Worker(chance, 6700 + n, range(3 * n + 1, 3 * n + 5), BEGAN - (5000 if n == 0 else 30))
+        for n in range(4)
+    ]
+    pipeline, account = Pipeline(), Account()
+    now = BEGAN
+    while now < HOUR + 3630:
+        readings = []
+        for worker in workers:
+            worker.count()
+            if now - worker.began > 60 and chance.random() < 0.03:
+                worker.restart(now - chance.uniform(6, 14))
+                worker.count()
+            if chance.random() < 0.1:
+                worker.server = chance.choice(["a:1", "b:1"])
+            late = chance.choice([0, 0, 0, 100]) if now - worker.began > 160 else 0
+            received = now - late - chance.uniform(0, 3)
+            before = account.last.get((worker.port, worker.tasks[0]), {"at": 0.0})
+            if chance.random() < 0.8 and received > before["at"]:
+                readings.append(worker.reading(received))
+        pipeline.batch(now, readings)
+        account.batch(now, readings)
+        now += 1500 if HOUR + 600 < now < HOUR + 660 else chance.uniform(20, 110)
+    minutes = account.rollup()
+    assert len(minutes) > 40
+    assert_same(pipeline.rollup(), minutes)
+    for length in (10, 60):
+        closed = account.closed // (60 * length) * 60 * length
+        expected = coarse(minutes, length)
+        expected = {key: row for key, row in expected.items() if key[0] < at(closed)}
+        assert expected
+        assert_same(pipeline.rollup(length), expected)
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def bolt(task=1, began=BEGAN):
+    return Worker(random.Random(0), 6700, [task], began)
+
+
+def executed(pipeline, minutes=1):
+    """What was executed, by the time of the bucket in seconds since the hour."""
+    return [
+        (row["bucket"].timestamp() - HOUR, row["executed"])
+        for row in pipeline.logs[ROLLUPS[minutes]]
+        if row["executed"]
+    ]
+
+
+def read(pipeline, worker, now, count, received=None, clock=0.0):
+    """Let a worker have counted so much by now, and have it read; the pipeline's clock is ahead."""
+    worker.counts[1]["executed"] = count
+    reading = worker.reading(now if received is None else received, clock)
+    pipeline.batch(now + clock, [reading])
+
+
+def test_a_minute_is_closed_by_the_first_batch_after_it_which_may_still_add_to_it():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    read(pipeline, worker, HOUR + 10, 1)
+    read(pipeline, worker, HOUR + 50, 10)
+    assert executed(pipeline) == []
+    read(pipeline, worker, HOUR + 62, 100, received=HOUR + 59)
+    assert executed(pipeline) == [(0, 100)]
+    # Too late: a part of the next one.
+    read(pipeline, worker, HOUR + 70, 300, received=HOUR + 59.5)
+    read(pipeline, worker, HOUR + 125, 1000)
+    assert executed(pipeline) == [(0, 100), (60, 200)]
+
+
+def test_what_was_counted_while_the_pipeline_was_away_is_in_the_bucket_of_its_reading():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    read(pipeline, worker, HOUR + 10, 1)
+    read(pipeline, worker, HOUR + 3670, 3001)
+    pipeline.batch(HOUR + 7300, [])
+    assert executed(pipeline) == [(0, 1), (3660, 3000)]
+    assert executed(pipeline, 10) == [(0, 1), (3600, 3000)]
+    assert executed(pipeline, 60) == [(0, 1), (3600, 3000)]
+    assert [row["interval_secs"] for row in pipeline.logs[ROLLUPS[60]]] == [10.0, 3660.0]
+
+
+def test_while_a_clock_is_behind_what_is_read_is_in_the_oldest_minute_that_is_open():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    read(pipeline, worker, HOUR + 10, 1)
+    read(pipeline, worker, HOUR + 70, 10)
+    for n in range(5):
+        read(pipeline, worker, HOUR + 90 + 20 * n, 20 + n, clock=-600.0)
+    read(pipeline, worker, HOUR + 770, 100, clock=-600.0)
+    pipeline.batch(HOUR + 240, [])
+    assert executed(pipeline) == [(0, 1), (60, 23), (120, 76)]
+    assert sum(row["readings"] for row in pipeline.logs[ROLLUPS[1]]) == 8
+
+
+def test_a_clock_that_was_a_day_ahead_stops_nothing():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    read(pipeline, worker, HOUR + 10, 1)
+    day = 86400
+    read(pipeline, worker, HOUR + 30, 10, clock=day)
+    read(pipeline, worker, HOUR + 40, 100)
+    read(pipeline, worker, HOUR + 70, 1000)
+    read(pipeline, worker, HOUR + 3700, 10_000)
+    pipeline.batch(HOUR + 7300, [])
+    assert executed(pipeline) == [(0, 1), (day, 9), (0, 90), (60, 900), (3660, 9000)]
+    assert executed(pipeline, 60) == [(0, 1), (day, 9), (0, 990), (3600, 9000)]
+
+
+def test_a_reader_whose_clock_is_ahead_fills_no_minute_to_come():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    read(pipeline, worker, HOUR + 10, 5, received=HOUR + 5000)
+    pipeline.batch(HOUR + 60, [])
+    assert executed(pipeline) == [(0, 5)]
+
+
+def test_what_an_executor_counted_is_known_as_long_as_it_may_come_again():
+    pipeline, (lost, gone, heard) = Pipeline(), [bolt(began=HOUR) for _ in range(3)]
+    for port, worker in enumerate((lost, gone, heard)):
+        worker.port = port
+    known = [worker.reading(HOUR + 10) for worker in (lost, gone, heard)]
+    pipeline.batch(HOUR + 10, known)
+
+    def counted():
+        return sorted(pipeline.present[tables.EXECUTOR_COUNTERS]["port"].to_pylist())
+
+    # Of the worker that is lost there is a report still, as its Pacemaker is down.
+    day = HOUR + 86400
+    pipeline.batch(day, [heard.reading(day)], [known[0], known[2]])
+    assert counted() == [0, 1, 2]
+    pipeline.batch(day + 20, [], [known[0], known[2]])
+    assert counted() == [0, 2]
+    # Nobody knows what it had counted, so that nothing counts twice.
+    gone.counts[1]["executed"] = 100
+    pipeline.batch(day + 30, [gone.reading(day + 30)])
+    gone.counts[1]["executed"] = 107
+    pipeline.batch(day + 40, [gone.reading(day + 40)])
+    pipeline.batch(day + 60, [])
+    assert executed(pipeline)[-1] == (86400, 7)
