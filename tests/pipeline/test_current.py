@@ -3,11 +3,14 @@ import datetime as dt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.paths import WorkerId, parse_workerbeat
 from stormkeeper.pipeline import current, decode, rows
 from stormkeeper.pipeline.current import liveness, next_liveness, topology_name
 from stormkeeper.pipeline.reports import WORKER_REPORTS
@@ -205,14 +208,29 @@ def test_a_server_that_is_read_long_after_another_keeps_its_pulses_times():
 
 
 def test_rows_without_values_name_their_workers():
-    changes = [change_of(path("t"), b"", 5, 1.0), change_of("/workerbeats/stray", None, 6, 0.0)]
+    odd = ["/workerbeats/stray", "/workerbeats/t/-6700", "/workerbeats/t/n-1/2", "/other/t/n-1"]
+    odd += ["/workerbeats//n-1", "/workerbeats/t/n-1234567890", "/workerbeats/t/n-\u0661", "/"]
+    workers = [path("t"), "/workerbeats/t-1-17/n-1-2.example-0670", "/workerbeats/t\nu/n\n-1"]
+    changes = [change_of(one, b"", number, 1.0) for number, one in enumerate([*workers, *odd])]
     page = page_of("x", [change._replace(details=None) for change in changes], NOW)
-    batch = pa.Table.from_batches([rows.of_page(A, page)])
+    server = rows.of_server(A, Coverage(NOW, "gone"))
+    batch = pa.Table.from_batches([rows.of_page(A, page), server])
+    assert current.with_workers(batch)["storm_id"].null_count == len(odd) + 1
     assert current.with_workers(batch) == pa.Table.from_batches(
         [decode.decode_batch(one) for one in batch.to_batches()]
     )
     with_value = raw(NOW, {A: [change_of(path("t"), heartbeat(time_secs=7), 5, 0.0)]})
     assert current.with_workers(with_value)["time_secs"].to_pylist()[0] == 7
+
+
+@given(st.lists(st.text("/-a1\u0661\n", max_size=12).map("/workerbeats/".__add__), max_size=20))
+def test_paths_are_read_as_one_by_one(paths):
+    changes = [change_of(path, None, 5, 0.0)._replace(size=1) for path in paths]
+    batch = pa.Table.from_batches([rows.of_page(A, page_of("x", changes, NOW))])
+    found = current.with_workers(batch).select(WorkerId._fields).to_pylist()
+    parsed = [parse_workerbeat(path) for path in paths]
+    nobody = dict.fromkeys(WorkerId._fields)
+    assert found == [worker._asdict() if worker else nobody for worker in parsed]
 
 
 def test_when_a_worker_was_started_is_known_from_its_report_and_kept():
@@ -240,9 +258,9 @@ def test_of_the_silent_is_asked_what_they_said_last():
     asked = []
 
     def last_words(silent, servers):
-        asked.append(({row.worker.storm_id for row in silent}, set(servers)))
-        by_name = {row.worker.storm_id: row.worker for row in silent}
-        return current.Said({by_name["done"]}, {by_name["unread"], by_name["late"]})
+        asked.append((set(silent["storm_id"].to_pylist()), set(servers)))
+        done, *unread = (WorkerId(name, "node", 6700) for name in ("done", "unread", "late"))
+        return current.Said({done}, set(unread))
 
     batch = typed(NOW, {A: readings}, down=[B])
     table = next_liveness(None, batch, LIMITS, None, last_words)

@@ -1,11 +1,12 @@
+import pyarrow as pa
 import pytest
 
 from stormkeeper.conf import Address
-from stormkeeper.heartbeats.liveness import Row, Status
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import last_pulses
 from stormkeeper.pipeline.current import Said
+from stormkeeper.pipeline.judging import WORKERS
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
 from support.heartbeats import heartbeat, path
@@ -16,9 +17,12 @@ def worker(name):
 
 
 def silent(name, server, revision=1, last_seen=0.0):
-    return Row(
-        worker(name), server.address, "x", revision, last_seen, 10.0, Status.LATE, *[None] * 5
-    )
+    found = {**worker(name)._asdict(), "server": server.address, "instance": "x"}
+    return found | {"revision": revision, "last_seen": last_seen}
+
+
+def table(*found):
+    return pa.Table.from_pylist(list(found), schema=WORKERS)
 
 
 @pytest.fixture
@@ -43,21 +47,21 @@ def test_who_said_that_it_was_done_is_completed(start_pacemaker, asking):
     with PacemakerClient(a.address) as client:
         client.send_pulse(path("garbage"), b"garbage")
     rows = [silent(name, a) for name in ("done", "killed", "garbage", "expired")]
-    said = asking(a, b)([*rows, silent("done-too", b)], {a.address, b.address})
+    said = asking(a, b)(table(*rows, silent("done-too", b)), {a.address, b.address})
     assert said == Said({worker("done"), worker("done-too")}, set())
 
 
 def test_a_pulse_is_read_once(pacemaker, asking):
     ask = asking(pacemaker)
     send(pacemaker, "t")
-    rows = [silent("t", pacemaker)]
+    rows = table(silent("t", pacemaker))
     assert ask(rows, {pacemaker.address}) == Said(set(), set())
     send(pacemaker, "t", completed=True)
     assert ask(rows, {pacemaker.address}) == Said(set(), set())  # it did not ask
     # Another pulse is another question, and so is the same one after it was not silent.
-    assert ask([silent("t", pacemaker, 2)], {pacemaker.address}).completed == {worker("t")}
-    assert ask([], {pacemaker.address}) == Said(set(), set())
-    assert ask([silent("t", pacemaker, 2)], {pacemaker.address}).completed == {worker("t")}
+    assert ask(table(silent("t", pacemaker, 2)), {pacemaker.address}).completed == {worker("t")}
+    assert ask(table(), {pacemaker.address}) == Said(set(), set())
+    assert ask(table(silent("t", pacemaker, 2)), {pacemaker.address}).completed == {worker("t")}
 
 
 def test_who_could_not_be_read_is_asked_again(start_pacemaker, asking):
@@ -65,7 +69,7 @@ def test_who_could_not_be_read_is_asked_again(start_pacemaker, asking):
     both = {up.address, hanging.address}
     send(up, "killed")
     send(hanging, "done", completed=True)
-    rows = [silent("killed", up), silent("done", hanging)]
+    rows = table(silent("killed", up), silent("done", hanging))
     hanging.suspend()
     # What does not answer is not asked; what seemed to answer and does not is asked again.
     assert asking(up, hanging)(rows, {up.address}) == Said(set(), set())
@@ -80,12 +84,12 @@ def test_of_many_the_longest_silent_are_read_first(pacemaker, asking, monkeypatc
     monkeypatch.setattr(last_pulses, "_AT_ONCE", 2)
     for name in "abc":
         send(pacemaker, name, completed=True)
-    rows = [silent(name, pacemaker, last_seen=at) for at, name in enumerate("cba")]
+    rows = table(*(silent(name, pacemaker, last_seen=at) for at, name in enumerate("cba")))
     ask, servers = asking(pacemaker), {pacemaker.address}
     assert ask(rows, servers) == Said({worker("c"), worker("b")}, {worker("a")})
 
 
 def test_a_java_pacemakers_pulses_were_read_already(pacemaker, asking):
     send(pacemaker, "t", completed=True)
-    row = silent("t", pacemaker)._replace(instance=None, revision=None)
-    assert asking(pacemaker)([row], {pacemaker.address}) == Said(set(), set())
+    row = silent("t", pacemaker) | {"instance": None, "revision": None}
+    assert asking(pacemaker)(table(row), {pacemaker.address}) == Said(set(), set())

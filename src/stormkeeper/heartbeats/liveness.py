@@ -178,21 +178,8 @@ def step(
     now
         When the batch was read: seconds since the epoch, on the clock of the rows' times.
     """
-    known = {row.worker: row for row in previous}
-    taken: dict[WorkerId, int] = {}
-    held: set[tuple[WorkerId, str]] = set()
-    for place, beat in enumerate(beats):
-        held.add((beat.worker, beat.server))
-        row = known.get(beat.worker)
-        seen = _seen(beat, row, servers.get(beat.server), now)
-        if row is None or _is_newer(beat, seen, row):
-            known[beat.worker] = _row(beat, seen, row)
-            taken[beat.worker] = place
-    for tombstone in tombstones:
-        row = known.get(tombstone.worker)
-        if row is not None and _is_buried_by(row, tombstone):
-            del known[tombstone.worker]
-            taken.pop(tombstone.worker, None)
+    known, taken = newest(previous, beats, tombstones, servers, now=now)
+    held = {(beat.worker, beat.server) for beat in beats}
     watch = _Watch(known.values(), servers, held)
     may_return = {beat.worker for beat in beats if beat.received_at is None}
     rows, forgotten = [], []
@@ -205,6 +192,34 @@ def step(
         if row.worker in may_return or (server is not None and not server.reachable):
             forgotten.append(row)
     return Step(rows, sorted(taken.values()), forgotten)
+
+
+def newest(
+    previous: Iterable[Row],
+    beats: Sequence[Beat],
+    tombstones: Iterable[Tombstone],
+    servers: Mapping[str, Server],
+    *,
+    now: float,
+) -> tuple[dict[WorkerId, Row], dict[WorkerId, int]]:
+    """Return each worker's newest pulse, and of those that are new the positions in `beats`.
+
+    The arguments are those of `step`, of which this is the first half: nobody is judged yet.
+    """
+    known = {row.worker: row for row in previous}
+    taken: dict[WorkerId, int] = {}
+    for place, beat in enumerate(beats):
+        row = known.get(beat.worker)
+        seen = _seen(beat, row, servers.get(beat.server), now)
+        if row is None or _is_newer(beat, seen, row):
+            known[beat.worker] = _row(beat, seen, row)
+            taken[beat.worker] = place
+    for tombstone in tombstones:
+        row = known.get(tombstone.worker)
+        if row is not None and _is_buried_by(row, tombstone):
+            del known[tombstone.worker]
+            taken.pop(tombstone.worker, None)
+    return known, taken
 
 
 def unseen(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -18,20 +18,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.heartbeats.liveness import (
-    FORGET_SECS,
-    Beat,
-    Limits,
-    Row,
-    Server,
-    Status,
-    Step,
-    Tombstone,
-    step,
-)
-from stormkeeper.paths import WorkerId, parse_workerbeat
+from stormkeeper.heartbeats.liveness import FORGET_SECS, Limits, Row, Server, Status
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import TYPED, decode_batches, typed
+from stormkeeper.pipeline.judging import WORKERS, Step, columns_of, places, step
+from stormkeeper.pipeline.judging import worker_keys as worker_keys  # noqa: PLC0414
 
 #: One row per worker: the columns of `liveness.Row` that need no value, and the name in its
 #: storm id. Who is unproven is ``late`` and ``stale`` here. The worker's clock is there where a
@@ -64,6 +56,9 @@ _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 #: A topology's id is its name, a sequence number and the time of its submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
+#: What `paths.parse_workerbeat` reads.
+_WORKERBEAT: Final = "^/workerbeats/(?P<storm_id>[^/]+)/(?P<node>[^/]+)-(?P<port>[0-9]{1,9})$"
+
 
 class Said(NamedTuple):
     """What silent workers said last.
@@ -76,11 +71,12 @@ class Said(NamedTuple):
     unread: Collection[WorkerId] = ()
 
 
-#: Reads what workers have said last, of those who are silent and of the servers that answer.
-LastWords = Callable[[Sequence[Row], Collection[str]], Said]
+#: Reads what workers have said last, of those who are silent (`judging.WORKERS`), where they have
+#: said it to servers that answer.
+LastWords = Callable[[pa.Table, Collection[str]], Said]
 
 
-def no_words(_rows: Sequence[Row], _servers: Collection[str]) -> Said:
+def no_words(_silent: pa.Table, _servers: Collection[str]) -> Said:
     """Stand for `LastWords` where a batch has what its pulses say."""
     return Said()
 
@@ -90,13 +86,16 @@ def with_workers(batch: pa.Table) -> pa.Table:
     if batch["details"].null_count < batch.num_rows:
         found = list(decode_batches(iter(batch.to_batches())))
         return pa.Table.from_batches(found, TYPED)
-    workers = [parse_workerbeat(path or "") for path in batch["path"].to_pylist()]
     columns = {name: pa.nulls(batch.num_rows, TYPED.field(name).type) for name in TYPED.names}
     columns |= {name: batch[name] for name in batch.column_names if name in columns}
-    for name in WorkerId._fields:
-        found = [worker and getattr(worker, name) for worker in workers]
-        columns[name] = pa.array(found, TYPED.field(name).type)
-    return pa.table(columns).cast(TYPED)
+    return pa.table(columns | _workers(batch["path"])).cast(TYPED)
+
+
+def _workers(paths: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    found = pc.extract_regex(paths, _WORKERBEAT)
+    columns = {name: pc.struct_field(found, name) for name in WorkerId._fields}
+    columns["port"] = columns["port"].cast(pa.int32())
+    return columns
 
 
 class Judged(NamedTuple):
@@ -108,13 +107,19 @@ class Judged(NamedTuple):
 
 
 def judged(
-    previous: Iterable[Row],
+    previous: pa.Table,
+    remembered: Sequence[Row],
     batch: pa.Table,
     limits: Limits,
     between: tuple[float, float] | None = None,
+    *,
     last_words: LastWords = no_words,
 ) -> Judged:
-    """Return what is known of the workers after a batch; the arguments are as `next_liveness`'s."""
+    """Return what is known of the workers after a batch.
+
+    `previous` has the columns `judging.WORKERS`, and `remembered` are the `forgotten`; the other
+    arguments are as `next_liveness`'s.
+    """
     servers = _of_kind(batch, rows.SERVER)
     pulses = _of_kind(batch, rows.PULSE)
     read_at = [at for at in rows.seconds(servers["read_at"]) if at is not None]
@@ -122,32 +127,37 @@ def judged(
     earliest, latest = between or (newest, newest)
     now = max((at for at in read_at if earliest <= at <= latest), default=latest)
     found = _servers(servers, earliest, now)
-    result = step(
-        previous,
-        _beats(pulses),
-        _tombstones(_of_kind(batch, rows.TOMBSTONE)),
-        found,
-        now=now,
-        limits=limits,
-    )
+    buried = _of_kind(batch, rows.TOMBSTONE)
+    result = step(previous, remembered, pulses, buried, found, now=now, limits=limits)
     return Judged(_heard(result, found, last_words), pulses, now)
 
 
 def _heard(result: Step, servers: Mapping[str, Server], last_words: LastWords) -> Step:
     """Take in what the silent have said last: dead is only who has not said that it is done."""
-    silent = [row for row in result.rows if row.status not in (Status.ALIVE, Status.COMPLETED)]
-    if not silent:
+    status = result.rows["status"]
+    is_silent = pc.invert(pc.is_in(status, pa.array([Status.ALIVE, Status.COMPLETED], pa.string())))
+    if not pc.any(is_silent).as_py():
         return result
+    silent = result.rows.filter(is_silent)
     said = last_words(silent, [name for name, server in servers.items() if server.reachable])
+    if not (said.completed or said.unread):
+        return result
+    completed, unread = (_is_among(silent, workers) for workers in said)
+    unread = pc.and_(unread, pc.equal(silent["status"], Status.DEAD))
+    heard = pc.if_else(unread, str(Status.UNPROVEN), silent["status"])
+    heard = pc.if_else(completed, str(Status.COMPLETED), heard).combine_chunks()
+    status = pc.replace_with_mask(status, is_silent.combine_chunks(), heard)
+    return result._replace(rows=_with(result.rows, "status", status))
 
-    def heard(row: Row) -> Row:
-        if row.worker in said.completed:
-            return row._replace(status=Status.COMPLETED)
-        if row.worker in said.unread and row.status is Status.DEAD:
-            return row._replace(status=Status.UNPROVEN)
-        return row
 
-    return result._replace(rows=[heard(row) for row in result.rows])
+def _is_among(table: pa.Table, workers: Collection[WorkerId]) -> Any:
+    keys = [f"{worker.storm_id}/{worker.node}-{worker.port}" for worker in workers]
+    return pc.is_in(worker_keys(table), pa.array(keys, pa.string()))
+
+
+def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(name), column)
 
 
 def next_liveness(
@@ -176,25 +186,16 @@ def next_liveness(
     reports
         The newest worker reports, which say when workers were started.
     """
-    known = () if previous is None else _rows(previous)
-    result, _, now = judged(known, batch, limits, between, last_words)
+    known = WORKER_LIVENESS.empty_table() if previous is None else previous
+    result, _, now = judged(
+        _known(known), list(forgotten(known)), batch, limits, between, last_words=last_words
+    )
     table = _table(result, now)
     for said in (previous, reports):
         if said is not None and "started_at" in said.column_names:
-            place = pc.index_in(worker_keys(table), worker_keys(said))
-            known_since = pc.coalesce(said["started_at"].take(place), table["started_at"])
-            column = table.column_names.index("started_at")
-            table = table.set_column(column, table.field("started_at"), known_since)
+            known_since = said["started_at"].take(places(table, said))
+            table = _with(table, "started_at", pc.coalesce(known_since, table["started_at"]))
     return table
-
-
-def worker_keys(table: pa.Table) -> pa.Array:
-    """Return a text for each row that tells its worker from others."""
-    port = table["port"].cast(pa.string())
-    # A storm id is a path segment, so the slash ends it; a port has no dash.
-    return pc.binary_join_element_wise(
-        table["storm_id"], pc.binary_join_element_wise(table["node"], port, "-"), "/"
-    ).combine_chunks()
 
 
 def liveness(
@@ -261,28 +262,14 @@ def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server
     return found
 
 
-def _beats(pulses: pa.Table) -> list[Beat]:
-    names = Beat._fields[1:]
-    return [
-        Beat(WorkerId(storm_id, node, port), *rest)
-        for storm_id, node, port, *rest in columns_of(pulses, *WorkerId._fields, *names)
-    ]
-
-
-def _tombstones(tombstones: pa.Table) -> Iterator[Tombstone]:
-    names = Tombstone._fields[1:]
-    for storm_id, node, port, *rest in columns_of(tombstones, *WorkerId._fields, *names):
-        yield Tombstone(WorkerId(storm_id, node, port), *rest)
-
-
-def _rows(table: pa.Table) -> Iterator[Row]:
-    kept = [name for name in Row._fields[1:] if name in table.column_names]
-    names = ("stale", *WorkerId._fields, *kept)
-    for stale, storm_id, node, port, *rest in columns_of(table, *names):
-        known: dict[str, Any] = {"uptime_secs": None, "error": None}
-        row = Row(WorkerId(storm_id, node, port), **known, **dict(zip(kept, rest, strict=True)))
-        yield row._replace(status=Status.UNPROVEN if stale else Status(row.status))
-    yield from forgotten(table)
+def _known(table: pa.Table) -> pa.Table:
+    """Return the rows of a liveness table as `judging.WORKERS`."""
+    columns = {name: pa.nulls(table.num_rows, WORKERS.field(name).type) for name in WORKERS.names}
+    columns |= {name: table[name] for name in table.column_names if name in columns}
+    for name in ("last_seen", "moved_at"):
+        columns[name] = rows.epoch_seconds(table[name])
+    columns["status"] = pc.if_else(table["stale"], str(Status.UNPROVEN), table["status"])
+    return pa.table(columns).cast(WORKERS)
 
 
 def forgotten(table: pa.Table) -> Iterator[Row]:
@@ -303,34 +290,21 @@ def remembering(schema: pa.Schema, result: Step) -> pa.Schema:
 
 
 def _table(result: Step, now: float) -> pa.Table:
-    found = sorted(result.rows)
+    found = result.rows
     columns: dict[str, Any] = {
-        "storm_id": [row.worker.storm_id for row in found],
-        "topology": [topology_name(row.worker.storm_id) for row in found],
-        "node": [row.worker.node for row in found],
-        "port": [row.worker.port for row in found],
-        "updated_at": [now] * len(found),
-        "started_at": [None] * len(found),
+        name: found[name] for name in found.column_names if name in WORKER_LIVENESS.names
     }
-    for name in Row._fields[1:]:
-        if name in WORKER_LIVENESS.names:
-            columns[name] = [getattr(row, name) for row in found]
-    columns["stale"] = [row.status is Status.UNPROVEN for row in found]
-    columns["status"] = [
-        Status.LATE if row.status is Status.UNPROVEN else row.status for row in found
-    ]
-    for name in ("last_seen", "updated_at", "moved_at"):
-        columns[name] = rows.timestamps(columns[name])
+    for name in ("last_seen", "moved_at"):
+        columns[name] = rows.times(found[name])
+    storm_ids = found["storm_id"].combine_chunks().dictionary_encode()
+    topologies = [topology_name(storm_id) for storm_id in storm_ids.dictionary.to_pylist()]
+    columns["topology"] = pa.array(topologies, pa.string()).take(storm_ids.indices)
+    unproven = pc.equal(found["status"], Status.UNPROVEN)
+    columns["stale"] = unproven
+    columns["status"] = pc.if_else(unproven, str(Status.LATE), found["status"])
+    columns["updated_at"] = pa.repeat(rows.timestamps([now])[0], found.num_rows)
+    columns["started_at"] = pa.nulls(found.num_rows, rows.TIMESTAMP)
     return pa.table(
         {name: columns[name] for name in WORKER_LIVENESS.names},
         schema=remembering(WORKER_LIVENESS, result),
     )
-
-
-def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Return the values of some columns, row by row; times in seconds since the epoch."""
-    values = [
-        rows.seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
-        for column in (table[name] for name in names)
-    ]
-    return zip(*values, strict=True)

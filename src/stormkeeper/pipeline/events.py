@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.liveness import Limits, Status
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.current import columns_of, topology_name, worker_keys
+from stormkeeper.pipeline.current import topology_name
+from stormkeeper.pipeline.judging import columns_of, places
 
 #: One row per event.
 WORKER_EVENTS: Final = pa.schema(
@@ -119,7 +120,7 @@ def _events(
     now: float,
     timeouts: Mapping[str, float],
 ) -> Iterator[_Event]:
-    earlier = pc.index_in(worker_keys(after), worker_keys(before))
+    earlier = places(after, before)
     is_new = pc.is_null(earlier)
     for worker in _workers(after.filter(is_new), timeouts):
         yield from _of_new(worker, limits)
@@ -136,8 +137,7 @@ def _events(
     )
     for one, other in pairs:
         yield from _of_change(one, other, limits, timeouts)
-    is_gone = pc.invert(pc.is_in(worker_keys(before), worker_keys(after)))
-    for worker in _workers(before.filter(is_gone), timeouts):
+    for worker in _workers(before.filter(pc.is_null(places(before, after))), timeouts):
         forgotten = now - worker.last_seen > limits.forget_secs
         why = (
             f"nothing was heard of it for {now - worker.last_seen:.0f} s"

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import SerializationError
-from stormkeeper.heartbeats.liveness import Row
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.fanout import ask_all
 from stormkeeper.pacemaker.client.questions import Question, pulses_of
 from stormkeeper.paths import WorkerId, workerbeat
 from stormkeeper.pipeline.current import Said
+from stormkeeper.pipeline.judging import columns_of
 from stormkeeper.pipeline.options import Options
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import deserialize
@@ -28,8 +30,13 @@ from stormkeeper.thrift.serialization import deserialize
 #: read and decoded in a second or so.
 _AT_ONCE: Final = 2000
 
-#: Which pulse of a worker it is: its server, that one's instance, and the revision.
-_Pulse = tuple[str, str | None, int | None]
+
+class _Pulse(NamedTuple):
+    """Which pulse of a worker it is, without the worker."""
+
+    server: str
+    instance: str | None
+    revision: int
 
 
 class LastPulses:
@@ -46,39 +53,40 @@ class LastPulses:
         #: Of the workers that are silent, the pulses that were read.
         self._read: dict[WorkerId, _Pulse] = {}
 
-    def __call__(self, silent: Sequence[Row], servers: Collection[str]) -> Said:
+    def __call__(self, silent: pa.Table, servers: Collection[str]) -> Said:
         """Return who is completed, and who is to be asked again.
 
         Parameters
         ----------
         silent
-            Workers that are late or dead.
+            Workers that are late or dead, as `judging.WORKERS`.
         servers
             Those that answer.
         """
-        known = {row.worker: self._read.get(row.worker) for row in silent}
-        self._read = {worker: pulse for worker, pulse in known.items() if pulse is not None}
-        # A Java Pacemaker, which has no revisions, was read with its values.
-        asked = [
-            row
-            for row in sorted(silent, key=lambda row: row.last_seen)
-            if row.revision is not None and known[row.worker] != _pulse(row)
-            if row.server in servers
-        ]
+        known, asked = {}, {}
+        silent = silent.sort_by("last_seen")
+        for storm_id, node, port, *which in columns_of(silent, *WorkerId._fields, *_Pulse._fields):
+            worker, pulse = WorkerId(storm_id, node, port), _Pulse(*which)
+            read = self._read.get(worker)
+            if read is not None:
+                known[worker] = read
+            # A Java Pacemaker, which has no revisions, was read with its values.
+            if read != pulse and pulse.revision is not None and pulse.server in servers:
+                asked[worker] = pulse
         found = self._ask(asked) if asked else {}
-        self._read |= {row.worker: _pulse(row) for row in asked if row.worker in found}
+        self._read = known | {worker: asked[worker] for worker in found}
         return Said(
             completed={worker for worker, details in found.items() if _is_last(details)},
-            unread={row.worker for row in asked if row.worker not in found},
+            unread=asked.keys() - found.keys(),
         )
 
-    def _ask(self, rows: Sequence[Row]) -> dict[WorkerId, bytes | None]:
+    def _ask(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
         """Return the newest pulse of each worker whose server answers; None where it has none."""
-        by_server: dict[Address, list[Row]] = defaultdict(list)
-        for row in rows:
-            of_server = by_server[Address.parse(row.server, 0)]
+        by_server: dict[Address, list[WorkerId]] = defaultdict(list)
+        for worker, pulse in pulses.items():
+            of_server = by_server[Address.parse(pulse.server, 0)]
             if len(of_server) < _AT_ONCE:
-                of_server.append(row)
+                of_server.append(worker)
         patience = self._options.timeout_secs
         settings = self._options.settings()
         clients = [
@@ -87,7 +95,7 @@ class LastPulses:
         ]
 
         def question(client: PacemakerClient) -> Question[dict[str, bytes | None]]:
-            return pulses_of([_path(row.worker) for row in by_server[client.address]])
+            return pulses_of([workerbeat(*worker) for worker in by_server[client.address]])
 
         try:
             outcomes = ask_all(
@@ -102,18 +110,10 @@ class LastPulses:
             for client in clients:
                 client.close()
         return {
-            row.worker: found[_path(row.worker)]
+            worker: found[workerbeat(*worker)]
             for server, found in outcomes.answered.items()
-            for row in by_server[server]
+            for worker in by_server[server]
         }
-
-
-def _pulse(row: Row) -> _Pulse:
-    return row.server, row.instance, row.revision
-
-
-def _path(worker: WorkerId) -> str:
-    return workerbeat(*worker)
 
 
 def _is_last(details: bytes | None) -> bool:

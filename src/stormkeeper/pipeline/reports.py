@@ -6,15 +6,15 @@ table, so what is remembered from batch to batch is in this table alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from stormkeeper.heartbeats.liveness import Limits, Row, Status
-from stormkeeper.paths import WorkerId
+from stormkeeper.heartbeats.liveness import Limits, Status
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.current import columns_of, forgotten, judged, remembering
+from stormkeeper.pipeline.current import forgotten, judged, remembering
+from stormkeeper.pipeline.judging import WORKERS, is_same, places
 
 #: One row per worker.
 WORKER_REPORTS: Final = pa.schema(
@@ -36,25 +36,12 @@ WORKER_REPORTS: Final = pa.schema(
     ]
 )
 
-#: The columns that a `Row` of the same worker has, by its names for them.
-_OF_ROW: Final = {
-    "server": "server",
-    "instance": "instance",
-    "revision": "revision",
-    "last_seen": "received_at",
-    "time_secs": "time_secs",
-    "uptime_secs": "uptime_secs",
-    "error": "error",
+#: Columns that are in both, by their names in `judging.WORKERS`.
+_OF_WORKER: Final = {
+    name: name if name != "last_seen" else "received_at"
+    for name in WORKERS.names
+    if name in WORKER_REPORTS.names or name == "last_seen"
 }
-
-
-class _Beside(NamedTuple):
-    """What a report has besides."""
-
-    completed: bool | None
-    bytes: int
-    skipped: int
-    started_at: float | None
 
 
 def next_reports(
@@ -77,78 +64,58 @@ def next_reports(
     period_secs
         How often workers beat, for the estimate of pulses that were not read.
     """
-    before = {} if previous is None else dict(_reports(previous))
-    known = [row for row, _ in before.values()]
-    remembered = [] if previous is None else list(forgotten(previous))
-    result, pulses, _ = judged([*known, *remembered], batch, limits, between)
-    newest = pulses.take(pa.array(result.taken, pa.int64()))
-    beside = {worker: one for worker, (_, one) in before.items()}
-    after = {row.worker: row for row in result.rows}
-    for storm_id, node, port, completed, size in columns_of(
-        newest, *WorkerId._fields, "completed", "bytes"
-    ):
-        worker = WorkerId(storm_id, node, port)
-        row, (earlier, said) = after[worker], before.get(worker, (None, None))
-        is_same = earlier is not None and _is_same(earlier, row, period_secs)
-        started_at = said.started_at if said is not None and is_same else None
-        if started_at is None and row.uptime_secs is not None:
-            started_at = row.last_seen - row.uptime_secs
-        skipped = 0 if earlier is None else _skipped(earlier, row, period_secs)
-        beside[worker] = _Beside(completed, size, skipped, started_at)
-    found = [(row, beside[row.worker]) for row in sorted(result.rows) if row.worker in beside]
-    columns: dict[str, Any] = {
-        name: [getattr(row.worker, name) for row, _ in found] for name in WorkerId._fields
-    }
+    before = WORKER_REPORTS.empty_table() if previous is None else previous
+    result, pulses, _ = judged(_known(before), list(forgotten(before)), batch, limits, between)
+    newest = pulses.take(result.taken)
+    now, at = result.rows, places(result.rows, newest)
+    was, read, is_new = before.take(places(now, before)), newest.take(at), pc.is_valid(at)
+    skipped, started_at = _since(was, now, period_secs)
+    columns: dict[str, Any] = {name: now[of_worker] for of_worker, name in _OF_WORKER.items()}
     columns |= {
-        name: [getattr(row, of_row) for row, _ in found] for of_row, name in _OF_ROW.items()
+        "received_at": rows.times(now["last_seen"]),
+        "completed": pc.if_else(is_new, read["completed"], was["completed"]),
+        "bytes": pc.if_else(is_new, read["bytes"], was["bytes"]),
+        "skipped": pc.if_else(is_new, skipped, was["skipped"]),
+        "started_at": pc.if_else(is_new, started_at, was["started_at"]),
     }
-    columns |= {name: [getattr(one, name) for _, one in found] for name in _Beside._fields}
-    for name in ("received_at", "started_at"):
-        columns[name] = rows.timestamps(columns[name])
     schema = remembering(WORKER_REPORTS, result)
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema), newest
+    found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
+    # Of whom there is a pulse; the others are remembered without a report.
+    return found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"]))), newest
 
 
-def _reports(table: pa.Table) -> Iterator[tuple[WorkerId, tuple[Row, _Beside]]]:
-    names = (*WorkerId._fields, *_Beside._fields, *_OF_ROW.values())
-    for storm_id, node, port, completed, size, skipped, started_at, *rest in columns_of(
-        table, *names
-    ):
-        worker = WorkerId(storm_id, node, port)
-        row = Row(
-            worker,
-            age_secs=0.0,
-            status=Status.COMPLETED if completed else Status.ALIVE,
-            moved_from=None,
-            moved_at=None,
-            **dict(zip(_OF_ROW, rest, strict=True)),
-        )
-        yield worker, (row, _Beside(completed, size, skipped, started_at))
+def _known(reports: pa.Table) -> pa.Table:
+    """Return reports as `judging.WORKERS`."""
+    count = reports.num_rows
+    columns = {name: pa.nulls(count, WORKERS.field(name).type) for name in WORKERS.names}
+    columns |= {of_worker: reports[name] for of_worker, name in _OF_WORKER.items()}
+    columns["last_seen"] = rows.epoch_seconds(reports["received_at"])
+    completed = pc.fill_null(reports["completed"], False)
+    columns["status"] = pc.if_else(completed, str(Status.COMPLETED), str(Status.ALIVE))
+    return pa.table(columns).cast(WORKERS)
 
 
-def _is_same(before: Row, now: Row, period_secs: float) -> bool:
-    """Whether two pulses are of one incarnation of a worker, as far as they tell.
+def _since(was: pa.Table, now: pa.Table, period_secs: float) -> tuple[Any, Any]:
+    """Return how many pulses came between two that were read, about, and when workers were started.
 
-    One that was started in between is up for less than it was, or than the time that has passed;
-    how long a pulse takes varies.
+    Two pulses are of one incarnation of a worker, as far as they tell, unless the later one is up
+    for less than the other was, or than the time that has passed; how long a pulse takes varies.
+    Skipped were no more than the time between the two has periods, or the newer incarnation has,
+    or their server counted changes.
     """
-    if now.uptime_secs is None or before.uptime_secs is None:
-        return True
-    passed_secs = now.last_seen - before.last_seen
-    return now.uptime_secs >= max(before.uptime_secs, passed_secs - period_secs)
-
-
-def _skipped(before: Row, now: Row, period_secs: float) -> int:
-    """Return how many pulses came between two that were read, about.
-
-    No more than the time between them has periods, or the newer incarnation of the worker has, or
-    their server counted changes.
-    """
-    secs = now.last_seen - before.last_seen
-    if now.uptime_secs is not None and not _is_same(before, now, period_secs):
-        secs = min(secs, now.uptime_secs)
-    skipped = round(secs / period_secs) - 1
-    same = (before.server, before.instance) == (now.server, now.instance)
-    if same and before.revision is not None and now.revision is not None:
-        skipped = min(skipped, now.revision - before.revision - 1)
-    return max(0, skipped)
+    uptime, last_seen = now["uptime_secs"].cast(pa.float64()), now["last_seen"]
+    passed = pc.subtract(last_seen, rows.epoch_seconds(was["received_at"]))
+    least = pc.max_element_wise(
+        was["uptime_secs"].cast(pa.float64()), pc.subtract(passed, period_secs), skip_nulls=False
+    )
+    is_other = pc.fill_null(pc.less(uptime, least), False)
+    secs = pc.if_else(is_other, pc.min_element_wise(passed, uptime), passed)
+    skipped = pc.subtract(pc.round(pc.divide(secs, period_secs)).cast(pa.int64()), 1)
+    counted = pc.subtract(pc.subtract(now["revision"], was["revision"]), 1)
+    is_there = pc.and_(
+        is_same(was["server"], now["server"]), is_same(was["instance"], now["instance"])
+    )
+    skipped = pc.min_element_wise(skipped, pc.if_else(is_there, counted, None))
+    skipped = pc.if_else(pc.is_valid(passed), pc.max_element_wise(skipped, 0), 0)
+    started_at = pc.if_else(is_other, None, was["started_at"])
+    return skipped, pc.coalesce(started_at, rows.times(pc.subtract(last_seen, uptime)))

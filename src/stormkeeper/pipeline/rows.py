@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import ChangePage
@@ -104,6 +105,18 @@ def timestamps(times: Iterable[float | None]) -> pa.Array:
 def seconds(column: pa.ChunkedArray) -> list[float | None]:
     """Return a column's times in seconds since the epoch, whatever time zone it shows them in."""
     return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
+
+
+def times(secs: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return as `timestamps` does a column of seconds since the epoch."""
+    held = pc.min_element_wise(pc.max_element_wise(secs, 0.0), _LATEST)
+    micros = pc.round(pc.multiply(pc.if_else(pc.is_valid(secs), held, None), 1_000_000.0))
+    return micros.cast(pa.int64()).cast(TIMESTAMP)
+
+
+def epoch_seconds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return as `seconds` does a column of times."""
+    return pc.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), 1_000_000.0)
 
 
 def _micros(at: float) -> int:

@@ -1,0 +1,329 @@
+"""The rules of `stormkeeper.heartbeats.liveness` for whole columns of workers.
+
+A worker that beats, on one of our servers, once in a batch is what nearly all are; so which pulse
+is its newest is said of all of them at once. Those of whom more is to be said, as they have pulses
+on several servers, a tombstone, or a Java Pacemaker, are few, and go through `liveness.newest`. For
+how long they have been silent, and what that proves, is again judged in columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.heartbeats.liveness import (
+    Beat,
+    Limits,
+    Row,
+    Server,
+    Status,
+    Tombstone,
+    newest,
+)
+from stormkeeper.paths import WorkerId
+from stormkeeper.pipeline import rows
+
+#: What is known of workers: the columns of `liveness.Row`; times are seconds since the epoch.
+WORKERS: Final = pa.schema(
+    [
+        ("storm_id", pa.string()),
+        ("node", pa.string()),
+        ("port", pa.int32()),
+        ("server", pa.string()),
+        ("instance", pa.string()),
+        ("revision", pa.int64()),
+        ("last_seen", pa.float64()),
+        ("age_secs", pa.float64()),
+        ("status", pa.string()),
+        ("time_secs", pa.int64()),
+        ("uptime_secs", pa.int32()),
+        ("error", pa.string()),
+        ("moved_from", pa.string()),
+        ("moved_at", pa.float64()),
+    ]
+)
+
+#: Besides, while a batch is judged: where in it the worker's newest pulse is, and whether that is
+#: still on its server (asked of Java Pacemakers only).
+_MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_())])
+
+
+class Step(NamedTuple):
+    """As `liveness.Step`; `rows` has the columns `WORKERS`, and is sorted by worker."""
+
+    rows: pa.Table
+    taken: pa.Array
+    forgotten: list[Row]
+
+
+def step(
+    previous: pa.Table,
+    forgotten: Sequence[Row],
+    pulses: pa.Table,
+    tombstones: pa.Table,
+    servers: Mapping[str, Server],
+    *,
+    now: float,
+    limits: Limits,
+) -> Step:
+    """Return what `liveness.step` does.
+
+    Parameters
+    ----------
+    previous
+        What was known of the workers, as `WORKERS`, sorted by worker, each of them once.
+    forgotten
+        Those that were forgotten, and are not among the `previous`.
+    pulses, tombstones
+        Rows of a batch, as `decode.typed` gives them; those of workers only.
+    servers, now, limits
+        As there.
+    """
+    keys, news = worker_keys(previous), worker_keys(pulses)
+    pulses = pulses.append_column("place", _count(pulses.num_rows))
+    odd = _odd(news, pulses, tombstones, forgotten, servers)
+    is_odd, is_of_odd = pc.is_in(keys, odd), pc.is_in(news, odd)
+    one_by_one = _one_by_one(
+        [*rows_of(previous.filter(is_odd)), *forgotten],
+        pulses.filter(is_of_odd),
+        tombstones,
+        servers,
+        now,
+    )
+    is_plain, known = pc.invert(is_of_odd), pc.index_in(news, keys)
+    where, changed = _changed(previous, known.filter(is_plain), pulses.filter(is_plain), servers)
+    found = pa.concat_tables([_unchanged(previous), changed, one_by_one])
+    where = pa.concat_arrays([where, pc.index_in(worker_keys(one_by_one), keys)])
+    found = _judged(_in_order(found, where, is_odd), servers, now, limits)
+    is_over = _is_forgotten(found, servers, limits)
+    gone, found = found.filter(is_over), found.filter(pc.invert(is_over))
+    without_age = pulses.filter(pc.is_null(pulses["received_at"]))
+    down = [name for name, server in servers.items() if not server.reachable]
+    may_return = pc.or_(
+        pc.is_in(worker_keys(gone), worker_keys(without_age)),
+        pc.is_in(gone["server"], pa.array(down, pa.string())),
+    )
+    taken = found["place"].drop_null().combine_chunks()
+    return Step(
+        found.select(WORKERS.names),
+        taken.take(pc.sort_indices(taken)),
+        list(rows_of(gone.filter(may_return))),
+    )
+
+
+def worker_keys(table: pa.Table) -> pa.Array:
+    """Return a text for each row that tells its worker from others."""
+    port = table["port"].cast(pa.string())
+    # A storm id is a path segment, so the slash ends it; a port has no dash.
+    found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def places(table: pa.Table, among: pa.Table) -> pa.Array:
+    """Return where the worker of each row is in another table that has it once at most, or null."""
+    if all(table[name].equals(among[name]) for name in WorkerId._fields):
+        return _count(table.num_rows)  # as from one quiet batch to the next
+    return pc.index_in(worker_keys(table), worker_keys(among)).cast(pa.int64())
+
+
+def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
+    """Return where two columns are the same, if only both null."""
+    nothing = pc.and_(pc.is_null(one), pc.is_null(other))
+    return pc.coalesce(pc.equal(one, other), nothing)
+
+
+def columns_of(table: pa.Table, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Return the values of some columns, row by row; times in seconds since the epoch."""
+    values = [
+        rows.seconds(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
+        for column in (table[name] for name in names)
+    ]
+    return zip(*values, strict=True)
+
+
+def rows_of(table: pa.Table) -> Iterator[Row]:
+    """Return workers as the row-wise rules know them; `table` has the columns `WORKERS`."""
+    names = (*WorkerId._fields, *Row._fields[1:])
+    for storm_id, node, port, *rest in columns_of(table, *names):
+        row = Row(WorkerId(storm_id, node, port), *rest)
+        yield row._replace(status=Status(row.status))
+
+
+def _odd(
+    news: pa.Array,
+    pulses: pa.Table,
+    tombstones: pa.Table,
+    forgotten: Sequence[Row],
+    servers: Mapping[str, Server],
+) -> pa.Array:
+    """Return the keys of the workers of whom more is to be said than that they beat once."""
+    java = [name for name, server in servers.items() if _is_java(server)]
+    without_age = pc.or_(
+        pc.is_null(pulses["received_at"]),
+        pc.is_in(pulses["server"], pa.array(java, pa.string())),
+    )
+    counts = news.value_counts()
+    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    remembered = pa.Table.from_pylist(
+        [row.worker._asdict() for row in forgotten],
+        pa.schema([WORKERS.field(name) for name in WorkerId._fields]),
+    )
+    keys = [news.filter(without_age), several, *map(worker_keys, (tombstones, remembered))]
+    return pc.unique(pa.concat_arrays([_plain(one) for one in keys]))
+
+
+def _one_by_one(
+    previous: Sequence[Row],
+    pulses: pa.Table,
+    tombstones: pa.Table,
+    servers: Mapping[str, Server],
+    now: float,
+) -> pa.Table:
+    beats = [
+        Beat(WorkerId(storm_id, node, port), *rest)
+        for storm_id, node, port, *rest in columns_of(pulses, *WorkerId._fields, *Beat._fields[1:])
+    ]
+    buried = [
+        Tombstone(WorkerId(storm_id, node, port), *rest)
+        for storm_id, node, port, *rest in columns_of(
+            tombstones, *WorkerId._fields, *Tombstone._fields[1:]
+        )
+    ]
+    known, taken = newest(previous, beats, buried, servers, now=now)
+    held = {(beat.worker, beat.server) for beat in beats}
+    where = pulses["place"].to_pylist()
+    columns: dict[str, list[Any]] = {
+        name: [getattr(worker, name) for worker in known] for name in WorkerId._fields
+    }
+    for name in Row._fields[1:]:
+        columns[name] = [getattr(row, name) for row in known.values()]
+    columns["place"] = [where[taken[worker]] if worker in taken else None for worker in known]
+    columns["held"] = [(row.worker, row.server) in held for row in known.values()]
+    return pa.table(columns, schema=_MERGED)
+
+
+def _changed(
+    previous: pa.Table, known: pa.Array, pulses: pa.Table, servers: Mapping[str, Server]
+) -> tuple[pa.Array, pa.Table]:
+    """Return the workers with a newer pulse, and where each is among the previous, or null."""
+    was = previous.take(known)
+    seen = pc.subtract(
+        rows.epoch_seconds(pulses["received_at"]), _ahead_secs(pulses["server"], servers)
+    )
+    same_server = pc.fill_null(pc.equal(was["server"], pulses["server"]), False)
+    revised = pc.greater(pulses["revision"], was["revision"])  # null where one is
+    revised = pc.if_else(
+        pc.and_(same_server, is_same(was["instance"], pulses["instance"])), revised, None
+    )
+    is_newer = pc.coalesce(revised, pc.greater(seen, was["last_seen"]), True)
+    is_other = pc.and_(pc.is_valid(known), pc.invert(same_server))
+    columns = {name: pulses[name] for name in (*WorkerId._fields, "server", "instance")}
+    columns |= {name: pulses[name] for name in ("revision", "time_secs", "uptime_secs", "error")}
+    columns["place"] = pulses["place"]
+    completed = pc.fill_null(pulses["completed"], False)
+    columns |= {
+        "last_seen": seen,
+        "age_secs": pa.repeat(0.0, pulses.num_rows),
+        "status": pc.if_else(completed, str(Status.COMPLETED), str(Status.ALIVE)),
+        "moved_from": pc.if_else(is_other, was["server"], was["moved_from"]),
+        "moved_at": pc.if_else(is_other, seen, was["moved_at"]),
+        "held": pa.repeat(True, pulses.num_rows),
+    }
+    found = pa.table({name: columns[name] for name in _MERGED.names}).cast(_MERGED)
+    return known.filter(_plain(is_newer)), found.filter(is_newer)
+
+
+def _unchanged(previous: pa.Table) -> pa.Table:
+    count = previous.num_rows
+    previous = previous.append_column("place", pa.nulls(count, pa.int64()))
+    return previous.append_column("held", pa.repeat(False, count)).select(_MERGED.names)
+
+
+def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
+    """Return the workers, sorted, each once: as it is now, where there is a row of that.
+
+    Parameters
+    ----------
+    found
+        The previous workers, and those that have changed or are new.
+    where
+        Of the latter: which of the previous it is, or null.
+    is_odd
+        Which of the previous count no more.
+    """
+    count = len(is_odd)
+    now_at = pc.add(pc.index_in(_count(count), where.cast(pa.int64())), count)
+    order = pc.coalesce(now_at, pc.if_else(is_odd, None, _count(count))).drop_null()
+    new = pc.filter(_count(len(where), count), pc.is_null(where))
+    found = found.take(pa.concat_arrays([_plain(order), _plain(new)])).combine_chunks()
+    if not len(new):
+        return found
+    return found.sort_by([(name, "ascending") for name in WorkerId._fields])
+
+
+def _judged(found: pa.Table, servers: Mapping[str, Server], now: float, limits: Limits) -> pa.Table:
+    age = pc.max_element_wise(pc.subtract(now, found["last_seen"]), 0.0)
+    silent = pc.greater(age, limits.timeout_secs)
+    late = pc.if_else(pc.greater(age, limits.late_secs), str(Status.LATE), str(Status.ALIVE))
+    proven = pc.equal(found["status"], Status.DEAD)
+    if pc.any(pc.and_(silent, pc.invert(proven))).as_py():
+        proven = pc.or_(proven, _is_vouched_for(found, servers, limits))
+    dead = pc.if_else(proven, str(Status.DEAD), str(Status.UNPROVEN))
+    is_done = pc.equal(found["status"], Status.COMPLETED)
+    status = pc.if_else(is_done, str(Status.COMPLETED), pc.if_else(silent, dead, late))
+    return _with(_with(found, "age_secs", age), "status", status)
+
+
+def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], limits: Limits) -> Any:
+    """Return for whom a newer pulse could not have escaped us for as long as the timeout."""
+    horizons = [server.horizon_secs for server in servers.values() if server.reachable]
+    best = max((secs for secs in horizons if secs is not None), default=0.0) > limits.timeout_secs
+    vouched = pa.chunked_array([pa.repeat(best, found.num_rows)])
+    for name, server in servers.items():
+        if not server.reachable:
+            left = found["moved_at"].filter(pc.equal(found["moved_from"], name))
+            left_at = pc.max(left).as_py()
+            since = -inf if left_at is None else left_at
+            by_it = pc.and_(pc.less(found["last_seen"], since), best)
+        elif server.horizon_secs is None:
+            by_it = found["held"]
+        else:
+            by_it = server.horizon_secs > limits.timeout_secs
+        vouched = pc.if_else(pc.equal(found["server"], name), by_it, vouched)
+    return vouched
+
+
+def _is_forgotten(found: pa.Table, servers: Mapping[str, Server], limits: Limits) -> Any:
+    may_return = [name for name, server in servers.items() if not _is_java(server)]
+    of_these = pc.is_in(found["server"], pa.array(may_return, pa.string()))
+    hopeless = pc.and_(pc.equal(found["status"], Status.UNPROVEN), pc.invert(of_these))
+    over = pc.is_in(found["status"], pa.array([Status.DEAD, Status.COMPLETED], pa.string()))
+    too_old = pc.greater(found["age_secs"], limits.forget_secs)
+    return pc.and_(too_old, pc.or_(hopeless, over))
+
+
+def _is_java(server: Server) -> bool:
+    return server.reachable and server.horizon_secs is None
+
+
+def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, Server]) -> Any:
+    which = pc.index_in(names, pa.array(servers, pa.string()))
+    ahead = pa.array([server.ahead_secs for server in servers.values()], pa.float64())
+    return pc.fill_null(ahead.take(_plain(which)), 0.0)
+
+
+def _count(count: int, start: int = 0) -> pa.Array:
+    return pa.array(range(start, start + count), pa.int64())
+
+
+def _plain(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(name), column)
