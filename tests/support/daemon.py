@@ -29,6 +29,8 @@ class DaemonProcess:
         Further options of the command line.
     environ
         Further variables of its environment.
+    ready_secs
+        How long it may take until it can be used.
     """
 
     #: What Python runs, up to the command's name.
@@ -41,8 +43,10 @@ class DaemonProcess:
         conf: Mapping[str, Any] | None = None,
         options: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        ready_secs: float = DEADLINE_SECS,
     ) -> None:
         self._command = command
+        self._ready_secs = ready_secs
         self._ready = ready
         self._conf = dict(conf or {})
         self._options = list(options)
@@ -132,13 +136,13 @@ class DaemonProcess:
         assert self._process is not None
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        deadline = time.monotonic() + DEADLINE_SECS
+        deadline = time.monotonic() + self._ready_secs
         line = b""
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 left = deadline - time.monotonic()
-                assert left > 0, f"no ready line in {DEADLINE_SECS} s; log: {self.log}"
+                assert left > 0, f"no ready line in {self._ready_secs} s; log: {self.log}"
                 if selector.select(left):
                     piece = os.read(descriptor, 4096)
                     assert piece, f"it ended before it was ready; log: {self.log}"
