@@ -1,0 +1,154 @@
+"""What is left out of a question changes nothing of its answer."""
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.analyses import questions, rounds
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.specs import TIME, TableSpec
+from support.tables import origin, store
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
+
+
+def log(name, time, columns):
+    return TableSpec(name, pa.schema({time: TIME, **columns}), "log", time=time)
+
+
+ROLLUP = {
+    **dict.fromkeys(("storm_id", "topology", "component", "kind"), TEXT),
+    **dict.fromkeys(("executors", "emitted", "executed", "acked"), COUNT),
+    **dict.fromkeys(("capacity", "capacity_mean", "heartbeat_bytes"), NUMBER),
+    **dict.fromkeys(("largest_share", "executed_cv"), NUMBER),
+}
+MINUTES = log(tables.ROLLUP_1M, "bucket", ROLLUP)
+TEN = log(tables.ROLLUP_10M, "bucket", ROLLUP)
+LIVENESS = TableSpec(
+    tables.WORKER_LIVENESS,
+    pa.schema({"updated_at": TIME, **dict.fromkeys(("node", "server", "status"), TEXT)}),
+    "current",
+)
+EVENTS = log(
+    tables.WORKER_EVENTS,
+    "at",
+    {**dict.fromkeys(("storm_id", "topology", "node", "event"), TEXT), "port": pa.int32()},
+)
+
+TOPOLOGIES = ("even", "troubled", "silent", "unknown")
+
+
+def rollup(minutes, hours):
+    """Return buckets of four topologies; in one of them, each of four bolts has a trouble.
+
+    Of another, what is measured is null, and one has counted nothing at all.
+    """
+    draw = random.Random(minutes)
+    rows = []
+    for bucket in range(1, hours * 60 // minutes):
+        for topology in TOPOLOGIES:
+            for place, component in enumerate(("words", "split", "count", "join")):
+                is_troubled = topology == "troubled"
+                work = draw.randint(900, 1100) * 20 * minutes
+                if topology == "silent" or (is_troubled and bucket * minutes <= 40):
+                    work = 0 if topology == "silent" else work // 10
+                busy = 0.95 - bucket * minutes / 600 if place == 2 and is_troubled else 0.3
+                grown = max(1.0, 2.0 - bucket * minutes / 400) if is_troubled else 1.0
+                known = topology != "unknown"
+                rows.append(
+                    {
+                        "bucket": NOW - timedelta(minutes=bucket * minutes),
+                        "storm_id": f"{topology}-1-17",
+                        "topology": topology,
+                        "component": component,
+                        "kind": "spout" if place == 0 else "bolt",
+                        "executors": 8,
+                        "emitted": work,
+                        "executed": work if place else None,
+                        "acked": work,
+                        "capacity": busy,
+                        "capacity_mean": max(busy, 0.0) if known and place else None,
+                        "heartbeat_bytes": 9000.0 * grown if known else None,
+                        "largest_share": (0.7 if is_troubled and place == 1 else 0.14)
+                        if known
+                        else None,
+                        "executed_cv": (1.5 if is_troubled and place == 3 else 0.2)
+                        if known
+                        else None,
+                    }
+                )
+    return rows
+
+
+def liveness():
+    return [
+        {
+            "updated_at": NOW,
+            "node": f"node-{number // 6}",
+            "server": f"pacemaker-{int(number // 6 < 3)}",
+            "status": "late" if number // 6 in (1, 2) else "alive",
+        }
+        for number in range(60)
+    ]
+
+
+def events():
+    return [
+        {
+            "at": NOW - timedelta(seconds=60 * number),
+            "storm_id": "t-1-17",
+            "topology": "t",
+            "node": f"node-{number % 3}",
+            "event": ("late", "restarted", "back")[number % 3],
+            "port": 6700,
+        }
+        for number in range(1, 30)
+    ]
+
+
+def table(spec, rows):
+    return pa.Table.from_pylist(rows, schema=spec.schema)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_what_is_left_out_changes_no_answer(spark, tmp_path):
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    clock = {"clock": NOW.timestamp}
+    with store(tmp_path / tables.STATISTICS, MINUTES, TEN, **clock) as written:
+        logs = {MINUTES.name: table(MINUTES, rollup(1, 1)), TEN.name: table(TEN, rollup(10, 29))}
+        written.commit(origin(1), {}, logs)
+    with store(tmp_path / tables.LIVENESS, LIVENESS, EVENTS, **clock) as written:
+        current = {LIVENESS.name: table(LIVENESS, liveness())}
+        written.commit(origin(1), current, {EVENTS.name: table(EVENTS, events())})
+    asked = questions.chosen(defaults())
+    assert len(asked) == 7
+    for question in asked:
+        found = Tables(tmp_path / question.query)
+        # All of its rows, and also those that are older than it reads.
+        past = None if question.past_secs is None else 2 * question.past_secs
+        whole = replace(question, narrowed=lambda rows: rows, past_secs=past)
+        answer = rounds.ask(session, question, found, NOW).sort_by("id")
+        assert answer.num_rows, question.rule
+        assert answer.equals(rounds.ask(session, whole, found, NOW).sort_by("id")), question.rule
+        assert question.rows(found, NOW).num_rows < whole.rows(found, NOW).num_rows or (
+            question.table == tables.WORKER_LIVENESS
+        )
+
+
+def test_a_healthy_cluster_asks_nothing_of_spark_each_minute():
+    even = [row for row in rollup(1, 1) if row["topology"] == "even"]
+    well = [{**row, "status": "alive"} for row in liveness()]
+    now_and_then = [row for row in events() if row["event"] == "restarted"][:2]
+    rows = {MINUTES: even, LIVENESS: well, EVENTS: now_and_then}
+    asked = {one.table: one for one in questions.chosen(defaults())}
+    for spec, healthy in rows.items():
+        assert asked[spec.name].narrowed(table(spec, healthy)).num_rows == 0, spec.name
