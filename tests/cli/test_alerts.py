@@ -16,6 +16,7 @@ from stormkeeper.pipeline.analyses.rounds import ALERT_HISTORY, ALERTS, specs
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.store import TableStore
 from support.command import HEAVY, Running, imported_by
+from support.tables import store
 
 
 def alert(subject, severity="warning", *, rule="node_late", ago=75, ended_ago=None, evidence="so"):
@@ -45,8 +46,8 @@ def written(tmp_path):
         current = pa.Table.from_pylist(list(alerts), schema=ALERTS)
         news = [{"at": datetime.now(UTC), "change": how, **row} for how, row in changes]
         log = pa.Table.from_pylist(news, schema=ALERT_HISTORY)
-        with TableStore(place, specs(defaults()), interval_secs=60, clock=clock) as store:
-            store.commit(
+        with TableStore(place, specs(defaults()), interval_secs=60, clock=clock) as tables_:
+            tables_.commit(
                 Origin("q", next(numbers)), {tables.ALERTS: current}, {tables.ALERT_HISTORY: log}
             )
         return ["-c", f"pipeline.tables.dir={tmp_path}"]
@@ -103,6 +104,14 @@ def test_without_tables_it_says_what_to_do(tmp_path):
     ran = run("-c", f"pipeline.tables.dir={tmp_path}")
     assert ran.exit_code == 1
     assert ran.stderr == f"storm: there are no tables in {tmp_path}; has `storm pipeline` run?\n"
+
+
+def test_before_the_first_round_it_says_when_that_is(tmp_path):
+    with store(tmp_path / tables.LIVENESS) as others:
+        others.commit(Origin("q", 1), {})
+    ran = run("-c", f"pipeline.tables.dir={tmp_path}")
+    assert ran.exit_code == 1
+    assert f"no alerts in {tmp_path} yet: the first round" in ran.stderr
 
 
 @pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.slow)])

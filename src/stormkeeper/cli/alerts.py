@@ -69,6 +69,11 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 
         folder = folders.of_tables(conf)
         with Past(folder) as past:
+            if not past.has("alerts"):
+                raise TableError(
+                    f"there are no alerts in {folder} yet: the first round of the pipeline's "
+                    "analyses comes after pipeline.analyses.secs, which must not be 0"
+                )
             found = happenings.alerts(past, ended=ended, severity=severity)
             seen = past.written_at("alert_history")
             _remark_on_age(past)

@@ -106,6 +106,10 @@ class Past:
             rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name=true)"
         return rows, [*columns]
 
+    def has(self, name: str) -> bool:
+        """Whether there is this table."""
+        return any(name in tables.manifest.tables for tables in self._tables)
+
     def interval_secs(self, name: str) -> float:
         """Return how often the tables are written that a table belongs to."""
         return self._with(name).manifest.interval_secs
