@@ -9,38 +9,14 @@ import itertools
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from pipeline import counts
+from pipeline import alarms, counts
+from pipeline.looks import SLACK_SECS
 from pipeline.truth import AT_END
-
-#: Seconds by which a time in a table may differ from the truth's: a receipt is dated when the
-#: Pacemaker's answer is read, on a machine that has other things to do.
-SLACK_SECS = 2.0
 
 #: A worker's uptime is in whole seconds, and counts from its own clock.
 UPTIME_SECS = 1.0
 
 _SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Looks:
-    """How often the pipeline looked, and after which silence it calls a worker late, or dead."""
-
-    trigger_secs: float
-    statistics_secs: float
-    late_secs: float
-    timeout_secs: float
-    #: For how long a silent worker's pulse stays.
-    ttl_secs: float = 600.0
-
-    @property
-    def two(self):
-        return 2 * self.trigger_secs + SLACK_SECS
-
-    @property
-    def reading(self):
-        """Until a worker's report is in both queries' tables."""
-        return self.statistics_secs + self.trigger_secs + self.two
 
 
 @dataclass
@@ -75,7 +51,7 @@ class Verdict:
         }
 
 
-def compare(truth, liveness, statistics, looks):
+def compare(truth, liveness, statistics, alerts, looks):
     """Return what of the tables is true.
 
     Parameters
@@ -84,8 +60,10 @@ def compare(truth, liveness, statistics, looks):
         A `truth.Truth`.
     liveness, statistics
         The queries' `Tables`, of batches that were read after the simulation's end.
+    alerts
+        The `Tables` of alerts; None: there were none yet.
     looks
-        A `Looks`.
+        A `looks.Looks`.
     """
     verdict = Verdict()
     present = _by_worker(liveness.arrow("worker_liveness"))
@@ -110,6 +88,7 @@ def compare(truth, liveness, statistics, looks):
         _of_restarts(truth, verdict, known, looks)
     _of_silent_nodes(truth, verdict, events, looks)
     counts.compare(truth, statistics, reports, verdict)
+    alarms.compare(truth, alerts, verdict, looks)
     return verdict
 
 

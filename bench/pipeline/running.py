@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 from pipeline import agreement, daemons, families, truth, watching
-from pipeline.agreement import Looks
+from pipeline.looks import Looks
 from stormkeeper.conf import load
+from stormkeeper.tables.manifest import NAME
 from stormkeeper.tables.reading import Tables
 
 #: Spark starts, beside seven others that want the machine.
@@ -76,8 +77,11 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
     if not is_whole:
         said = "\n".join(pipeline.lines[-20:])
         failures.append(f"no two batches came after the simulation's end:\n{said}")
-    pairs = [Tables(tables / name) for name in ("liveness", "statistics")]
-    verdict = agreement.compare(truth.load(told), *pairs, looks(shape, conf))
+    kept = [
+        Tables(tables / name) if (tables / name / NAME).exists() else None
+        for name in ("liveness", "statistics", "alerts")
+    ]
+    verdict = agreement.compare(truth.load(told), *kept, looks(shape, conf))
     found["truth"] = verdict.as_json()
     failures += verdict.lines()
     if pipeline.stop():
@@ -94,6 +98,7 @@ def looks(shape, conf):
         shape.statistics_secs or shape.trigger_secs,
         known["pipeline.late.secs"] or 3 * max(1, round(shape.period_secs)),
         known["nimbus.task.timeout.secs"],
+        known["pipeline.analyses.secs"],
     )
 
 

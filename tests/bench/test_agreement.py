@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pipeline.agreement import Looks
+from pipeline.looks import Looks
 
 from pipeline import agreement, truth
 
 BEGIN = 1_700_000_000.0
-LOOKS = Looks(trigger_secs=5.0, statistics_secs=15.0, late_secs=9.0, timeout_secs=30.0)
+LOOKS = Looks(
+    trigger_secs=5.0, statistics_secs=15.0, late_secs=9.0, timeout_secs=30.0, analyses_secs=3.0
+)
 #: When the tables were read.
 NOW = BEGIN + 200.0
 
@@ -42,8 +44,11 @@ class Tables:
     def __init__(self, **tables):
         self.rows = tables
 
-    def arrow(self, name):
-        return pa.Table.from_pylist(self.rows[name])
+    def arrow(self, name, columns=None):
+        rows = self.rows[name]
+        return pa.Table.from_pylist(
+            rows, None if rows or columns is None else pa.schema({c: pa.null() for c in columns})
+        )
 
 
 def when(at):
@@ -52,6 +57,11 @@ def when(at):
 
 def event(node, kind, at, age=0.0):
     return {**worker(node), "event": kind, "at": when(at), "age_secs": age, "timeout_secs": 30.0}
+
+
+def alert(node, since=BEGIN + 65):
+    subject = {"id": f"node_late {node}", "rule": "node_late", "subject": node, "node": node}
+    return {**subject, "storm_id": None, "evidence": "late", "since": when(since)}
 
 
 @pytest.fixture
@@ -97,11 +107,12 @@ def world(tmp_path):
         truth=truth.load(file),
         liveness=Tables(worker_liveness=present, worker_events=events),
         statistics=Tables(worker_reports=reports),
+        alerts=Tables(alerts=[], alert_history=[alert("silent")]),
     )
 
 
 def compared(world):
-    return agreement.compare(world.truth, world.liveness, world.statistics, LOOKS)
+    return agreement.compare(world.truth, world.liveness, world.statistics, world.alerts, LOOKS)
 
 
 def test_tables_that_are_true_break_no_rule(world):
@@ -111,6 +122,7 @@ def test_tables_that_are_true_break_no_rule(world):
     assert verdict.tried["a death was not found"] == 1
     assert verdict.tried["a restart was not found"] == 1
     assert verdict.tried["a worker of a silent node was not found back"] == 1
+    assert verdict.tried["a trouble raised no alert"] == 1
 
 
 def spoil(world, spoiled):
@@ -144,6 +156,10 @@ def spoil(world, spoiled):
             del events[2]
         case "a worker of a silent node was not found back":
             del events[3]
+        case "an alert is false":
+            world.alerts.rows["alerts"].append(alert("lives"))
+        case "a trouble raised no alert":
+            world.alerts.rows["alert_history"].clear()
         case "a worker of a killed topology is still there":
             world.truth.deleted["t-1-1"] = BEGIN + 100
 
@@ -165,6 +181,8 @@ def spoil(world, spoiled):
         "a worker of a silent node was not found late",
         "a worker of a silent node was not found back",
         "a worker of a killed topology is still there",
+        "an alert is false",
+        "a trouble raised no alert",
     ],
 )
 def test_what_is_not_true_is_found(world, rule):
