@@ -9,7 +9,7 @@ import itertools
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from pipeline import alarms, counts
+from pipeline import alarms, counts, rollups
 from pipeline.looks import SLACK_SECS
 from pipeline.truth import AT_END
 
@@ -27,6 +27,8 @@ class Verdict:
     broken: dict = field(default_factory=lambda: defaultdict(list))
     #: By how much deaths were found after the timeout, in seconds.
     found_after: list = field(default_factory=list)
+    #: What was counted for so long at the end of an incarnation is in no reading.
+    tails: list = field(default_factory=list)
 
     def hold(self, rule, is_kept, *about):
         self.tried[rule] += 1
@@ -48,10 +50,14 @@ class Verdict:
                 "count": len(self.found_after),
                 "max": round(max(self.found_after, default=0.0), 2),
             },
+            "not read at the end of an incarnation, s": {
+                "count": sum(tail > 0.0 for tail in self.tails),
+                "max": round(max(self.tails, default=0.0), 2),
+            },
         }
 
 
-def compare(truth, liveness, statistics, alerts, looks):
+def compare(truth, liveness, statistics, alerts, looks, began):
     """Return what of the tables is true.
 
     Parameters
@@ -64,6 +70,8 @@ def compare(truth, liveness, statistics, alerts, looks):
         The `Tables` of alerts; None: there were none yet.
     looks
         A `looks.Looks`.
+    began
+        When the first batch of the statistics was published.
     """
     verdict = Verdict()
     present = _by_worker(liveness.arrow("worker_liveness"))
@@ -88,6 +96,7 @@ def compare(truth, liveness, statistics, alerts, looks):
         _of_restarts(truth, verdict, known, looks)
     _of_silent_nodes(truth, verdict, events, looks)
     counts.compare(truth, statistics, reports, verdict)
+    rollups.compare(truth, statistics, began, verdict, looks)
     alarms.compare(truth, alerts, verdict, looks)
     return verdict
 

@@ -81,7 +81,9 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
         Tables(tables / name) if (tables / name / NAME).exists() else None
         for name in ("liveness", "statistics", "alerts")
     ]
-    verdict = agreement.compare(truth.load(told), *kept, looks(shape, conf))
+    began = watches[1].versions[0][0]
+    slowest = found["statistics"].get("between versions max, s", 0.0)
+    verdict = agreement.compare(truth.load(told), *kept, looks(shape, conf, slowest), began)
     found["truth"] = verdict.as_json()
     failures += verdict.lines()
     if pipeline.stop():
@@ -90,12 +92,12 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
     return found
 
 
-def looks(shape, conf):
-    """Return what the pipeline was told of its limits."""
+def looks(shape, conf, slowest):
+    """Return what the pipeline was told of its limits; it took `slowest` seconds for a reading."""
     known = load(files=(), overrides=[f"{key}={value}" for key, value in conf.items()])
     return Looks(
         shape.trigger_secs,
-        shape.statistics_secs or shape.trigger_secs,
+        max(shape.statistics_secs or shape.trigger_secs, slowest),
         known["pipeline.late.secs"] or 3 * max(1, round(shape.period_secs)),
         known["nimbus.task.timeout.secs"],
         known["pipeline.analyses.secs"],

@@ -112,7 +112,9 @@ def world(tmp_path):
 
 
 def compared(world):
-    return agreement.compare(world.truth, world.liveness, world.statistics, world.alerts, LOOKS)
+    return agreement.compare(
+        world.truth, world.liveness, world.statistics, world.alerts, LOOKS, BEGIN
+    )
 
 
 def test_tables_that_are_true_break_no_rule(world):
