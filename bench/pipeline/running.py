@@ -1,6 +1,7 @@
 """One run of a shape: everything is started, watched for a while, compared, and ended."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -81,8 +82,8 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
         Tables(tables / name) if (tables / name / NAME).exists() else None
         for name in ("liveness", "statistics", "alerts")
     ]
-    began = watches[1].versions[0][0]
-    slowest = found["statistics"].get("between versions max, s", 0.0)
+    readings = [at for at, *_ in watches[1].versions]
+    began, slowest = readings[0], max(b - a for a, b in itertools.pairwise(readings))
     verdict = agreement.compare(truth.load(told), *kept, looks(shape, conf, slowest), began)
     found["truth"] = verdict.as_json()
     failures += verdict.lines()

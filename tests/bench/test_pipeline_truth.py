@@ -37,5 +37,6 @@ def test_the_tables_say_what_a_simulated_cluster_did(tmp_path):
     assert tried["an executor has counted something else"] >= 1_000
     assert tried["component_stats has another sum"] >= 50
     assert tried["topology_stats has another sum"] >= 4 * 5
+    assert tried["more than one reading's time is lost"] >= 20
     assert found["liveness"]["versions"] > 5
     assert found["pulses/s"] > 0.5 * TINY.rate
