@@ -69,7 +69,25 @@ class Table:
     [(0, "alive"), (9, "alive"), (9.1, "late"), (30, "late"), (30.1, "dead"), (1e9, "dead")],
 )
 def test_ages_and_their_status(age, expected):
-    assert status(age, LIMITS) == expected
+    assert status(age, LIMITS, "wc-1-17") == expected
+
+
+def test_a_topologys_own_timeout_holds_where_it_is_longer():
+    own = {"patient-1-17": 120, "hasty-1-17": 10}
+    limits = Limits(late_secs=9, timeout_secs=30, timeouts=own)
+    workers = [WorkerId(storm_id, "node", 6700) for storm_id in own]
+    table = Table(limits).at(0, *(beat(0, worker=worker) for worker in workers))
+    table.at(29)
+    assert [table[worker].status for worker in workers] == [Status.LATE, Status.LATE]
+    table.at(31)
+    assert [table[worker].status for worker in workers] == [Status.LATE, Status.DEAD]
+    young = Server(reachable=True, horizon_secs=100)
+    table.at(121, a=young)
+    assert table[workers[0]].status == Status.UNPROVEN, "nobody vouches for so long a silence"
+    assert table.at(122)[workers[0]].status == Status.DEAD
+    expected = dict.fromkeys(workers, 0.0)
+    found = unseen(expected, {A: LONG}, now=31, limits=limits)
+    assert list(found.values()) == [Status.LATE, Status.DEAD]
 
 
 def test_a_worker_is_as_old_as_the_receipt_of_its_pulse():

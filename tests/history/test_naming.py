@@ -7,6 +7,9 @@ import pytest
 
 from stormkeeper.history import statistics
 from stormkeeper.history.asking import Past
+from stormkeeper.history.naming import named
+from stormkeeper.pipeline.statistics.rollups import ROLLUP as ROLLUP_COLUMNS
+from stormkeeper.pipeline.statistics.summaries import COMPONENT_STATS
 from stormkeeper.tables.specs import TIME, TableSpec
 from support.tables import at, origin, store
 
@@ -115,6 +118,13 @@ def test_what_was_counted_before_and_after_nimbus_was_reached_is_of_one_componen
     with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
         seen = past.ask(f"SELECT component, executed FROM {past.table('rollup_1m')}")
     assert seen == [{"component": "split", "executed": 7}]
+
+
+@pytest.mark.parametrize("columns", [COMPONENT_STATS, ROLLUP_COLUMNS])
+def test_the_pipelines_own_columns_can_be_put_together(columns):
+    """Of a column that is new there, it is to be said what becomes of it."""
+    assert "GROUP BY" in named("rows", "components", columns.names)
+    assert "GROUP BY" not in named("rows", "components", [*columns.names, "new"])
 
 
 def test_tasks_that_nobody_has_named_stay(written):

@@ -13,6 +13,7 @@ from stormkeeper.history import statistics
 from stormkeeper.history.asking import Past
 from stormkeeper.local import ports
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import tables
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
@@ -24,6 +25,7 @@ from support.heartbeats import path
 from support.nimbus_service import nimbuses
 from support.statistics_examples import example
 from support.storm_topologies import leave
+from support.tables import present
 from support.waiting import until
 
 SMALL = example("small")
@@ -70,7 +72,7 @@ def nimbus(tmp_path):
         storm = StormClusterState(MemoryEnsemble().session(), Codec())
         running.append(nimbuses(tmp_path / "nimbus", storm, port=port))
         (leading,) = running[0].__enter__()
-        leave(leading, SMALL)
+        leave(leading, SMALL, **{"topology.worker.timeout.secs": 600})
         for storm_id in ("old-1-1700000000", "wc-1-1700000000"):
             leave(leading, topology(storm_id))
 
@@ -87,6 +89,11 @@ def components(folder, storm_id):
     except TableError:  # nothing was written yet
         return {}
     return {row["component"]: row for row in rows}
+
+
+def status_of(folder, name):
+    workers = present(folder / tables.LIVENESS, tables.WORKER_LIVENESS)
+    return {row["status"] for row in workers if row["topology"] == name}
 
 
 @pytest.mark.slow
@@ -107,6 +114,8 @@ def test_storms_workers_have_the_names_that_nimbus_gives_them(pacemaker, nimbus,
         "pacemaker.servers": [pacemaker.address],
         "pipeline.trigger.secs": 1,
         "pipeline.statistics.secs": 2,
+        "pipeline.late.secs": 1,
+        "nimbus.task.timeout.secs": 2,
         "nimbus.seeds": ["127.0.0.1"],
         "nimbus.thrift.port": port,
         "spark.master": "local[2]",
@@ -125,6 +134,9 @@ def test_storms_workers_have_the_names_that_nimbus_gives_them(pacemaker, nimbus,
         assert "Nimbus says the components of executors again" in pipeline.log
         # What was read before Nimbus was there is all there is: the workers have not beaten since.
         assert split["read_at"] == unnamed["tasks 4-5"]["read_at"]
+        # Its own timeout counts for the one that has one, though nobody knew it at first.
+        until(lambda: status_of(folder, "small") == {"late"})
+        assert status_of(folder, "wc") == {"dead"}
         assert pipeline.stop() == 0
     (page,) = (
         answer["result"]["id_to_bolt_agg_stats"]["split"]

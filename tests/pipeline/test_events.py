@@ -43,10 +43,10 @@ def liveness(*found):
     return pa.Table.from_pylist(list(found), schema=WORKER_LIVENESS)
 
 
-def between(before, after, *, now=NOW, timeouts=None):
+def between(before, after, *, now=NOW, limits=LIMITS):
     """Return the events between two rows of one worker, None for no row."""
     tables = [liveness(*([one] if one else [])) for one in (before, after)]
-    return next_events(None, *tables, limits=LIMITS, now=now, timeouts=timeouts).to_pylist()
+    return next_events(None, *tables, limits=limits, now=now).to_pylist()
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
@@ -110,13 +110,13 @@ def test_who_is_gone_was_deleted_or_not_heard_of():
 
 
 def test_a_topologys_own_timeout_counts():
-    timeouts = {"t-1-17": 120.0}
-    dead_here, dead = row(status="dead"), row(status="dead", age=121.0)
-    (late,) = between(row(), dead_here, timeouts=timeouts)
-    assert (late["event"], late["timeout_secs"]) == ("late", 120.0)
-    assert between(row(status="late"), dead_here, timeouts=timeouts) == []
-    (event,) = between(dead_here, dead, timeouts=timeouts)  # nothing else has changed
-    assert (event["event"], event["at"]) == ("dead", at(NOW - 1))
+    limits = Limits(late_secs=9, timeout_secs=30, timeouts={"t-1-17": 120.0})
+    dead = row(status="dead", age=121.0)
+    (event,) = between(row(status="late"), dead, limits=limits)
+    assert (event["event"], event["timeout_secs"], event["at"]) == ("dead", 120.0, at(NOW - 1))
+    assert "more than 120 s" in event["evidence"]
+    (event,) = between(None, dead, limits=limits)
+    assert event["at"] == at(NOW - 1)
 
 
 def test_before_the_first_batch_there_is_nothing_to_compare_with():

@@ -11,10 +11,13 @@ from stormkeeper.pipeline import judging, rows
 from stormkeeper.pipeline.decode import TYPED
 from stormkeeper.pipeline.judging import WORKERS, places, rows_of, step, worker_keys
 
-LIMITS = Limits(late_secs=9, timeout_secs=30, forget_secs=100)
+LIMITS = Limits(late_secs=9, timeout_secs=30, forget_secs=100, timeouts={"own-2-17": 60.0})
 NOW = 1_772_366_400.0
 SERVERS = ["a:6699", "b:6699"]
-ONE, OTHER = (WorkerId("t-1-17", "n-1", port) for port in (6700, 16700))
+ONE, OTHER, OWN = (
+    WorkerId(storm_id, "n-1", port)
+    for storm_id, port in (("t-1-17", 6700), ("t-1-17", 16700), ("own-2-17", 6700))
+)
 SECS = st.sampled_from([0.0, 0.25, 5.0, 9.0, 9.5, 29.0, 31.0, 60.0, 101.0, 110.0])
 
 LONG, YOUNG = (Server(reachable=True, horizon_secs=secs) for secs in (1e6, 1.0))
@@ -38,7 +41,7 @@ def beats(draw):
     ago, server = draw(SECS), draw(st.sampled_from(SERVERS))
     java = draw(st.sampled_from([False, False, False, True]))
     return Beat(
-        draw(st.sampled_from([ONE, OTHER])),
+        draw(st.sampled_from([ONE, OTHER, OWN])),
         server,
         None if java else draw(instances),
         None if java else draw(revisions),
@@ -51,7 +54,7 @@ def beats(draw):
 
 
 tombstones = st.builds(
-    Tombstone, st.sampled_from([ONE, OTHER]), st.sampled_from(SERVERS), instances, revisions
+    Tombstone, st.sampled_from([ONE, OTHER, OWN]), st.sampled_from(SERVERS), instances, revisions
 )
 batches = st.tuples(
     st.sampled_from([1.0, 5.0, 20.0, 90.0]),
@@ -83,6 +86,14 @@ def columns(found):
     [  # a server is started anew, and counts from 1 again
         (1.0, [Beat(ONE, "a:6699", "x", 9, 0.0)], [], {"a:6699": LONG}),
         (5.0, [Beat(ONE, "a:6699", "y", 1, 0.0)], [], {"a:6699": YOUNG}),
+    ]
+)
+@example(
+    [  # a server can vouch for a silence that is long enough for one of two topologies
+        (1.0, [Beat(one, "a:6699", "x", 1, 0.0) for one in (ONE, OWN)], [], {"a:6699": LONG}),
+        (50.0, [], [], {"a:6699": LONG}),
+        (20.0, [], [], {"a:6699": Server(reachable=True, horizon_secs=31.0)}),
+        (1.0, [], [], {"a:6699": DOWN, "b:6699": Server(reachable=True, horizon_secs=61.0)}),
     ]
 )
 @example(

@@ -32,7 +32,7 @@ cannot be reached from here, looks silent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import Final, NamedTuple
@@ -69,11 +69,19 @@ class Limits:
     forget_secs
         The longest silence after which a worker still has a row that is dead or completed, or
         unproven for ever.
+    timeouts
+        The ``topology.worker.timeout.secs`` of topologies that have one, by id. As in Storm's
+        Nimbus, the longer one holds of that and `timeout_secs`.
     """
 
     late_secs: float
     timeout_secs: float
     forget_secs: float = FORGET_SECS
+    timeouts: Mapping[str, float] = field(default_factory=dict)
+
+    def timeout_of(self, storm_id: str) -> float:
+        """Return the longest silence of a topology's worker that is not dead."""
+        return max(self.timeout_secs, self.timeouts.get(storm_id, 0.0))
 
 
 class Beat(NamedTuple):
@@ -149,9 +157,9 @@ class Step(NamedTuple):
     forgotten: list[Row]
 
 
-def status(age_secs: float, limits: Limits) -> Status:
-    """Return the status of a worker whose silence of `age_secs` is proven."""
-    if age_secs > limits.timeout_secs:
+def status(age_secs: float, limits: Limits, storm_id: str) -> Status:
+    """Return the status of a topology's worker whose silence of `age_secs` is proven."""
+    if age_secs > limits.timeout_of(storm_id):
         return Status.DEAD
     return Status.LATE if age_secs > limits.late_secs else Status.ALIVE
 
@@ -248,8 +256,9 @@ def unseen(
     vouched = min((_vouches_secs(server) for server in servers.values()), default=0.0)
     found = {}
     for worker, since in expected.items():
-        found[worker] = status(max(0.0, now - since), limits)
-        if found[worker] is Status.DEAD and status(vouched, limits) is not Status.DEAD:
+        found[worker] = status(max(0.0, now - since), limits, worker.storm_id)
+        proven = status(vouched, limits, worker.storm_id)
+        if found[worker] is Status.DEAD and proven is not Status.DEAD:
             found[worker] = Status.UNPROVEN
     return found
 
@@ -351,8 +360,9 @@ def _judged(row: Row, watched_secs: float, now: float, limits: Limits) -> Row:
     age = max(0.0, now - row.last_seen)
     if row.status is Status.COMPLETED:
         return row._replace(age_secs=age)
-    found = status(age, limits)
-    is_proven = row.status is Status.DEAD or status(watched_secs, limits) is Status.DEAD
+    found = status(age, limits, row.worker.storm_id)
+    watched = status(watched_secs, limits, row.worker.storm_id)
+    is_proven = Status.DEAD in (row.status, watched)
     unproven = found is Status.DEAD and not is_proven
     return row._replace(age_secs=age, status=Status.UNPROVEN if unproven else found)
 

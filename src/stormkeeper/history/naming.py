@@ -40,6 +40,12 @@ _OTHERS: Final = {
     "executed_cv": f"sqrt(greatest({_SPREAD}, 0)) / nullif(sum(executed), 0)",
 }
 
+#: The columns of tables in which executors of one component can be put together.
+_SUMMED_UP: Final = {
+    *(*_KEYS, *_SUMS, *_WEIGHTS, *_OTHERS),
+    *("component", "capacity", "interval_secs"),
+}
+
 
 def named(rows: str, components: str, columns: Sequence[str]) -> str:
     """Return a SELECT of rows in which tasks have the names of their components.
@@ -68,7 +74,7 @@ def named(rows: str, components: str, columns: Sequence[str]) -> str:
         f" LEFT JOIN {components} n ON n.storm_id = r.storm_id"
         f" AND n.task_start <= {first} AND {last} <= n.task_end"
     )
-    if "emitted" in columns and "task_start" not in columns:
+    if set(columns) <= _SUMMED_UP:
         keys = [column for column in columns if column in {*_KEYS, "component"}]
         chosen = [f'"{column}"' for column in keys]
         chosen += [f'{_of(column)} AS "{column}"' for column in columns if column not in keys]

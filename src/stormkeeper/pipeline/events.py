@@ -8,7 +8,7 @@ late, whenever that was noticed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -87,7 +87,6 @@ def next_events(
     *,
     limits: Limits,
     now: float,
-    timeouts: Mapping[str, float] | None = None,
 ) -> pa.Table:
     """Return the events of a batch, which the table does not have yet.
 
@@ -102,15 +101,12 @@ def next_events(
         From which age on a worker is late, and dead.
     now
         When the batch was read, in seconds since the epoch.
-    timeouts
-        By topology id, its own ``topology.worker.timeout.secs``, where that is known: a worker of
-        it is dead only after as long, if that is longer.
     """
     if before is None:
         return WORKER_EVENTS.empty_table()
-    found = list(_events(before, after, limits, now, timeouts or {}))
+    found = list(_events(before, after, limits, now))
     found += _flapping(WORKER_EVENTS.empty_table() if recent is None else recent, found, now)
-    return _table(found, limits, timeouts or {})
+    return _table(found, limits)
 
 
 def _events(
@@ -118,26 +114,21 @@ def _events(
     after: pa.Table,
     limits: Limits,
     now: float,
-    timeouts: Mapping[str, float],
 ) -> Iterator[_Event]:
     earlier = places(after, before)
     is_new = pc.is_null(earlier)
-    for worker in _workers(after.filter(is_new), timeouts):
+    for worker in _workers(after.filter(is_new)):
         yield from _of_new(worker, limits)
     both, was = after.filter(pc.invert(is_new)), before.take(earlier.drop_null())
-    differs = pc.is_in(both["storm_id"], pa.array(timeouts, pa.string()))
+    differs = pa.repeat(False, both.num_rows)
     for name in _CHANGING:
         same = pc.fill_null(pc.equal(both[name], was[name]), False)
         nothing = pc.and_(pc.is_null(both[name]), pc.is_null(was[name]))
         differs = pc.or_(differs, pc.invert(pc.or_(same, nothing)))
-    pairs = zip(
-        _workers(was.filter(differs), timeouts),
-        _workers(both.filter(differs), timeouts),
-        strict=True,
-    )
+    pairs = zip(_workers(was.filter(differs)), _workers(both.filter(differs)), strict=True)
     for one, other in pairs:
-        yield from _of_change(one, other, limits, timeouts)
-    for worker in _workers(before.filter(pc.is_null(places(before, after))), timeouts):
+        yield from _of_change(one, other, limits)
+    for worker in _workers(before.filter(pc.is_null(places(before, after)))):
         forgotten = now - worker.last_seen > limits.forget_secs
         why = (
             f"nothing was heard of it for {now - worker.last_seen:.0f} s"
@@ -152,12 +143,10 @@ def _of_new(worker: _Worker, limits: Limits) -> Iterator[_Event]:
         yield _Event(
             worker.last_seen, worker, "started", f"{worker.server} received its first pulse"
         )
-    yield from _of_status(worker, limits, worker.age_secs, limits.timeout_secs)
+    yield from _of_status(worker, limits)
 
 
-def _of_change(
-    before: _Worker, after: _Worker, limits: Limits, timeouts: Mapping[str, float]
-) -> Iterator[_Event]:
+def _of_change(before: _Worker, after: _Worker, limits: Limits) -> Iterator[_Event]:
     if before.started_at is not None and after.started_at not in (None, before.started_at):
         assert after.started_at is not None
         since = datetime.fromtimestamp(after.started_at, UTC).isoformat(timespec="seconds")
@@ -173,13 +162,11 @@ def _of_change(
         yield _Event(
             after.last_seen, after, "back", f"a pulse came after {silent_secs:.1f} s of silence"
         )
-    timeout = max(limits.timeout_secs, timeouts.get(after.storm_id, 0.0))
-    yield from _of_status(after, limits, after.age_secs, timeout)
+    yield from _of_status(after, limits)
 
 
-def _of_status(
-    worker: _Worker, limits: Limits, age: float, timeout_secs: float
-) -> Iterator[_Event]:
+def _of_status(worker: _Worker, limits: Limits) -> Iterator[_Event]:
+    age, timeout_secs = worker.age_secs, limits.timeout_of(worker.storm_id)
     if worker.status == Status.LATE:
         why = f"no pulse for {age:.1f} s, more than {limits.late_secs:g} s"
         yield _Event(worker.last_seen + limits.late_secs, worker, "late", why)
@@ -221,15 +208,11 @@ def _flapping(table: pa.Table, found: Iterable[_Event], now: float) -> list[_Eve
     ]
 
 
-def _workers(table: pa.Table, timeouts: Mapping[str, float]) -> Iterator[_Worker]:
-    for worker in map(_Worker._make, columns_of(table, *_KNOWN)):
-        if worker.status == Status.DEAD and worker.age_secs <= timeouts.get(worker.storm_id, 0.0):
-            yield worker._replace(status=Status.LATE)
-        else:
-            yield worker
+def _workers(table: pa.Table) -> Iterator[_Worker]:
+    return map(_Worker._make, columns_of(table, *_KNOWN))
 
 
-def _table(found: list[_Event], limits: Limits, timeouts: Mapping[str, float]) -> pa.Table:
+def _table(found: list[_Event], limits: Limits) -> pa.Table:
     workers = [event.worker for event in found]
     columns: dict[str, Any] = {
         name: [getattr(worker, name) for worker in workers]
@@ -241,7 +224,5 @@ def _table(found: list[_Event], limits: Limits, timeouts: Mapping[str, float]) -
     }
     columns["at"] = rows.timestamps(event.at for event in found)
     columns["topology"] = [topology_name(worker.storm_id) for worker in workers]
-    columns["timeout_secs"] = [
-        max(limits.timeout_secs, timeouts.get(worker.storm_id, 0.0)) for worker in workers
-    ]
+    columns["timeout_secs"] = [limits.timeout_of(worker.storm_id) for worker in workers]
     return pa.table({name: columns[name] for name in WORKER_EVENTS.names}, schema=WORKER_EVENTS)

@@ -267,22 +267,32 @@ def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
 
 def _judged(found: pa.Table, servers: Mapping[str, Server], now: float, limits: Limits) -> pa.Table:
     age = pc.max_element_wise(pc.subtract(now, found["last_seen"]), 0.0)
-    silent = pc.greater(age, limits.timeout_secs)
+    timeout = _timeout(found, limits)
+    silent = pc.greater(age, timeout)
     late = pc.if_else(pc.greater(age, limits.late_secs), str(Status.LATE), str(Status.ALIVE))
     proven = pc.equal(found["status"], Status.DEAD)
     if pc.any(pc.and_(silent, pc.invert(proven))).as_py():
-        proven = pc.or_(proven, _is_vouched_for(found, servers, limits))
+        proven = pc.or_(proven, _is_vouched_for(found, servers, timeout))
     dead = pc.if_else(proven, str(Status.DEAD), str(Status.UNPROVEN))
     is_done = pc.equal(found["status"], Status.COMPLETED)
     status = pc.if_else(is_done, str(Status.COMPLETED), pc.if_else(silent, dead, late))
     return _with(_with(found, "age_secs", age), "status", status)
 
 
-def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], limits: Limits) -> Any:
+def _timeout(found: pa.Table, limits: Limits) -> pa.Array:
+    """Return each worker's `Limits.timeout_of`."""
+    if not limits.timeouts:
+        return pa.repeat(limits.timeout_secs, found.num_rows)
+    own = pa.array([limits.timeout_of(storm_id) for storm_id in limits.timeouts], pa.float64())
+    which = pc.index_in(found["storm_id"], pa.array(limits.timeouts, pa.string()))
+    return pc.fill_null(own.take(_plain(which)), limits.timeout_secs)
+
+
+def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], timeout: pa.Array) -> Any:
     """Return for whom a newer pulse could not have escaped us for as long as the timeout."""
     horizons = [server.horizon_secs for server in servers.values() if server.reachable]
-    best = max((secs for secs in horizons if secs is not None), default=0.0) > limits.timeout_secs
-    vouched = pa.chunked_array([pa.repeat(best, found.num_rows)])
+    best = pc.less(timeout, max((secs for secs in horizons if secs is not None), default=0.0))
+    vouched = pa.chunked_array([best])
     for name, server in servers.items():
         if not server.reachable:
             left = found["moved_at"].filter(pc.equal(found["moved_from"], name))
@@ -292,7 +302,7 @@ def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], limits: Limi
         elif server.horizon_secs is None:
             by_it = found["held"]
         else:
-            by_it = server.horizon_secs > limits.timeout_secs
+            by_it = pc.less(timeout, server.horizon_secs)
         vouched = pc.if_else(pc.equal(found["server"], name), by_it, vouched)
     return vouched
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
@@ -52,15 +52,19 @@ log = logging.getLogger(__name__)
 #: A topology's own limit, of Storm's alone.
 _TIMEOUT: Final = "topology.worker.timeout.secs"
 
+#: How long rows with components are kept.
+_RETENTION: Final = (
+    "pipeline.retention.stats.hours",
+    "pipeline.retention.rollup.1m.hours",
+    "pipeline.retention.rollup.10m.hours",
+    "pipeline.retention.rollup.60m.hours",
+)
+
 #: How long one question may take, with finding the leader, in seconds.
 _ANSWER_SECS: Final = 10.0
 
 #: The longest answer, in bytes: it has the statistics of all executors, of kilobytes each.
 _LONGEST_ANSWER: Final = 64 * 1024 * 1024
-
-#: How long topologies are known after they were last seen, in hours: as long as what is counted of
-#: them is kept at the longest, a year.
-_KEPT_HOURS: Final = 8760.0
 
 #: Pauses between two questions of one topology, in seconds: the first, and the longest. Nimbus may
 #: not have assigned all executors yet, or know the topology no longer.
@@ -99,6 +103,8 @@ class Naming:
         Asks Nimbus. Raises a `StormkeeperError` or one of Nimbus's exceptions.
     sight
         Is told how it goes.
+    kept_hours
+        How long a topology is known after it was last seen.
     pauses_secs, outage_secs
         The first and the longest pause between two questions of one topology, and after Nimbus was
         not reached.
@@ -110,6 +116,7 @@ class Naming:
         ask: Ask,
         sight: Sight,
         *,
+        kept_hours: float = inf,
         pauses_secs: tuple[float, float] = _PAUSES_SECS,
         outage_secs: tuple[float, float] = _OUTAGE_SECS,
     ) -> None:
@@ -118,7 +125,7 @@ class Naming:
         #: Asks Nimbus.
         self.ask = ask
         self._sight = sight
-        self._names = self._known()
+        self._names = self._known(3600 * kept_hours)
         #: The ``topology.worker.timeout.secs`` of topologies; replaced, never changed.
         self.timeouts: Mapping[str, float] = self._names.timeouts
         self._lookup = self._names.lookup(time.time())
@@ -164,7 +171,7 @@ class Naming:
                 self._seen[storm_id] = (min(first, start), max(last, end))
             self._changed.notify()
 
-    def _known(self) -> Names:
+    def _known(self, kept_secs: float) -> Names:
         """Return what was known when the pipeline last ran."""
         components = topologies = None
         try:
@@ -172,7 +179,7 @@ class Naming:
             topologies = self.store.read(tables.TOPOLOGIES)
         except (TableError, OSError, pa.ArrowException) as error:
             log.warning("Nimbus is asked again for what cannot be read: %s", error)
-        return Names(components, topologies, 3600 * _KEPT_HOURS)
+        return Names(components, topologies, kept_secs)
 
     def _run(self) -> None:
         while (seen := self._next()) is not None:
@@ -256,6 +263,8 @@ def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
         TableSpec(tables.TOPOLOGIES, TOPOLOGIES, "current"),
     ]
     store = TableStore(folders.of_tables(conf) / tables.NAMING, specs, interval_secs=0.0)
+    # As long as there may be rows to name.
+    kept = max(float(conf[key]) for key in _RETENTION)
     client = LeaderClient(
         conf["nimbus.seeds"],
         conf["nimbus.thrift.port"],
@@ -274,7 +283,7 @@ def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
         ]
         return Told(executors, timeout_in(client.nimbus.getTopologyConf(storm_id)))
 
-    with client, store, Naming(store, ask, sight) as result:
+    with client, store, Naming(store, ask, sight, kept_hours=kept) as result:
         yield result
 
 
@@ -289,4 +298,4 @@ def timeout_in(topology_conf: str | None) -> float | None:
         secs = float(found)
     except (ValueError, TypeError, KeyError):
         return None
-    return secs if 0 < secs < math.inf else None
+    return secs if 0 < secs < inf else None

@@ -122,6 +122,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
                 places=places,
                 sight=sight,
                 named=names.named,
+                timeouts=lambda: names.timeouts,
             )
             _run_session(conf, servers, start, watch, stop=stop, sight=sight)
     except (EngineError, ListenError, TableError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -76,6 +77,9 @@ Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, pa.Tabl
 #: they lack.
 Named = Callable[[pa.Table], pa.Table]
 
+#: Returns the ``topology.worker.timeout.secs`` of those topologies of which it is known.
+Timeouts = Callable[[], Mapping[str, float]]
+
 
 def specs(conf: Conf, query: str) -> Iterator[TableSpec]:
     """Yield the tables of a query."""
@@ -130,6 +134,7 @@ def start(
     sight: Sight | None = None,
     *,
     named: Named = lambda pulses: pulses,
+    timeouts: Timeouts = dict,
 ) -> list[StreamingQuery]:
     """Start the queries that keep the tables, and tell `sight` of them.
 
@@ -167,6 +172,7 @@ def start(
                 limits(conf),
                 LastPulses(Options.parse(options)),
                 partial(places[STATISTICS].read, tables.WORKER_REPORTS),
+                timeouts,
             ),
         ),
         begin(
@@ -181,6 +187,7 @@ def liveness_tables(
     limits: Limits,
     last_pulses: current.LastWords = current.no_words,
     reports: Callable[[], pa.Table | None] = lambda: None,
+    timeouts: Timeouts = dict,
 ) -> Advance:
     """Return what makes the tables of who is alive out of rows of the source without values.
 
@@ -192,21 +199,26 @@ def liveness_tables(
         Reads what silent workers said last.
     reports
         Returns the newest worker reports.
+    timeouts
+        Returns the topologies' own timeouts.
     """
 
     def advance(
         before: Before, batch: pa.Table, between: tuple[float, float]
     ) -> Mapping[str, pa.Table]:
         previous = before(tables.WORKER_LIVENESS)
+        now_known = replace(limits, timeouts=timeouts())
         rows = current.with_workers(batch)
         liveness = current.next_liveness(
-            previous, rows, limits, between, last_pulses, reports=reports()
+            previous, rows, now_known, between, last_pulses, reports=reports()
         )
         _, now = between
         recent = before(tables.WORKER_EVENTS, datetime.fromtimestamp(now - FLAP_SECS, UTC))
         return {
             tables.WORKER_LIVENESS: liveness,
-            tables.WORKER_EVENTS: next_events(recent, previous, liveness, limits=limits, now=now),
+            tables.WORKER_EVENTS: next_events(
+                recent, previous, liveness, limits=now_known, now=now
+            ),
             tables.SERVERS: next_servers(before(tables.SERVERS), batch),
         }
 
