@@ -146,10 +146,9 @@ def _placed(
     then = previous.select(["bucket", "work"]).take(changes["before"])
     is_same = pc.fill_null(pc.equal(then["bucket"], bucket), False)
     done = pc.if_else(is_same, then["work"], pa.scalar(None, pa.float64()))
-    said = reports.select(["bytes", "skipped"]).take(
-        pc.index_in(worker_keys(changes), worker_keys(reports))
-    )
-    placed = {**_columns(changes), "bucket": bucket, "done": done}
+    worker = pc.index_in(worker_keys(changes), worker_keys(reports))
+    said = reports.select(["bytes", "skipped"]).take(worker)
+    placed = {**_columns(changes), "bucket": bucket, "done": done, "worker": worker}
     return pa.table(placed | _columns(said))
 
 
