@@ -44,6 +44,41 @@ def test_what_a_commit_does_not_name_stays(tmp_path):
     assert len(Tables(tmp_path).files("events")) == 1, "no rows need no file"
 
 
+def test_rows_of_a_log_may_come_in_parts_that_are_made_while_they_are_written(tmp_path):
+    made = []
+
+    def parts(*each):
+        for rows in each:
+            made.append(rows)
+            yield rows
+
+    tables = store(tmp_path)
+    tables.commit(origin(0), {}, {"events": parts(events(), events(5, 2), events(4))})
+    tables.commit(origin(1), {}, {"events": parts(events())})
+    tables.commit(origin(2), {}, {"events": parts()})
+    assert len(made) == 4
+    (file,) = manifest.load(tmp_path).tables["events"].files
+    assert (file.rows, file.earliest, file.latest) == (3, at(2), at(5))
+    assert values(tmp_path, "events") == [2, 4, 5]
+
+
+def test_if_a_part_cannot_be_made_nothing_is_published(tmp_path):
+    def parts():
+        yield events(2)
+        raise ZeroDivisionError
+
+    tables = store(tmp_path)
+    tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    with pytest.raises(ZeroDivisionError):
+        tables.commit(origin(1), {"state": state(2)}, {"events": parts()})
+    with pytest.raises(TableError, match="differ from it"):
+        tables.commit(origin(1), {"state": state(2)}, {"events": iter([state(1)])})
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1], [1])
+    assert len(data_files(tmp_path)) == 2
+    tables.commit(origin(1), {"state": state(2)}, {"events": [events(2)]})
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([2], [1, 2])
+
+
 def test_the_manifest_says_what_the_tables_are(tmp_path):
     store(tmp_path, clock=lambda: BEGAN).commit(
         origin(7), {"state": state(1)}, {"events": events(5, 2)}

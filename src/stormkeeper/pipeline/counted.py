@@ -6,57 +6,92 @@ worker has counted, as its newest reading said it, is kept in a table of its own
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.current import worker_keys
-from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS
+from stormkeeper.pipeline.statistics.readings import Readings, executor_stats, pieces
 from stormkeeper.pipeline.statistics.summaries import (
+    SUMMED,
     WORKER_STATS,
     component_stats,
+    component_sums,
+    together,
     topology_stats,
+    topology_sums,
     worker_stats,
 )
+from stormkeeper.tables.store import Rows
+
+#: Rows of the table so far that are looked at together.
+_AT_ONCE: Final = 1 << 18
 
 
 def next_counted(
-    previous: pa.Table | None, newest: pa.Table, executors: Iterable[pa.Table], reports: pa.Table
-) -> Mapping[str, pa.Table]:
+    previous: Callable[[], pa.Table | None], newest: pa.Table, reports: pa.Table
+) -> Mapping[str, Rows]:
     """Return the next table of workers' sums, and the rows that are new in the logs.
 
     Parameters
     ----------
     previous
-        The table of workers' sums so far; None at the beginning.
+        Reads the table of workers' sums so far; None at the beginning.
     newest
         The rows of the batch that are workers' newest pulses, as `reports.next_reports` gives them.
-    executors
-        What `readings.executor_stats` makes of these: each worker's rows are in one of the parts.
     reports
         The next table of worker reports; workers that are not in it have no sums either.
 
     Returns
     -------
-    By name: ``worker_stats``, ``executor_stats``, and of the topologies of which a worker has a new
-    reading, ``component_stats`` and ``topology_stats``. A pulse that cannot be read leaves what the
-    one before it said.
+    By name: ``worker_stats`` and ``executor_stats``, in parts; and ``component_stats`` and
+    ``topology_stats`` of the topologies of which a worker has a new reading. A pulse that cannot be
+    read leaves what the one before it said.
+
+    Notes
+    -----
+    Of 72,000 workers a table of all rows takes hundreds of megabytes, so what can be done by parts
+    is.
     """
-    executors = list(executors)
-    read = newest.filter(pc.is_valid(newest["executors"]))
-    found = [worker_stats(part) for part in executors]
-    if previous is not None:
-        kept = previous.filter(pc.is_in(worker_keys(previous), worker_keys(reports)))
-        kept = kept.filter(pc.invert(pc.is_in(worker_keys(kept), worker_keys(read))))
-        found.append(kept.replace_schema_metadata())
-    workers = pa.concat_tables([WORKER_STATS.empty_table(), *found])
-    changed = pc.is_in(workers["storm_id"], pc.unique(read["storm_id"]))
-    of_changed = workers.filter(changed)
+    read = newest.select(WorkerId._fields).filter(pc.is_valid(newest["executors"]))
+    changed = pc.unique(read["storm_id"])
+    workers = [_kept(previous(), read, reports)]
+    of_changed = workers[0].filter(pc.is_in(workers[0]["storm_id"], changed))
+    components, topologies = [component_sums(of_changed)], [topology_sums(of_changed)]
+    for piece in pieces(newest):
+        found = worker_stats(executor_stats(piece, SUMMED))
+        components.append(component_sums(found))
+        topologies.append(topology_sums(found))
+        workers.append(_encoded(found))
     return {
         tables.WORKER_STATS: workers,
-        tables.EXECUTOR_STATS: pa.concat_tables([EXECUTOR_STATS.empty_table(), *executors]),
-        tables.COMPONENT_STATS: component_stats(of_changed),
-        tables.TOPOLOGY_STATS: topology_stats(of_changed),
+        tables.EXECUTOR_STATS: Readings(newest),
+        tables.COMPONENT_STATS: component_stats(together(components)),
+        tables.TOPOLOGY_STATS: topology_stats(together(topologies)),
     }
+
+
+def _kept(previous: pa.Table | None, read: pa.Table, reports: pa.Table) -> pa.Table:
+    """Return the rows of workers that are reported of and have no new reading."""
+    known, new = worker_keys(reports), worker_keys(read)
+    kept = [WORKER_STATS.empty_table()]
+    previous = kept[0] if previous is None else previous
+    for start in range(0, previous.num_rows, _AT_ONCE):
+        rows = previous.slice(start, _AT_ONCE).replace_schema_metadata()
+        keys = worker_keys(rows)
+        gone = pc.or_(pc.invert(pc.is_in(keys, known)), pc.is_in(keys, new))
+        kept.append(rows.filter(pc.invert(gone)))
+    return pa.concat_tables(kept)
+
+
+def _encoded(rows: pa.Table) -> pa.Table:
+    """Return the same rows, with each text once: there are many with the same."""
+    texts = [field.name for field in rows.schema if pa.types.is_string(field.type)]
+    for name in texts:
+        place = rows.column_names.index(name)
+        rows = rows.set_column(place, name, rows[name].dictionary_encode())
+    return rows

@@ -36,7 +36,7 @@ from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.specs import Retention, TableSpec
-from stormkeeper.tables.store import TableStore
+from stormkeeper.tables.store import Rows, TableStore
 
 #: The queries, and the folders of their tables.
 NAMES: Final = (LIVENESS, STATISTICS)
@@ -71,7 +71,7 @@ Before = Callable[..., pa.Table | None]
 
 #: Returns a query's next tables, of logs the rows that are new, of: what reads those before, the
 #: rows of a batch, and when they were read (at the earliest, at the latest).
-Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, pa.Table]]
+Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, Rows]]
 
 #: Returns workers' newest pulses, rows as `decode.typed` gives them, with names of components that
 #: they lack.
@@ -205,7 +205,7 @@ def liveness_tables(
 
     def advance(
         before: Before, batch: pa.Table, between: tuple[float, float]
-    ) -> Mapping[str, pa.Table]:
+    ) -> Mapping[str, Rows]:
         previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
         rows = current.with_workers(batch)
@@ -235,18 +235,17 @@ def statistics_tables(
 
     def advance(
         before: Before, batch: pa.Table, between: tuple[float, float]
-    ) -> Mapping[str, pa.Table]:
+    ) -> Mapping[str, Rows]:
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
         )
         newest = named(newest)
-        executors = [readings.executor_stats(piece) for piece in readings.pieces(newest)]
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         return {
             tables.WORKER_REPORTS: found,
             tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch),
-            **next_counted(before(tables.WORKER_STATS), newest, executors, found),
-            **buckets.next_rollups(before, executors, found, between),
+            **next_counted(partial(before, tables.WORKER_STATS), newest, found),
+            **buckets.next_rollups(before, readings.Readings(newest), found, between),
         }
 
     return advance
@@ -264,7 +263,7 @@ class Keeper:
         self,
         store: TableStore,
         advance: Advance,
-        published: Callable[[Mapping[str, pa.Table]], None] = lambda _: None,
+        published: Callable[[Mapping[str, Rows]], None] = lambda _: None,
     ) -> None:
         self._tables = store
         self._advance = advance

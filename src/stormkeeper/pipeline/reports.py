@@ -65,7 +65,10 @@ def next_reports(
         How often workers beat, for the estimate of pulses that were not read.
     """
     before = WORKER_REPORTS.empty_table() if previous is None else previous
-    result, pulses, _ = judged(_known(before), list(forgotten(before)), batch, limits, between)
+    # What executors count is most of a batch: it is copied once.
+    light = batch.drop_columns(["executors"])
+    light = light.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
+    result, pulses, _ = judged(_known(before), list(forgotten(before)), light, limits, between)
     newest = pulses.take(result.taken)
     now, at = result.rows, places(result.rows, newest)
     was, read, is_new = before.take(places(now, before)), newest.take(at), pc.is_valid(at)
@@ -81,7 +84,8 @@ def next_reports(
     schema = remembering(WORKER_REPORTS, result)
     found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
     # Of whom there is a pulse; the others are remembered without a report.
-    return found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"]))), newest
+    found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
+    return found, batch.take(newest["row"])
 
 
 def _known(reports: pa.Table) -> pa.Table:

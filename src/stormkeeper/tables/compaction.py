@@ -189,7 +189,7 @@ class Compactor:
         # On one core: the others are for who waits.
         rows = parquet.read(self._folder, group, spec.schema, use_threads=False)
         level = group[0].level + 1
-        output = parquet.write(self._folder, path, spec, spec.sorted(rows), level)
+        output = parquet.write(self._folder, path, spec, [spec.sorted(rows)], level)
         sync(self._folder / spec.name)
         return Merge(spec.name, frozenset(file.path for file in group), output)
 

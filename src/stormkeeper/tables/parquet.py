@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,26 +26,45 @@ def new_path(name: str, version: int) -> str:
     return f"{name}/{version:012d}-{secrets.token_hex(4)}.parquet"
 
 
-def write(folder: Path, path: str, spec: TableSpec, rows: pa.Table, level: int = 0) -> DataFile:
+def write(
+    folder: Path, path: str, spec: TableSpec, parts: Iterable[pa.Table], level: int = 0
+) -> DataFile:
     """Write rows, as `TableSpec.fitted` gives them, to a new file, safe from a power failure.
 
     The name itself is safe only once `places.sync` has had its folder.
+
+    Parameters
+    ----------
+    folder
+        The folder of the tables.
+    path
+        The new file, from there.
+    spec
+        Its table.
+    parts
+        The rows, in one part or more. Of earlier ones only what goes into the file is in memory.
+    level
+        How often its rows were merged.
     """
     # Encoded in memory first: then the one who refuses a byte is the file system itself.
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows, sink, compression="zstd", row_group_size=_GROUP_ROWS, use_dictionary=_repeating(rows)
-    )
+    parts = iter(parts)
+    first = next(parts)
+    count, times = 0, []
+    names = _repeating(first)
+    with pq.ParquetWriter(sink, first.schema, compression="zstd", use_dictionary=names) as writer:
+        for rows in itertools.chain([first], parts):
+            writer.write_table(rows, row_group_size=_GROUP_ROWS)
+            count += rows.num_rows
+            if spec.time is not None and rows.num_rows:
+                times += pc.min_max(rows[spec.time]).as_py().values()
     encoded = sink.getvalue()
     with (folder / path).open("xb") as file:
         file.write(encoded)
         file.flush()
         os.fsync(file.fileno())
-    earliest = latest = None
-    if spec.time is not None and rows.num_rows:
-        between = pc.min_max(rows[spec.time]).as_py()
-        earliest, latest = between["min"], between["max"]
-    return DataFile(path, rows.num_rows, encoded.size, earliest, latest, level)
+    earliest, latest = (min(times), max(times)) if times else (None, None)
+    return DataFile(path, count, encoded.size, earliest, latest, level)
 
 
 def _repeating(rows: pa.Table) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stormkeeper.errors import TableError
 from stormkeeper.tables.manifest import Kind
@@ -120,7 +121,16 @@ class TableSpec:
 
     def sorted(self, rows: pa.Table) -> pa.Table:
         """Return rows in the order that a file has them."""
-        return rows.sort_by([(name, "ascending") for name in self.order]) if self.order else rows
+        if not self.order or (len(self.order) == 1 and _ascends(rows[self.order[0]])):
+            return rows
+        return rows.sort_by([(name, "ascending") for name in self.order])
+
+
+def _ascends(column: pa.ChunkedArray) -> bool:
+    """Whether rows are sorted by it as they are: most batches have one time for all."""
+    if column.null_count:
+        return False
+    return bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py() is not False)
 
 
 def schema_of(columns: dict[str, str]) -> pa.Schema:

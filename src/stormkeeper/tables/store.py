@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 #: How long a file stays after it has left the manifest, in seconds: longer than a reader takes from
 #: the manifest to its last file.
 KEEP_SECS: Final = 300.0
+
+#: Rows of a table; or of a log, in parts, where they are too many to be in memory together.
+Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 
 #: How long the end of a store waits for a merge that runs, in seconds.
 _CLOSE_SECS: Final = 5.0
@@ -125,7 +129,7 @@ class TableStore:
         """
         return self._compactor.settle(deadline_secs)
 
-    def publish(self, origin: Origin, tables: Mapping[str, pa.Table]) -> int:
+    def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
         """Commit tables by name, each as its kind is: all rows of it, or the new ones of a log."""
         logs = {name for name, spec in self._specs.items() if spec.kind == "log"}
         return self.commit(
@@ -138,7 +142,7 @@ class TableStore:
         self,
         origin: Origin,
         current: Mapping[str, pa.Table] | None = None,
-        appended: Mapping[str, pa.Table] | None = None,
+        appended: Mapping[str, Rows] | None = None,
     ) -> int:
         """Publish the tables of one micro-batch, all at once; return the number of the commit.
 
@@ -151,7 +155,8 @@ class TableStore:
         current
             All rows of tables of the kind ``current``, by name. Those that are not named stay.
         appended
-            New rows of logs, by name.
+            New rows of logs, by name. Those that come in parts are made while they are written:
+            what fails then is raised as it is, and nothing is published either.
 
         Raises
         ------
@@ -159,23 +164,26 @@ class TableStore:
             The rows are not the tables', somebody else writes the same tables, the folder is not
             there any more, or the file system refuses. Then nothing is published.
         """
-        rows = {
-            **self._fitted("current", current or {}),
-            **{k: v for k, v in self._fitted("log", appended or {}).items() if v.num_rows},
-        }
+        rows = {**self._fitted("current", current or {}), **self._fitted("log", appended or {})}
         try:
             return self._commit(origin, rows)
         except OSError as error:
             raise refused(self._folder, error) from error
 
-    def _fitted(self, kind: str, rows: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    def _fitted(self, kind: str, rows: Mapping[str, Rows]) -> dict[str, Iterable[pa.Table]]:
+        """Return the parts of tables, as their files have them."""
         for name in rows:
             if name not in self._specs or self._specs[name].kind != kind:
                 known = ", ".join(spec.name for spec in self._specs.values() if spec.kind == kind)
                 raise TableError(f"no table {name!r} is of the kind {kind}; these are: {known}")
-        return {name: self._specs[name].fitted(given) for name, given in rows.items()}
+        return {
+            name: [self._specs[name].fitted(given)]
+            if isinstance(given, pa.Table)
+            else map(self._specs[name].fitted, given)
+            for name, given in rows.items()
+        }
 
-    def _commit(self, origin: Origin, rows: Mapping[str, pa.Table]) -> int:
+    def _commit(self, origin: Origin, rows: Mapping[str, Iterable[pa.Table]]) -> int:
         self._place.check()
         before = manifest.load(self._folder)
         if before is not None and before.origin == origin:
@@ -214,7 +222,7 @@ class TableStore:
             raise
 
     def _write(
-        self, rows: Mapping[str, pa.Table], version: int, begun: list[str]
+        self, rows: Mapping[str, Iterable[pa.Table]], version: int, begun: list[str]
     ) -> dict[str, DataFile]:
         written = {}
         new = [name for name in self._specs if not (self._folder / name).is_dir()]
@@ -223,9 +231,12 @@ class TableStore:
         if new:
             sync(self._folder)
         for name, given in rows.items():
+            parts = _some(given) if self._specs[name].kind == "log" else given
+            if parts is None:
+                continue
             path = parquet.new_path(name, version)
             begun.append(path)
-            written[name] = parquet.write(self._folder, path, self._specs[name], given)
+            written[name] = parquet.write(self._folder, path, self._specs[name], parts)
             # Else a power failure may leave the manifest without what it names.
             sync(self._folder / name)
         return written
@@ -252,6 +263,13 @@ class TableStore:
             tables[name] = msgspec.structs.replace(entry, files=files)
         version = before.version + 1 if before else 1
         return Manifest(manifest.FORMAT, version, origin, at, self._interval_secs, tables)
+
+
+def _some(parts: Iterable[pa.Table]) -> Iterable[pa.Table] | None:
+    """Return the parts that have rows; None if there are none."""
+    some = (part for part in parts if part.num_rows)
+    first = next(some, None)
+    return None if first is None else itertools.chain([first], some)
 
 
 def _entry(before: Entry | None, spec: TableSpec) -> Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ EXECUTOR_STATS: Final = pa.schema(
 
 #: What the rows of one piece take in memory, about, in bytes; those of one pulse may take more. A
 #: column of texts holds 2 GiB.
-_PIECE_BYTES: Final = 64 << 20
+_PIECE_BYTES: Final = 16 << 20
 
 #: What a row takes without the component's name, which a heartbeat may make long.
 _ROW_BYTES: Final = 256
@@ -50,7 +50,6 @@ _ROW_BYTES: Final = 256
 
 def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
     """Cut pulses, which are rows as of `executor_stats`, so that each piece has rows of some MB."""
-    pulses = pulses.filter(pc.is_valid(pulses["executors"]))
     start = 0
     # A column of lists of many gigabytes is in several chunks.
     for chunk in pulses["executors"].chunks:
@@ -69,7 +68,22 @@ def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
         start += len(chunk)
 
 
-def executor_stats(pulses: pa.Table) -> pa.Table:
+class Readings:
+    """The rows of pulses in pieces, which are made each time that they are gone through.
+
+    Those of 72,000 workers would take gigabytes together.
+    """
+
+    def __init__(self, pulses: pa.Table) -> None:
+        self._pulses = pulses
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return map(executor_stats, pieces(self._pulses))
+
+
+def executor_stats(
+    pulses: pa.Table, columns: Sequence[str] = tuple(EXECUTOR_STATS.names)
+) -> pa.Table:
     """Lay out what executors counted, one row per executor, window and stream.
 
     Parameters
@@ -77,6 +91,8 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     pulses
         Rows of `decode.TYPED`, of `pieces` where they are many. Those that could not be decoded
         give no rows.
+    columns
+        Which columns are wanted.
 
     Returns
     -------
@@ -96,9 +112,15 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     of_report = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
     of_report |= {name: _array(pulses[name]) for name in _REPORT if name not in of_report}
     worker_of = worker_of.take(executor_of)
-    columns = {name: _taken(of_report[name], worker_of) for name in _REPORT}
-    columns |= {name: _taken(executors[name], executor_of) for name in _EXECUTOR}
-    return pa.table(columns | counters, schema=EXECUTOR_STATS)
+    found = {}
+    for name in columns:
+        if name in of_report:
+            found[name] = _taken(of_report[name], worker_of)
+        elif name in _EXECUTOR:
+            found[name] = _taken(executors[name], executor_of)
+        else:
+            found[name] = counters[name]
+    return pa.table(found, schema=pa.schema([EXECUTOR_STATS.field(name) for name in columns]))
 
 
 def is_workers_own(table: pa.Table) -> pa.ChunkedArray:

@@ -21,7 +21,7 @@ from stormkeeper.pipeline.statistics.readings import (
     is_storms_own,
     is_workers_own,
 )
-from stormkeeper.pipeline.statistics.sums import WEIGHTS, average, held
+from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS, average, held
 
 #: What is counted; ``_all`` also on Storm's own streams.
 COUNTS: Final = (
@@ -34,6 +34,13 @@ _TOTALS: Final = tuple(f"{name}_ms" for name in WEIGHTS)
 _PAGE_TOTALS: Final = tuple(f"{name}_page_ms" for name in WEIGHTS)
 
 _WORKER: Final = ("storm_id", "node", "port")
+
+#: The columns of `readings.EXECUTOR_STATS` that are summed up, or tell what belongs together.
+SUMMED: Final = (
+    *(*_WORKER, "component", "kind", "task_start", "task_end", "window", "stream"),
+    *("read_at", "uptime_secs", "partial", *COUNTED, *(f"{name}_ms_avg" for name in WEIGHTS)),
+)
+
 _SIZES: Final = ("workers", "executors", "tasks")
 _KINDS: Final = pa.array(["spout", "bolt"])
 
@@ -148,7 +155,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     Parameters
     ----------
     executors
-        Rows of `readings.EXECUTOR_STATS`, one report per executor.
+        Rows of `readings.EXECUTOR_STATS`, one report per executor; of its columns, `SUMMED`.
 
     Returns
     -------
@@ -167,13 +174,29 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     return pa.table({name: columns[name] for name in WORKER_STATS.names}).cast(WORKER_STATS)
 
 
+def component_sums(workers: pa.Table) -> pa.Table:
+    """Sum up what workers counted, by component and window.
+
+    Parameters
+    ----------
+    workers
+        Rows of `worker_stats`; or of this function, `together`, of parts of them: each worker's
+        rows are in one part.
+    """
+    others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum") | {"partial": "any"}
+    others |= dict.fromkeys(("kind", "capacity", "read_at"), "max")
+    keys = ["storm_id", "component", "window"]
+    return sums.grouped(_numbered(workers), keys, counts=COUNTS, others=others)
+
+
 def component_stats(workers: pa.Table) -> pa.Table:
     """Sum up what workers counted, by component and window: the rows of Storm's pages.
 
     Parameters
     ----------
     workers
-        Rows of `worker_stats` or `worker_sums`: all of a topology's workers, one reading of each.
+        Rows of `worker_stats`: all of a topology's workers, one reading of each; or the
+        `component_sums` of parts of them, `together`.
 
     Returns
     -------
@@ -192,13 +215,9 @@ def component_stats(workers: pa.Table) -> pa.Table:
       minutes in every window's row.
     - ``partial``: an executor had more rows in that window than were counted.
     """
-    workers = _numbered(workers)
-    keys = ["storm_id", "component"]
-    others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
-    others |= {"kind": "max", "partial": "any"}
-    found = sums.grouped(workers, [*keys, "window"], counts=COUNTS, others=others)
-    found = _with_largest(found, workers, "capacity", keys)
-    found = _with_largest(found, workers, "read_at", keys[:1])
+    found = component_sums(workers)
+    found = _with_largest(found, "capacity", ["storm_id", "component"])
+    found = _with_largest(found, "read_at", ["storm_id"])
     kind = _KINDS.take(_array(found["kind"]))
     columns = {name: found[name] for name in found.column_names}
     columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
@@ -214,13 +233,34 @@ def component_stats(workers: pa.Table) -> pa.Table:
     return pa.table({name: columns[name] for name in COMPONENT_STATS.names}).cast(COMPONENT_STATS)
 
 
+def topology_sums(workers: pa.Table) -> pa.Table:
+    """Sum up what workers counted, by topology and window, as `component_sums` does."""
+    counts = [name for name in COUNTS if name != "executed"]
+    others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
+    others |= dict.fromkeys(("workers", "read_at"), "max")
+    if "workers" not in workers.column_names:
+        workers = _numbered(workers)
+        visible = pc.invert(is_storms_own(workers["component"]))
+        spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
+        columns = {name: workers[name] for name in workers.column_names}
+        for name in ("emitted", "transferred"):
+            columns[name] = pc.if_else(visible, workers[name], None)
+        for name in ("acked", "failed", "complete_ms"):
+            columns[name] = pc.if_else(spouts, workers[name], None)
+        columns["workers"] = visible.cast(pa.int64())
+        of_workers = pa.table(columns)
+        workers = sums.grouped(of_workers, [*_WORKER, "window"], counts=counts, others=others)
+    others |= {"workers": "sum"}
+    return sums.grouped(workers, ["storm_id", "window"], counts=counts, others=others)
+
+
 def topology_stats(workers: pa.Table) -> pa.Table:
     """Sum up what workers counted, by topology and window: Storm's ``TopologyStats``.
 
     Parameters
     ----------
     workers
-        As of `component_stats`.
+        As of `component_stats`; or the `topology_sums` of parts of them.
 
     Returns
     -------
@@ -231,41 +271,33 @@ def topology_stats(workers: pa.Table) -> pa.Table:
     ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
     ``complete_ms_avg``, of spouts alone.
     """
-    workers = _numbered(workers)
-    visible = pc.invert(is_storms_own(workers["component"]))
-    spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
-    columns = {name: workers[name] for name in workers.column_names}
-    for name in ("emitted", "transferred"):
-        columns[name] = pc.if_else(visible, workers[name], None)
-    for name in ("acked", "failed", "complete_ms"):
-        columns[name] = pc.if_else(spouts, workers[name], None)
-    columns["workers"] = visible.cast(pa.int64())
-    counts = [name for name in COUNTS if name != "executed"]
-    others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
-    others |= dict.fromkeys(("workers", "read_at"), "max")
-    by_worker = sums.grouped(pa.table(columns), [*_WORKER, "window"], counts=counts, others=others)
-    others |= {"workers": "sum"}
-    found = sums.grouped(by_worker, ["storm_id", "window"], counts=counts, others=others)
-    found = _with_largest(found.drop_columns(["read_at"]), by_worker, "read_at", ["storm_id"])
+    found = _with_largest(topology_sums(workers), "read_at", ["storm_id"])
     columns = {name: found[name] for name in found.column_names}
     columns["topology"] = _topologies(found["storm_id"])
     columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
-    columns |= {name: held(found[name]) for name in counts}
+    columns |= {name: held(found[name]) for name in COUNTS if name in columns}
     return pa.table({name: columns[name] for name in TOPOLOGY_STATS.names}).cast(TOPOLOGY_STATS)
+
+
+def together(parts: Sequence[pa.Table]) -> pa.Table:
+    """Concatenate sums, of which some may be beyond 64 bits."""
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _numbered(workers: pa.Table) -> pa.Table:
     """Return rows of workers with a column that counts them, and kinds as numbers."""
+    if "workers" in workers.column_names:
+        return workers
     if pa.types.is_string(workers["kind"].type):
         place = workers.column_names.index("kind")
         workers = workers.set_column(place, "kind", pc.index_in(workers["kind"], _KINDS))
     return workers.append_column("workers", pa.repeat(1, workers.num_rows))
 
 
-def _with_largest(found: pa.Table, of: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
-    """Add the largest value of a column to the groups that it is of."""
-    largest = sums.grouped(of, keys, others={column: "max"})
-    return found.join(largest, list(keys), use_threads=False)
+def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
+    """Give all rows of the same keys the largest value of a column that they have."""
+    largest = sums.grouped(found, keys, others={column: "max"})
+    return found.drop_columns([column]).join(largest, list(keys), use_threads=False)
 
 
 def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
