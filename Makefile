@@ -12,7 +12,7 @@ KERBEROS := $(VENV)/kerberos
 ARCHIVE := $(VENV)/var/stormkeeper/spark.jsa
 COMPILED := $(wildcard src/stormkeeper/*/*/_compiled.pyx)
 
-.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding bench-pipeline soak faults fuzz explore simulate peer interop format clean
+.PHONY: help setup run dist test test-slow test-busy lint bench bench-pacemaker bench-local bench-state bench-zookeeper bench-heartbeats bench-cluster bench-decoding bench-pipeline bench-history soak faults fuzz explore simulate peer interop format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -80,6 +80,9 @@ bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and throu
 
 bench-heartbeats: $(INSTALLED) ## who is alive, read from one Pacemaker and from three
 	@$(BIN)/python bench/heartbeats_bench.py $(ARGS)
+
+bench-history: $(INSTALLED) ## how soon a week of a large cluster's tables answers (7 GB, two minutes to make)
+	@$(BIN)/python bench/history_bench.py $(ARGS)
 
 bench-decoding: $(INSTALLED) ## heartbeats from bytes to Arrow's columns, beside gunzip and Apache Thrift
 	@$(BIN)/python bench/decoding_bench.py $(ARGS)

@@ -229,6 +229,28 @@ def test_a_course_of_time(options):
 
 
 @pytest.mark.usefixtures("course")
+def test_a_pipeline_that_is_young_has_no_long_buckets(options):
+    found = json.loads(run("wc", "--since", "7d", "--json", *options).stdout)
+    assert (found["bucket_secs"], len(found["buckets"])) == (60, 3)
+
+
+def test_storms_own_components_are_shown_by_name_alone(tmp_path, options):
+    """And what workers do not say the kind of is shown as a bolt is."""
+    rows = [
+        component(name, kind, ":all-time", ago(9), 1)
+        for name, kind in (("__acker", "bolt"), ("tasks 1-2", None))
+    ]
+    write(tmp_path, component_stats=rows)
+    lines = run("wc", *options).stdout.splitlines()
+    assert [*table(lines, "COMPONENT")] == ["tasks 1-2"]
+    assert not [line for line in lines if line.startswith(("__acker", "BOLT"))]
+    lines = run("wc", "--component", "__acker", *options).stdout.splitlines()
+    assert [*table(lines, "__acker (bolt)")] == ["all time"]
+    lines = run("wc", "--component", "tasks 1-2", *options).stdout.splitlines()
+    assert [*table(lines, "tasks 1-2")] == ["all time"]
+
+
+@pytest.mark.usefixtures("course")
 def test_json_of_a_course(options):
     found = json.loads(run("wc", "--since", "1h", "--json", *options).stdout)
     assert found["bucket_secs"] == 60

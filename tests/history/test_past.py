@@ -3,9 +3,11 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from stormkeeper.conf import defaults
 from stormkeeper.errors import TableError
 from stormkeeper.history import happenings, statistics
 from stormkeeper.history.asking import Past
+from stormkeeper.pipeline import queries, tables
 from stormkeeper.tables.specs import TIME, TableSpec
 from support.tables import BEGAN, at, origin, store
 
@@ -204,6 +206,13 @@ def test_only_the_newest_files_are_read_for_the_newest_reading(written):
     with Past(folder) as past:
         assert [row["component"] for row in statistics.newest(past, "wc")] == ["b"]
         assert statistics.topologies(past) == ["wc"]
+
+
+def test_files_are_sorted_by_what_is_asked_for():
+    """So a reader passes over the rest: one topology of four hundred."""
+    sorts = {spec.name: spec.sort for spec in queries.specs(defaults(), tables.STATISTICS)}
+    names = ["component_stats", "topology_stats", tables.ROLLUP_1M, tables.ROLLUP_60M]
+    assert {sorts[name][0] for name in names} == {"topology"}
 
 
 def event(secs, what, node="n-1", topology="wc", storm_id=ID):

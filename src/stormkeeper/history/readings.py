@@ -74,18 +74,28 @@ def reading(past: Past, topology: str, component: str | None, window: str) -> Re
 
 def course(
     past: Past, topology: str, component: str | None, since: datetime, until: datetime
-) -> list[dict[str, Any]]:
-    """Return what `statistics.course` does.
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return the length of a bucket in seconds, and what `statistics.course` returns.
+
+    If no bucket of the length that suits the time is over, as of a pipeline that was started not
+    long ago, the buckets are shorter ones.
 
     Raises
     ------
     TableError
         The topology or the component is not there.
     """
-    found = statistics.course(past, topology, since, until, component=component)
-    if not found and not statistics.newest(past, topology, component):
+    longest = statistics.BUCKET_SECS[statistics.rollup_for(until - since)]
+    for rollup, secs in reversed(statistics.BUCKET_SECS.items()):
+        if secs <= longest:
+            found = statistics.course(
+                past, topology, since, until, component=component, rollup=rollup
+            )
+            if found:
+                return secs, found
+    if not statistics.newest(past, topology, component):
         raise _unknown(past, topology, component)
-    return found
+    return longest, []
 
 
 def _unknown(past: Past, topology: str, component: str | None) -> TableError:

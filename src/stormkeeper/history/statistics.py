@@ -29,7 +29,7 @@ _SENT: Final = ("emitted", "transferred")
 _IN_WINDOW: Final = '"window" = ?'
 _NOT_STORMS: Final = " AND NOT starts_with(stream, '__')"
 
-#: The length of their buckets, in seconds.
+#: The length of their buckets, in seconds, the shortest first.
 BUCKET_SECS: Final = {"rollup_1m": 60, "rollup_10m": 600, "rollup_60m": 3_600}
 
 _COUNTS: Final = ("emitted", "transferred", "executed", "acked", "failed")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.effects import json_option
 from stormkeeper.cli.history import Age
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
@@ -81,9 +82,9 @@ def stats(
     """Show what a topology's components count: now, or since a time.
 
     A topology is named by its name or its id. Reads the tables that `storm pipeline` keeps in
-    pipeline.tables.dir. Without --since it is the newest reading, in the columns of Storm's UI, but
-    latencies are not cut down to whole milliseconds. With --component it has the executors, too,
-    each with its share of the work.
+    pipeline.tables.dir. Without --since it is the newest reading, in the columns of Storm's UI and,
+    as there, without Storm's own components; but latencies are not cut down to whole milliseconds.
+    With --component it has the executors, too, each with its share of the work.
 
     With --since it is a line per bucket of a minute, of ten, or of an hour, as the time is long,
     with counts by the second. A bucket is there once it is over. Of a topology, ACKED, FAILED and
@@ -140,12 +141,9 @@ def _course(
 ) -> None:
     from stormkeeper.cli.stats import pages
     from stormkeeper.history import readings
-    from stormkeeper.history.statistics import BUCKET_SECS, rollup_for
 
     until = datetime.now(UTC)
-    rollup = rollup_for(since)
-    bucket_secs = BUCKET_SECS[rollup]
-    buckets = readings.course(past, topology, component, until - since, until)
+    bucket_secs, buckets = readings.course(past, topology, component, until - since, until)
     if as_json:
         _print_json(
             {
@@ -162,7 +160,7 @@ def _course(
     elif plot:
         from stormkeeper.history import plots
 
-        click.echo(plots.of_course(buckets, bucket_secs, pages.shown(component or topology)))
+        click.echo(plots.of_course(buckets, bucket_secs, escaped(component or topology)))
     else:
         for line in pages.of_course(buckets, bucket_secs):
             click.echo(line)

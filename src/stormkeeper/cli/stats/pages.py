@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.durations import duration
 
 if TYPE_CHECKING:
@@ -56,14 +57,14 @@ def of_reading(
         The time.
     """
     age = duration(max(0, int((now - reading.read_at).total_seconds())))
-    yield f"{shown(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
+    yield f"{escaped(reading.storm_id)}, read {age} ago, window {WINDOWS[window]}"
     if component is None:
         yield from _topology(reading, window)
         return
     rows = reading.components
     yield ""
     kind = rows[0]["kind"]
-    title = f"{shown(component)} ({kind})"
+    title = f"{escaped(component)} ({kind})" if kind else escaped(component)
     yield from _table(
         [(title, lambda row: WINDOWS.get(row["window"], row["window"]), False), *_COUNTED[kind]],
         rows,
@@ -97,7 +98,7 @@ def warning(reading: Reading, now: datetime) -> str | None:
     behind = (reading.newest_at - reading.read_at).total_seconds()
     if behind > limit:
         return (
-            f"{shown(reading.storm_id)} has not been read for {duration(int(behind))}, and others"
+            f"{escaped(reading.storm_id)} has not been read for {duration(int(behind))}, and others"
             " have: it was killed, or its workers are silent"
         )
     return None
@@ -141,17 +142,22 @@ def _topology(reading: Reading, window: str) -> Iterator[str]:
     if totals:
         yield ""
         yield from _table([("TOPOLOGY", lambda _: "", False), *_TOTALS], totals)
-    for kind, title in (("spout", "SPOUT"), ("bolt", "BOLT")):
+    for kind, columns in _COUNTED.items():
         rows = [
-            row for row in reading.components if row["kind"] == kind and row["window"] == window
+            row
+            for row in reading.components
+            if row["kind"] == kind
+            and row["window"] == window
+            and not row["component"].startswith("__")
         ]
         if rows:
             yield ""
-            yield from _table([(title, _text("component"), False), *_SIZES, *_COUNTED[kind]], rows)
+            title = (kind or "component").upper()
+            yield from _table([(title, _text("component"), False), *_SIZES, *columns], rows)
 
 
 def _text(name: str) -> _Cell:
-    return lambda row: shown(str(row[name]))
+    return lambda row: escaped(str(row[name]))
 
 
 def _counted(name: str) -> _Cell:
@@ -174,8 +180,8 @@ def _capacity(row: dict[str, Any]) -> str:
     return click.style(f"{value:.3f}", fg=colour)
 
 
-def _share_of(executors: Sequence[dict[str, Any]], kind: str) -> _Cell:
-    name = "executed" if kind == "bolt" else "emitted"
+def _share_of(executors: Sequence[dict[str, Any]], kind: str | None) -> _Cell:
+    name = "emitted" if kind == "spout" else "executed"
     whole = sum(row[name] or 0 for row in executors)
     return lambda row: f"{(row[name] or 0) / whole:.0%}" if whole else "-"
 
@@ -185,24 +191,23 @@ _SENT: Final = [("EMITTED", _counted("emitted")), ("TRANSFERRED", _counted("tran
 _ENDED: Final = [("ACKED", _counted("acked")), ("FAILED", _failed)]
 _COMPLETE: Final = [("COMPLETE MS", _millis("complete_ms_avg"))]
 _TOTALS: Final = [*_SENT, *_ENDED, *_COMPLETE]
-_COUNTED: Final = {
-    "spout": _TOTALS,
-    "bolt": [
-        *_SENT,
-        ("EXECUTED", _counted("executed")),
-        *_ENDED,
-        ("EXECUTE MS", _millis("execute_ms_avg")),
-        ("PROCESS MS", _millis("process_ms_avg")),
-        ("CAPACITY", _capacity),
-    ],
-}
+_OF_BOLTS: Final = [
+    *_SENT,
+    ("EXECUTED", _counted("executed")),
+    *_ENDED,
+    ("EXECUTE MS", _millis("execute_ms_avg")),
+    ("PROCESS MS", _millis("process_ms_avg")),
+    ("CAPACITY", _capacity),
+]
+#: By kind; None: the workers do not say.
+_COUNTED: Final = {"spout": _TOTALS, "bolt": _OF_BOLTS, None: _OF_BOLTS}
 _PLACE: Final = [
     ("TASKS", lambda row: _tasks(row["task_start"], row["task_end"]), False),
-    ("WORKER", lambda row: shown(f"{row['node']}:{row['port']}"), False),
+    ("WORKER", lambda row: escaped(f"{row['node']}:{row['port']}"), False),
 ]
 
 
-def _of_one(kind: str) -> list[tuple[str, _Cell]]:
+def _of_one(kind: str | None) -> list[tuple[str, _Cell]]:
     """Return the columns of an executor; what it transferred is of no interest there."""
     return [column for column in _COUNTED[kind] if column[0] != "TRANSFERRED"]
 
@@ -229,11 +234,6 @@ def _count(value: float | None) -> str:
 
 def _many(number: int, name: str) -> str:
     return f"{number} {name[:-1] if number == 1 else name}"
-
-
-def shown(text: str) -> str:
-    """Return a text with all that a terminal would not show as it is escaped."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _table(columns: Sequence[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
