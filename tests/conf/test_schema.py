@@ -56,6 +56,7 @@ OURS = {
     "pipeline.retention.rollup.1m.hours",
     "pipeline.retention.rollup.60m.hours",
     "pipeline.retention.stats.hours",
+    "pipeline.statistics.parts",
     "pipeline.statistics.secs",
     "pipeline.tables.dir",
     "pipeline.trigger.secs",

@@ -1,7 +1,17 @@
+import random
+import threading
+
 import pytest
 
 from stormkeeper.errors import RemoteProtocolError, UnsupportedExtensionError
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position, look, pages
+from stormkeeper.heartbeats.following import (
+    WITHOUT_REVISIONS,
+    Part,
+    Position,
+    look,
+    pages,
+    pages_of_part,
+)
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.wire import RESERVED_PATH, Changes, Message, MessageType, Pulse
 from stormkeeper.thrift.compression import Compression
@@ -197,3 +207,91 @@ def test_names_that_a_java_pacemaker_lists_by_mistake_lead_nowhere():
     with ScriptedPacemaker(java) as server, PacemakerClient(server.address) as client:
         found = read(client, Position(WITHOUT_REVISIONS, 0))
     assert sorted(paths(found)) == sorted(java.store)
+
+
+def parts_of(client, position, count, root="/workerbeats", **options):
+    """The changes of each part."""
+    return [
+        [
+            change
+            for page in pages_of_part(client, root, position, Part(number, count), **options)
+            for change in page.changes
+        ]
+        for number in range(count)
+    ]
+
+
+def test_parts_divide_topologies_and_have_together_what_there_is(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        for number in range(20):
+            for node in "ab":
+                client.send_pulse(f"/workerbeats/t-{number}/{node}-1", b"x")
+        client.send_pulse("/workerbeats", b"of the path itself")
+        client.delete_path("/workerbeats/t-3")
+        client.send_pulse("/elsewhere/t-1", b"x")
+        found = parts_of(client, after(client), 4, page_size=3)
+        all_found = [change for part in found for change in part]
+        assert values_of(all_found) == values_of(
+            change for page in read(client, after(client)) for change in page.changes
+        )
+        topologies = [{c.path.split("/")[2] for c in part if "/t-" in c.path} for part in found]
+        assert sum(map(len, topologies)) == len(set.union(*topologies)) == 20
+        assert min(map(len, topologies)) > 0
+        # What is new, and nothing else.
+        now = after(client, client.server_info().revision)
+        client.send_pulse("/workerbeats/t-5/a-1", b"y")
+        client.send_pulse("/workerbeats/new/a-1", b"z")
+        client.delete_path("/workerbeats/t-6")
+        news = values_of(change for part in parts_of(client, now, 4) for change in part)
+        assert sorted(value or b"" for _, value, _ in news) == [b"", b"", b"y", b"z"]
+
+
+def values_of(changes):
+    """What does not depend on when it was asked for."""
+    return sorted((change.path, change.details, change.revision) for change in changes)
+
+
+def test_parts_of_a_server_that_was_started_again_begin_anew(start_pacemaker):
+    server = start_pacemaker()
+    with PacemakerClient(server.address) as client:
+        client.send_pulse(path("a"), b"1")
+        (page,) = pages_of_part(client, "/workerbeats", Position("before", 7), Part(0, 1))
+        assert (page.is_anew, [change.path for change in page.changes]) == (True, [path("a")])
+        client.send_pulse("/workerbeats", b"2")
+        pages = pages_of_part(client, "/workerbeats", Position("before", 7), Part(0, 1))
+        assert [page.is_anew for page in pages] == [True, True]
+
+
+def test_nothing_is_missing_from_parts_that_are_read_while_all_changes(pacemaker):
+    """Each reading goes on where the server stood when the one before was planned."""
+    stop, chance = threading.Event(), random.Random(12)
+
+    def change():
+        with PacemakerClient(pacemaker.address) as client:
+            while not stop.is_set():
+                topology, worker = chance.randrange(12), chance.randrange(3)
+                if chance.random() < 0.1:
+                    client.delete_path(f"/workerbeats/t-{topology}")
+                else:
+                    client.send_pulse(f"/workerbeats/t-{topology}/n-{worker}", b"x")
+
+    def take(position):
+        planned = after(client, client.server_info().revision)
+        for part in parts_of(client, position, 3):
+            for found in part:
+                newer = (known.get(found.path) or found).revision <= found.revision
+                known[found.path] = found if newer else known[found.path]
+        return planned
+
+    known = {}
+    writer = threading.Thread(target=change)
+    with PacemakerClient(pacemaker.address) as client:
+        writer.start()
+        position = after(client)
+        for _ in range(40):
+            position = take(position)
+        stop.set()
+        writer.join()
+        take(position)
+        held = [change for page in read(client, after(client)) for change in page.changes]
+        assert {p: c.revision for p, c in known.items()} == {c.path: c.revision for c in held}

@@ -4,7 +4,7 @@ import pytest
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import decode, rows
-from stormkeeper.pipeline.servers import SERVERS, cause, next_servers
+from stormkeeper.pipeline.servers import SERVERS, cause, next_servers, one_each
 from support.heartbeats import change_of, page_of
 
 POSITION = Position("i", 7)
@@ -71,3 +71,21 @@ def test_a_server_that_is_no_longer_read_has_no_row():
 )
 def test_a_failure_is_the_same_as_long_as_its_cause_is(one, other, same):
     assert (cause(one) == cause(other)) == bool(same)
+
+
+def test_a_server_that_was_read_in_parts_was_read_if_all_of_them_were():
+    def of_parts(*parts):
+        found = [rows.of_server("a", health, reset=reset) for health, reset in parts]
+        return one_each(pa.Table.from_batches(list(decode.decode_batches(iter(found)))))
+
+    found = of_parts((up(3.0), False), (up(2.0), True), (up(4.0), False))
+    (row,) = next_servers(None, found).to_pylist()
+    assert (row["reachable"], row["reset"], row["read_at"].timestamp()) == (True, True, 2.0)
+    found = of_parts((up(3.0), False), (Coverage(4.0, "it hangs"), False))
+    (row,) = next_servers(None, found).to_pylist()
+    assert (row["reachable"], row["reason"]) == (False, "it hangs")
+    pulses_and_servers = batch(a=up(1.0), b=up(1.0))
+    assert one_each(pulses_and_servers) is pulses_and_servers
+    doubled = pa.concat_tables([pulses_and_servers, pulses_and_servers])
+    assert one_each(doubled)["kind"].to_pylist().count("pulse") == 2
+    assert next_servers(None, one_each(doubled)).num_rows == 2

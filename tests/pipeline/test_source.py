@@ -11,11 +11,12 @@ from pyspark.errors import PySparkException
 
 from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError
+from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
 from stormkeeper.pipeline.options import Options
-from stormkeeper.pipeline.source import PacemakerStreamReader
+from stormkeeper.pipeline.source import PacemakerReader, PacemakerStreamReader
 from support.certificates import certificates, tls_conf
 from support.heartbeats import path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
@@ -182,6 +183,20 @@ def test_load_takes_the_path(spark, pacemaker):
 def test_an_empty_server_has_its_row_alone(spark, pacemaker):
     (row,) = batch(spark, pacemaker.address).collect()
     assert (row.kind, row.server, row.health["keys"]) == ("server", pacemaker.address, 0)
+
+
+def test_parts_of_a_server_are_partitions_of_their_own(spark, start_pacemaker):
+    a, java = start_pacemaker(), JavaPacemaker()
+    names = [f"t-{number}" for number in range(9)]
+    send(a, *names)
+    java.store = {path("of-java"): b"x"}
+    with ScriptedPacemaker(java) as server:
+        rows = batch(spark, a.address, server.address, parts="3").collect()
+    assert names_of(rows) == ["of-java", *names]
+    assert [row.server for row in rows if row.kind == "server"].count(a.address) == 3
+    assert unreachable(rows) == set()
+    partitions = PacemakerReader(Options.parse({"servers": a.address, "parts": "3"})).partitions()
+    assert [partition.part for partition in partitions] == [Part(n, 3) for n in range(3)]
 
 
 def test_a_server_that_is_down_or_hangs_does_not_hide_the_others(spark, start_pacemaker):

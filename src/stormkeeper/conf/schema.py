@@ -512,6 +512,11 @@ _KEYS = (
         least=0,
     ),
     whole(
+        "pipeline.statistics.parts",
+        "how many of Spark's tasks read each Pacemaker for that, each its share of the topologies",
+        least=1,
+    ),
+    whole(
         "pipeline.retention.events.hours",
         "how long the heartbeat pipeline keeps what happened to workers, in hours",
         least=1,

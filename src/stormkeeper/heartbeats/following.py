@@ -15,15 +15,21 @@ A Java Pacemaker has no revisions. It is read as a whole, with `WITHOUT_REVISION
 
 from __future__ import annotations
 
+import contextlib
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from stormkeeper.errors import PacemakerUnavailableError, RemoteProtocolError
+from stormkeeper.errors import (
+    PacemakerUnavailableError,
+    RemoteProtocolError,
+    UnsupportedExtensionError,
+)
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import TOMBSTONE, Columns
+from stormkeeper.pacemaker.wire import TOMBSTONE, Columns, Message, MessageType
 from stormkeeper.paths import WORKERBEATS
 
 if TYPE_CHECKING:
@@ -127,6 +133,79 @@ def pages(
             is_anew=(answer.reset and after > 0) or is_other,
         )
         instance, after, more = answer.instance, answer.next, answer.more
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of `count` parts of what is below a path: the names directly below it are divided.
+
+    Below ``/workerbeats`` these are topologies. Each is whole in one part, always in the same one.
+    """
+
+    number: int
+    count: int
+
+    def has(self, name: str) -> bool:
+        """Whether a name is in this part."""
+        return zlib.crc32(name.encode()) % self.count == self.number
+
+
+def pages_of_part(
+    client: PacemakerClient,
+    path: str,
+    position: Position,
+    part: Part,
+    *,
+    page_size: int = 0,
+    values: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> Iterator[ChangePage]:
+    """Read what changed since a position in one part of what is below a path.
+
+    What a server had when the first part was begun is in one of the parts, each path once or, as
+    it changes, again. What comes below a new name meanwhile may be in none: its revision is later.
+    The first part has the pulse of exactly `path`, too.
+
+    Raises what `pages` does. The other arguments are as there; of a Java Pacemaker there are no
+    parts.
+    """
+    for name in sorted(_names(client, path)):
+        if part.has(name):
+            below = f"{path.rstrip('/')}/{name}"
+            yield from pages(
+                client, below, position, page_size=page_size, values=values, clock=clock
+            )
+    if part.number == 0:
+        yield from _exactly(client, path, position, values, clock)
+
+
+def _names(client: PacemakerClient, path: str) -> set[str]:
+    """Return the names directly below a path, of pulses and of tombstones.
+
+    One that is missing, as it changed between the two questions, has a later revision.
+    """
+    names = set(client.children(path))
+    with contextlib.suppress(UnsupportedExtensionError):  # of an older server
+        names.update(client.ask(Message(MessageType.DELETED, path=path)).nodes or ())
+    return names
+
+
+def _exactly(
+    client: PacemakerClient, path: str, position: Position, values: bool, clock: Callable[[], float]
+) -> Iterator[ChangePage]:
+    """Read what a server of ours holds for exactly one path, if that is newer than a position."""
+    with contextlib.suppress(UnsupportedExtensionError):
+        answer = client.ask(Message(MessageType.HELD, path=path)).changes
+        assert answer is not None  # the protocol lets no other answer through
+        is_other = answer.instance != position.instance
+        found = [
+            change
+            for change in _changes(answer.columns, values=values)
+            if is_other or (change.revision or 0) > position.revision
+        ]
+        if found:
+            now = Position(answer.instance, answer.revision)
+            yield ChangePage(found, clock(), now, is_anew=is_other)
 
 
 def _changes(columns: Columns[str], *, values: bool) -> list[PathChange]:

@@ -68,6 +68,32 @@ def begin(checkpoint: Path, directory: Path) -> None:
     )
 
 
+def check_next(batch: Origin, directory: Path) -> None:
+    """See to it that the first micro-batch of a process is the one that follows the tables.
+
+    For whoever does not know where the checkpoint is: this is said of any, on any file system.
+
+    Raises
+    ------
+    TableError
+        When what the batches before it had read is not in the tables.
+    """
+    if batch.batch == 0:
+        return
+    found = manifest.load(directory)
+    done = Origin(batch.query, batch.batch - 1)
+    if found is not None and found.origin in (done, batch):
+        return
+    what = "are not there" if found is None else "are of another query, or of an older batch"
+    raise TableError(
+        f"the query goes on from its checkpoint with batch {batch.batch}, and the tables in "
+        f"{directory} that go with it {what}: workers that are silent now would never be in them. "
+        "Where the checkpoint is shared by several machines, pipeline.tables.dir has to be a "
+        "folder that they share, too. If the tables are lost, begin with a new checkpoint: the "
+        "Pacemakers are then read from their beginning"
+    )
+
+
 def _belongs(checkpoint: Path, directory: Path) -> bool:
     """Whether all that a checkpoint says was read is in the tables of a folder."""
     done = _done(checkpoint)

@@ -21,7 +21,7 @@ DEFAULT_TIMEOUT_SECS: Final = 2.0
 
 
 #: All that there are, as they are written.
-NAMES: Final = ("servers", "path", "pageSize", "timeoutSecs", "values", *settings.KEYS)
+NAMES: Final = ("servers", "path", "pageSize", "timeoutSecs", "values", "parts", *settings.KEYS)
 
 #: How a table of Spark's catalog marks the options that it was created with. It hands them over
 #: with properties of its own, such as its owner, and a second time without the mark.
@@ -44,6 +44,8 @@ class Options:
         How long one answer is waited for.
     values
         Whether pulses are read, or only their ages and revisions.
+    parts
+        Into how many parts what each server holds is divided, each a partition.
     access
         How to authenticate and speak TLS: configuration keys and their values. They name files,
         which executors read too, and hold no secret: Spark shows options in its plans.
@@ -54,6 +56,7 @@ class Options:
     page_size: int = 0
     timeout_secs: float = DEFAULT_TIMEOUT_SECS
     values: bool = True
+    parts: int = 1
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
@@ -86,6 +89,7 @@ class Options:
             int(_number(options, "pageSize", 0, minimum=0, whole=True)),
             _number(options, "timeoutSecs", DEFAULT_TIMEOUT_SECS, minimum=0.01),
             _switch(options, "values", default=True),
+            int(_number(options, "parts", 1, minimum=1, whole=True)),
             tuple((key, options[key]) for key in settings.KEYS if key in options),
         )
 

@@ -154,6 +154,7 @@ def _places(conf: Conf) -> Iterator[Places]:
             held.enter_context(sole_writer(given, "pipeline.checkpoint.dir"))
         _tell_of_old_tables(directory)
         for place, checkpoint_place in of_queries.values():
+            held.enter_context(sole_writer(place))  # as whoever runs one of the queries elsewhere
             checkpoint.begin(checkpoint_place, place)
         yield {
             name: held.enter_context(_store(conf, name, place))

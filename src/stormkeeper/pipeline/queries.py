@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
 from stormkeeper.heartbeats.liveness import Limits
@@ -29,7 +30,7 @@ from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
-from stormkeeper.pipeline.servers import SERVERS, next_servers
+from stormkeeper.pipeline.servers import SERVERS, next_servers, one_each
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.statistics import buckets, readings, summaries
 from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
@@ -72,6 +73,9 @@ Before = Callable[..., pa.Table | None]
 #: Returns a query's next tables, of logs the rows that are new, of: what reads those before, the
 #: rows of a batch, and when they were read (at the earliest, at the latest).
 Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, Rows]]
+
+#: Is told of the tables that a batch has published, of logs the rows that are new.
+Published = Callable[[Mapping[str, Rows]], None]
 
 #: Returns workers' newest pulses, rows as `decode.typed` gives them, with names of components that
 #: they lack.
@@ -156,41 +160,58 @@ def start(
     for store in places.values():
         store.check_place()  # before Spark makes it anew, for its checkpoint
     sight = sight or Sight()
-    options = source_options(conf, servers)
 
-    def read(*, values: bool) -> DataFrame:
-        reader = session.readStream.format("pacemaker").options(**options)
-        return reader.option("values", str(values).lower()).load()
-
-    def begin(name: str, rows: DataFrame, advance: Advance) -> StreamingQuery:
+    def begin(name: str) -> StreamingQuery:
         _, checkpoint = folders.of_query(conf, name)
-        millis = round(1000 * interval_secs(conf, name))
-        return (
-            rows.writeStream.queryName(name)
-            .foreachBatch(Keeper(places[name], advance, partial(sight.published, name)))
-            .option("checkpointLocation", f"file://{checkpoint.absolute()}")
-            .trigger(processingTime=f"{millis} milliseconds")
-            .start()
-        )
+        rows = read(session, conf, servers, name)
+        make = partial(keeper, published=partial(sight.published, name), named=named)
+        keep = make(conf, servers, name, places, timeouts=timeouts)
+        writer = written(rows, conf, name, keep).queryName(name)
+        return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
-    period_secs = float(conf["task.heartbeat.frequency.secs"])
-    return [
-        begin(
-            LIVENESS,
-            read(values=False),
-            liveness_tables(
-                limits(conf),
-                LastPulses(Options.parse(options)),
-                partial(places[STATISTICS].read, tables.WORKER_REPORTS),
-                timeouts,
-            ),
-        ),
-        begin(
-            STATISTICS,
-            decode.typed(read(values=True)),
-            statistics_tables(limits(conf), period_secs, named),
-        ),
-    ]
+    return [begin(name) for name in NAMES]
+
+
+def read(session: SparkSession, conf: Conf, servers: list[str], query: str) -> DataFrame:
+    """Return the stream that a query reads from Pacemakers: of ages, or of pulses."""
+    reader = session.readStream.format("pacemaker").options(**source_options(conf, servers))
+    if query == STATISTICS:
+        return reader.option("parts", conf["pipeline.statistics.parts"]).load()
+    return reader.option("values", "false").load()
+
+
+def written(
+    rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
+) -> DataStreamWriter:
+    """Return what has `keep` make tables of what a query reads, as often as it is to."""
+    typed = decode.typed(rows) if query == STATISTICS else rows
+    millis = round(1000 * interval_secs(conf, query))
+    trigger = f"{millis} milliseconds"
+    return typed.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
+
+
+def keeper(
+    conf: Conf,
+    servers: list[str],
+    query: str,
+    places: Places,
+    *,
+    published: Published = lambda _: None,
+    named: Named = lambda pulses: pulses,
+    timeouts: Timeouts = dict,
+) -> Keeper:
+    """Return what keeps the tables of a query; it tells `published` of each batch's tables."""
+    if query == LIVENESS:
+        advance = liveness_tables(
+            limits(conf),
+            LastPulses(Options.parse(source_options(conf, servers))),
+            partial(places[STATISTICS].read, tables.WORKER_REPORTS),
+            timeouts,
+        )
+    else:
+        period_secs = float(conf["task.heartbeat.frequency.secs"])
+        advance = statistics_tables(limits(conf), period_secs, named)
+    return Keeper(places[query], advance, published)
 
 
 def liveness_tables(
@@ -273,7 +294,7 @@ class Keeper:
         self,
         store: TableStore,
         advance: Advance,
-        published: Callable[[Mapping[str, Rows]], None] = lambda _: None,
+        published: Published = lambda _: None,
     ) -> None:
         self._tables = store
         self._advance = advance
@@ -281,11 +302,11 @@ class Keeper:
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Read the batch and publish the next tables."""
-        origin = Origin(_query_id(batch), number)
+        origin = origin_of(batch, number)
         if self._tables.has(origin):
             return
         began = time.time()
-        rows = batch.toArrow()
+        rows = one_each(batch.toArrow())
         between = (began, time.time())
         with uncollected():
             found = self._advance(self._tables.read, rows, between)
@@ -293,5 +314,7 @@ class Keeper:
         self._published(found)
 
 
-def _query_id(batch: DataFrame) -> str:
-    return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
+def origin_of(batch: DataFrame, number: int) -> Origin:
+    """Return which micro-batch that is; only in the function that is given to ``foreachBatch``."""
+    context = batch.sparkSession.sparkContext
+    return Origin(str(context.getLocalProperty("sql.streaming.queryId")), number)

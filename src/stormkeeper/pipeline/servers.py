@@ -7,7 +7,9 @@ was made while no server could be read says nothing of workers.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,6 +59,27 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
         before.get(state, now) for state, now in zip(states, read_at, strict=True)
     )
     return pa.table({name: columns[name] for name in SERVERS.names}).cast(SERVERS)
+
+
+def one_each(batch: pa.Table) -> pa.Table:
+    """Return a batch in which each server has one row, though it was read in several parts.
+
+    It was read only if all of its parts were, and all was read when the first of them was.
+    """
+    of_servers = pc.equal(batch["kind"], rows.SERVER)
+    found = batch.filter(of_servers)
+    if len(pc.unique(found["server"])) == found.num_rows:
+        return batch
+    first: dict[str, dict[str, Any]] = {}
+    for row in sorted(found.to_pylist(), key=_worst_first):
+        kept = first.setdefault(row["server"], row)
+        kept["health"]["reset"] |= row["health"]["reset"]
+    merged = pa.Table.from_pylist([*first.values()], schema=batch.schema)
+    return pa.concat_tables([batch.filter(pc.invert(of_servers)), merged])
+
+
+def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
+    return row["health"]["reachable"], row["read_at"]
 
 
 def cause(reason: str) -> str:

@@ -22,7 +22,8 @@ from stormkeeper.conf import Address
 from stormkeeper.errors import ConfigError, StormkeeperError
 from stormkeeper.heartbeats import coverage, following
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
+from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, ChangePage, Part, Position
+from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import offsets, rows
 from stormkeeper.pipeline.offsets import Offset, Span
 from stormkeeper.pipeline.options import Options
@@ -45,6 +46,8 @@ class PacemakerDataSource(DataSource):
     ``pageSize``              changes asked for in one request; 0 leaves it to the server (0)
     ``values``                whether pulses are read (true); false: only ages and revisions, which
                               say who is alive at a fraction of the cost
+    ``parts``                 into how many parts a server's topologies are divided, each read by a
+                              task of its own (1)
     ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
                               (`stormkeeper.pacemaker.client.settings.KEYS`); files are read on
                               every machine that reads
@@ -55,6 +58,7 @@ class PacemakerDataSource(DataSource):
     ================  =============================================================================
     ``kind``          ``pulse``; ``tombstone``, a path whose pulse was deleted (streams only); or
                       ``server``, one row per server, batch and trigger, after that server's others
+                      (one in each of its ``parts``: the server was read if all say so)
     ``server``        ``host:port``
     ``instance``      the server's random id, new at each of its starts
     ``path``          whose pulse; null for kind ``server``
@@ -121,7 +125,7 @@ class PacemakerDataSource(DataSource):
 
 @dataclass(frozen=True)
 class ServerPartition(InputPartition):
-    """One server's share of a batch.
+    """One server's share of a batch, or a part of that.
 
     Parameters
     ----------
@@ -132,27 +136,34 @@ class ServerPartition(InputPartition):
         an earlier run planned: then it is asked again.
     values
         Whether pulses are read, or only their ages.
+    part
+        What of the span to read; None: all of it.
     """
 
     server: Address
     span: Span | None
     health: Coverage | None
     values: bool = True
+    part: Part | None = None
 
 
 class PacemakerReader(DataSourceReader):
-    """Reads what the servers hold at this moment, a partition each."""
+    """Reads what the servers hold at this moment."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per server."""
+        """Return one partition per server and part."""
         values = self._options.values
         if not values:
             found = (health.position for health in _ask(self._options).values())
             values = any(_is_java(position) for position in found)
-        return [ServerPartition(server, None, None, values) for server in self._options.servers]
+        return [
+            ServerPartition(server, None, None, values, part)
+            for server in self._options.servers
+            for part in _parts(self._options)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's pulses, and its row."""
@@ -167,7 +178,7 @@ class PacemakerReader(DataSourceReader):
 
 
 class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what changed since the batch before, a partition per server.
+    """Reads what changed since the batch before, a partition per server and part.
 
     A batch runs at every trigger, whether or not anything changed. With the trigger AvailableNow
     it is one batch: what had changed when the query started. What it could not read is in the next
@@ -206,21 +217,27 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._planned
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return one partition per server, those that are down included."""
+        """Return one partition per server and part, those of servers that are down included."""
         if start == end:
             return []
         health = self._health if end == self._planned else {}
         spans = {server: offsets.span(start, end, str(server)) for server in self._options.servers}
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
-            ServerPartition(server, span, health.get(str(server)), values)
+            ServerPartition(server, span, health.get(str(server)), values, part)
             for server, span in spans.items()
+            for part in _parts(self._options)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and its row."""
         assert isinstance(partition, ServerPartition)
         return _read(self._options, partition)
+
+
+def _parts(options: Options) -> list[Part | None]:
+    count = options.parts
+    return [None] if count == 1 else [Part(number, count) for number in range(count)]
 
 
 def _is_java(found: Position | Span | None) -> bool:
@@ -245,14 +262,7 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
     if health.is_reachable and span is not None and not span.is_empty:
         try:
             with client:
-                begin = Position(span.instance, span.after)
-                for page in following.pages(
-                    client,
-                    options.path,
-                    begin,
-                    page_size=options.page_size,
-                    values=partition.values,
-                ):
+                for page in _pages(client, options, partition.part, span, values=partition.values):
                     # Only the page that begins anew says so; the ones that follow do not.
                     reset = reset or page.is_anew
                     health = replace(health, read_at=page.read_at)
@@ -260,3 +270,15 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
         except StormkeeperError as error:
             health = Coverage.failed(error)
     yield rows.of_server(server, health, reset=reset)
+
+
+def _pages(
+    client: PacemakerClient, options: Options, part: Part | None, span: Span, *, values: bool
+) -> Iterator[ChangePage]:
+    """Read a server's share of a batch, or a part of it; a Java Pacemaker is in the first part."""
+    begin = Position(span.instance, span.after)
+    path, size = options.path, options.page_size
+    if part is None or (_is_java(begin) and part.number == 0):
+        yield from following.pages(client, path, begin, page_size=size, values=values)
+    elif not _is_java(begin):
+        yield from following.pages_of_part(client, path, begin, part, page_size=size, values=values)

@@ -45,7 +45,7 @@ def _change(second, component, task):
     work = (300 if is_late else 3000) * (20 if (component, task) == ("uneven", 0) else 1)
     hours = second / 3600
     return {
-        **{"storm_id": "t-1-17", "topology": "t", "node": "n", "port": 6700 + task},
+        **{"storm_id": "t-1-17", "topology": "t", "worker": task},
         **{"component": component, "kind": "spout" if component == "spout" else "bolt"},
         **{"task_start": task, "task_end": task, "bucket": BEGAN + second, "done": None},
         **dict.fromkeys(COUNTED, work),

@@ -1,4 +1,4 @@
-"""What is left out of a question changes nothing of its answer."""
+"""What is left out of a question changes nothing of its answer, out of tables as they are."""
 
 import random
 from dataclasses import replace
@@ -10,36 +10,18 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, rounds
+from stormkeeper.pipeline.current import WORKER_LIVENESS
+from stormkeeper.pipeline.events import WORKER_EVENTS
+from stormkeeper.pipeline.statistics.rollups import ROLLUP
 from stormkeeper.tables.reading import Tables
-from stormkeeper.tables.specs import TIME, TableSpec
+from stormkeeper.tables.specs import TableSpec
 from support.tables import origin, store
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
-TEXT, COUNT, NUMBER = pa.string(), pa.int64(), pa.float64()
-
-
-def log(name, time, columns):
-    return TableSpec(name, pa.schema({time: TIME, **columns}), "log", time=time)
-
-
-ROLLUP = {
-    **dict.fromkeys(("storm_id", "topology", "component", "kind"), TEXT),
-    **dict.fromkeys(("executors", "emitted", "executed", "acked"), COUNT),
-    **dict.fromkeys(("capacity", "capacity_mean", "heartbeat_bytes"), NUMBER),
-    **dict.fromkeys(("largest_share", "executed_cv"), NUMBER),
-}
-MINUTES = log(tables.ROLLUP_1M, "bucket", ROLLUP)
-TEN = log(tables.ROLLUP_10M, "bucket", ROLLUP)
-LIVENESS = TableSpec(
-    tables.WORKER_LIVENESS,
-    pa.schema({"updated_at": TIME, **dict.fromkeys(("node", "server", "status"), TEXT)}),
-    "current",
-)
-EVENTS = log(
-    tables.WORKER_EVENTS,
-    "at",
-    {**dict.fromkeys(("storm_id", "topology", "node", "event"), TEXT), "port": pa.int32()},
-)
+MINUTES = TableSpec(tables.ROLLUP_1M, ROLLUP, "log", time="bucket")
+TEN = TableSpec(tables.ROLLUP_10M, ROLLUP, "log", time="bucket")
+LIVENESS = TableSpec(tables.WORKER_LIVENESS, WORKER_LIVENESS, "current")
+EVENTS = TableSpec(tables.WORKER_EVENTS, WORKER_EVENTS, "log", time="at")
 
 TOPOLOGIES = ("even", "troubled", "silent", "unknown")
 
@@ -120,8 +102,13 @@ def table(spec, rows):
 @pytest.mark.spark
 def test_what_is_left_out_changes_no_answer(spark, tmp_path):
     session = spark.newSession()
-    session.conf.set("spark.sql.adaptive.enabled", "false")
-    session.conf.set("spark.sql.shuffle.partitions", "1")
+    for key, value in {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
+    }.items():
+        session.conf.set(key, value)
     clock = {"clock": NOW.timestamp}
     with store(tmp_path / tables.STATISTICS, MINUTES, TEN, **clock) as written:
         logs = {MINUTES.name: table(MINUTES, rollup(1, 1)), TEN.name: table(TEN, rollup(10, 29))}

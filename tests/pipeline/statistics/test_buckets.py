@@ -339,6 +339,21 @@ def test_a_reader_whose_clock_is_ahead_fills_no_minute_to_come():
     assert executed(pipeline) == [(0, 5)]
 
 
+def test_a_component_that_gets_its_name_within_a_minute_has_two_rows():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    for secs, name, count in ((10, "tasks 1-2", 5), (20, "words", 9), (30, "words", 10)):
+        worker.counts[1]["executed"] = count
+        reading = worker.reading(HOUR + secs)
+        for row in reading["rows"]:
+            row["component"] = name
+        pipeline.batch(HOUR + secs, [reading])
+    pipeline.batch(HOUR + 60, [])
+    found = pipeline.logs[ROLLUPS[1]]
+    assert {
+        row["component"]: (row["executed"], row["executors"], row["largest_share"]) for row in found
+    } == {"tasks 1-2": (5, 1, 1.0), "words": (5, 1, 1.0)}
+
+
 def test_what_an_executor_counted_is_known_as_long_as_it_may_come_again():
     pipeline, (lost, gone, heard) = Pipeline(), [bolt(began=HOUR) for _ in range(3)]
     for port, worker in enumerate((lost, gone, heard)):

@@ -23,8 +23,8 @@ MINUTE = 1_700_000_040.0  # a whole one
 
 CHANGES = pa.schema(
     [
-        *((name, pa.string()) for name in ("storm_id", "topology", "node")),
-        *((name, pa.int32()) for name in ("port", "task_start", "task_end")),
+        *((name, pa.string()) for name in ("storm_id", "topology")),
+        *((name, pa.int32()) for name in ("worker", "task_start", "task_end")),
         *((name, pa.string()) for name in ("component", "kind")),
         ("bucket", rows.TIMESTAMP),
         *((name, pa.int64()) for name in COUNTED),
@@ -37,7 +37,7 @@ CHANGES = pa.schema(
 
 def change(port, task, executed, done=None, **more):
     row = {
-        **{"storm_id": "t-1-17", "topology": "t", "node": "n", "port": port},
+        **{"storm_id": "t-1-17", "topology": "t", "worker": port},
         **{"task_start": task, "task_end": task, "component": "words", "kind": "bolt"},
         **{"bucket": of_bucket(0), **dict.fromkeys(COUNTED, 0), **dict.fromkeys(TIMES, 0.0)},
         **{"executed": executed, "execute_ms": 2.0 * executed, "capacity": 0.25, "done": done},

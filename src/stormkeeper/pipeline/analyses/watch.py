@@ -27,8 +27,9 @@ from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
 
-#: How long a round may take before Spark is told to give it up, in seconds.
-_ROUND_SECS: Final = 120.0
+#: After this time, and each time that it has gone by again, Spark is told to give up what a round
+#: waits for, in seconds.
+_JOB_SECS: Final = 60.0
 
 #: How long the end waits for a round that was told to give up, in seconds.
 _END_SECS: Final = 2.0
@@ -141,14 +142,18 @@ class Watch:
 
     @contextlib.contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Have Spark give up what takes too long."""
-        timer = threading.Timer(_ROUND_SECS, self._give_up)
-        timer.daemon = True
-        timer.start()
+        """Have Spark give up what takes too long, again and again until the round has ended."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_JOB_SECS):
+                self._give_up()
+
+        threading.Thread(target=watch, name="analyses-deadline", daemon=True).start()
         try:
             yield
         finally:
-            timer.cancel()
+            ended.set()
 
     def _give_up(self) -> None:
         if self._session is None:

@@ -41,9 +41,10 @@ from stormkeeper.pipeline.statistics.rollups import (
     work_of,
 )
 
-#: The newest reading of each executor, and its ``work`` in the ``bucket`` of that reading.
+#: The newest reading of each executor, and its ``work`` in the ``bucket`` of that reading, for its
+#: ``component``, which may have got its name since.
 EXECUTOR_COUNTERS: Final = pa.schema(
-    [*COUNTERS, ("bucket", rows.TIMESTAMP), ("work", pa.float64())]
+    [*COUNTERS, ("bucket", rows.TIMESTAMP), ("component", pa.string()), ("work", pa.float64())]
 )
 
 #: What is closed of a longer bucket that is open, and of how many ``minutes`` that is.
@@ -143,13 +144,15 @@ def _placed(
     bucket = floored(changes["at"], 1)
     bucket = pc.if_else(pc.greater(bucket, last), last, bucket)
     bucket = pc.if_else(pc.less(bucket, first), first, bucket)
-    then = previous.select(["bucket", "work"]).take(changes["before"])
-    is_same = pc.fill_null(pc.equal(then["bucket"], bucket), False)
-    done = pc.if_else(is_same, then["work"], pa.scalar(None, pa.float64()))
-    said = reports.select(["bytes", "skipped"]).take(
-        pc.index_in(worker_keys(changes), worker_keys(reports))
+    then = previous.select(["bucket", "component", "work"]).take(changes["before"])
+    is_same = pc.and_(
+        pc.equal(then["bucket"], bucket), pc.equal(then["component"], changes["component"])
     )
-    placed = {**_columns(changes), "bucket": bucket, "done": done}
+    is_same = pc.fill_null(is_same, False)
+    done = pc.if_else(is_same, then["work"], pa.scalar(None, pa.float64()))
+    worker = pc.index_in(worker_keys(changes), worker_keys(reports))
+    said = reports.select(["bytes", "skipped"]).take(worker)
+    placed = {**_columns(changes), "bucket": bucket, "done": done, "worker": worker}
     return pa.table(placed | _columns(said))
 
 
@@ -172,8 +175,8 @@ def _known(
     forgotten = pc.max(kept["at"].filter(pc.invert(stays))).as_py()
     work = pc.add(pc.fill_null(changes["done"], 0.0), work_of(changes))
     counted = _columns(readings.select(COUNTERS.names))
-    columns = {**counted, "bucket": changes["bucket"], "work": work}
-    known = pa.table(columns, schema=EXECUTOR_COUNTERS)
+    beside = {"bucket": changes["bucket"], "component": changes["component"], "work": work}
+    known = pa.table(counted | beside, schema=EXECUTOR_COUNTERS)
     return pa.concat_tables([kept.filter(stays), known]), forgotten
 
 

@@ -62,8 +62,9 @@ def summed(changes: pa.Table) -> pa.Table:
     ----------
     changes
         Rows of `increments.increments`, one per executor, with the ``bucket`` of each; ``done``,
-        the executor's work in it so far, null if it was not read in it before; and ``bytes`` and
-        ``skipped``, the size of its worker's heartbeat and how many before it were not read.
+        the executor's work in it so far, null if it was not read in it before; ``worker``, a
+        number; and ``bytes`` and ``skipped``, the size of its worker's heartbeat and how many
+        before it were not read.
 
     Returns
     -------
@@ -74,15 +75,18 @@ def summed(changes: pa.Table) -> pa.Table:
     work = work_of(changes)
     now = pc.add(done, work)
     tasks = pc.add(pc.subtract(_longs(changes["task_end"]), _longs(changes["task_start"])), 1)
-    columns = {
-        name: changes[name]
-        for name in (*_KEYS, "node", "port", *COUNTED, *TIMES, "bytes", "skipped", "capacity")
-    }
-    columns |= {
+    # Numbers take less memory than the names that they stand for, and are grouped more quickly.
+    whose = pc.binary_join_element_wise(
+        *(changes[name] for name in ("storm_id", "kind", "component")),
+        "/",
+        null_handling="replace",
+    ).combine_chunks()
+    numbers = whose.dictionary_encode()
+    placed = {"bucket": changes["bucket"], "whose": numbers.indices}
+    executors = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity")}
+    executors |= {
         "executors": _longs(is_first),
-        "workers": _longs(is_first),
         "tasks": pc.if_else(is_first, tasks, 0),
-        "restarts": _longs(changes["restarted"]),
         "executor_readings": pa.repeat(1, changes.num_rows),
         "capacities": changes["capacity"],
         "work": work,
@@ -91,16 +95,26 @@ def summed(changes: pa.Table) -> pa.Table:
         "largest": now,
     }
     # Executors of one worker are read and restarted together, whose heartbeat is one.
-    of_worker = ("restarts", "skipped", "bytes")
+    workers = {name: changes[name] for name in ("worker", "bytes", "skipped")}
+    workers |= {"restarts": _longs(changes["restarted"]), "workers": _longs(is_first)}
     by_worker = grouped(
-        pa.table(columns),
-        [*_KEYS, "node", "port"],
-        counts=(*COUNTED, "executors", "tasks", "executor_readings"),
-        others=dict.fromkeys((*of_worker, *_LARGEST), "max")
-        | dict.fromkeys(_ADDED, "sum")
-        | {"workers": "min"},
+        pa.table(placed | workers),
+        [*placed, "worker"],
+        others={"workers": "min", **dict.fromkeys(("restarts", "skipped", "bytes"), "max")},
     )
-    return _added(by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows)))
+    by_worker = by_worker.append_column("readings", pa.repeat(1, by_worker.num_rows))
+    found, of_workers = (
+        _added(part, list(placed)).sort_by([(name, "ascending") for name in placed])
+        for part in (pa.table(placed | executors), by_worker.drop_columns(["worker"]))
+    )
+    for name in of_workers.column_names[len(placed) :]:
+        found = found.append_column(name, of_workers[name])
+    first = pc.index_in(numbers.dictionary, whose)
+    names = changes.select([name for name in _KEYS if name != "bucket"])
+    names = names.take(first.take(found["whose"]))
+    columns = {name: found[name] for name in found.column_names if name != "whose"}
+    columns |= {name: names[name] for name in names.column_names}
+    return pa.table({name: columns[name] for name in OPEN.names}, schema=OPEN)
 
 
 def work_of(changes: pa.Table) -> Any:
@@ -111,15 +125,20 @@ def work_of(changes: pa.Table) -> Any:
 
 def together(one: pa.Table, other: pa.Table) -> pa.Table:
     """Add up the sums of buckets, each of `OPEN`."""
-    return _added(pa.concat_tables([one, other]))
+    found = _added(pa.concat_tables([one, other]), list(_KEYS))
+    return found.select(OPEN.names).cast(OPEN)
 
 
-def _added(parts: pa.Table) -> pa.Table:
-    others = dict.fromkeys(_ADDED, "sum") | dict.fromkeys(_LARGEST, "max")
-    found = grouped(parts, list(_KEYS), counts=_EXACT, others=others)
-    columns = {name: found[name] for name in OPEN.names}
-    columns |= {name: held(found[name]) for name in _EXACT}
-    return pa.table(columns, schema=OPEN)
+def _added(parts: pa.Table, keys: list[str]) -> pa.Table:
+    """Add up what `OPEN` has of sums, as far as it is there."""
+    exact, added, largest = (
+        [name for name in names if name in parts.column_names]
+        for names in (_EXACT, _ADDED, _LARGEST)
+    )
+    others = dict.fromkeys(added, "sum") | dict.fromkeys(largest, "max")
+    found = grouped(parts, keys, counts=exact, others=others)
+    columns = {name: found[name] for name in found.column_names}
+    return pa.table(columns | {name: held(found[name]) for name in exact})
 
 
 def rollup(open_: pa.Table) -> pa.Table:
