@@ -71,6 +71,7 @@ def test_a_query_goes_on_in_its_process_and_is_refused_without_its_tables(
             "pacemaker.servers": [pacemaker.address],
             "pipeline.tables.dir": str(tmp_path / "tables"),
             "pipeline.trigger.secs": 0.1,
+            "pipeline.analyses.secs": 0,
         }
     )
     place = tmp_path / "tables" / tables.LIVENESS
@@ -132,6 +133,7 @@ def test_a_topology_keeps_the_tables_and_goes_on_after_it_was_killed(tmp_path):
         "pipeline.tables.dir": str(place),
         "pipeline.trigger.secs": 1,
         "pipeline.statistics.secs": 2,
+        "pipeline.analyses.secs": 1,
     }
     with RealCluster(tmp_path, nimbuses=1, supervisors=1, slots=1, conf=conf) as cluster:
         with PacemakerClient(cluster.pacemakers[0].address) as client:
@@ -153,6 +155,8 @@ def test_a_topology_keeps_the_tables_and_goes_on_after_it_was_killed(tmp_path):
         assert {name: each.query for name, each in second.items()} == {
             name: each.query for name, each in first.items()
         }
+        rounds = manifest.load(place / tables.ALERTS).version
+        until(lambda: manifest.load(place / tables.ALERTS).version > rounds)
 
 
 def pid_of(storm_id):

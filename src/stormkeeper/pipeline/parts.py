@@ -23,10 +23,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from stormkeeper.conf import Conf
 from stormkeeper.errors import ConfigError, TableError
 from stormkeeper.pipeline import checkpoint, folders, queries
+from stormkeeper.pipeline.analyses.rounds import specs
+from stormkeeper.pipeline.analyses.watch import Watch
 from stormkeeper.pipeline.naming import Naming, naming
 from stormkeeper.pipeline.queries import Keeper
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.tables import LIVENESS, NAMING, STATISTICS
+from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
 from stormkeeper.tables.places import sole_writer
 from stormkeeper.tables.store import TableStore
 
@@ -36,6 +38,9 @@ atexit.register(_process.close)
 #: By folder: the tables that this process writes, and what asks Nimbus for names beside them.
 _held: Final[dict[Path, TableStore]] = {}
 _namings: Final[dict[Path, Naming]] = {}
+
+#: The folders of alerts for which this process asks the analyses.
+_watched: Final[set[Path]] = set()
 
 
 def ages(spark: SparkSession, conf: Conf) -> DataFrame:
@@ -95,6 +100,7 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     if names is not None:
         keeper = partial(keeper, named=names.named, timeouts=lambda: names.timeouts)
     keep = keeper(conf, _servers(conf), query, places)
+    _watch(conf, rows.sparkSession, sight)
     place, _ = folders.of_query(conf, query)
     return queries.written(rows, conf, query, _checked(keep, place))
 
@@ -149,3 +155,20 @@ def _naming(conf: Conf, sight: Sight) -> Naming | None:
             return None
         _namings[place] = _process.enter_context(naming(conf, sight))
     return _namings[place]
+
+
+def _watch(conf: Conf, session: SparkSession, sight: Sight) -> None:
+    """Have the analyses asked, unless this process or another worker of the topology does."""
+    place = folders.of_tables(conf) / ALERTS
+    secs = conf["pipeline.analyses.secs"]
+    if not secs or place in _watched:
+        return
+    try:
+        _process.enter_context(sole_writer(place))
+    except TableError:
+        return
+    store = _process.enter_context(TableStore(place, specs(conf), interval_secs=secs))
+    watch = Watch(conf, store, sight)
+    watch.start(session)
+    _process.callback(watch.stop)
+    _watched.add(place)
