@@ -149,10 +149,7 @@ def figures(shape, secs, summary, spending, watches, begin):
     """Return what was measured, as the results have it."""
     end = begin + secs
     cpu = {name: round(share, 1) for name, share in spending.cpu().items()}
-    memory = {
-        name: {"median": round(statistics.median(found)), "max": round(max(found))}
-        for name, found in spending.memory.items()
-    }
+    memory = {name: _memory(found) for name, found in spending.memory.items()}
     liveness, reports = (watching.figures(watch.between(begin, end), secs) for watch in watches)
     return {
         "workers": summary["workers"],
@@ -173,6 +170,17 @@ def figures(shape, secs, summary, spending, watches, begin):
     }
 
 
+def _memory(found):
+    """Return what samples of memory say; what grows would show in the thirds of the time."""
+    third = max(1, len(found) // 3)
+    parts = [part for part in (found[:third], found[third:-third], found[-third:]) if part]
+    return {
+        "median": round(statistics.median(found)),
+        "max": round(max(found)),
+        "by thirds": [round(statistics.median(part)) for part in parts],
+    }
+
+
 def missed(shape, summary, found):
     """Return what of the promises was not kept, in words."""
     failures = []
@@ -180,6 +188,9 @@ def missed(shape, summary, found):
         failures.append(f"{summary['failed']} heartbeats were not taken")
     if summary["left_out"]:
         failures.append(f"{summary['left_out']} heartbeats were not sent: the machine is too slow")
+    unread = found["statistics"].get("overwritten unread", 0)
+    if not shape.statistics_secs and unread:
+        failures.append(f"{unread} pulses were overwritten before they were decoded")
     known = {
         "pipeline CPU, %": found["CPU, %"]["pipeline"],
         "pipeline PSS, MiB": found["PSS, MiB"]["pipeline"]["max"],

@@ -8,6 +8,9 @@ from typing import NamedTuple
 #: Of so many topologies the counters are compared, and of those that have a trouble besides.
 _COUNTED = 40
 
+#: How a line on a worker's end begins.
+_END = '{"event":"worker_ended"'
+
 #: Why a worker ended that would have gone on.
 AT_END = "end of the simulation"
 
@@ -86,44 +89,46 @@ def load(path):
     """Return the truth of a file."""
     truth = Truth()
     begun = {}
-    with path.open() as lines:
-        for event in map(json.loads, lines):
-            kind = event["event"]
-            if kind == "run":
+    for event in _events(path, are_ends=False):
+        match event["event"]:
+            case "run":
                 truth.run = event
-            elif kind == "topology":
+            case "topology":
                 truth.components[event["storm_id"]] = event["components"]
-            elif kind == "pulses_deleted":
+            case "pulses_deleted":
                 truth.deleted[event["storm_id"]] = event["at"]
-            elif kind == "trouble":
+            case "trouble":
                 truth.troubles.append(event)
-            elif kind == "worker_started":
+            case "worker_started":
                 begun[_worker(event), event["started_at"]] = event["at"]
-            elif kind == "worker_ended":
-                worker, started_at = _worker(event), event["started_at"]
-                if (last := event["last"]) and worker[0] not in _counted(truth):
-                    last.pop("executors", None)
-                truth.lives[worker].append(
-                    Life(
-                        begun.pop((worker, started_at)),
-                        started_at,
-                        event["why"],
-                        event["failed"],
-                        event["last"],
-                    )
-                )
+    truth.counted = _counted(truth)
+    for event in _events(path, are_ends=True):
+        worker, started_at, last = _worker(event), event["started_at"], event["last"]
+        if last and worker[0] not in truth.counted:
+            last.pop("executors", None)
+        begun_at = begun.pop((worker, started_at))
+        life = Life(begun_at, started_at, event["why"], event["failed"], last)
+        truth.lives[worker].append(life)
     for lives in truth.lives.values():
         lives.sort()
     return truth
 
 
+def _events(path, *, are_ends):
+    """Yield the ends of workers, which are nearly all that a file has, or all else."""
+    with path.open() as lines:
+        for line in lines:
+            if line.startswith(_END) == are_ends:
+                yield json.loads(line)
+
+
 def _counted(truth):
-    """Return the topologies of which the counters are kept: they are chosen once all are known."""
-    if not truth.counted and truth.run["tells_counters"]:
-        ids = sorted(truth.components)
-        truth.counted.update(ids[:: max(1, len(ids) // _COUNTED)])
-        truth.counted.update(one["storm_id"] for one in truth.troubles if "storm_id" in one)
-    return truth.counted
+    """Return the topologies of which the counters are kept."""
+    if not truth.run["tells_counters"]:
+        return set()
+    ids = sorted(truth.components)
+    troubled = {trouble["storm_id"] for trouble in truth.troubles if "storm_id" in trouble}
+    return {*ids[:: max(1, len(ids) // _COUNTED)], *troubled}
 
 
 def _worker(event):

@@ -1,6 +1,5 @@
 """Tables that agree with a simulation's truth, and each way in which they may not."""
 
-import json
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import pytest
 from pipeline.looks import Looks
 
 from pipeline import agreement, truth
+from support.simulations import write_truth
 
 BEGIN = 1_700_000_000.0
 LOOKS = Looks(
@@ -81,7 +81,7 @@ def world(tmp_path):
         ended(second, NOW - 2),
     ]
     file = tmp_path / "truth.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in told))
+    write_truth(file, told)
     known = [one["last"] | one for one in told if one["event"] == "worker_ended"]
     known.remove(next(one for one in known if one["why"] == "restarted"))
     present = [

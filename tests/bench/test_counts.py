@@ -1,6 +1,5 @@
 """What a simulated cluster counted, through the pipeline's own functions, and what may be wrong."""
 
-import json
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.reports import next_reports
 from stormkeeper.pipeline.statistics.readings import executor_stats
 from support.heartbeats import change_of, page_of
-from support.simulations import BEGIN, PERIOD_SECS, simulation
+from support.simulations import BEGIN, PERIOD_SECS, simulation, write_truth
 
 LOGS = (tables.EXECUTOR_STATS, tables.COMPONENT_STATS, tables.TOPOLOGY_STATS)
 
@@ -39,7 +38,7 @@ def world(request, tmp_path_factory):
         for one in made.cluster.topologies
     ]
     file = folder / "truth.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in [run, *topologies, *told]))
+    write_truth(file, [run, *topologies, *told])
     readings = [change_of(b.path, b.details, n, 0.0) for n, b in enumerate(beats, start=1)]
     now = BEGIN + PERIOD_SECS
     health = Coverage(now, None, Position("x", len(beats)), 1e6, 1e6, 1)

@@ -1,6 +1,5 @@
 """Minutes of a simulated cluster whose workers restart, through the pipeline's own functions."""
 
-import json
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from stormkeeper.pipeline.reports import next_reports
 from stormkeeper.pipeline.statistics.buckets import next_rollups
 from stormkeeper.pipeline.statistics.readings import executor_stats
 from support.heartbeats import change_of, page_of
-from support.simulations import BEGIN, PERIOD_SECS, simulation
+from support.simulations import BEGIN, PERIOD_SECS, simulation, write_truth
 
 READING_SECS = 15.0
 LOOKS = Looks(trigger_secs=5.0, statistics_secs=READING_SECS, late_secs=9.0, timeout_secs=30.0)
@@ -79,7 +78,7 @@ def world(tmp_path_factory):
     ]
     folder = tmp_path_factory.mktemp("rollups")
     file = folder / "truth.jsonl"
-    file.write_text("".join(json.dumps(one) + "\n" for one in [run, *topologies, *told]))
+    write_truth(file, [run, *topologies, *told])
     found = {name: pa.concat_tables(parts) for name, parts in pipeline.logs.items()}
     return SimpleNamespace(truth=truth.load(file), found=found)
 

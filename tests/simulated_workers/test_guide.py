@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from stormkeeper.simulation.truth import Truth
-from support.simulations import BEGIN, simulation
+from support.simulations import BEGIN, simulation, write_truth
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
@@ -16,10 +15,7 @@ def test_the_example_prints_the_dead(tmp_path, monkeypatch, capsys):
         for beat in made.due(BEGIN + step):
             made.acknowledged(beat, "a:6699", BEGIN + step)
     made.finish(BEGIN + 60)
-    with Truth(Path("truth.jsonl")) as truth:
-        for event in told:
-            truth.tell(event)
-        truth.check()
+    write_truth(Path("truth.jsonl"), told)
     (code,) = re.findall(r"^```python\n(.+?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     exec(compile(code, "docs/simulation.md", "exec"), {})
     (dead,) = [event for event in told if event.get("kind") == "worker_died"]

@@ -6,6 +6,7 @@ from stormkeeper.simulation import cluster
 from stormkeeper.simulation.model import Simulation
 from stormkeeper.simulation.profiles import PROFILES
 from stormkeeper.simulation.troubles import Troubles
+from stormkeeper.simulation.truth import Truth
 from stormkeeper.simulation.workers import Writer
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, Release, deserialize
@@ -45,6 +46,14 @@ def simulation(
     if round_secs is not None:
         Troubles(made, seed=seed, begin=BEGIN, round_secs=round_secs, tell=told.append)
     return made, told
+
+
+def write_truth(path, told):
+    """Write what a simulation told as its process does."""
+    with Truth(path) as truth:
+        for event in told:
+            truth.tell(event)
+        truth.check()
 
 
 def read(details):
