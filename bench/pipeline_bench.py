@@ -8,7 +8,7 @@ Shapes, in the order in which they are run; without one, `small`:
 - large: the same with 100 large topologies
 - huge: the same with one, whose heartbeats are 29 KB
 - fleet: 72,000 workers on 3,000 nodes, statistics every 60 s
-- rates: 2,000, 4,000 and 8,000 pulses a second, each decoded
+- rates: 2,000, 4,000 and 8,000 pulses a second, each decoded; rates-2000 and so on for one
 - quick: `small` with a trigger of 500 ms
 
 A run starts Pacemakers, `storm pipeline` and `storm simulate`, lets them settle, and then counts
@@ -84,13 +84,11 @@ def main():
 def wanted(options):
     """Return the shapes that are asked for, as the options change them."""
     names = ALL if options.shapes == ["all"] else options.shapes or ["small"]
-    if unknown := set(names) - set(ALL):
-        raise SystemExit(f"there is no shape {', '.join(unknown)}; these are: {', '.join(ALL)}")
-    found = [
-        shape
-        for name in names
-        for shape in (shapes.of_rates() if name == "rates" else [shapes.SHAPES[name]])
-    ]
+    known = {shape.name: [shape] for shape in (*shapes.SHAPES.values(), *shapes.of_rates())}
+    known["rates"] = shapes.of_rates()
+    if unknown := set(names) - known.keys():
+        raise SystemExit(f"there is no shape {', '.join(unknown)}; these are: {', '.join(known)}")
+    found = [shape for name in names for shape in known[name]]
     given = {
         "period_secs": options.period,
         "nodes": options.nodes,
@@ -112,7 +110,7 @@ def about(options):
 def not_linear(runs):
     """Return what is to be said if the most pulses cost too much more than the fewest."""
     spent = {one["shape"]: one["CPU, %"]["pipeline"] for one in runs}
-    least, most = (spent.get(f"rates {rate}") for rate in (shapes.RATES[0], shapes.RATES[-1]))
+    least, most = (spent.get(f"rates-{rate}") for rate in (shapes.RATES[0], shapes.RATES[-1]))
     if least is None or most is None or most <= shapes.LINEAR * least:
         return []
     return [f"rates: {most / least:.1f} times the CPU, promised at most {shapes.LINEAR:g}"]

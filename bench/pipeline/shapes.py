@@ -109,7 +109,7 @@ def of_rates():
     return [
         replace(
             _RATE,
-            name=f"rates {rate}",
+            name=f"rates-{rate}",
             nodes=round(rate * _RATE.period_secs / WORKERS_PER_NODE),
         )
         for rate in RATES
