@@ -4,79 +4,39 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline import agreement, counts, truth
-from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
-from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.counted import next_counted
-from stormkeeper.pipeline.decode import decode_batch
-from stormkeeper.pipeline.reports import next_reports
-from stormkeeper.pipeline.statistics.readings import executor_stats
-from support.heartbeats import change_of, page_of
-from support.simulations import BEGIN, PERIOD_SECS, simulation, write_truth
-
-LOGS = (tables.EXECUTOR_STATS, tables.COMPONENT_STATS, tables.TOPOLOGY_STATS)
+from stormkeeper.pipeline import tables
+from support.read_simulations import Spoiled, Statistics, write_told
+from support.simulations import BEGIN, PERIOD_SECS, simulation
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["without names", "with names"])
 def world(request, tmp_path_factory):
     """A truth, and what the pipeline makes of the same heartbeats."""
-    named = request.param
-    made, told = simulation(nodes=4, topologies=3, names_components=named)
+    folder = tmp_path_factory.mktemp("counts")
+    made, told = simulation(nodes=4, topologies=3, names_components=request.param)
     beats = list(made.due(BEGIN + PERIOD_SECS - 0.001))
     for beat in beats:
         made.acknowledged(beat, "a:6699", BEGIN + PERIOD_SECS)
     made.finish(BEGIN + PERIOD_SECS)
-    folder = tmp_path_factory.mktemp("told")
-    run = {"event": "run", "tells_counters": True, "names_components": named}
-    topologies = [
-        {"event": "topology", "storm_id": one.storm_id, "components": []}
-        for one in made.cluster.topologies
-    ]
-    file = folder / "truth.jsonl"
-    write_truth(file, [run, *topologies, *told])
-    readings = [change_of(b.path, b.details, n, 0.0) for n, b in enumerate(beats, start=1)]
-    now = BEGIN + PERIOD_SECS
-    health = Coverage(now, None, Position("x", len(beats)), 1e6, 1e6, 1)
-    page = page_of("x", readings, now)
-    return SimpleNamespace(truth=truth.load(file), found=_counted(page, health))
-
-
-def _counted(page, health):
-    servers = [rows.of_page("a:6699", page), rows.of_server("a:6699", health)]
-    batch = pa.Table.from_batches([decode_batch(one) for one in servers])
-    limits = Limits(late_secs=9, timeout_secs=30)
-    reports, newest = next_reports(None, batch, limits, PERIOD_SECS)
-    found = next_counted(None, newest, [executor_stats(newest)], reports)
-    return {tables.WORKER_REPORTS: reports, **found}
-
-
-class Written:
-    """Tables of which only the files are asked for."""
-
-    def __init__(self, folder, found):
-        self._folder = folder
-        for name in LOGS:
-            pq.write_table(found[name], self._path(name))
-
-    def files(self, name):
-        return [self._path(name)]
-
-    def _path(self, name):
-        return str(self._folder / f"{name}.parquet")
+    write_told(folder / "truth.jsonl", told, made, named=request.param)
+    with Statistics(folder / "tables") as statistics:
+        statistics.read(beats, BEGIN + PERIOD_SECS)
+    return SimpleNamespace(truth=truth.load(folder / "truth.jsonl"), tables=statistics.tables())
 
 
 def compared(world, folder, **spoiled):
     verdict = agreement.Verdict()
     reports = {
         (row["storm_id"], row["node"], row["port"]): row
-        for row in world.found[tables.WORKER_REPORTS].to_pylist()
+        for row in world.tables.arrow(tables.WORKER_REPORTS).to_pylist()
     }
-    counts.compare(world.truth, Written(folder, world.found | spoiled), reports, verdict)
+    found = world.tables
+    for name, rows in spoiled.items():
+        found = Spoiled(found, folder, name, rows)
+    counts.compare(world.truth, found, reports, verdict)
     return verdict
 
 
@@ -100,7 +60,7 @@ def test_what_the_pipeline_counts_is_what_workers_said(world, tmp_path):
     ],
 )
 def test_a_number_that_is_not_theirs_is_found(world, tmp_path, table, column, rule):
-    found = world.found[table]
+    found = world.tables.arrow(table)
     place = found.column_names.index(column)
     values = found[column].to_pylist()
     first = next(n for n, value in enumerate(values) if value)
@@ -111,7 +71,7 @@ def test_a_number_that_is_not_theirs_is_found(world, tmp_path, table, column, ru
 
 
 def test_rows_that_lack_or_are_too_many_are_found(world, tmp_path):
-    found = world.found[tables.EXECUTOR_STATS]
+    found = world.tables.arrow(tables.EXECUTOR_STATS)
     is_first = pc.equal(found["node"], found["node"][0])
     verdict = compared(world, tmp_path, executor_stats=found.filter(pc.invert(is_first)))
     assert [*verdict.broken] == ["an executor has counted something else"]

@@ -1,0 +1,82 @@
+"""What the pipeline's statistics query makes of simulated heartbeats, without Spark."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stormkeeper.conf import load
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import Position
+from stormkeeper.pipeline import queries, rows, tables
+from stormkeeper.pipeline.decode import decode_batch
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.store import TableStore
+from support.heartbeats import change_of, page_of
+from support.simulations import PERIOD_SECS, write_truth
+from support.tables import origin
+
+
+def write_told(file, told, made, *, named=False):
+    """Write the truth of a simulation with what its process adds."""
+    run = {"event": "run", "tells_counters": True, "names_components": named}
+    topologies = [
+        {"event": "topology", "storm_id": one.storm_id, "components": []}
+        for one in made.cluster.topologies
+    ]
+    write_truth(file, [run, *topologies, *told])
+
+
+class Statistics:
+    """The tables of the statistics query, in a folder; close them as a context manager."""
+
+    def __init__(self, folder):
+        conf = load(files=())
+        self.folder = folder
+        self._now = 0.0
+        self._revision = self._batch = 0
+        self._store = TableStore(
+            folder,
+            queries.specs(conf, tables.STATISTICS),
+            interval_secs=15.0,
+            clock=lambda: self._now,
+        )
+        self._advance = queries.statistics_tables(queries.limits(conf), PERIOD_SECS)
+
+    def read(self, beats, now):
+        """Publish a batch of heartbeats, of workers that have new ones."""
+        self._now = now
+        changes = []
+        for beat in beats:
+            self._revision += 1
+            age = now - beat.sent_at
+            changes.append(change_of(beat.path, beat.details, self._revision, age))
+        health = Coverage(now, None, Position("x", self._revision), 1e6, 1e6, 1)
+        servers = [
+            rows.of_page("a:6699", page_of("x", changes, now)),
+            rows.of_server("a:6699", health),
+        ]
+        batch = pa.Table.from_batches([decode_batch(one) for one in servers])
+        found = self._advance(self._store.read, batch, (now, now))
+        self._store.publish(origin(self._batch), found)
+        self._batch += 1
+
+    def __enter__(self):
+        self._store.__enter__()
+        return self
+
+    def __exit__(self, *exc):
+        self._store.__exit__(*exc)
+
+    def tables(self):
+        """Return the tables as they are."""
+        return Tables(self.folder)
+
+
+class Spoiled:
+    """Tables of which one was replaced."""
+
+    def __init__(self, whole, folder, name, rows):
+        self._whole, self._name, self._file = whole, name, str(folder / "spoiled.parquet")
+        pq.write_table(rows, self._file)
+
+    def files(self, name):
+        return [self._file] if name == self._name else self._whole.files(name)
