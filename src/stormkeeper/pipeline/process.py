@@ -1,4 +1,4 @@
-"""The heartbeat pipeline as a process: ``storm pipeline``."""
+"""The heartbeat pipeline as a process, ``storm pipeline``, or in a Spark application's."""
 
 from __future__ import annotations
 
@@ -93,12 +93,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     # What a Pacemaker does not answer is said once, by `Sight`.
     logging.getLogger("stormkeeper.pacemaker.client").setLevel(logging.WARNING)
     warn_if_interpreted()
-    servers = [str(address) for address in conf.pacemaker_servers()]
-    if not servers:
-        raise ConfigError(
-            "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
-            "-c 'pacemaker.servers=[host-a, host-b]'"
-        )
+    servers = _servers(conf)
     folders.of_tables(conf)
     folders.of_checkpoints(conf)
     if stop.stopped:
@@ -106,30 +101,73 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         return 0
     try:
         sight = Sight()
-        with (
-            _places(conf) as places,
-            _watch(conf, sight) as watch,
-            _observed(conf, sight),
-            naming(conf, sight) as names,
-        ):
+        with _held(conf, servers, sight) as (start, watch):
             options = Options.parse(queries.source_options(conf, servers))
             settings = options.settings()
             sight.looked(coverage.ask(options.servers, options.timeout_secs, settings))
-            start = partial(
-                queries.start,
-                conf=conf,
-                servers=servers,
-                places=places,
-                sight=sight,
-                named=names.named,
-                timeouts=lambda: names.timeouts,
-            )
             _run_session(conf, servers, start, watch, stop=stop, sight=sight)
     except (EngineError, ListenError, TableError) as error:
         log.error("%s", error)  # noqa: TRY400 - of a failure of Spark the trace says nothing
         return 1
     log.info("stopped")
     return 0
+
+
+def keep(spark: SparkSession, conf: Conf) -> None:
+    """Keep the same tables in a session that runs already, until SIGTERM, SIGINT or a failure.
+
+    For a Spark application, in its main thread. Checkpoints are where `serve` has them.
+
+    Parameters
+    ----------
+    spark
+        The session, on any ``spark.master``. It is left running.
+    conf
+        The configuration; its ``spark.*`` keys do not count.
+
+    Raises
+    ------
+    ConfigError
+        As of `serve`.
+    EngineError, ListenError, TableError
+        Spark, a batch, a port or a folder failed. Called again, it goes on from its checkpoints.
+    """
+    servers, sight = _servers(conf), Sight()
+    with StopSignals() as stop, _held(conf, servers, sight) as (start, watch):
+        _register(spark, stop)
+        if not stop.stopped:
+            _run(spark, conf, start, watch, stop=stop, sight=sight)
+
+
+def _servers(conf: Conf) -> list[str]:
+    servers = [str(address) for address in conf.pacemaker_servers()]
+    if not servers:
+        raise ConfigError(
+            "the pipeline has no Pacemaker to read: set pacemaker.servers, as in "
+            "-c 'pacemaker.servers=[host-a, host-b]'"
+        )
+    return servers
+
+
+@contextlib.contextmanager
+def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start, Watch]]:
+    """Hold what the pipeline writes and serves; yield what starts its queries and its analyses."""
+    with (
+        _places(conf) as places,
+        _watch(conf, sight) as watch,
+        _observed(conf, sight),
+        naming(conf, sight) as names,
+    ):
+        start = partial(
+            queries.start,
+            conf=conf,
+            servers=servers,
+            places=places,
+            sight=sight,
+            named=names.named,
+            timeouts=lambda: names.timeouts,
+        )
+        yield start, watch
 
 
 def _log_stop(stop: StopSignals, how: str) -> None:
