@@ -27,7 +27,7 @@ from stormkeeper.daemon.listening import address_of, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import ConfigError, EngineError, ListenError, TableError
 from stormkeeper.heartbeats import coverage
-from stormkeeper.pipeline import checkpoint, folders, queries
+from stormkeeper.pipeline import checkpoint, folders, forking, queries
 from stormkeeper.pipeline.analyses.rounds import specs
 from stormkeeper.pipeline.analyses.watch import Watch
 from stormkeeper.pipeline.decoding.engine import warn_if_interpreted
@@ -262,6 +262,10 @@ def _run_session(
     if settings.get("spark.master") in (None, "local[*]"):
         # A slot for each Pacemaker beside the cores: liveness does not wait while they all decode.
         settings["spark.master"] = f"local[{(os.cpu_count() or 1) + len(servers)}]"
+    if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        # Elsewhere Spark's workers may run another Python, which has no such module.
+        if str(settings["spark.master"]).startswith("local"):
+            settings.setdefault("spark.python.daemon.module", forking.__name__)
     try:
         session = engine.session(settings, "storm-pipeline", cancelled=lambda: stop.stopped)
     except EngineError as error:
