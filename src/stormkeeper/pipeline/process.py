@@ -262,10 +262,10 @@ def _run_session(
     if settings.get("spark.master") in (None, "local[*]"):
         # A slot for each Pacemaker beside the cores: liveness does not wait while they all decode.
         settings["spark.master"] = f"local[{(os.cpu_count() or 1) + len(servers)}]"
-    if os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
-        # Elsewhere Spark's workers may run another Python, which has no such module.
-        if str(settings["spark.master"]).startswith("local"):
-            settings.setdefault("spark.python.daemon.module", forking.__name__)
+    ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+    if ours and str(settings["spark.master"]).startswith("local"):
+        # Elsewhere Spark's workers may run a Python that has no such module.
+        settings.setdefault("spark.python.daemon.module", forking.__name__)
     try:
         session = engine.session(settings, "storm-pipeline", cancelled=lambda: stop.stopped)
     except EngineError as error:

@@ -184,10 +184,10 @@ def written(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
     """Return what has `keep` make tables of what a query reads, as often as it is to."""
-    typed = decode.typed(rows) if query == STATISTICS else rows
+    sent = decode.packed(rows) if query == STATISTICS else rows
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
-    return typed.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
+    return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
 
 
 def keeper(
@@ -210,7 +210,7 @@ def keeper(
         )
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
-        advance = statistics_tables(limits(conf), period_secs, named)
+        advance = _of_packed(statistics_tables(limits(conf), period_secs, named))
     return Keeper(places[query], advance, published)
 
 
@@ -254,6 +254,11 @@ def liveness_tables(
         }
 
     return advance
+
+
+def _of_packed(advance: Advance) -> Advance:
+    """Return what does the same with a batch as `decode.packed` gives it."""
+    return lambda before, batch, between: advance(before, decode.unpacked(batch), between)
 
 
 def statistics_tables(
