@@ -89,3 +89,14 @@ def test_a_server_that_does_not_answer_has_a_row_too():
     assert row["instance"] is None
     assert row["health"]["reachable"] is False
     assert row["health"]["error"] == "gone"
+
+
+def test_rows_that_are_wanted_together_are_not_copied():
+    batches = [pa.record_batch({"x": values}) for values in ([1, 2], [3, 4], [5, 6])]
+    table = pa.Table.from_batches(batches)
+    found = rows.where(table, pa.array([True, True, None, True, False, False]))
+    assert found["x"].to_pylist() == [1, 2, 4]
+    assert found["x"].chunk(0).buffers()[1].address == batches[0]["x"].buffers()[1].address
+    mask = pa.chunked_array([[False], [False, True, True, False], [False]])
+    assert rows.where(table, mask)["x"].to_pylist() == [3, 4]
+    assert rows.where(table, pa.array([False] * 6)).schema == table.schema

@@ -248,8 +248,8 @@ def topology_name(storm_id: str) -> str:
 def _of_kind(batch: pa.Table, kind: str) -> pa.Table:
     of_kind = pc.equal(batch["kind"], kind)
     if kind == rows.SERVER:
-        return batch.filter(of_kind)
-    return batch.filter(pc.and_(of_kind, pc.is_valid(batch["storm_id"])))
+        return rows.where(batch, of_kind)
+    return rows.where(batch, pc.and_(of_kind, pc.is_valid(batch["storm_id"])))
 
 
 def _servers(servers: pa.Table, earliest: float, now: float) -> dict[str, Server]:

@@ -47,6 +47,9 @@ WORKERS: Final = pa.schema(
     ]
 )
 
+#: What counts of a pulse.
+_OF_PULSE: Final = (*WorkerId._fields, *Beat._fields[1:])
+
 #: Besides, while a batch is judged: where in it the worker's newest pulse is, and whether that is
 #: still on its server (asked of Java Pacemakers only).
 _MERGED: Final = pa.schema([*WORKERS, ("place", pa.int64()), ("held", pa.bool_())])
@@ -84,7 +87,7 @@ def step(
         As there.
     """
     keys, news = worker_keys(previous), worker_keys(pulses)
-    pulses = pulses.append_column("place", _count(pulses.num_rows))
+    pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
     odd = _odd(news, pulses, tombstones, forgotten, servers)
     is_odd, is_of_odd = pc.is_in(keys, odd), pc.is_in(news, odd)
     one_by_one = _one_by_one(
@@ -126,8 +129,13 @@ def worker_keys(table: pa.Table) -> pa.Array:
 def places(table: pa.Table, among: pa.Table) -> pa.Array:
     """Return where the worker of each row is in another table that has it once at most, or null."""
     if all(table[name].equals(among[name]) for name in WorkerId._fields):
-        return _count(table.num_rows)  # as from one quiet batch to the next
+        return numbers(table.num_rows)  # as from one quiet batch to the next
     return pc.index_in(worker_keys(table), worker_keys(among)).cast(pa.int64())
+
+
+def numbers(count: int, start: int = 0) -> pa.Array:
+    """Return so many whole numbers."""
+    return pa.array(range(start, start + count), pa.int64())
 
 
 def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
@@ -256,9 +264,9 @@ def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
         Which of the previous count no more.
     """
     count = len(is_odd)
-    now_at = pc.add(pc.index_in(_count(count), where.cast(pa.int64())), count)
-    order = pc.coalesce(now_at, pc.if_else(is_odd, None, _count(count))).drop_null()
-    new = pc.filter(_count(len(where), count), pc.is_null(where))
+    now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
+    order = pc.coalesce(now_at, pc.if_else(is_odd, None, numbers(count))).drop_null()
+    new = pc.filter(numbers(len(where), count), pc.is_null(where))
     found = found.take(pa.concat_arrays([_plain(order), _plain(new)])).combine_chunks()
     if not len(new):
         return found
@@ -324,10 +332,6 @@ def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, Server]) -> Any:
     which = pc.index_in(names, pa.array(servers, pa.string()))
     ahead = pa.array([server.ahead_secs for server in servers.values()], pa.float64())
     return pc.fill_null(ahead.take(_plain(which)), 0.0)
-
-
-def _count(count: int, start: int = 0) -> pa.Array:
-    return pa.array(range(start, start + count), pa.int64())
 
 
 def _plain(column: Any) -> pa.Array:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from stormkeeper.heartbeats.liveness import Limits, Status
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import forgotten, judged, remembering
-from stormkeeper.pipeline.judging import WORKERS, is_same, places
+from stormkeeper.pipeline.judging import WORKERS, is_same, numbers, places
 
 #: One row per worker.
 WORKER_REPORTS: Final = pa.schema(
@@ -69,7 +69,7 @@ def next_reports(
     light = batch.drop_columns(["executors"])
     light = light.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
     result, pulses, _ = judged(_known(before), list(forgotten(before)), light, limits, between)
-    newest = pulses.take(result.taken)
+    newest = rows.where(pulses, pc.is_in(numbers(pulses.num_rows), result.taken))
     now, at = result.rows, places(result.rows, newest)
     was, read, is_new = before.take(places(now, before)), newest.take(at), pc.is_valid(at)
     skipped, started_at = _since(was, now, period_secs)

@@ -107,6 +107,25 @@ def seconds(column: pa.ChunkedArray) -> list[float | None]:
     return [None if at is None else at / 1_000_000 for at in column.cast(pa.int64()).to_pylist()]
 
 
+def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
+    """Return the rows of a table for which a column of truth values says so.
+
+    As `pyarrow.Table.filter` does, but batches of which all rows are wanted are not copied: those
+    of decoded pulses are large.
+    """
+    found, start = [], 0
+    for batch in table.to_batches():
+        wanted = mask.slice(start, batch.num_rows)
+        start += batch.num_rows
+        is_all = pc.all(pc.fill_null(wanted, False)).as_py()
+        found.append(batch if is_all else batch.filter(_in_one(wanted)))
+    return pa.Table.from_batches([batch for batch in found if batch.num_rows], table.schema)
+
+
+def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
 def times(secs: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return as `timestamps` does a column of seconds since the epoch."""
     held = pc.min_element_wise(pc.max_element_wise(secs, 0.0), _LATEST)
