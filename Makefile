@@ -81,7 +81,7 @@ bench-zookeeper: $(INSTALLED) ## the same heartbeats through ZooKeeper and throu
 bench-heartbeats: $(INSTALLED) ## who is alive, read from one Pacemaker and from three
 	@$(BIN)/python bench/heartbeats_bench.py $(ARGS)
 
-bench-history: $(INSTALLED) ## how soon a week of a large cluster's tables answers (7 GB, two minutes to make)
+bench-history: $(INSTALLED) ## how soon a week of a large cluster's tables answers (1 GB, two minutes to make)
 	@$(BIN)/python bench/history_bench.py $(ARGS)
 
 bench-decoding: $(INSTALLED) ## heartbeats from bytes to Arrow's columns, beside gunzip and Apache Thrift

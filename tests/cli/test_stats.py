@@ -246,8 +246,17 @@ def test_storms_own_components_are_shown_by_name_alone(tmp_path, options):
     assert not [line for line in lines if line.startswith(("__acker", "BOLT"))]
     lines = run("wc", "--component", "__acker", *options).stdout.splitlines()
     assert [*table(lines, "__acker (bolt)")] == ["all time"]
-    lines = run("wc", "--component", "tasks 1-2", *options).stdout.splitlines()
-    assert [*table(lines, "tasks 1-2")] == ["all time"]
+    ran = run("wc", "--component", "tasks 1-2", *options)
+    assert [*table(ran.stdout.splitlines(), "tasks 1-2")] == ["all time"]
+    assert "Storm's workers do not name them" in ran.stderr
+
+
+def test_components_without_names_come_by_their_tasks(tmp_path, options):
+    tasks = ("tasks 10-11", "tasks 9-9", "tasks 1-8")
+    rows = [component(name, "bolt", ":all-time", ago(9), 1) for name in tasks]
+    write(tmp_path, component_stats=rows)
+    lines = run("wc", *options).stdout.splitlines()
+    assert [*table(lines, "BOLT")] == [*reversed(tasks)]
 
 
 @pytest.mark.usefixtures("course")

@@ -23,6 +23,9 @@ _BACK: Final = (timedelta(0), timedelta(minutes=10))
 #: When a topology was submitted, by its id.
 _SUBMITTED: Final = r"try_cast(regexp_extract(storm_id, '-(\d+)$', 1) AS BIGINT)"
 
+#: The first task of a component that has no other name than its tasks.
+_TASK: Final = r"try_cast(regexp_extract(component, '^tasks (\d+)-', 1) AS BIGINT)"
+
 #: Counts of what is sent, where Storm's pages leave out its own streams.
 _SENT: Final = ("emitted", "transferred")
 
@@ -65,7 +68,8 @@ def newest(
     Returns
     -------
     list
-        Rows of ``component_stats``, sorted by component and by length of window.
+        Rows of ``component_stats``, sorted by component and by length of window. Components that
+        are known by their tasks alone come first.
     """
     only, values = "", []
     for column, given in (("component", component), ("window", window)):
@@ -80,7 +84,7 @@ def newest(
                 f" WHERE {which} QUALIFY rank() OVER (ORDER BY {_SUBMITTED} DESC NULLS LAST) = 1"
                 ' AND row_number() OVER (PARTITION BY storm_id, component, "window"'
                 f" ORDER BY read_at DESC) = 1) WHERE true{only}"
-                ' ORDER BY component, try_cast("window" AS BIGINT) NULLS LAST',
+                f' ORDER BY {_TASK} NULLS LAST, component, try_cast("window" AS BIGINT) NULLS LAST',
                 [*named, *values],
             )
             if found:

@@ -126,7 +126,7 @@ def _newest(
         return
     for line in pages.of_reading(reading, window, component, now):
         click.echo(line)
-    if warning := pages.warning(reading, now):
+    for warning in pages.warnings(reading, now):
         click.echo(f"storm: {warning}", err=True)
 
 

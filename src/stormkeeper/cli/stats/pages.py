@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,9 @@ _STALE_INTERVALS, _STALE_SECS = 4, 60
 _LONG: Final = 100_000
 _KILO: Final = 1_000
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
+
+#: What a component is called that has no name.
+_UNNAMED: Final = re.compile(r"tasks -?\d+-")
 
 #: One cell of a table, of a row.
 _Cell = Callable[[dict[str, Any]], str]
@@ -78,8 +82,8 @@ def of_reading(
         )
 
 
-def warning(reading: Reading, now: datetime) -> str | None:
-    """Return what there is to say of a reading that is too old; None: it is not.
+def warnings(reading: Reading, now: datetime) -> Iterator[str]:
+    """Yield what there is to say of a reading that is too old, or has no names of components.
 
     Parameters
     ----------
@@ -91,17 +95,22 @@ def warning(reading: Reading, now: datetime) -> str | None:
     limit = max(_STALE_INTERVALS * reading.interval_secs, _STALE_SECS)
     pipeline = (now - reading.newest_at).total_seconds()
     if pipeline > limit:
-        return (
+        yield (
             f"nothing was read for {duration(int(pipeline))}, where the pipeline reads every"
             f" {reading.interval_secs:g} s: does `storm pipeline` run?"
         )
+        return
     behind = (reading.newest_at - reading.read_at).total_seconds()
     if behind > limit:
-        return (
+        yield (
             f"{escaped(reading.storm_id)} has not been read for {duration(int(behind))}, and others"
             " have: it was killed, or its workers are silent"
         )
-    return None
+    if all(_UNNAMED.match(row["component"]) for row in reading.components):
+        yield (
+            "components are shown by their tasks, as Storm's workers do not name them, and Nimbus"
+            " has not yet done so: `storm pipeline` asks the one of nimbus.seeds"
+        )
 
 
 def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int) -> Iterator[str]:
