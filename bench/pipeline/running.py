@@ -22,6 +22,9 @@ from stormkeeper.tables.reading import Tables
 START_SECS = 240
 #: Until all workers of a simulation are made, and until its truth is written.
 SIMULATION_SECS = 600
+#: Storm's ``task.heartbeat.frequency.secs``, and how many of them its timeout is.
+STORMS_PERIOD_SECS = 3.0
+TIMEOUT_PERIODS = 10
 #: Between two looks at the memory, which cost some milliseconds each.
 _MEMORY_SECS = 5.0
 
@@ -33,10 +36,18 @@ def run(shape, secs, *, pacemakers=2, settle_secs=15.0, conf=(), seed=0, folder=
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with contextlib.ExitStack() as stack:
-            return _run(stack, shape, secs, folder, pacemakers, settle_secs, dict(conf), seed)
+            conf = _timeout(shape) | dict(conf)
+            return _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed)
     finally:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _timeout(shape):
+    """Return a timeout that goes with workers which beat less often than Storm's do."""
+    if shape.period_secs <= STORMS_PERIOD_SECS:
+        return {}
+    return {"nimbus.task.timeout.secs": round(TIMEOUT_PERIODS * shape.period_secs)}
 
 
 def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
