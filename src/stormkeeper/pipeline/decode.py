@@ -120,7 +120,9 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def unpacked(table: pa.Table) -> pa.Table:
-    """Return the rows that `packed` has packed, as `typed` would have given them."""
+    """Return the rows that `packed` has packed, as `typed` gives them; others as they are."""
+    if table.column_names != PACKED.names:
+        return table
     found = [batch for value in table["rows"] for batch in pa.ipc.open_stream(value.as_buffer())]
     return pa.Table.from_batches(found, TYPED)
 

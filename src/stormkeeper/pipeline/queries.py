@@ -210,7 +210,7 @@ def keeper(
         )
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
-        advance = _of_packed(statistics_tables(limits(conf), period_secs, named))
+        advance = statistics_tables(limits(conf), period_secs, named)
     return Keeper(places[query], advance, published)
 
 
@@ -254,11 +254,6 @@ def liveness_tables(
         }
 
     return advance
-
-
-def _of_packed(advance: Advance) -> Advance:
-    """Return what does the same with a batch as `decode.packed` gives it."""
-    return lambda before, batch, between: advance(before, decode.unpacked(batch), between)
 
 
 def statistics_tables(
@@ -311,7 +306,7 @@ class Keeper:
         if self._tables.has(origin):
             return
         began = time.time()
-        rows = one_each(batch.toArrow())
+        rows = one_each(decode.unpacked(batch.toArrow()))
         between = (began, time.time())
         with uncollected():
             found = self._advance(self._tables.read, rows, between)

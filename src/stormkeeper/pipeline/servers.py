@@ -75,7 +75,7 @@ def one_each(batch: pa.Table) -> pa.Table:
         kept = first.setdefault(row["server"], row)
         kept["health"]["reset"] |= row["health"]["reset"]
     merged = pa.Table.from_pylist([*first.values()], schema=batch.schema)
-    return pa.concat_tables([batch.filter(pc.invert(of_servers)), merged])
+    return pa.concat_tables([rows.where(batch, pc.invert(of_servers)), merged])
 
 
 def _worst_first(row: Mapping[str, Any]) -> tuple[bool, datetime]:
