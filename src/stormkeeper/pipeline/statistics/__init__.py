@@ -4,10 +4,8 @@
 ``readings``     what executors counted, one row each, in Arrow
 ``summaries``    what workers, components and topologies counted, as Storm's pages say it, in Arrow
 ``sums``         the arithmetic of both: sums within 64 bits, averages, capacity
-``on_spark``     components and topologies as expressions of Spark
-``executors``    decoded heartbeats as rows of executors; which of these count
+``on_spark``     the same for DataFrames; the newest reading of each worker; who is assigned
 ``named``        the components of executors whose workers do not name them
-``tallies``      the arithmetic of Spark's expressions
 ``increments``   what each executor counted from one reading to the next
 ``rollups``      what components counted minute by minute, and in longer buckets
 ``buckets``      the tables of roll-ups from batch to batch: what is open, what has closed
@@ -16,9 +14,14 @@
 The rules are those of `stormkeeper.statistics`, which Nimbus's pages are made of.
 """
 
-from stormkeeper.pipeline.statistics.executors import assigned, executor_stats, newest
 from stormkeeper.pipeline.statistics.named import named
-from stormkeeper.pipeline.statistics.on_spark import component_stats, topology_stats
+from stormkeeper.pipeline.statistics.on_spark import (
+    assigned,
+    component_stats,
+    executor_stats,
+    newest,
+    topology_stats,
+)
 from stormkeeper.pipeline.statistics.rollups import coarser
 
 __all__ = [

@@ -1,30 +1,64 @@
-"""What components and topologies counted, as Storm's pages say it."""
+"""The same for DataFrames, ``df -> df``: Spark's workers run the functions of Arrow."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.statistics.executors import topology_name
-from stormkeeper.pipeline.statistics.tallies import (
-    BOLT,
-    COUNTS,
-    SPOUT,
-    WEIGHTS,
-    as_double,
-    average,
-    executor_tallies,
-    halves_of,
-    sums,
-    whole,
+from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, READ, Readings
+from stormkeeper.pipeline.statistics.summaries import (
+    COMPONENT_STATS,
+    SUMMED,
+    TOPOLOGY_STATS,
+    tallies,
+    together,
+    worker_sums,
 )
+from stormkeeper.pipeline.statistics.summaries import component_stats as of_components
+from stormkeeper.pipeline.statistics.summaries import topology_stats as of_topologies
 
-_TERMS: Final = [f"{name} {kind}" for kind in ("terms", "page") for name in WEIGHTS]
-_SIZES: Final = ("workers", "executors", "tasks")
-_ADDED_UP: Final = [*halves_of(COUNTS), *_TERMS]
+#: Rows of executors' sums that are brought together before more are read.
+_AT_ONCE: Final = 1 << 18
+
+
+def newest(df: DataFrame) -> DataFrame:
+    """Keep the newest heartbeat of each worker, of those that could be decoded.
+
+    A worker that moved from one Pacemaker to another has an older one on the first. What both say
+    of its executors would be added up.
+
+    Parameters
+    ----------
+    df
+        Rows of `decode.heartbeats`.
+    """
+    received = fn.coalesce("received_at", "read_at").desc()
+    newest_first = Window.partitionBy("storm_id", "node", "port").orderBy(received)
+    readable = df.where(col("storm_id").isNotNull() & col("executors").isNotNull())
+    ranked = readable.withColumn("rank", fn.row_number().over(newest_first))
+    return ranked.where("rank = 1").select(*df.columns)
+
+
+def executor_stats(df: DataFrame) -> DataFrame:
+    """Lay out what executors counted, one row per executor, window and stream.
+
+    Parameters
+    ----------
+    df
+        Rows of `decode.heartbeats`. Those that could not be decoded give no rows.
+
+    Returns
+    -------
+    Rows as of `readings.executor_stats`.
+    """
+    schema = from_arrow_schema(EXECUTOR_STATS)
+    return df.select(*READ).mapInArrow(_laid_out, schema)
 
 
 def component_stats(df: DataFrame) -> DataFrame:
@@ -37,45 +71,13 @@ def component_stats(df: DataFrame) -> DataFrame:
 
     Returns
     -------
-    One row per component and each of Storm's four windows:
-
-    - ``read_at`` (the newest), ``storm_id``, ``topology``, ``component``, ``kind``, ``window``.
-    - ``workers``, ``executors``, ``tasks``: how many have reported, be it in another window.
-    - ``emitted``, ``transferred`` without Storm's own streams (``__…``), ``emitted_all``,
-      ``transferred_all`` with them; ``executed``, ``acked``, ``failed``. 0 where nothing was
-      reported; a sum beyond 64 bits is the largest number that they hold.
-    - ``complete_ms_avg`` of a spout, weighed by what was acked, ``execute_ms_avg`` and
-      ``process_ms_avg`` of a bolt, both by what was executed: exact, as on a component's page.
-      ``…_page``: as on the topology's page, where Storm cuts the time of each executor down to
-      whole milliseconds. Null where the count is 0.
-    - ``capacity`` of a bolt: the largest of its executors'; null for a spout. It is of the last ten
-      minutes in every window's row.
-    - ``partial``: an executor had more rows in that window than were counted.
+    Rows as of `summaries.component_stats`.
 
     Examples
     --------
     >>> now = beats.transform(executor_stats).transform(component_stats)  # doctest: +SKIP
     """
-    keys = ["storm_id", "component"]
-    found = _by_window(executor_tallies(df), keys, fn.lit(True))
-    is_spout, is_bolt = col("kind") == SPOUT, col("kind") == BOLT
-    of_kind = {"complete": is_spout, "execute": is_bolt, "process": is_bolt}
-    latencies = [
-        fn.when(of_kind[name], average(col(f"`{name} {total}`"), as_double(weight))).alias(
-            f"{name}_ms_{column}"
-        )
-        for total, column in (("terms", "avg"), ("page", "page"))
-        for name, weight in WEIGHTS.items()
-    ]
-    return found.select(
-        *("read_at", "storm_id", topology_name(col("storm_id")).alias("topology"), "component"),
-        fn.when(is_spout, "spout").when(is_bolt, "bolt").alias("kind"),
-        *("window", *_SIZES),
-        *(whole(name).alias(name) for name in COUNTS),
-        *latencies,
-        fn.when(is_bolt, fn.greatest(col("capacity"), fn.lit(0.0))).alias("capacity"),
-        fn.coalesce("partial", fn.lit(False)).alias("partial"),
-    )
+    return _by_topology(df, of_components, COMPONENT_STATS)
 
 
 def topology_stats(df: DataFrame) -> DataFrame:
@@ -88,47 +90,55 @@ def topology_stats(df: DataFrame) -> DataFrame:
 
     Returns
     -------
-    One row per topology and each of Storm's four windows: ``read_at`` (the newest), ``storm_id``,
-    ``topology``, ``window``; ``workers``, ``executors``, ``tasks``, how many have reported: workers
-    for more than Storm's own components (``__…``), executors and tasks including these;
-    ``emitted``, ``transferred`` of all components but Storm's own, ``emitted_all``,
-    ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
-    ``complete_ms_avg``, of spouts alone.
+    Rows as of `summaries.topology_stats`.
     """
-    visible = ~col("component").startswith("__")
-    spouts = visible & (col("kind") == SPOUT)
-    counts = dict.fromkeys(("emitted", "transferred"), visible)
-    counts |= dict.fromkeys(("acked", "failed"), spouts)
-    tallies = executor_tallies(df).withColumns(
-        {
-            name: fn.when(counted, col(f"`{name}`"))
-            for count, counted in counts.items()
-            for name in halves_of([count])
-        }
-        | {"complete terms": fn.when(spouts, col("`complete terms`"))}
-    )
-    found = _by_window(tallies, ["storm_id"], visible)
-    return found.select(
-        *("read_at", "storm_id", topology_name(col("storm_id")).alias("topology")),
-        *("window", *_SIZES),
-        *(whole(name).alias(name) for name in COUNTS if name != "executed"),
-        average(col("`complete terms`"), as_double("acked")).alias("complete_ms_avg"),
-    )
+    return _by_topology(df, of_topologies, TOPOLOGY_STATS)
 
 
-def _by_window(tallies: DataFrame, keys: list[str], visible: Column) -> DataFrame:
-    """Add up executors' tallies by `keys`: first those of each worker, then the workers'."""
-    largest = [fn.max(name).alias(name) for name in ("kind", "read_at", "partial", "capacity")]
-    by_worker = (
-        tallies.withColumn("visible", visible)
-        .groupBy(*keys, "window", "node", "port")
-        .agg(
-            *sums([*_ADDED_UP, "tasks"]),
-            *largest,
-            fn.count(fn.lit(1)).alias("executors"),
-            fn.max("visible").cast("bigint").alias("workers"),
-        )
-    )
-    by_window = by_worker.groupBy(*keys, "window").agg(*sums([*_ADDED_UP, *_SIZES]), *largest)
-    capacity = fn.max("capacity").over(Window.partitionBy(*keys))
-    return by_window.withColumn("capacity", capacity)
+def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
+    """Keep the executors that Nimbus knows, with the names of their components.
+
+    What a worker reports of an executor that Nimbus has not assigned, or not to this worker, does
+    not count in Storm. And Storm's own workers do not say of which component an executor is.
+
+    Parameters
+    ----------
+    df
+        Rows of `executor_stats`.
+    executors
+        One row per executor: ``storm_id``, ``task_start``, ``task_end``, ``component``; also its
+        worker's ``node`` and ``port``, where these are known.
+
+    Examples
+    --------
+    >>> counted = beats.transform(executor_stats).transform(assigned, executors)  # doctest: +SKIP
+    """
+    on = ["storm_id", "task_start", "task_end"]
+    on += [name for name in ("node", "port") if name in executors.columns]
+    named = executors.select(*on, "component")
+    return df.drop("component").join(named, on).select(*df.columns)
+
+
+def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for rows in Readings(pa.Table.from_batches([batch])):
+            yield from rows.combine_chunks().to_batches()
+
+
+def _by_topology(
+    df: DataFrame, summed: Callable[[pa.Table], pa.Table], schema: pa.Schema
+) -> DataFrame:
+    """Sum up rows of executors where all of a topology's are, as they come."""
+
+    def sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found: list[pa.Table] = []
+        for batch in batches:
+            found.append(tallies(pa.Table.from_batches([batch])))
+            if sum(part.num_rows for part in found[1:]) > _AT_ONCE:
+                found = [tallies(together(found))]
+        if found:
+            executors = tallies(together(found))
+            yield from summed(worker_sums(executors)).combine_chunks().to_batches()
+
+    rows = df.select(*SUMMED).repartition("storm_id")
+    return rows.mapInArrow(sums, from_arrow_schema(schema))

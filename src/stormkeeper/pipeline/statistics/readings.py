@@ -40,6 +40,9 @@ EXECUTOR_STATS: Final = pa.schema(
     [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, field.type) for field in COUNTER)]
 )
 
+#: The columns of a pulse that are needed.
+READ: Final = (*(name for name in _REPORT if name != "topology"), "executors")
+
 #: What the rows of one piece take in memory, about, in bytes; those of one pulse may take more. A
 #: column of texts holds 2 GiB.
 _PIECE_BYTES: Final = 16 << 20

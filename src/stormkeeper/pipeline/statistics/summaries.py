@@ -14,14 +14,22 @@ import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import topology_name
-from stormkeeper.pipeline.statistics import sums
 from stormkeeper.pipeline.statistics.readings import (
     CAPACITY_WINDOW,
     WINDOWS,
     is_storms_own,
     is_workers_own,
 )
-from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS, average, held
+from stormkeeper.pipeline.statistics.sums import (
+    COUNTED,
+    WEIGHTS,
+    average,
+    capacity,
+    grouped,
+    held,
+    terms,
+    whole_ms,
+)
 
 #: What is counted; ``_all`` also on Storm's own streams.
 COUNTS: Final = (
@@ -103,7 +111,7 @@ def tallies(executors: pa.Table) -> pa.Table:
     if "emitted_all" not in executors.column_names:
         executors = _streams(executors)
     others = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
-    return sums.grouped(executors, keys, counts=COUNTS, others=others)
+    return grouped(executors, keys, counts=COUNTS, others=others)
 
 
 def _streams(executors: pa.Table) -> pa.Table:
@@ -119,7 +127,7 @@ def _streams(executors: pa.Table) -> pa.Table:
         columns[f"{name}_all"] = found[name]
         columns[name] = pc.if_else(own, None, found[name])
     for name, weight in WEIGHTS.items():
-        columns[f"{name}_ms"] = sums.terms(found[f"{name}_ms_avg"], found[weight])
+        columns[f"{name}_ms"] = terms(found[f"{name}_ms_avg"], found[weight])
     return pa.table(columns)
 
 
@@ -132,9 +140,9 @@ def worker_sums(executors: pa.Table) -> pa.Table:
     """
     found = executors
     for name in WEIGHTS:
-        found = found.append_column(f"{name}_page_ms", sums.whole_ms(found[f"{name}_ms"]))
+        found = found.append_column(f"{name}_page_ms", whole_ms(found[f"{name}_ms"]))
     is_recent = pc.equal(found["window"], CAPACITY_WINDOW)
-    recent = sums.capacity(found["execute_ms"], found["uptime_secs"])
+    recent = capacity(found["execute_ms"], found["uptime_secs"])
     last = found["task_end"].cast(pa.int64())
     tasks = pc.add(pc.subtract(last, found["task_start"].cast(pa.int64())), 1)
     more = {
@@ -146,7 +154,7 @@ def worker_sums(executors: pa.Table) -> pa.Table:
         found = found.append_column(name, column)
     others = dict.fromkeys(("kind", "read_at", "capacity"), "max") | {"partial": "any"}
     others |= dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "tasks", "executors"), "sum")
-    return sums.grouped(found, [*_WORKER, "component", "window"], counts=COUNTS, others=others)
+    return grouped(found, [*_WORKER, "component", "window"], counts=COUNTS, others=others)
 
 
 def worker_stats(executors: pa.Table) -> pa.Table:
@@ -186,7 +194,7 @@ def component_sums(workers: pa.Table) -> pa.Table:
     others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum") | {"partial": "any"}
     others |= dict.fromkeys(("kind", "capacity", "read_at"), "max")
     keys = ["storm_id", "component", "window"]
-    return sums.grouped(_numbered(workers), keys, counts=COUNTS, others=others)
+    return grouped(_numbered(workers), keys, counts=COUNTS, others=others)
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
@@ -222,8 +230,8 @@ def component_stats(workers: pa.Table) -> pa.Table:
     columns = {name: found[name] for name in found.column_names}
     columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
     columns["partial"] = pc.fill_null(found["partial"], False)
-    capacity = pc.max_element_wise(found["capacity"], 0.0)
-    columns["capacity"] = pc.if_else(pc.equal(kind, "bolt"), capacity, None)
+    largest = pc.max_element_wise(found["capacity"], 0.0)
+    columns["capacity"] = pc.if_else(pc.equal(kind, "bolt"), largest, None)
     for name, weight in WEIGHTS.items():
         is_of_kind = pc.equal(kind, _OF_KIND[name])
         for total, said in ((f"{name}_ms", "avg"), (f"{name}_page_ms", "page")):
@@ -249,9 +257,9 @@ def topology_sums(workers: pa.Table) -> pa.Table:
             columns[name] = pc.if_else(spouts, workers[name], None)
         columns["workers"] = visible.cast(pa.int64())
         of_workers = pa.table(columns)
-        workers = sums.grouped(of_workers, [*_WORKER, "window"], counts=counts, others=others)
+        workers = grouped(of_workers, [*_WORKER, "window"], counts=counts, others=others)
     others |= {"workers": "sum"}
-    return sums.grouped(workers, ["storm_id", "window"], counts=counts, others=others)
+    return grouped(workers, ["storm_id", "window"], counts=counts, others=others)
 
 
 def topology_stats(workers: pa.Table) -> pa.Table:
@@ -296,7 +304,7 @@ def _numbered(workers: pa.Table) -> pa.Table:
 
 def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
     """Give all rows of the same keys the largest value of a column that they have."""
-    largest = sums.grouped(found, keys, others={column: "max"})
+    largest = grouped(found, keys, others={column: "max"})
     return found.drop_columns([column]).join(largest, list(keys), use_threads=False)
 
 
