@@ -58,7 +58,8 @@ def main():
     parser.add_argument("-c", dest="conf", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--keep", metavar="FOLDER", help="keep tables and truth in there")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(f"ended by {signal.Signals(number).name}"))
     runs = []
     for shape in wanted(options):
         conf = dict(setting.split("=", 1) for setting in options.conf)

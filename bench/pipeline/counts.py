@@ -100,8 +100,11 @@ def _of_executors(database, statistics, rows, verdict):
     names = ("task_start", "task_end", "component", "kind", "window", "source", "stream")
     query = f"""
         SELECT storm_id, node, port, {_quoted(*names, *_COUNTS, *_AVERAGES)}
-        FROM read_parquet($files, union_by_name = true) WHERE storm_id IN $ids
-        QUALIFY dense_rank() OVER (PARTITION BY storm_id, node, port ORDER BY read_at DESC) = 1
+        FROM read_parquet($files, union_by_name = true)
+        JOIN (
+            SELECT storm_id, node, port, max(read_at) AS read_at
+            FROM read_parquet($files, union_by_name = true) WHERE storm_id IN $ids GROUP BY ALL
+        ) USING (storm_id, node, port, read_at)
     """
     given = {"files": statistics.files("executor_stats"), "ids": [*rows]}
     found = {}

@@ -86,6 +86,7 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
     is_whole = watching.wait_for(watches, counts, last_secs, lambda: pipeline.is_running)
     found = figures(shape, secs, summary, spending, watches, begin)
     failures = missed(shape, summary, found)
+    failures += [watch.fault for watch in watches if watch.fault]
     if not is_whole:
         said = "\n".join(pipeline.lines[-20:])
         failures.append(f"no two batches came after the simulation's end:\n{said}")
