@@ -70,6 +70,7 @@ def test_all_there_is_to_say_of_a_topology():
             Worker(host="node-1", port=6700, supervisor_id="s1", executors=2, uptime_secs=59),
             Worker(host="node-2", port=6700, supervisor_id="s2", executors=1, uptime_secs=0),
         ),
+        reporting_workers=1,
     )
     assert [*tables.of_topology(topology, now=1_090.0)] == [
         "wc: ACTIVE, submitted 1 min 1 s ago",

@@ -11,7 +11,14 @@ def summary(status, storm_id="wc-1-17"):
     return TopologySummary(storm_id, "wc", 1, 1, 1, 17, status)
 
 
-def topology(status="ACTIVE", sched_status="Fully Scheduled", uptimes=(), errors=(), started=None):
+def topology(
+    status="ACTIVE",
+    sched_status="Fully Scheduled",
+    uptimes=(),
+    errors=(),
+    started=None,
+    reporting=None,
+):
     """One with a worker for each uptime, of which so many have started their query."""
     errors = [*errors, *[(None, None)] * (len(uptimes) - len(errors))]
     return Topology(
@@ -37,6 +44,7 @@ def topology(status="ACTIVE", sched_status="Fully Scheduled", uptimes=(), errors
             Worker(host="node", port=6700 + n, supervisor_id="s", executors=1, uptime_secs=secs)
             for n, secs in enumerate(uptimes)
         ),
+        reporting_workers=len(uptimes) if reporting is None else reporting,
     )
 
 
@@ -63,6 +71,8 @@ def test_a_status_is_there_or_never_will_be():
         (topology(sched_status=""), False, "no worker is assigned yet"),
         (topology(uptimes=[5, 0]), False, "no pulse yet of node:6701: code"),
         (topology(uptimes=[5, 9], started=1), False, "its queries have yet to start"),
+        # Before any executor has reported, a page shows those that are meant to be.
+        (topology(uptimes=[5], reporting=0), False, "its queries have yet to start"),
         (topology("INACTIVE", uptimes=[5], started=0), True, "it runs at node:6700"),
         # Storm's own counts system components in its workers alone.
         (topology(sched_status="", uptimes=[5], started=0), True, "it runs at node:6700"),

@@ -36,6 +36,7 @@ def test_a_page_in_an_order_of_its_own():
             "counts": stats("BOLT", num_executors=1, num_tasks=1, error=error),
         },
         id_to_spout_agg_stats={"lines": stats("SPOUT", num_executors=1, num_tasks=1)},
+        num_workers=1,
         workers=[
             WorkerSummary("s2", "node-2", 6700, num_executors=1, uptime_secs=5),
             WorkerSummary("s1", "node-1", 6701, num_executors=2),
@@ -52,6 +53,7 @@ def test_a_page_in_an_order_of_its_own():
     assert (found.components[2].tasks, found.components[2].emitted) == (2, 7)
     assert [each.place for each in found.workers] == ["node-1:6701", "node-2:6700"]
     assert [each.uptime_secs for each in found.workers] == [0, 5]
+    assert found.reporting_workers == 1
     assert found.sched_status == "Fully Scheduled"
 
 

@@ -30,6 +30,7 @@ FOUND = Topology(
     replication_count=2,
     components=(),
     workers=(),
+    reporting_workers=0,
 )
 NOBODY = Snapshot([], [])
 STARTING = seen({})

@@ -209,6 +209,7 @@ class SmallNimbus:
             sched_status=standing.sched_status,
             replication_count=2,
             workers=standing.workers,
+            num_workers=len(standing.workers),
             **standing.components,
         )
 

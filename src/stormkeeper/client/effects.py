@@ -114,15 +114,23 @@ def _waits_for(topology: Topology) -> str:
     silent = [each.place for each in workers if not each.uptime_secs]
     if silent:
         return f"no pulse yet of {_listed(silent)}: code, environment and Spark take their time"
-    started = sum(each.executors for each in topology.components)
     # Storm's own Nimbus says nothing of its schedule, and counts executors of its own.
     is_ours = bool(topology.sched_status)
-    if is_ours and _is_active(topology) and started < sum(each.executors for each in workers):
+    if is_ours and _is_active(topology) and not _has_started(topology):
         return "its queries have yet to start"
     youngest = min(workers, key=lambda each: each.uptime_secs)
     if youngest.uptime_secs < _LIFE_SECS and _last_error(topology):
         return f"the worker at {youngest.place} has started {youngest.uptime_secs} s ago"
     return ""
+
+
+def _has_started(topology: Topology) -> bool:
+    """Return whether all workers' queries have started, as far as the page tells."""
+    workers = topology.workers
+    started = sum(each.executors for each in topology.components)
+    return topology.reporting_workers >= len(workers) and started >= sum(
+        each.executors for each in workers
+    )
 
 
 def _is_active(topology: Topology) -> bool:

@@ -74,7 +74,11 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A topology with its components and workers."""
+    """A topology with its components and workers.
+
+    `reporting_workers` is how many of the workers have told of their executors: while no executor
+    has reported, a page shows the components as they are meant to be.
+    """
 
     id: str
     name: str
@@ -85,6 +89,7 @@ class Topology:
     replication_count: int | None
     components: tuple[Component, ...]
     workers: tuple[Worker, ...]
+    reporting_workers: int
 
 
 def summaries(connection: Connection) -> list[TopologySummary]:
@@ -164,6 +169,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
         replication_count=page.replication_count,
         components=tuple(components),
         workers=tuple(sorted(workers, key=lambda each: (each.host, each.port))),
+        reporting_workers=page.num_workers or 0,
     )
 
 
