@@ -13,7 +13,9 @@ class Assumptions:
     Measured
         cpu_secs_per_pulse, memory_per_payload, memory_empty_mib, changes_per_sec
     Measured with the pipeline, by hand
-        spark_reads_per_sec, decoded_per_sec
+        spark_reads_per_sec
+    Measured with its decoder
+        decoded_per_sec
     Chosen
         everything else
     """
@@ -30,8 +32,8 @@ class Assumptions:
     #: Pulses that Spark reads, on one core: half of the least that it did with two
     #: (docs/heartbeat-pipeline.md).
     spark_reads_per_sec: float = 30_000.0
-    #: Heartbeats that Spark decodes and folds, on one core (docs/heartbeat-pipeline.md).
-    decoded_per_sec: float = 1_900.0
+    #: Heartbeats that the compiled decoder decodes, on one core (bench/results/decoding.json).
+    decoded_per_sec: float = 27_662.0
     workers_per_node: int = 24
     #: ``task.heartbeat.frequency.secs``
     beat_secs: float = 3.0
