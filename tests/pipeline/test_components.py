@@ -133,7 +133,6 @@ def test_what_is_known_outlives_its_tables():
     names = Names(components, topologies, YEAR)
     assert not names.is_new
     assert names.has("wc-1-17", (4, 7))
-    assert names.timeouts == {"wc-1-17": 120.0}
     assert names.is_fresh("t-1-17", 6.0 + DAY / 2)
     assert not names.is_fresh("t-1-17", 6.0 + DAY)
 
@@ -142,10 +141,10 @@ def test_a_rebalance_during_which_nimbus_knows_less_takes_no_name_away():
     names = knows(*SPLIT, *WORDS, timeout_secs=120.0)
     names.learn("wc-1-17", SPLIT[:1], 60.0, DAY)
     assert names.has("wc-1-17", (10, 11))
-    assert names.timeouts == {"wc-1-17": 60.0}
+    assert names.written(DAY)[1]["timeout_secs"].to_pylist() == [60.0]
     names.learn("wc-1-17", [Tasks("other", 1, 20)], None, DAY)
     assert names.has("wc-1-17", (1, 20))
-    assert names.timeouts == {}
+    assert names.written(DAY)[1]["timeout_secs"].to_pylist() == [None]
 
 
 def test_a_topology_is_known_for_as_long_as_it_is_seen_and_a_year():

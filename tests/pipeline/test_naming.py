@@ -10,7 +10,7 @@ from stormkeeper.local import ports
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
 from stormkeeper.pipeline.decode import decode_batch
-from stormkeeper.pipeline.naming import Naming, naming, timeout_in
+from stormkeeper.pipeline.naming import Naming, Timeouts, naming, timeout_in
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -70,16 +70,18 @@ def names_in(folder):
 def test_nimbus_names_what_workers_do_not(nimbus, tmp_path):
     leave(nimbus, SMALL, **{"topology.worker.timeout.secs": 120})
     sight = Sight()
-    with naming(settings(tmp_path, nimbus.port), sight) as asking:
+    configured = settings(tmp_path, nimbus.port)
+    timeouts = Timeouts(configured)
+    assert timeouts() == {}
+    with naming(configured, sight) as asking:
         asking.named(of_storm())
         until(lambda: names_in(tmp_path) == SMALL.tasks)
         until(lambda: sight.seen.unnamed == 0)
-        assert asking.timeouts == {STORM_ID: 120.0}
+        assert timeouts() == {STORM_ID: 120.0}
         assert unnamed(asking.named(of_storm())) == {}
     assert sight.seen.unanswered == 0
     # Started again, it asks nobody for what it knows: there is nobody to ask.
     with naming(settings(tmp_path, ports.reserve()), sight) as asking:
-        assert asking.timeouts == {STORM_ID: 120.0}
         asking.named(of_storm())
         asking.named(
             pulses(("unknown-1-17", "n", 1, heartbeat("unknown-1-17", {(1, 1): spout(1)})))

@@ -206,15 +206,6 @@ class Names:
             }
         )
 
-    @property
-    def timeouts(self) -> dict[str, float]:
-        """The ``topology.worker.timeout.secs`` of those topologies that have one."""
-        return {
-            storm_id: known.timeout_secs
-            for storm_id, known in self._known.items()
-            if known.timeout_secs is not None
-        }
-
     def learn(
         self, storm_id: str, executors: Iterable[Tasks], timeout_secs: float | None, now: float
     ) -> None:

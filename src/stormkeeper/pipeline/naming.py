@@ -38,6 +38,7 @@ from stormkeeper.pipeline.components import (
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.specs import TableSpec
 from stormkeeper.tables.store import TableStore
 from stormkeeper.thrift.nimbus import (
@@ -126,8 +127,6 @@ class Naming:
         self.ask = ask
         self._sight = sight
         self._names = self._known(3600 * kept_hours)
-        #: The ``topology.worker.timeout.secs`` of topologies; replaced, never changed.
-        self.timeouts: Mapping[str, float] = self._names.timeouts
         self._lookup = self._names.lookup(time.time())
         self._questions = Questions(pauses_secs)
         self._outage_secs = outage_secs
@@ -233,7 +232,6 @@ class Naming:
             self._sight.asked(str(error))
         else:
             self._names.learn(storm_id, *told, time.time())
-            self.timeouts = self._names.timeouts
             self._sight.asked(None)
             self._pause_secs = self._outage_secs[0]
         self._questions.asked(storm_id, self._is_known, time.monotonic())
@@ -285,6 +283,39 @@ def naming(conf: Conf, sight: Sight) -> Iterator[Naming]:
 
     with client, store, Naming(store, ask, sight, kept_hours=kept) as result:
         yield result
+
+
+class Timeouts:
+    """The topologies' own timeouts, for whoever judges workers: not always the process that asks.
+
+    Parameters
+    ----------
+    conf
+        Says where that is.
+    """
+
+    def __init__(self, conf: Conf) -> None:
+        self._place = folders.of_tables(conf) / tables.NAMING
+        self._version = 0
+        self._known: Mapping[str, float] = {}
+
+    def __call__(self) -> Mapping[str, float]:
+        """Return what the table has now, by topology id; what it had if it cannot be read."""
+        try:
+            found = Tables(self._place)
+            if found.manifest.version != self._version:
+                self._known = self._read(found)
+                self._version = found.manifest.version
+        except TableError as error:  # there is no table yet, for one
+            log.debug("topologies' own timeouts are not known: %s", error)
+        return self._known
+
+    @staticmethod
+    def _read(found: Tables) -> dict[str, float]:
+        names = ["storm_id", "timeout_secs"]
+        rows = found.arrow(tables.TOPOLOGIES, columns=names)
+        columns = (rows[name].to_pylist() for name in names)
+        return {storm_id: secs for storm_id, secs in zip(*columns, strict=True) if secs is not None}
 
 
 def timeout_in(topology_conf: str | None) -> float | None:

@@ -25,7 +25,7 @@ from stormkeeper.errors import ConfigError, TableError
 from stormkeeper.pipeline import checkpoint, folders, queries
 from stormkeeper.pipeline.analyses.rounds import specs
 from stormkeeper.pipeline.analyses.watch import Watch
-from stormkeeper.pipeline.naming import Naming, naming
+from stormkeeper.pipeline.naming import Naming, Timeouts, naming
 from stormkeeper.pipeline.queries import Keeper
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.tables import ALERTS, LIVENESS, NAMING, STATISTICS
@@ -96,10 +96,9 @@ def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     places = {name: _tables(conf, name) for name in queries.NAMES if name != query}
     places[query] = _own_tables(conf, query)
     keeper = partial(queries.keeper, published=partial(sight.published, query))
-    names = _naming(conf, sight)
-    if names is not None:
-        keeper = partial(keeper, named=names.named, timeouts=lambda: names.timeouts)
-    keep = keeper(conf, _servers(conf), query, places)
+    if query == STATISTICS:
+        keeper = partial(keeper, named=_naming(conf, sight).named)
+    keep = keeper(conf, _servers(conf), query, places, timeouts=Timeouts(conf))
     _watch(conf, rows.sparkSession, sight)
     place, _ = folders.of_query(conf, query)
     return queries.written(rows, conf, query, _checked(keep, place))
@@ -145,14 +144,11 @@ def _own_tables(conf: Conf, query: str) -> TableStore:
     return _held[place]
 
 
-def _naming(conf: Conf, sight: Sight) -> Naming | None:
-    """Return what asks Nimbus for names; None where another worker of the topology does."""
+def _naming(conf: Conf, sight: Sight) -> Naming:
+    """Return what asks Nimbus for names, in the process that reads pulses."""
     place = folders.of_tables(conf) / NAMING
     if place not in _namings:
-        try:
-            _process.enter_context(sole_writer(place))
-        except TableError:
-            return None
+        _process.enter_context(sole_writer(place))
         _namings[place] = _process.enter_context(naming(conf, sight))
     return _namings[place]
 

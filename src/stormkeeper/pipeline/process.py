@@ -31,7 +31,7 @@ from stormkeeper.pipeline import checkpoint, folders, forking, queries
 from stormkeeper.pipeline.analyses.rounds import specs
 from stormkeeper.pipeline.analyses.watch import Watch
 from stormkeeper.pipeline.decoding.engine import warn_if_interpreted
-from stormkeeper.pipeline.naming import naming
+from stormkeeper.pipeline.naming import Timeouts, naming
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.queries import Places
 from stormkeeper.pipeline.registering import register
@@ -165,7 +165,7 @@ def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start,
             places=places,
             sight=sight,
             named=names.named,
-            timeouts=lambda: names.timeouts,
+            timeouts=Timeouts(conf),
         )
         yield start, watch
 
