@@ -413,6 +413,31 @@ def test_what_a_server_kept_from_a_batch_by_failing_under_it_is_in_the_next(pace
     assert driver.read() == kept
 
 
+def test_what_a_server_vouches_for_is_read_in_a_batch_that_is_repeated(start_pacemaker):
+    """Else who beats to a server that is new, or had nothing new, would be silent, and dead."""
+    known, new = start_pacemaker(), start_pacemaker()
+
+    def reader(*servers):
+        addresses = ",".join(server.address for server in servers)
+        given = {"servers": addresses, "timeoutSecs": PATIENT}
+        return PacemakerStreamReader(Options.parse(given))
+
+    planning = reader(known)
+    start = planning.latestOffset(planning.initialOffset(), None)
+    end = planning.latestOffset(start, None)
+    send(known, "a")
+    send(new, "b")
+    repeating = reader(known, new)  # as after a crash
+    batches = [
+        batch
+        for partition in repeating.partitions(start, end)
+        for batch in repeating.read(partition)
+    ]
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert {row["path"] for row in found if row["kind"] == "pulse"} == {path("a"), path("b")}
+    assert all(row["health"]["reachable"] for row in found if row["kind"] == "server")
+
+
 def test_a_checkpoint_of_before_goes_on_where_it_ends(pacemaker):
     """What is in it was written by hand once: it may not change with what writes it now."""
     send(pacemaker, "read", "again", "new")

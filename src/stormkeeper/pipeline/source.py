@@ -252,14 +252,17 @@ def _ask(options: Options, *servers: Address) -> Mapping[str, Coverage]:
 
 def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBatch]:
     server, span, health = str(partition.server), partition.span, partition.health
-    if health is None:
+    if repeated := health is None:
+        # An earlier run planned this. The server vouches for what it holds now, so that is read.
         health = _ask(options, partition.server)[server]
+        if span is None and health.position is not None:
+            span = Span(health.position.instance, 0, health.position.revision)
     reset = span is not None and span.reset
     # Before the `try`: a file that this machine lacks is no fault of the server's.
     client = options.settings().client(
         partition.server, name=_CLIENT_NAME, try_timeout=options.timeout_secs, retries=1
     )
-    if health.is_reachable and span is not None and not span.is_empty:
+    if health.is_reachable and span is not None and (repeated or not span.is_empty):
         try:
             with client:
                 for page in _pages(client, options, partition.part, span, values=partition.values):
