@@ -93,6 +93,13 @@ def fill(file: Path) -> None:
     [
         pytest.param(LOOP, 0, 6, id="loop"),
         pytest.param(LOOP, 1, 40, id="loop-often", marks=pytest.mark.faults),
+        pytest.param(SPARK, 2, 2, id="spark", marks=pytest.mark.spark),
+        *(
+            pytest.param(
+                SPARK, seed, 5, id=f"spark-{seed}", marks=[pytest.mark.faults, pytest.mark.spark]
+            )
+            for seed in range(3, 7)
+        ),
     ],
 )
 def test_a_pipeline_that_is_killed_keeps_what_one_keeps_that_is_not(
