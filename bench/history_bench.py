@@ -198,7 +198,7 @@ def file_of(place, spec, rows_of, times, level, before) -> DataFile:
             for field in spec.schema
         }
         parts.append(pa.table(found, schema=spec.schema))
-    return parquet.write(place, path, spec, spec.fitted(pa.concat_tables(parts)), level)
+    return parquet.write(place, path, spec, [spec.fitted(pa.concat_tables(parts))], level)
 
 
 class Cluster:
