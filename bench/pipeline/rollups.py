@@ -5,6 +5,7 @@ have to be the sum over its incarnations: of each, the last reading that was rec
 minute, less the first one where the worker was older than the tables.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from datetime import timedelta
 
@@ -16,6 +17,8 @@ _COUNTS = ("emitted", "transferred", "executed", "acked", "failed")
 
 #: Who was started more than a minute before the first batch counts from its first reading on.
 _KNOWN_SECS = 60.0
+#: Starts that are nearer to each other may be those of one process, whose heartbeats came late.
+_APART_SECS = 5.0 + SLACK_SECS
 #: The first batch was read at most so long before it was published.
 _UNSURE_SECS = 20.0
 
@@ -70,14 +73,19 @@ def compare(truth, statistics, began, verdict, looks):
 
 
 def _is_sure(truth, id_, began):
-    """Whether each worker of a topology was surely older than the tables, or surely not."""
+    """Whether each worker of a topology was surely older than the tables, or surely not.
+
+    And whether the pipeline can tell its incarnations apart: by when they were started.
+    """
     least, most = began - _KNOWN_SECS - _UNSURE_SECS, began - _KNOWN_SECS + SLACK_SECS
-    return not any(
-        life.failed or least < life.started_at < most
-        for worker, lives in truth.lives.items()
-        if worker[0] == id_
-        for life in lives
-    )
+    for worker, lives in truth.lives.items():
+        if worker[0] != id_:
+            continue
+        if any(life.failed or least < life.started_at < most for life in lives):
+            return False
+        if any(b.started_at - a.started_at < _APART_SECS for a, b in itertools.pairwise(lives)):
+            return False
+    return True
 
 
 def _of_life(life, readings):
