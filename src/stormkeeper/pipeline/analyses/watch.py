@@ -158,7 +158,8 @@ class Watch:
     def _give_up(self) -> None:
         if self._session is None:
             return
-        with contextlib.suppress(Py4JError, OSError):  # of a JVM that is gone
+        # Of a JVM that is gone; or of a session that was stopped, whose context has lost it.
+        with contextlib.suppress(Py4JError, OSError, AttributeError):
             self._session.sparkContext.cancelJobGroup(_JOBS)
 
     def _tell(self, failures: Mapping[str, Exception]) -> None:
