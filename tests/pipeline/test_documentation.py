@@ -1,4 +1,4 @@
-"""The examples of docs/heartbeat-pipeline.md, run as they stand but for addresses and folders."""
+"""The examples of the pipeline's pages, run as they stand but for addresses and folders."""
 
 import re
 from pathlib import Path
@@ -29,16 +29,18 @@ from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, heartbeat, path, spout
 from support.waiting import until
 
-PAGE = (Path(__file__).parents[2] / "docs" / "heartbeat-pipeline.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES = ("reading-pacemakers", "pipeline-tables", "heartbeat-pipeline")
+PAGES = "\n\n".join((DOCS / f"{name}.md").read_text() for name in NAMES)
 
 
 def examples(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES, re.DOTALL | re.MULTILINE)
 
 
 def paragraph(beginning):
-    """Return the first paragraph or table of the page that begins so."""
-    found, *_ = (one for one in PAGE.split("\n\n") if one.startswith(beginning))
+    """Return the first paragraph or table of the pages that begins so."""
+    found, *_ = (one for one in PAGES.split("\n\n") if one.startswith(beginning))
     return found
 
 
@@ -78,7 +80,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
         code = example.replace("pacemaker-1:6699,pacemaker-2:6699", ",".join(addresses))
         code = code.replace(".load()", '.option("timeoutSecs", 30).load()')
         code = code.replace("/data/heartbeats", str(tmp_path / "tables"))
-        exec(compile(code, "docs/heartbeat-pipeline.md", "exec"), namespace)
+        exec(compile(code, "the example", "exec"), namespace)
     news = namespace["query"]
     change = ["server", "instance", "revision"]
     pulses = "kind = 'pulse'"
@@ -134,7 +136,7 @@ def test_every_option_key_and_column_is_described():
     alike = {tables.ROLLUP_10M, tables.ROLLUP_60M}  # as the first of them
     assert schemas.keys() | alike == {name for names in tables.NAMES.values() for name in names}
     for table, schema in schemas.items():
-        _, _, described = PAGE.partition(f"**`{table}`** has one row")
+        _, _, described = PAGES.partition(f"**`{table}`** has one row")
         described = re.split(r"```|\n\*\*", described)[0]
         columns = re.findall(r"^\| `(\w+)` \| (\w+) \|", described, re.MULTILINE)
         fields = from_arrow_schema(schema).fields

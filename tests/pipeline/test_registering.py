@@ -16,7 +16,7 @@ from support.heartbeats import heartbeat, path
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "heartbeat-pipeline.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reading-pacemakers.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 #: What PySpark needs for data sources.
