@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
-from stormkeeper.pipeline.current import worker_keys
+from stormkeeper.pipeline.judging import worker_keys
 from stormkeeper.pipeline.statistics.readings import Readings, executor_stats, pieces
 from stormkeeper.pipeline.statistics.summaries import (
     SUMMED,

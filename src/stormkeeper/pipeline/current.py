@@ -22,8 +22,7 @@ from stormkeeper.heartbeats.liveness import FORGET_SECS, Limits, Row, Server, St
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decode import TYPED, decode_batches, typed
-from stormkeeper.pipeline.judging import WORKERS, Step, columns_of, places, step
-from stormkeeper.pipeline.judging import worker_keys as worker_keys  # noqa: PLC0414
+from stormkeeper.pipeline.judging import WORKERS, Step, columns_of, places, step, worker_keys
 
 #: One row per worker: the columns of `liveness.Row` that need no value, and the name in its
 #: storm id. Who is unproven is ``late`` and ``stale`` here. The worker's clock is there where a

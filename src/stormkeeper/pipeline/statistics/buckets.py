@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows, tables
-from stormkeeper.pipeline.current import worker_keys
+from stormkeeper.pipeline.judging import worker_keys
 from stormkeeper.pipeline.statistics.increments import (
     COUNTERS,
     READINGS,
