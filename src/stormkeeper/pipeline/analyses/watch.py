@@ -40,6 +40,8 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(1 << 30),
     "spark.sql.session.timeZone": "UTC",
+    # Their plans have more columns than Spark likes to print, which it warns of in the log.
+    "spark.sql.debug.maxToStringFields": "200",
 }
 
 _JOBS: Final = "storm-pipeline-analyses"
