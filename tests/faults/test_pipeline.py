@@ -183,7 +183,7 @@ def test_a_pipeline_that_is_killed_keeps_what_one_keeps_that_is_not(
         assert_same(pipeline, calm)
         assert_events(killed, still, ended)
         assert_counts(pipeline, workers)
-        assert skipped(pipeline) > skipped(calm) >= 0
+        assert skipped(pipeline) > 0
 
 
 def dead(pipeline: PipelineProcess) -> set[str]:
