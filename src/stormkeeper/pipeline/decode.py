@@ -37,6 +37,11 @@ PACKED: Final = pa.schema([("rows", pa.binary())])
 #: Values that are taken out of a batch at once.
 _AT_ONCE: Final = 512
 
+#: How many rows Spark's JVM has in one batch of Arrow on their way to the driver. A packed one has
+#: megabytes, and of ten thousand, which is usual, the JVM would not have room for one batch.
+_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_PACKED_AT_ONCE: Final = "8"
+
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -117,6 +122,19 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             writer.write_batch(batch)
         values = pa.array([sink.getvalue().to_pybytes()], pa.binary())
         yield pa.RecordBatch.from_arrays([values], schema=PACKED)
+
+
+def collected(df: DataFrame) -> pa.Table:
+    """Return rows in the driver, those of `packed` as `typed` gives them."""
+    if df.columns != PACKED.names:
+        return df.toArrow()
+    conf = df.sparkSession.conf
+    usual = conf.get(_RECORDS)
+    conf.set(_RECORDS, _PACKED_AT_ONCE)
+    try:
+        return unpacked(df.toArrow())
+    finally:
+        conf.set(_RECORDS, str(usual))
 
 
 def unpacked(table: pa.Table) -> pa.Table:

@@ -331,6 +331,8 @@ def _run(
         _stop_between_batches(running)
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
+    except ConnectionError as error:  # by py4j, which asks it in vain
+        raise EngineError("Spark's JVM has ended: what it printed before says why") from error
     finally:
         watch.stop()
 

@@ -306,7 +306,7 @@ class Keeper:
         if self._tables.has(origin):
             return
         began = time.time()
-        rows = one_each(decode.unpacked(batch.toArrow()))
+        rows = one_each(decode.collected(batch))
         between = (began, time.time())
         with uncollected():
             found = self._advance(self._tables.read, rows, between)
