@@ -332,7 +332,10 @@ def _run(
     except (PySparkException, Py4JError) as error:
         raise EngineError(f"the pipeline's query failed: {engine.reason(error)}") from error
     except ConnectionError as error:  # by py4j, which asks it in vain
-        raise EngineError("Spark's JVM has ended: what it printed before says why") from error
+        raise EngineError(
+            "Spark's JVM has ended: what it printed before says why. If its memory was too small, "
+            "set spark.driver.memory, as in -c spark.driver.memory=4g"
+        ) from error
     finally:
         watch.stop()
 
