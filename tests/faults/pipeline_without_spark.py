@@ -19,7 +19,7 @@ import pyarrow as pa
 from stormkeeper.conf import Conf, load
 from stormkeeper.daemon.lifecycle import die_with_parent
 from stormkeeper.errors import TableError
-from stormkeeper.pipeline import decode, folders, queries
+from stormkeeper.pipeline import decode, folders, queries, rows
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerStreamReader
 from stormkeeper.pipeline.tables import STATISTICS
@@ -99,6 +99,7 @@ class Query:
             batches = decode.decode_batches(batches)
         context = SimpleNamespace(getLocalProperty=lambda _: notes.query)
         batch: Any = SimpleNamespace(
+            columns=decode.TYPED.names if self._name == STATISTICS else rows.SCHEMA.names,
             sparkSession=SimpleNamespace(sparkContext=context),
             toArrow=lambda: pa.Table.from_batches(list(batches)),
         )
