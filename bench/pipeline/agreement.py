@@ -206,13 +206,22 @@ def _of_silent_nodes(truth, verdict, events, looks):
                 continue
             if len(lives) > 1 or lives[0].why != AT_END or lives[0].heard_until < until + looks.two:
                 continue
-            for kind, at in (("late", since + looks.late_secs), ("back", until)):
-                near = truth.period_secs + SLACK_SECS
-                found = [
-                    e for e in events[worker] if e["event"] == kind and abs(e["at"] - at) <= near
-                ]
-                rule = f"a worker of a silent node was not found {kind}"
-                verdict.hold(rule, len(found) == 1, worker, at)
+            late, back = (
+                [e for e in events[worker] if e["event"] == kind] for kind in ("late", "back")
+            )
+            # It is late by its last pulse, which came within a period before the silence.
+            at = since + looks.late_secs
+            begin, end = at - truth.period_secs - SLACK_SECS, at + SLACK_SECS
+            found = [event for event in late if begin <= event["at"] <= end]
+            rule = "a worker of a silent node was not found late"
+            verdict.hold(rule, len(found) == 1, worker, at)
+            # It is back by its newest pulse at the first look that finds one. The first of all came
+            # within a period after the silence, and nobody saw it if another one came before that
+            # look: a Pacemaker keeps the newest.
+            begin, end = until - SLACK_SECS, until + truth.period_secs + looks.two
+            found = [e for e in back if begin <= e["at"] and e["at"] + e["age_secs"] <= end]
+            rule = "a worker of a silent node was not found back"
+            verdict.hold(rule, len(found) == 1, worker, until)
 
 
 def _by_worker(table):

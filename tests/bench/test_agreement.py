@@ -200,3 +200,26 @@ def test_who_was_silent_for_as_long_is_rightly_called_dead(world):
     events[3]["at"] = when(BEGIN + 91)
     events.append(event("silent", "dead", BEGIN + 80, 31.0))
     assert compared(world).lines() == []
+
+
+@pytest.mark.parametrize(("at", "age"), [(75.0, 5.0), (77.9, 2.1), (80.9, 0.1), (84.9, 0.1)])
+def test_who_is_back_is_dated_by_its_newest_pulse_when_somebody_looked(world, at, age):
+    world.liveness.rows["worker_events"][3] = event("silent", "back", BEGIN + at, age)
+    assert compared(world).lines() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "age"),
+    [
+        ("late", 53.9, 9.0),
+        ("late", 61.1, 9.0),
+        ("back", 72.9, 0.0),
+        ("back", 76.0, 14.1),
+        ("back", 90.1, 0.0),
+    ],
+)
+def test_who_was_silent_is_late_and_back_when_it_was(world, kind, at, age):
+    world.liveness.rows["worker_events"][2 if kind == "late" else 3] = event(
+        "silent", kind, BEGIN + at, age
+    )
+    assert [*compared(world).broken] == [f"a worker of a silent node was not found {kind}"]
