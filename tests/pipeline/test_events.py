@@ -100,6 +100,11 @@ def test_who_moved_says_from_where():
     assert (event["server"], event["from_server"]) == (B, A)
 
 
+def test_who_is_back_may_have_sent_other_pulses_before_the_one_that_is_known():
+    (event,) = between(row(status="late", now=NOW - 5), row())
+    assert event["evidence"] == "a pulse came after at most 14.0 s of silence"
+
+
 def test_who_is_gone_was_deleted_or_not_heard_of():
     deleted, forgotten = (
         between(found, None)[0]["evidence"]

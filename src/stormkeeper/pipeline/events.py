@@ -2,7 +2,8 @@
 
 Everything here is a function of its arguments, so a batch that is repeated finds the same. Events
 are dated by receipt: a worker is late from its newest pulse's receipt plus the time that makes it
-late, whenever that was noticed.
+late, whenever that was noticed. A batch knows a worker's newest pulse only, and so who is new, has
+moved or is back is dated by that, though others may have come since the batch before.
 """
 
 from __future__ import annotations
@@ -158,10 +159,10 @@ def _of_change(before: _Worker, after: _Worker, limits: Limits) -> Iterator[_Eve
     if before.status == after.status:
         return
     if after.status == Status.ALIVE:
-        silent_secs = max(0.0, after.last_seen - before.last_seen)
-        yield _Event(
-            after.last_seen, after, "back", f"a pulse came after {silent_secs:.1f} s of silence"
-        )
+        # Of several pulses since the batch before, the newest one alone is known.
+        most_secs = max(0.0, after.last_seen - before.last_seen)
+        why = f"a pulse came after at most {most_secs:.1f} s of silence"
+        yield _Event(after.last_seen, after, "back", why)
     yield from _of_status(after, limits)
 
 
