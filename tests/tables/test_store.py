@@ -62,6 +62,34 @@ def test_rows_of_a_log_may_come_in_parts_that_are_made_while_they_are_written(tm
     assert values(tmp_path, "events") == [2, 4, 5]
 
 
+def test_tables_are_made_part_by_part_and_published_at_once(tmp_path):
+    made = []
+
+    def parts(*each):
+        for number, tables in enumerate(each):
+            made.append(len(data_files(tmp_path)))
+            noted = {b"part": str(number).encode()}
+            if "state" in tables:
+                tables["state"] = tables["state"].replace_schema_metadata(noted)
+            yield tables
+
+    tables = store(tmp_path)
+    one, two = ({"state": state(number), "events": events(number)} for number in (1, 2))
+    tables.publish_in_parts(origin(0), parts(one, two))
+    assert made == [0, 2], "the first is written before the second is made"
+    assert [read().to_pydict() for read in tables.read_parts("state")] == [{"x": [1]}, {"x": [2]}]
+    assert [read().schema.metadata[b"part"] for read in tables.read_parts("state")] == [b"0", b"1"]
+    assert tables.read("state").to_pydict() == {"x": [1, 2]}
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1, 2], [1, 2])
+    tables.publish_in_parts(origin(1), parts({}, {"state": state(3), "events": events(3)}))
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1, 3], [1, 2, 3])
+    with pytest.raises(TableError, match="state has 2 parts, and only some of 3 were given"):
+        tables.publish_in_parts(origin(2), parts({"state": state(4)}, {}, {}))
+    tables.publish_in_parts(origin(2), parts({"state": state(5)}))
+    assert values(tmp_path, "state") == [5]
+    assert len(data_files(tmp_path)) == len(Tables(tmp_path).manifest.paths) + 3
+
+
 def test_if_a_part_cannot_be_made_nothing_is_published(tmp_path):
     def parts():
         yield events(2)

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
@@ -108,19 +109,34 @@ class TableStore:
     def read(self, name: str, since: datetime | None = None) -> pa.Table | None:
         """Return the present rows of a table; None if it was never written.
 
-        A table of the kind ``current`` has the metadata with which it was written. Of a log, only
-        the files are read that have rows since then; these may have earlier ones, too.
+        A table of the kind ``current`` that is in one part has the metadata with which it was
+        written. Of a log, only the files are read that have rows since then; these may have earlier
+        ones, too.
         """
-        found = manifest.load(self._folder)
-        if found is None or name not in found.tables or not found.tables[name].files:
+        spec, files = self._specs[name], self._files(name)
+        if not files:
             return None
-        spec, files = self._specs[name], found.tables[name].files
+        if spec.kind == "current" and len(files) == 1:
+            return self._read_current(spec, files[0])
         if since is not None:
             files = [file for file in files if file.latest is not None and file.latest >= since]
-        rows = parquet.read(self._folder, files, spec.schema)
-        if spec.kind == "log":
-            return rows
-        return rows.replace_schema_metadata(parquet.metadata(self._folder, files[0]))
+        return parquet.read(self._folder, files, spec.schema)
+
+    def read_parts(self, name: str) -> Sequence[Callable[[], pa.Table]]:
+        """Return what reads each part of a table of the kind ``current``, its metadata included.
+
+        They are in the order in which they were published, and none if it never was.
+        """
+        spec = self._specs[name]
+        return [partial(self._read_current, spec, file) for file in self._files(name)]
+
+    def _files(self, name: str) -> Sequence[DataFile]:
+        found = manifest.load(self._folder)
+        return found.tables[name].files if found is not None and name in found.tables else []
+
+    def _read_current(self, spec: TableSpec, file: DataFile) -> pa.Table:
+        rows = parquet.read(self._folder, [file], spec.schema)
+        return rows.replace_schema_metadata(parquet.metadata(self._folder, file))
 
     def settle(self, deadline_secs: float) -> bool:
         """Wait for the merges that were begun; return whether they are done.
@@ -129,21 +145,21 @@ class TableStore:
         """
         return self._compactor.settle(deadline_secs)
 
-    def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
-        """Commit tables by name, each as its kind is: all rows of it, or the new ones of a log."""
-        logs = {name for name, spec in self._specs.items() if spec.kind == "log"}
-        return self.commit(
-            origin,
-            {name: rows for name, rows in tables.items() if name not in logs},
-            {name: rows for name, rows in tables.items() if name in logs},
-        )
-
     def commit(
         self,
         origin: Origin,
         current: Mapping[str, pa.Table] | None = None,
         appended: Mapping[str, Rows] | None = None,
     ) -> int:
+        """Do as `publish`, with tables of the kind ``current`` apart from what is new in logs."""
+        tables: dict[str, Rows] = {}
+        for kind, given in (("current", current or {}), ("log", appended or {})):
+            for name in given:
+                self._check(name, kind)
+            tables |= given
+        return self.publish(origin, tables)
+
+    def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
         """Publish the tables of one micro-batch, all at once; return the number of the commit.
 
         A micro-batch that the newest commit is of already changes nothing.
@@ -152,11 +168,10 @@ class TableStore:
         ----------
         origin
             The micro-batch.
-        current
-            All rows of tables of the kind ``current``, by name. Those that are not named stay.
-        appended
-            New rows of logs, by name. Those that come in parts are made while they are written:
-            what fails then is raised as it is, and nothing is published either.
+        tables
+            By name, each as its kind is: all rows of it, or the new ones of a log. Those that are
+            not named stay. Rows that come in several tables are made while they are written: what
+            fails then is raised as it is, and nothing is published either.
 
         Raises
         ------
@@ -164,26 +179,40 @@ class TableStore:
             The rows are not the tables', somebody else writes the same tables, the folder is not
             there any more, or the file system refuses. Then nothing is published.
         """
-        rows = {**self._fitted("current", current or {}), **self._fitted("log", appended or {})}
+        return self.publish_in_parts(origin, [tables])
+
+    def publish_in_parts(self, origin: Origin, parts: Iterable[Mapping[str, Rows]]) -> int:
+        """Do as `publish`, with tables that are made part by part.
+
+        A part is written before the next one is made, so that no more than one has to be in memory.
+        Each is a file of its own, and `read_parts` reads them one by one. A part of a table of the
+        kind ``current`` that is not named stays, if the table has as many parts as before.
+        """
         try:
-            return self._commit(origin, rows)
+            return self._commit(origin, map(self._fitted, parts))
         except OSError as error:
             raise refused(self._folder, error) from error
 
-    def _fitted(self, kind: str, rows: Mapping[str, Rows]) -> dict[str, Iterable[pa.Table]]:
-        """Return the parts of tables, as their files have them."""
-        for name in rows:
-            if name not in self._specs or self._specs[name].kind != kind:
-                known = ", ".join(spec.name for spec in self._specs.values() if spec.kind == kind)
-                raise TableError(f"no table {name!r} is of the kind {kind}; these are: {known}")
+    def _check(self, name: str, kind: str | None = None) -> TableSpec:
+        spec = self._specs.get(name)
+        if spec is None or (kind is not None and spec.kind != kind):
+            alike = [one.name for one in self._specs.values() if kind in (None, one.kind)]
+            known = ", ".join(alike)
+            what = f" is of the kind {kind}" if kind else " is known"
+            raise TableError(f"no table {name!r}{what}; these are: {known}")
+        return spec
+
+    def _fitted(self, tables: Mapping[str, Rows]) -> dict[str, Iterable[pa.Table]]:
+        """Return the rows of tables, as their files have them."""
+        specs = {name: self._check(name) for name in tables}
         return {
-            name: [self._specs[name].fitted(given)]
+            name: [specs[name].fitted(given)]
             if isinstance(given, pa.Table)
-            else map(self._specs[name].fitted, given)
-            for name, given in rows.items()
+            else map(specs[name].fitted, given)
+            for name, given in tables.items()
         }
 
-    def _commit(self, origin: Origin, rows: Mapping[str, Iterable[pa.Table]]) -> int:
+    def _commit(self, origin: Origin, parts: Iterable[dict[str, Iterable[pa.Table]]]) -> int:
         self._place.check()
         before = manifest.load(self._folder)
         if before is not None and before.origin == origin:
@@ -194,7 +223,9 @@ class TableStore:
         now = self._clock()
         merges = self._compactor.finished
         with self._removed_on_failure() as begun:
-            written = self._write(rows, before.version + 1 if before else 1, begun)
+            version = before.version + 1 if before else 1
+            self._make_folders()
+            written = [self._write(tables, version, begun) for tables in parts]
             after = self._next(before, origin, written, merges, now)
             leaving = before.paths - after.paths if before else set()
             leftovers.mark(self._folder, leaving, now)
@@ -221,22 +252,26 @@ class TableStore:
                     (self._folder / path).unlink(missing_ok=True)
             raise
 
-    def _write(
-        self, rows: Mapping[str, Iterable[pa.Table]], version: int, begun: list[str]
-    ) -> dict[str, DataFile]:
-        written = {}
+    def _make_folders(self) -> None:
         new = [name for name in self._specs if not (self._folder / name).is_dir()]
         for name in new:
             (self._folder / name).mkdir(exist_ok=True)
         if new:
             sync(self._folder)
-        for name, given in rows.items():
-            parts = _some(given) if self._specs[name].kind == "log" else given
-            if parts is None:
+
+    def _write(
+        self, tables: dict[str, Iterable[pa.Table]], version: int, begun: list[str]
+    ) -> dict[str, DataFile]:
+        """Write the files of one part, whose tables are let go of one by one."""
+        written = {}
+        for name in list(tables):
+            given = tables.pop(name)
+            rows = _some(given) if self._specs[name].kind == "log" else given
+            if rows is None:
                 continue
             path = parquet.new_path(name, version)
             begun.append(path)
-            written[name] = parquet.write(self._folder, path, self._specs[name], parts)
+            written[name] = parquet.write(self._folder, path, self._specs[name], rows)
             # Else a power failure may leave the manifest without what it names.
             sync(self._folder / name)
         return written
@@ -245,7 +280,7 @@ class TableStore:
         self,
         before: Manifest | None,
         origin: Origin,
-        written: Mapping[str, DataFile],
+        written: Sequence[Mapping[str, DataFile]],
         merges: Sequence[Merge],
         now: float,
     ) -> Manifest:
@@ -255,14 +290,28 @@ class TableStore:
         for name, spec in self._specs.items():
             entry = _entry(tables.get(name), spec)
             if spec.kind == "current":
-                files = [written[name]] if name in written else entry.files
+                files = _replaced(name, entry.files, [part.get(name) for part in written])
             else:
                 files = _merged(entry.files, [merge for merge in merges if merge.table == name])
-                files += [written[name]] if name in written else []
+                files += [part[name] for part in written if name in part]
                 files = retention.kept(files, spec.retention, at)
             tables[name] = msgspec.structs.replace(entry, files=files)
         version = before.version + 1 if before else 1
         return Manifest(manifest.FORMAT, version, origin, at, self._interval_secs, tables)
+
+
+def _replaced(
+    name: str, files: Sequence[DataFile], written: Sequence[DataFile | None]
+) -> list[DataFile]:
+    """Return the files of a table's parts, of which those that were not written stay."""
+    if not any(written):
+        return list(files)
+    if not all(written) and len(files) != len(written):
+        raise TableError(
+            f"the table {name} has {len(files)} parts, and only some of {len(written)} were given"
+        )
+    parts = itertools.zip_longest(written, files[: len(written)])
+    return [new or old for new, old in parts]
 
 
 def _some(parts: Iterable[pa.Table]) -> Iterable[pa.Table] | None:
