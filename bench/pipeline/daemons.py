@@ -134,6 +134,7 @@ def pipeline(servers, tables, shape, conf):
         "pipeline.tables.dir": tables,
         "pipeline.trigger.secs": shape.trigger_secs,
         "pipeline.statistics.secs": shape.statistics_secs,
+        "pipeline.statistics.parts": shape.parts,
         "task.heartbeat.frequency.secs": max(1, round(shape.period_secs)),
         "storm.local.dir": tables.parent,
     }

@@ -19,8 +19,8 @@ class Shape:
         In which of a worker's heartbeats its counters are new: what the simulation costs most.
     connections
         How many the nodes share; None: each has one.
-    trigger_secs, statistics_secs
-        The pipeline's.
+    trigger_secs, statistics_secs, parts
+        The pipeline's; it starts before there are workers whose number would say how many parts.
     troubles
         Whether troubles are planted.
     components
@@ -41,6 +41,7 @@ class Shape:
     connections: int | None = None
     trigger_secs: float = 5.0
     statistics_secs: float = 15.0
+    parts: int = 1
     troubles: bool = True
     components: bool = False
     counters: bool = True
@@ -90,6 +91,7 @@ SHAPES = {
             connections=FEW,
             count_every=20,
             statistics_secs=60.0,
+            parts=9,
             counters=False,
             bars=(("pipeline CPU, %", 100.0), ("pipeline PSS, MiB", 2_048.0)),
         ),

@@ -193,11 +193,11 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     )
     df = spark.createDataFrame(raw)
     usual = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    found = decode.collected(decode.packed(df))
+    (found,) = decode.by_part(decode.packed(df))
     assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == usual
     assert found.schema == decode.TYPED
     assert found.sort_by("revision") == decode.typed(df).toArrow().sort_by("revision").cast(
         decode.TYPED
     )
-    nothing = decode.collected(decode.packed(df.limit(0)))
+    (nothing,) = decode.by_part(decode.packed(df.limit(0)))
     assert (nothing.schema, nothing.num_rows) == (decode.TYPED, 0)

@@ -511,9 +511,10 @@ _KEYS = (
         "time between two readings of what was counted; 0: as often as of who is alive",
         least=0,
     ),
-    whole(
+    whole_or_null(
         "pipeline.statistics.parts",
-        "how many of Spark's tasks read each Pacemaker for that, each its share of the topologies",
+        "in how many parts that is read and made, each with some of the topologies; null: one for"
+        " each 8,192 workers at the start",
         least=1,
     ),
     whole(

@@ -147,7 +147,12 @@ class Part:
 
     def has(self, name: str) -> bool:
         """Whether a name is in this part."""
-        return zlib.crc32(name.encode()) % self.count == self.number
+        return part_of(name, self.count) == self.number
+
+
+def part_of(name: str, count: int) -> int:
+    """Return the number of the `Part` of `count` that has a name."""
+    return zlib.crc32(name.encode()) % count
 
 
 def pages_of_part(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -278,6 +278,14 @@ def forgotten(table: pa.Table) -> Iterator[Row]:
         known |= zip(_REMEMBERED, rest, strict=True)
         known |= {"worker": WorkerId(*worker), "status": Status(known["status"])}
         yield Row(**known)
+
+
+def merged_notes(
+    notes: Iterable[Mapping[bytes, bytes]], has: Callable[[str], bool]
+) -> dict[bytes, bytes]:
+    """Put together what several tables `remembering` have noted, of those topologies only."""
+    noted = [one for each in notes for one in json.loads(each.get(_FORGOTTEN, b"[]"))]
+    return {_FORGOTTEN: json.dumps([one for one in noted if has(one[0][0])]).encode()}
 
 
 def remembering(schema: pa.Schema, result: Step) -> pa.Schema:

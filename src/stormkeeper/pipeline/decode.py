@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, explode
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from stormkeeper.heartbeats.following import part_of
 from stormkeeper.paths import parse_workerbeat
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.engine import Engine
@@ -31,8 +33,12 @@ TYPED: Final = pa.schema(
 )
 
 #: Rows of `TYPED`, many in each value, compressed: a fifth of their size on their way through the
-#: JVM, which would take them apart and put them together again, twice.
-PACKED: Final = pa.schema([("rows", pa.binary())])
+#: JVM, which would take them apart and put them together again, twice. Those of one value are of
+#: one `part`, or of `_EACH`.
+PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
+
+#: Stands for every part: how a server was is to be known in each.
+_EACH: Final = -1
 
 #: Values that are taken out of a batch at once.
 _AT_ONCE: Final = 512
@@ -110,39 +116,88 @@ def typed(df: DataFrame) -> DataFrame:
     return df.mapInArrow(decode_batches, from_arrow_schema(TYPED))
 
 
-def packed(df: DataFrame) -> DataFrame:
-    """Do as `typed`, for a driver that unpacks the rows: they are as `PACKED`."""
-    return df.mapInArrow(_pack, from_arrow_schema(PACKED))
+def packed(df: DataFrame, parts: int = 1) -> DataFrame:
+    """Do as `typed`, for a driver that unpacks the rows `by_part`: they are as `PACKED`."""
+    return df.mapInArrow(partial(_pack, parts=parts), from_arrow_schema(PACKED))
 
 
-def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
     for batch in decode_batches(batches):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, TYPED, options=_COMPRESSED) as writer:
-            writer.write_batch(batch)
-        values = pa.array([sink.getvalue().to_pybytes()], pa.binary())
-        yield pa.RecordBatch.from_arrays([values], schema=PACKED)
+        for part, found in _divided(pa.Table.from_batches([batch]), parts):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, TYPED, options=_COMPRESSED) as writer:
+                writer.write_table(found)
+            columns = {"part": [part], "rows": [sink.getvalue().to_pybytes()]}
+            yield pa.RecordBatch.from_pydict(columns, schema=PACKED)
 
 
-def collected(df: DataFrame) -> pa.Table:
-    """Return rows in the driver, those of `packed` as `typed` gives them."""
-    if df.columns != PACKED.names:
-        return df.toArrow()
+def by_part(df: DataFrame, parts: int = 1) -> Iterator[pa.Table]:
+    """Read rows in the driver, and return an iterator over their parts, each as `typed` gives it.
+
+    A part has some topologies whole, and what is said of the servers. Rows that were `packed` are
+    unpacked part by part; others come as they are, where there is one part only.
+
+    Parameters
+    ----------
+    df
+        Rows of `packed`, of `typed`, or of the source.
+    parts
+        How many there are.
+    """
+    if df.columns == PACKED.names:
+        return _unpacked(_collected(df), parts)
+    found = df.toArrow()
+    if parts == 1:
+        return iter([found])
+    return _together(list(_divided(found, parts)), parts)
+
+
+def _collected(df: DataFrame) -> pa.Table:
     conf = df.sparkSession.conf
     usual = conf.get(_RECORDS)
     conf.set(_RECORDS, _PACKED_AT_ONCE)
     try:
-        return unpacked(df.toArrow())
+        return df.toArrow()
     finally:
         conf.set(_RECORDS, str(usual))
 
 
-def unpacked(table: pa.Table) -> pa.Table:
-    """Return the rows that `packed` has packed, as `typed` gives them; others as they are."""
-    if table.column_names != PACKED.names:
-        return table
-    found = [batch for value in table["rows"] for batch in pa.ipc.open_stream(value.as_buffer())]
+def _unpacked(values: pa.Table, parts: int) -> Iterator[pa.Table]:
+    held: dict[int, list[pa.Buffer]] = {}
+    for part, rows_ in zip(values["part"].to_pylist(), values["rows"], strict=True):
+        held.setdefault(part, []).append(rows_.as_buffer())
+    del values  # a part's values go once they are unpacked
+    of_each = _unpack(held.pop(_EACH, []))
+    for part in range(parts):
+        yield pa.concat_tables([_unpack(held.pop(part, [])), of_each])
+
+
+def _unpack(values: Iterable[pa.Buffer]) -> pa.Table:
+    found = [batch for value in values for batch in pa.ipc.open_stream(value)]
     return pa.Table.from_batches(found, TYPED)
+
+
+def _together(found: Sequence[tuple[int, pa.Table]], parts: int) -> Iterator[pa.Table]:
+    for part in range(parts):
+        mine = [rows_ for number, rows_ in found if number in (part, _EACH)]
+        yield pa.concat_tables(mine or [TYPED.empty_table()])
+
+
+def _divided(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
+    """Cut rows as of `typed` into those of each part that has any."""
+    of_servers = pc.equal(table["kind"], rows.SERVER)
+    # What belongs to no topology is in the first part.
+    numbers = pc.if_else(of_servers, _EACH, pc.fill_null(part_numbers(table, parts), 0))
+    found = pc.unique(numbers).to_pylist()
+    for number in found:
+        yield number, table if len(found) == 1 else table.filter(pc.equal(numbers, number))
+
+
+def part_numbers(table: pa.Table, parts: int) -> pa.ChunkedArray:
+    """Return of which part each row's topology is, null for no topology."""
+    ids = table["storm_id"].combine_chunks().dictionary_encode()
+    numbers = [part_of(storm_id, parts) for storm_id in ids.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(numbers, pa.int32()).take(ids.indices)])
 
 
 def decode_batches(

@@ -63,7 +63,7 @@ def ages(spark: SparkSession, conf: Conf) -> DataFrame:
 
 def pulses(spark: SparkSession, conf: Conf) -> DataFrame:
     """Return the stream of heartbeats: a spout for `statistics`, likewise."""
-    return queries.read(spark, conf, _servers(conf), STATISTICS)
+    return queries.read(spark, _settled(conf), _servers(conf), STATISTICS)
 
 
 def liveness(ages: DataFrame, conf: Conf) -> DataStreamWriter:
@@ -91,8 +91,13 @@ def statistics(pulses: DataFrame, conf: Conf) -> DataStreamWriter:
     return _sink(pulses, conf, STATISTICS)
 
 
+def _settled(conf: Conf) -> Conf:
+    return queries.settled(conf, _servers(conf), _tables(conf, STATISTICS))
+
+
 def _sink(rows: DataFrame, conf: Conf, query: str) -> DataStreamWriter:
     sight = Sight()
+    conf = _settled(conf) if query == STATISTICS else conf
     places = {name: _tables(conf, name) for name in queries.NAMES if name != query}
     places[query] = _own_tables(conf, query)
     keeper = partial(queries.keeper, published=partial(sight.published, query))

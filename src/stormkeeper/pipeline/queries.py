@@ -21,11 +21,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from stormkeeper.conf import Conf
+from stormkeeper.heartbeats.following import Part
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
-from stormkeeper.pipeline import current, decode, folders, reports, tables
+from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
 from stormkeeper.pipeline.counted import next_counted
+from stormkeeper.pipeline.divided import Before
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.options import Options
@@ -67,14 +69,12 @@ _ROLLUPS: Final = {
     tables.ROLLUP_60M: "pipeline.retention.rollup.60m.hours",
 }
 
-#: Reads a table as it is: all rows; or those of a log since a time, if not others, too.
-Before = Callable[..., pa.Table | None]
-
 #: Returns a query's next tables, of logs the rows that are new, of: what reads those before, the
 #: rows of a batch, and when they were read (at the earliest, at the latest).
 Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, Rows]]
 
-#: Is told of the tables that a batch has published, of logs the rows that are new.
+#: Is told of the tables that a batch has published, of logs the rows that are new; in parts: of the
+#: last one.
 Published = Callable[[Mapping[str, Rows]], None]
 
 #: Returns workers' newest pulses, rows as `decode.typed` gives them, with names of components that
@@ -160,6 +160,7 @@ def start(
     for store in places.values():
         store.check_place()  # before Spark makes it anew, for its checkpoint
     sight = sight or Sight()
+    conf = settled(conf, servers, places[STATISTICS])
 
     def begin(name: str) -> StreamingQuery:
         _, checkpoint = folders.of_query(conf, name)
@@ -172,11 +173,16 @@ def start(
     return [begin(name) for name in NAMES]
 
 
+def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
+    """Return a configuration that says in how many parts the tables of statistics are made."""
+    return divided.settled(conf, Options.parse(source_options(conf, servers)), store)
+
+
 def read(session: SparkSession, conf: Conf, servers: list[str], query: str) -> DataFrame:
     """Return the stream that a query reads from Pacemakers: of ages, or of pulses."""
     reader = session.readStream.format("pacemaker").options(**source_options(conf, servers))
     if query == STATISTICS:
-        return reader.option("parts", conf["pipeline.statistics.parts"]).load()
+        return reader.option("parts", divided.parts_of(conf, query)).load()
     return reader.option("values", "false").load()
 
 
@@ -184,7 +190,7 @@ def written(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
     """Return what has `keep` make tables of what a query reads, as often as it is to."""
-    sent = decode.packed(rows) if query == STATISTICS else rows
+    sent = decode.packed(rows, divided.parts_of(conf, query)) if query == STATISTICS else rows
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
     return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
@@ -211,7 +217,7 @@ def keeper(
     else:
         period_secs = float(conf["task.heartbeat.frequency.secs"])
         advance = statistics_tables(limits(conf), period_secs, named)
-    return Keeper(places[query], advance, published)
+    return Keeper(places[query], advance, published, divided.parts_of(conf, query))
 
 
 def liveness_tables(
@@ -295,10 +301,12 @@ class Keeper:
         store: TableStore,
         advance: Advance,
         published: Published = lambda _: None,
+        parts: int = 1,
     ) -> None:
         self._tables = store
         self._advance = advance
         self._published = published
+        self._parts = parts
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Read the batch and publish the next tables."""
@@ -306,12 +314,20 @@ class Keeper:
         if self._tables.has(origin):
             return
         began = time.time()
-        rows = one_each(decode.collected(batch))
+        read = decode.by_part(batch, self._parts)
         between = (began, time.time())
+        newest: dict[str, Rows] = {}
+
+        def advanced() -> Iterator[Mapping[str, Rows]]:
+            for part, rows in enumerate(read):
+                before = divided.before(self._tables, Part(part, self._parts))
+                newest.clear()  # so that no two parts are in memory
+                newest.update(self._advance(before, one_each(rows), between))
+                yield newest
+
         with uncollected():
-            found = self._advance(self._tables.read, rows, between)
-        self._tables.publish(origin, found)
-        self._published(found)
+            self._tables.publish_in_parts(origin, advanced())
+        self._published(newest)
 
 
 def origin_of(batch: DataFrame, number: int) -> Origin:

@@ -85,6 +85,13 @@ class _Marks(NamedTuple):
         return table.replace_schema_metadata({_MARKS: noted})
 
 
+def merged_notes(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Put together what the parts of a table of open minutes have noted."""
+    noted = [json.loads(each[_MARKS]) for each in notes if _MARKS in each]
+    times = [max(map(datetime.fromisoformat, of)).isoformat() for of in zip(*noted, strict=True)]
+    return {_MARKS: json.dumps(times).encode()} if times else {}
+
+
 def next_rollups(
     before: Callable[[str], pa.Table | None],
     executors: Iterable[pa.Table],

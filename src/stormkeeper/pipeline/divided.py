@@ -1,0 +1,102 @@
+"""What is counted, part by part: all workers of a large cluster at once would take gigabytes.
+
+A part has some of the topologies, each with all of its workers, so it can be brought up to date by
+itself. Tables of the kind ``current`` are kept in the same parts, a file each. After a start with
+another number of parts, the files of the last one are read once more for each of the new ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stormkeeper.conf import Conf
+from stormkeeper.heartbeats import coverage
+from stormkeeper.heartbeats.following import Part
+from stormkeeper.pipeline import current, tables
+from stormkeeper.pipeline.decode import part_numbers
+from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.statistics import buckets
+from stormkeeper.tables.store import TableStore
+
+log = logging.getLogger(__name__)
+
+#: Reads a table as it is: all rows of a part; of a log all rows, or those since a time, if not
+#: others, too.
+Before = Callable[..., pa.Table | None]
+
+#: How many workers a part has, about, where nobody has said how many parts there are.
+WORKERS_OF_PART: Final = 8192
+
+_KEY: Final = "pipeline.statistics.parts"
+
+
+def settled(conf: Conf, options: Options, store: TableStore) -> Conf:
+    """Return a configuration that says in how many parts statistics are made.
+
+    Where it does not, it is by the number of pulses that the Pacemakers hold, but no fewer than
+    there were: a Pacemaker that has just started holds few.
+
+    Parameters
+    ----------
+    conf
+        The configuration.
+    options
+        How the Pacemakers are read, which are asked.
+    store
+        The tables of statistics.
+
+    Raises
+    ------
+    ConfigError
+        A file that says how to come to them is missing or wrong.
+    """
+    if conf[_KEY] is not None:
+        return conf
+    health = coverage.ask(options.servers, options.timeout_secs, options.settings())
+    held = sum(each.keys or 0 for each in health.values())
+    count = max(math.ceil(held / WORKERS_OF_PART), len(store.read_parts(tables.WORKER_REPORTS)), 1)
+    if count > 1:
+        log.info("statistics are made in %d parts, as Pacemakers hold %d pulses", count, held)
+    return conf.with_values({_KEY: count})
+
+
+def parts_of(conf: Conf, query: str) -> int:
+    """Return in how many parts the tables of a query are made."""
+    count: int | None = conf[_KEY] if query == tables.STATISTICS else None
+    return count or 1
+
+
+def before(store: TableStore, part: Part) -> Before:
+    """Return what reads the part of a query's tables as they are before a batch."""
+    return partial(_read, store, part)
+
+
+def _read(
+    store: TableStore, part: Part, name: str, since: datetime | None = None
+) -> pa.Table | None:
+    if (part.count == 1 and len(store.read_parts(name)) <= 1) or since is not None:
+        return store.read(name, since)
+    written = store.read_parts(name)
+    if len(written) == part.count:
+        return written[part.number]()
+    return _part_of(written, part) if written else None
+
+
+def _part_of(written: Sequence[Callable[[], pa.Table]], part: Part) -> pa.Table:
+    """Return a part of a table that was written in another number of them."""
+    found, notes = [], []
+    for read in written:
+        table = read()
+        notes.append(table.schema.metadata or {})
+        mine = pc.equal(part_numbers(table, part.count), part.number)
+        found.append(table.replace_schema_metadata().filter(mine))
+    merged = current.merged_notes(notes, part.has) | buckets.merged_notes(notes)
+    return pa.concat_tables(found).replace_schema_metadata(merged)

@@ -1,0 +1,158 @@
+"""Statistics that are made part by part are those that are made all at once."""
+
+import random
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from stormkeeper.conf import defaults
+from stormkeeper.heartbeats.coverage import Coverage
+from stormkeeper.heartbeats.following import Position
+from stormkeeper.heartbeats.liveness import Limits
+from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline import current, decode, divided, queries, rows, tables
+from stormkeeper.pipeline.options import Options
+from stormkeeper.pipeline.reports import WORKER_REPORTS
+from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.reading import Tables
+from stormkeeper.tables.store import TableStore
+from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+
+BEGAN = 1_772_366_400.0
+LIMITS = Limits(late_secs=9, timeout_secs=30)
+TOPOLOGIES = [f"t{number}-{number}-17" for number in range(9)]
+PRESENT = (
+    tables.WORKER_REPORTS,
+    tables.WORKER_STATS,
+    tables.EXECUTOR_COUNTERS,
+    tables.ROLLUP_OPEN,
+    tables.ROLLUP_PARTS,
+)
+#: One each, and so all of them together.
+LOGS = (
+    tables.EXECUTOR_STATS,
+    tables.COMPONENT_STATS,
+    tables.TOPOLOGY_STATS,
+    tables.REJECTED,
+    tables.ROLLUP_1M,
+    tables.ROLLUP_10M,
+    tables.ROLLUP_60M,
+)
+
+
+def batches(seed):
+    """Yield when each was read, and its rows: pulses, tombstones, damaged and stray ones."""
+    chance, revision = random.Random(seed), 0
+    counts = dict.fromkeys([(id_, port) for id_ in TOPOLOGIES for port in range(3)], 0)
+    for secs in (10, 25, 70, 100, 700, 3700, 3715, 4000):
+        now, changes = BEGAN + secs, []
+        for (id_, port), count in counts.items():
+            revision += 1
+            if secs == 100 and id_ == TOPOLOGIES[4]:
+                changes.append(change_of(path(id_, "n", port), None, revision, 1.0))
+            elif chance.random() < 0.1:
+                changes.append(change_of(path(id_, "n", port), b"garbage", revision, 1.0))
+            elif chance.random() < 0.7:
+                counts[id_, port] = more = count + chance.randrange(100)
+                executors = {
+                    (1, 1): spout(more, acked=more),
+                    (2, 2): bolt({("s", "default"): more}),
+                }
+                beat = heartbeat(id_, executors, time_secs=int(now), uptime_secs=secs)
+                changes.append(change_of(path(id_, "n", port), beat, revision, 1.0))
+        changes.append(change_of("/workerbeats/stray", b"x", revision + 1, 1.0))
+        revision += 1
+        server = chance.choice(["a:1", "b:1"])
+        health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
+        down = Coverage(now, "gone")
+        read = [
+            rows.of_page(server, page_of("x", changes, now)),
+            rows.of_server(server, health),
+            rows.of_server({"a:1": "b:1", "b:1": "a:1"}[server], down),
+            rows.of_server("c:1", health if secs == 10 else down),
+        ]
+        if secs == 10:  # and then neither its workers, which are done, nor the server come back
+            done = [
+                change_of(path(id_, "n", 9), heartbeat(id_, completed=True), number, 1.0)
+                for number, id_ in enumerate(TOPOLOGIES)
+            ]
+            read.append(rows.of_page("c:1", page_of("x", done, now)))
+        yield now, pa.Table.from_batches(read)
+
+
+def dataframe(raw, parts):
+    """Return what stands for a DataFrame of Spark's: rows that were packed in its workers."""
+    packed = pa.Table.from_batches(decode._pack(iter(raw.to_batches()), parts))
+    context = SimpleNamespace(getLocalProperty=lambda _: "query")
+    conf = SimpleNamespace(get=lambda _: "10000", set=lambda *_: None)
+    return SimpleNamespace(
+        columns=packed.column_names,
+        sparkSession=SimpleNamespace(sparkContext=context, conf=conf),
+        toArrow=lambda: packed,
+    )
+
+
+def made(folder, seed, parts, monkeypatch):
+    """Return the tables after batches of which each was made in so many parts."""
+    conf, at = defaults(), [BEGAN]
+    monkeypatch.setattr(queries.time, "time", lambda: at[0])
+    specs = list(queries.specs(conf, queries.STATISTICS))
+    for number, (now, raw) in enumerate(batches(seed)):
+        at[0], count = now, parts[number % len(parts)]
+        with TableStore(folder, specs, interval_secs=15, clock=lambda: at[0]) as store:
+            advance = queries.statistics_tables(LIMITS, 3.0)
+            queries.Keeper(store, advance, parts=count)(dataframe(raw, count), number)
+            assert len(store.read_parts(tables.WORKER_REPORTS)) == count
+    found = Tables(folder)
+    return {name: ordered(found.arrow(name)) for name in (*PRESENT, *LOGS)}
+
+
+def ordered(table):
+    """Return rows by their text: a part of several is in no order."""
+    return sorted(map(repr, table.to_pylist()))
+
+
+def forgotten(folder):
+    """Return who is remembered without a row, by the parts' notes."""
+    with TableStore(
+        folder, queries.specs(defaults(), queries.STATISTICS), interval_secs=1
+    ) as store:
+        parts = [read() for read in store.read_parts(tables.WORKER_REPORTS)]
+    return sorted(map(repr, (row for part in parts for row in current.forgotten(part))))
+
+
+@pytest.mark.parametrize("parts", [[3], [1, 4, 4, 3, 1, 2, 9, 9]])
+def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, parts):
+    whole = made(tmp_path / "whole", 1, [1], monkeypatch)
+    found = made(tmp_path / "parts", 1, parts, monkeypatch)
+    assert all(whole[name] for name in (*PRESENT, *LOGS))
+    for name, rows_ in whole.items():
+        assert found[name] == rows_, name
+    assert forgotten(tmp_path / "parts") == forgotten(tmp_path / "whole") != []
+
+
+def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(
+    start_pacemaker, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(divided, "WORKERS_OF_PART", 2)
+    servers = [start_pacemaker(), start_pacemaker()]
+    options = Options.parse({"servers": ",".join(server.address for server in servers)})
+    specs = list(queries.specs(defaults(), queries.STATISTICS))
+    with TableStore(tmp_path, specs, interval_secs=15) as store:
+
+        def parts(**given):
+            conf = defaults().with_values({"pipeline.statistics.parts": given.get("given")})
+            conf = divided.settled(conf, options, store)
+            return divided.parts_of(conf, queries.STATISTICS)
+
+        assert parts() == 1
+        for port, server in enumerate([*servers, *servers, servers[0]]):
+            with PacemakerClient(server.address) as client:
+                client.send_pulse(path("t", port=port), b"x")
+        assert parts() == 3
+        assert parts(given=2) == 2
+        # A Pacemaker that has just started does not know yet how many it will hold.
+        reports = [{tables.WORKER_REPORTS: WORKER_REPORTS.empty_table()}] * 4
+        store.publish_in_parts(Origin("q", 1), reports)
+        assert parts() == 4
