@@ -95,7 +95,8 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
         for name in ("liveness", "statistics", "alerts")
     ]
     readings = [at for at, *_ in watches[1].versions]
-    began, slowest = readings[0], max(b - a for a, b in itertools.pairwise(readings))
+    between = (b - a for a, b in itertools.pairwise(readings))
+    began, slowest = readings[0], max(between, default=last_secs)
     verdict = agreement.compare(truth.load(told), *kept, looks(shape, conf, slowest), began)
     found["truth"] = verdict.as_json()
     failures += verdict.lines()

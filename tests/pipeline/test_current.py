@@ -215,19 +215,20 @@ def test_rows_without_values_name_their_workers():
     page = page_of("x", [change._replace(details=None) for change in changes], NOW)
     server = rows.of_server(A, Coverage(NOW, "gone"))
     batch = pa.Table.from_batches([rows.of_page(A, page), server])
-    assert current.with_workers(batch)["storm_id"].null_count == len(odd) + 1
-    assert current.with_workers(batch) == pa.Table.from_batches(
-        [decode.decode_batch(one) for one in batch.to_batches()]
-    )
+    found = decode.typed_rows(batch)
+    assert found["storm_id"].null_count == len(odd) + 1
+    assert found["revision"].to_pylist() == batch["revision"].to_pylist()
+    assert found["time_secs"].null_count == found["error"].null_count == batch.num_rows
+    assert decode.typed_rows(found) is found
     with_value = raw(NOW, {A: [change_of(path("t"), heartbeat(time_secs=7), 5, 0.0)]})
-    assert current.with_workers(with_value)["time_secs"].to_pylist()[0] == 7
+    assert decode.typed_rows(with_value)["time_secs"].to_pylist()[0] == 7
 
 
 @given(st.lists(st.text("/-a1\u0661\n", max_size=12).map("/workerbeats/".__add__), max_size=20))
 def test_paths_are_read_as_one_by_one(paths):
     changes = [change_of(path, None, 5, 0.0)._replace(size=1) for path in paths]
     batch = pa.Table.from_batches([rows.of_page(A, page_of("x", changes, NOW))])
-    found = current.with_workers(batch).select(WorkerId._fields).to_pylist()
+    found = decode.typed_rows(batch).select(WorkerId._fields).to_pylist()
     parsed = [parse_workerbeat(path) for path in paths]
     nobody = dict.fromkeys(WorkerId._fields)
     assert found == [worker._asdict() if worker else nobody for worker in parsed]

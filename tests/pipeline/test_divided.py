@@ -83,7 +83,7 @@ def batches(seed):
 
 def dataframe(raw, parts):
     """Return what stands for a DataFrame of Spark's: rows that were packed in its workers."""
-    packed = pa.Table.from_batches(decode._pack(iter(raw.to_batches()), parts))
+    packed = pa.Table.from_batches(decode.pack(iter(raw.to_batches()), parts))
     context = SimpleNamespace(getLocalProperty=lambda _: "query")
     conf = SimpleNamespace(get=lambda _: "10000", set=lambda *_: None)
     return SimpleNamespace(

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from stormkeeper.heartbeats.liveness import FORGET_SECS, Limits, Row, Server, Status
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import TYPED, decode_batches, typed
+from stormkeeper.pipeline.decode import typed
 from stormkeeper.pipeline.judging import WORKERS, Step, columns_of, places, step, worker_keys
 
 #: One row per worker: the columns of `liveness.Row` that need no value, and the name in its
@@ -55,9 +55,6 @@ _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
 #: A topology's id is its name, a sequence number and the time of its submission.
 _STORM_ID: Final = re.compile(r"(.+)-\d+-\d+")
 
-#: What `paths.parse_workerbeat` reads.
-_WORKERBEAT: Final = "^/workerbeats/(?P<storm_id>[^/]+)/(?P<node>[^/]+)-(?P<port>[0-9]{1,9})$"
-
 
 class Said(NamedTuple):
     """What silent workers said last.
@@ -78,23 +75,6 @@ LastWords = Callable[[pa.Table, Collection[str]], Said]
 def no_words(_silent: pa.Table, _servers: Collection[str]) -> Said:
     """Stand for `LastWords` where a batch has what its pulses say."""
     return Said()
-
-
-def with_workers(batch: pa.Table) -> pa.Table:
-    """Return rows of the source as `decode.typed` does, at no cost for those without values."""
-    if batch["details"].null_count < batch.num_rows:
-        found = list(decode_batches(iter(batch.to_batches())))
-        return pa.Table.from_batches(found, TYPED)
-    columns = {name: pa.nulls(batch.num_rows, TYPED.field(name).type) for name in TYPED.names}
-    columns |= {name: batch[name] for name in batch.column_names if name in columns}
-    return pa.table(columns | _workers(batch["path"])).cast(TYPED)
-
-
-def _workers(paths: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
-    found = pc.extract_regex(paths, _WORKERBEAT)
-    columns = {name: pc.struct_field(found, name) for name in WorkerId._fields}
-    columns["port"] = columns["port"].cast(pa.int32())
-    return columns
 
 
 class Judged(NamedTuple):
@@ -175,7 +155,7 @@ def next_liveness(
     previous
         The liveness table so far, its metadata included; None at the beginning.
     batch
-        Rows as `decode.typed` or `with_workers` gives them, servers' rows included.
+        Rows as `decode.typed` gives them, servers' rows included; with values or without.
     between
         When the batch was read, at the earliest and at the latest: seconds since the epoch, on one
         clock for all batches. The clocks of its readers are held against that. None for a batch

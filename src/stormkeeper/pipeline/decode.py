@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, explode
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.heartbeats.following import part_of
-from stormkeeper.paths import parse_workerbeat
+from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.engine import Engine
 from stormkeeper.pipeline.decoding.layout import HEARTBEAT
@@ -39,6 +39,9 @@ PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
 #: Stands for every part: how a server was is to be known in each.
 _EACH: Final = -1
+
+#: What `paths.parse_workerbeat` reads.
+_WORKERBEAT: Final = "^/workerbeats/(?P<storm_id>[^/]+)/(?P<node>[^/]+)-(?P<port>[0-9]{1,9})$"
 
 #: Values that are taken out of a batch at once.
 _AT_ONCE: Final = 512
@@ -117,11 +120,17 @@ def typed(df: DataFrame) -> DataFrame:
 
 
 def packed(df: DataFrame, parts: int = 1) -> DataFrame:
-    """Do as `typed`, for a driver that unpacks the rows `by_part`: they are as `PACKED`."""
-    return df.mapInArrow(partial(_pack, parts=parts), from_arrow_schema(PACKED))
+    """Do as `typed`, for a driver that unpacks the rows `by_part`: they are as `PACKED`.
+
+    Rows that are packed already, as by the source's option of this name, stay as they are.
+    """
+    if df.columns == PACKED.names:
+        return df
+    return df.mapInArrow(partial(pack, parts=parts), from_arrow_schema(PACKED))
 
 
-def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
+def pack(batches: Iterator[pa.RecordBatch], parts: int = 1) -> Iterator[pa.RecordBatch]:
+    """Decode Arrow batches of the source's rows, and pack what comes out: it is as `PACKED`."""
     for batch in decode_batches(batches):
         for part, found in _divided(pa.Table.from_batches([batch]), parts):
             sink = pa.BufferOutputStream()
@@ -208,10 +217,20 @@ def decode_batches(
     What comes out is cut by size, not as it came in. `engine` is as in `decoding.values.decode`.
     """
     for batch in batches:
+        if batch["details"].null_count == batch.num_rows:
+            yield _typed(batch, {name: pa.nulls(len(batch), of) for name, of in HEARTBEAT.items()})
+            continue
         start = 0
         for count, heartbeat in decode(_values(batch["details"]), engine):
             yield _typed(batch.slice(start, count), heartbeat)
             start += count
+
+
+def typed_rows(rows: pa.Table) -> pa.Table:
+    """Return rows of the source as `typed` does; those that are so already stay as they are."""
+    if rows.column_names == TYPED.names:
+        return rows
+    return pa.Table.from_batches(decode_batches(iter(rows.to_batches())), TYPED)
 
 
 def decode_batch(batch: pa.RecordBatch, engine: Engine | None = None) -> pa.RecordBatch:
@@ -227,14 +246,13 @@ def _values(details: pa.Array) -> Iterator[bytes | None]:
 
 
 def _typed(batch: pa.RecordBatch, heartbeat: dict[str, pa.Array]) -> pa.RecordBatch:
-    workers = [parse_workerbeat(path or "") for path in batch["path"].to_pylist()]
+    workers = pc.extract_regex(batch["path"], _WORKERBEAT)
     columns = {
-        "storm_id": [worker and worker.storm_id for worker in workers],
-        "node": [worker and worker.node for worker in workers],
-        "port": [worker and worker.port for worker in workers],
+        **{name: pc.struct_field(workers, name) for name in WorkerId._fields},
         **heartbeat,
         "bytes": pc.binary_length(batch["details"]).cast(pa.int64()),
         # Spark hands times over in the session's time zone.
         **{name: batch[name].cast(TYPED.field(name).type) for name in _PASSED_ON},
     }
+    columns["port"] = columns["port"].cast(pa.int32())
     return pa.RecordBatch.from_pydict(columns, schema=TYPED)

@@ -86,8 +86,9 @@ def step(
     servers, now, limits
         As there.
     """
-    keys, news = worker_keys(previous), worker_keys(pulses)
     pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
+    pulses = _without_older(pulses)
+    keys, news = worker_keys(previous), worker_keys(pulses)
     odd = _odd(news, pulses, tombstones, forgotten, servers)
     is_odd, is_of_odd = pc.is_in(keys, odd), pc.is_in(news, odd)
     one_by_one = _one_by_one(
@@ -161,6 +162,34 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
         yield row._replace(status=Status(row.status))
 
 
+def _without_older(pulses: pa.Table) -> pa.Table:
+    """Leave out pulses of workers that beat again while their server's pages were read.
+
+    On a busy server they are many. Who has pulses of several servers, or instances, keeps them.
+    """
+    keys = worker_keys(pulses)
+    several = _repeated(keys)
+    if not len(several):
+        return pulses
+    found = pulses.select(["server", "instance", "revision", "place"]).append_column("key", keys)
+    found = found.filter(pc.is_in(keys, several))
+    # Of the same pulse, read twice, the first one counts.
+    found = found.sort_by([("revision", "ascending"), ("place", "descending")])
+    of_each = found.group_by(["key", "server", "instance"], use_threads=False)
+    newest = of_each.aggregate([("place", "last")])
+    without_revision = found["key"].filter(pc.is_null(found["revision"]))
+    others = pa.concat_arrays([_repeated(newest["key"]), _plain(without_revision)])
+    stays = pc.or_(pc.is_in(found["key"], others), pc.is_in(found["place"], newest["place_last"]))
+    over = found["place"].filter(pc.invert(stays))
+    return pulses.filter(pc.invert(pc.is_in(pulses["place"], over)))
+
+
+def _repeated(values: Any) -> pa.Array:
+    """Return the values that come more than once."""
+    counts = values.value_counts()
+    return counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+
+
 def _odd(
     news: pa.Array,
     pulses: pa.Table,
@@ -174,13 +203,11 @@ def _odd(
         pc.is_null(pulses["received_at"]),
         pc.is_in(pulses["server"], pa.array(java, pa.string())),
     )
-    counts = news.value_counts()
-    several = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     remembered = pa.Table.from_pylist(
         [row.worker._asdict() for row in forgotten],
         pa.schema([WORKERS.field(name) for name in WorkerId._fields]),
     )
-    keys = [news.filter(without_age), several, *map(worker_keys, (tombstones, remembered))]
+    keys = [news.filter(without_age), _repeated(news), *map(worker_keys, (tombstones, remembered))]
     return pc.unique(pa.concat_arrays([_plain(one) for one in keys]))
 
 

@@ -21,7 +21,10 @@ DEFAULT_TIMEOUT_SECS: Final = 2.0
 
 
 #: All that there are, as they are written.
-NAMES: Final = ("servers", "path", "pageSize", "timeoutSecs", "values", "parts", *settings.KEYS)
+NAMES: Final = (
+    *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed"),
+    *settings.KEYS,
+)
 
 #: How a table of Spark's catalog marks the options that it was created with. It hands them over
 #: with properties of its own, such as its owner, and a second time without the mark.
@@ -46,6 +49,8 @@ class Options:
         Whether pulses are read, or only their ages and revisions.
     parts
         Into how many parts what each server holds is divided, each a partition.
+    packed
+        Whether rows come decoded and packed, as `decode.packed` makes them.
     access
         How to authenticate and speak TLS: configuration keys and their values. They name files,
         which executors read too, and hold no secret: Spark shows options in its plans.
@@ -57,6 +62,7 @@ class Options:
     timeout_secs: float = DEFAULT_TIMEOUT_SECS
     values: bool = True
     parts: int = 1
+    packed: bool = False
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
@@ -90,6 +96,7 @@ class Options:
             _number(options, "timeoutSecs", DEFAULT_TIMEOUT_SECS, minimum=0.01),
             _switch(options, "values", default=True),
             int(_number(options, "parts", 1, minimum=1, whole=True)),
+            _switch(options, "packed", default=False),
             tuple((key, options[key]) for key in settings.KEYS if key in options),
         )
 

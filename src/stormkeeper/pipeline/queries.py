@@ -30,6 +30,7 @@ from stormkeeper.pipeline.counted import next_counted
 from stormkeeper.pipeline.divided import Before
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
+from stormkeeper.pipeline.memory import give_back
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers, one_each
@@ -164,7 +165,7 @@ def start(
 
     def begin(name: str) -> StreamingQuery:
         _, checkpoint = folders.of_query(conf, name)
-        rows = read(session, conf, servers, name)
+        rows = read(session, conf, servers, name, packed=True)
         make = partial(keeper, published=partial(sight.published, name), named=named)
         keep = make(conf, servers, name, places, timeouts=timeouts)
         writer = written(rows, conf, name, keep).queryName(name)
@@ -178,19 +179,27 @@ def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
     return divided.settled(conf, Options.parse(source_options(conf, servers)), store)
 
 
-def read(session: SparkSession, conf: Conf, servers: list[str], query: str) -> DataFrame:
-    """Return the stream that a query reads from Pacemakers: of ages, or of pulses."""
-    reader = session.readStream.format("pacemaker").options(**source_options(conf, servers))
-    if query == STATISTICS:
-        return reader.option("parts", divided.parts_of(conf, query)).load()
-    return reader.option("values", "false").load()
+def read(
+    session: SparkSession, conf: Conf, servers: list[str], query: str, *, packed: bool = False
+) -> DataFrame:
+    """Return the stream that a query reads from Pacemakers: of ages, or of pulses.
+
+    Those who read pulses may decode and pack them as well, which spares them a way through the JVM.
+    """
+    options = source_options(conf, servers) | {
+        "parts": str(divided.parts_of(conf, query)),
+        "values": str(query == STATISTICS).lower(),
+        "packed": str(packed).lower(),
+    }
+    return session.readStream.format("pacemaker").options(**options).load()
 
 
 def written(
     rows: DataFrame, conf: Conf, query: str, keep: Callable[[DataFrame, int], None]
 ) -> DataStreamWriter:
     """Return what has `keep` make tables of what a query reads, as often as it is to."""
-    sent = decode.packed(rows, divided.parts_of(conf, query)) if query == STATISTICS else rows
+    # Those without values cost little to decode where they are read, and nothing in the driver.
+    sent = decode.packed(rows, divided.parts_of(conf, query))
     millis = round(1000 * interval_secs(conf, query))
     trigger = f"{millis} milliseconds"
     return sent.writeStream.foreachBatch(keep).trigger(processingTime=trigger)
@@ -245,7 +254,7 @@ def liveness_tables(
     ) -> Mapping[str, Rows]:
         previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
-        rows = current.with_workers(batch)
+        rows = decode.typed_rows(batch)
         liveness = current.next_liveness(
             previous, rows, now_known, between, last_pulses, reports=reports()
         )
@@ -324,6 +333,7 @@ class Keeper:
                 newest.clear()  # so that no two parts are in memory
                 newest.update(self._advance(before, one_each(rows), between))
                 yield newest
+                give_back()
 
         with uncollected():
             self._tables.publish_in_parts(origin, advanced())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import ChangePage
+
+Value = TypeVar("Value")
 
 PULSE: Final = "pulse"
 TOMBSTONE: Final = "tombstone"
@@ -50,27 +52,38 @@ SCHEMA: Final = pa.schema(
 )
 
 
-def of_page(server: str, page: ChangePage) -> pa.RecordBatch:
-    """Return one row per change of a page: pulses and tombstones."""
-    changes = page.changes
-    count = len(changes)
+def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
+    """Return one row per change of some pages: pulses and tombstones."""
+    changes = [change for page in pages for change in page.changes]
     ages = [change.age_secs for change in changes]
-    received_at = (None if age is None else page.read_at - age for age in ages)
+    instances = _of_each(pages, lambda page: page.position.instance or None)
+    read_at = _of_each(pages, lambda page: page.read_at)
+    received_at = (None if age is None else at - age for at, age in zip(read_at, ages, strict=True))
     columns = {
         "kind": pa.array(
             [TOMBSTONE if change.size is None else PULSE for change in changes], pa.string()
         ),
-        "server": pa.array([server] * count, pa.string()),
-        "instance": pa.array([page.position.instance or None] * count, pa.string()),
+        "server": pa.repeat(server, len(changes)),
+        "instance": pa.array(instances, pa.string()),
         "path": pa.array([change.path for change in changes], pa.string()),
         "revision": pa.array([change.revision for change in changes], pa.int64()),
         "age_secs": pa.array(ages, pa.float64()),
         "received_at": timestamps(received_at),
-        "read_at": timestamps([page.read_at] * count),
+        "read_at": timestamps(read_at),
         "details": pa.array([change.details for change in changes], pa.binary()),
-        "health": pa.nulls(count, _HEALTH),
+        "health": pa.nulls(len(changes), _HEALTH),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
+
+
+def of_page(server: str, page: ChangePage) -> pa.RecordBatch:
+    """Do as `of_pages` for one page."""
+    return of_pages(server, [page])
+
+
+def _of_each(pages: Sequence[ChangePage], value: Callable[[ChangePage], Value]) -> list[Value]:
+    """Return what is said of a page for each of its changes."""
+    return [said for page in pages for said in [value(page)] * len(page.changes)]
 
 
 def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:

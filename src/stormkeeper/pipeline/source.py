@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,11 +24,15 @@ from stormkeeper.heartbeats import coverage, following
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, ChangePage, Part, Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import offsets, rows
+from stormkeeper.pipeline import decode, offsets, rows
 from stormkeeper.pipeline.offsets import Offset, Span
 from stormkeeper.pipeline.options import Options
 
 _CLIENT_NAME: Final = "spark-pacemaker"
+
+#: A batch of Arrow has at least so many rows, or bytes of pulses, if there are as many.
+_ROWS: Final = 1024
+_BYTES: Final = 2 << 20
 
 
 class PacemakerDataSource(DataSource):
@@ -48,6 +52,8 @@ class PacemakerDataSource(DataSource):
                               say who is alive at a fraction of the cost
     ``parts``                 into how many parts a server's topologies are divided, each read by a
                               task of its own (1)
+    ``packed``                whether rows come decoded, and packed into few (false): for a driver
+                              that unpacks them, `stormkeeper.pipeline.decode.by_part`
     ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
                               (`stormkeeper.pacemaker.client.settings.KEYS`); files are read on
                               every machine that reads
@@ -103,8 +109,7 @@ class PacemakerDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the one schema; raise `ConfigError` for options that are missing or wrong."""
-        Options.parse(self.options)
-        return from_arrow_schema(rows.SCHEMA)
+        return _schema(Options.parse(self.options))
 
     def reader(self, schema: StructType) -> PacemakerReader:
         """Return the batch reader."""
@@ -115,12 +120,13 @@ class PacemakerDataSource(DataSource):
         return PacemakerStreamReader(self._checked(schema))
 
     def _checked(self, schema: StructType) -> Options:
-        if schema.simpleString() != from_arrow_schema(rows.SCHEMA).simpleString():
+        options = Options.parse(self.options)
+        if schema.simpleString() != _schema(options).simpleString():
             raise ConfigError(
                 'format("pacemaker") has its own schema: leave .schema(…) out and select the '
                 f"columns afterwards; got {schema.simpleString()}"
             )
-        return Options.parse(self.options)
+        return options
 
 
 @dataclass(frozen=True)
@@ -172,9 +178,10 @@ class PacemakerReader(DataSourceReader):
         span = None
         if health.position is not None:
             span = Span(health.position.instance, 0, health.position.revision)
-        for batch in _read(self._options, replace(partition, span=span, health=health)):
-            # What is gone is not part of what there is.
-            yield batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE))
+        found = _read(self._options, replace(partition, span=span, health=health))
+        # What is gone is not part of what there is.
+        held = (batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE)) for batch in found)
+        return _as_wanted(self._options, held)
 
 
 class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -232,7 +239,15 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and its row."""
         assert isinstance(partition, ServerPartition)
-        return _read(self._options, partition)
+        return _as_wanted(self._options, _read(self._options, partition))
+
+
+def _schema(options: Options) -> StructType:
+    return from_arrow_schema(decode.PACKED if options.packed else rows.SCHEMA)
+
+
+def _as_wanted(options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return decode.pack(batches, options.parts) if options.packed else batches
 
 
 def _parts(options: Options) -> list[Part | None]:
@@ -265,14 +280,37 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
     if health.is_reachable and span is not None and (repeated or not span.is_empty):
         try:
             with client:
-                for page in _pages(client, options, partition.part, span, values=partition.values):
+                pages = _pages(client, options, partition.part, span, values=partition.values)
+                for some in _together(pages):
                     # Only the page that begins anew says so; the ones that follow do not.
-                    reset = reset or page.is_anew
-                    health = replace(health, read_at=page.read_at)
-                    yield rows.of_page(server, page)
+                    reset = reset or any(page.is_anew for page in some)
+                    health = replace(health, read_at=some[-1].read_at)
+                    yield rows.of_pages(server, some)
         except StormkeeperError as error:
             health = Coverage.failed(error)
     yield rows.of_server(server, health, reset=reset)
+
+
+def _together(pages: Iterable[ChangePage]) -> Iterator[list[ChangePage]]:
+    """Put small pages together, of which there is one per topology where a server has parts.
+
+    What follows costs as much for a few rows as for hundreds.
+    """
+    held, count, size = list[ChangePage](), 0, 0
+    try:
+        for page in pages:
+            held.append(page)
+            count += len(page.changes)
+            size += sum(len(change.details or b"") for change in page.changes)
+            if count >= _ROWS or size >= _BYTES:
+                yield held
+                held, count, size = [], 0, 0
+    except StormkeeperError:
+        if held:  # what was read before counts
+            yield held
+        raise
+    if held:
+        yield held
 
 
 def _pages(
