@@ -87,8 +87,9 @@ def step(
         As there.
     """
     pulses = pulses.select(_OF_PULSE).append_column("place", numbers(pulses.num_rows))
-    pulses = _without_older(pulses)
-    keys, news = worker_keys(previous), worker_keys(pulses)
+    keys = worker_keys(previous)
+    pulses = _without_older(pulses, previous["server"], keys)
+    news = worker_keys(pulses)
     odd = _odd(news, pulses, tombstones, forgotten, servers)
     is_odd, is_of_odd = pc.is_in(keys, odd), pc.is_in(news, odd)
     one_by_one = _one_by_one(
@@ -162,23 +163,39 @@ def rows_of(table: pa.Table) -> Iterator[Row]:
         yield row._replace(status=Status(row.status))
 
 
-def _without_older(pulses: pa.Table) -> pa.Table:
+def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.Array) -> pa.Table:
     """Leave out pulses of workers that beat again while their server's pages were read.
 
-    On a busy server they are many. Who has pulses of several servers, or instances, keeps them.
+    On a busy server they are many. Who has moved, has pulses of several servers or instances, or
+    one that is the newest by its revision and not by its receipt, keeps them all.
+
+    Parameters
+    ----------
+    pulses
+        The columns `_OF_PULSE` and ``place``.
+    server_before, known
+        On which server each known worker was, and its key.
     """
     keys = worker_keys(pulses)
     several = _repeated(keys)
     if not len(several):
         return pulses
-    found = pulses.select(["server", "instance", "revision", "place"]).append_column("key", keys)
+    found = pulses.select(["server", "instance", "revision", "received_at", "place"])
+    found = found.append_column("key", keys)
     found = found.filter(pc.is_in(keys, several))
     # Of the same pulse, read twice, the first one counts.
     found = found.sort_by([("revision", "ascending"), ("place", "descending")])
     of_each = found.group_by(["key", "server", "instance"], use_threads=False)
-    newest = of_each.aggregate([("place", "last")])
-    without_revision = found["key"].filter(pc.is_null(found["revision"]))
-    others = pa.concat_arrays([_repeated(newest["key"]), _plain(without_revision)])
+    newest = of_each.aggregate([("place", "last"), ("received_at", "last"), ("received_at", "max")])
+    is_latest = pc.equal(newest["received_at_last"], newest["received_at_max"])
+    before = server_before.take(pc.index_in(newest["key"], known))
+    odd = [
+        newest["key"].filter(pc.fill_null(pc.not_equal(before, newest["server"]), False)),
+        _repeated(newest["key"]),
+        newest["key"].filter(pc.invert(pc.fill_null(is_latest, False))),
+        found["key"].filter(pc.is_null(found["revision"])),
+    ]
+    others = pa.concat_arrays(list(map(_plain, odd)))
     stays = pc.or_(pc.is_in(found["key"], others), pc.is_in(found["place"], newest["place_last"]))
     over = found["place"].filter(pc.invert(stays))
     return pulses.filter(pc.invert(pc.is_in(pulses["place"], over)))
