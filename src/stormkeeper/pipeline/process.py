@@ -267,6 +267,9 @@ def _run_session(
     if ours and str(settings["spark.master"]).startswith("local"):
         # Elsewhere Spark's workers may run a Python that has no such module.
         settings.setdefault("spark.python.daemon.module", forking.__name__)
+    # Of the JVM and of Spark's Python workers: C's allocator may keep memory for each of a hundred
+    # threads otherwise.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     try:
         session = engine.session(settings, "storm-pipeline", cancelled=lambda: stop.stopped)
     except EngineError as error:

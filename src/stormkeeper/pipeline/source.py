@@ -25,6 +25,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, ChangePage, Part, Position
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, offsets, rows
+from stormkeeper.pipeline.memory import give_back
 from stormkeeper.pipeline.offsets import Offset, Span
 from stormkeeper.pipeline.options import Options
 
@@ -247,7 +248,12 @@ def _schema(options: Options) -> StructType:
 
 
 def _as_wanted(options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return decode.pack(batches, options.parts) if options.packed else batches
+    return _packed(batches, options.parts) if options.packed else batches
+
+
+def _packed(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
+    yield from decode.pack(batches, parts)
+    give_back()  # what decoding took: this worker waits for the next batch now
 
 
 def _parts(options: Options) -> list[Part | None]:
