@@ -220,12 +220,12 @@ class TableStore:
             return before.version
         if self._version is not None and (before is None or before.version != self._version):
             raise shared(self._folder)
-        now = self._clock()
         merges = self._compactor.finished
         with self._removed_on_failure() as begun:
             version = before.version + 1 if before else 1
             self._make_folders()
             written = [self._write(tables, version, begun) for tables in parts]
+            now = self._clock()  # parts may take a while
             after = self._next(before, origin, written, merges, now)
             leaving = before.paths - after.paths if before else set()
             leftovers.mark(self._folder, leaving, now)
