@@ -21,6 +21,7 @@ from stormkeeper.pipeline.statistics.summaries import (
     TOPOLOGY_STATS,
     WORKER_STATS,
     component_stats,
+    tallies,
     topology_stats,
     worker_stats,
 )
@@ -40,7 +41,7 @@ SCHEMAS = {
 
 def counted(previous, newest, reports):
     """The tables that follow, whole."""
-    found = next_counted(lambda: previous, newest, reports)
+    found, _ = next_counted(lambda: previous, newest, reports)
     whole = {}
     for name, schema in SCHEMAS.items():
         parts = [found[name]] if isinstance(found[name], pa.Table) else found[name]
@@ -185,7 +186,7 @@ def test_whatever_batches_the_workers_come_in_the_sums_are_those_of_all_at_once(
     for batch in (earlier, everyone[:10], everyone[10:40], everyone[40:]):
         newest = pulses.take(pa.array(batch))
         found = counted(found.get(tables.WORKER_STATS), newest, pulses)
-    workers = worker_stats(executor_stats(pulses))
+    workers = worker_stats(tallies(executor_stats(pulses)))
     for summed in (component_stats, topology_stats):
         rows, expected = (
             sorted(map(repr, summed(table).to_pylist()))

@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.judging import worker_keys
-from stormkeeper.pipeline.statistics.readings import Readings, executor_stats, pieces
+from stormkeeper.pipeline.statistics.increments import READINGS, counters
+from stormkeeper.pipeline.statistics.readings import Readings, pieces
 from stormkeeper.pipeline.statistics.summaries import (
-    SUMMED,
     WORKER_STATS,
     component_stats,
     component_sums,
+    tallied,
     together,
     topology_stats,
     topology_sums,
@@ -34,8 +35,8 @@ _AT_ONCE: Final = 1 << 18
 
 def next_counted(
     previous: Callable[[], pa.Table | None], newest: pa.Table, reports: pa.Table
-) -> Mapping[str, Rows]:
-    """Return the next table of workers' sums, and the rows that are new in the logs.
+) -> tuple[Mapping[str, Rows], pa.Table]:
+    """Return the next table of workers' sums, the rows that are new in the logs, and the counters.
 
     Parameters
     ----------
@@ -50,7 +51,8 @@ def next_counted(
     -------
     By name: ``worker_stats`` and ``executor_stats``, in parts; and ``component_stats`` and
     ``topology_stats`` of the topologies of which a worker has a new reading. A pulse that cannot be
-    read leaves what the one before it said.
+    read leaves what the one before it said. And what executors have counted in all, as
+    `buckets.next_rollups` takes it.
 
     Notes
     -----
@@ -62,17 +64,21 @@ def next_counted(
     workers = [_kept(previous(), read, reports)]
     of_changed = workers[0].filter(pc.is_in(workers[0]["storm_id"], changed))
     components, topologies = [component_sums(of_changed)], [topology_sums(of_changed)]
+    readings = [READINGS.empty_table()]
     for piece in pieces(newest):
-        found = worker_stats(executor_stats(piece, SUMMED))
+        executors = tallied(piece)
+        readings.append(counters(executors))
+        found = worker_stats(executors)
         components.append(component_sums(found))
         topologies.append(topology_sums(found))
         workers.append(_encoded(found))
-    return {
+    found = {
         tables.WORKER_STATS: workers,
         tables.EXECUTOR_STATS: Readings(newest),
         tables.COMPONENT_STATS: component_stats(together(components)),
         tables.TOPOLOGY_STATS: topology_stats(together(topologies)),
     }
+    return found, pa.concat_tables(readings)
 
 
 def _kept(previous: pa.Table | None, read: pa.Table, reports: pa.Table) -> pa.Table:

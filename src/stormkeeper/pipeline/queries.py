@@ -287,11 +287,12 @@ def statistics_tables(
         )
         newest = named(newest)
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
+        counted, counters = next_counted(partial(before, tables.WORKER_STATS), newest, found)
         return {
             tables.WORKER_REPORTS: found,
             tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch),
-            **next_counted(partial(before, tables.WORKER_STATS), newest, found),
-            **buckets.next_rollups(before, readings.Readings(newest), found, between),
+            **counted,
+            **buckets.next_rollups(before, counters, found, between),
         }
 
     return advance

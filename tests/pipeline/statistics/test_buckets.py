@@ -10,7 +10,9 @@ import pytest
 
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.statistics.buckets import ROLLUPS, next_rollups
+from stormkeeper.pipeline.statistics.increments import counters
 from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS
+from stormkeeper.pipeline.statistics.summaries import tallies
 from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS
 
 #: A whole hour, of which the tests begin in the 57th minute.
@@ -42,7 +44,7 @@ class Pipeline:
         said = reports or [{name: reading[name] for name in REPORTS.names} for reading in readings]
         found = next_rollups(
             self.present.get,
-            [pa.Table.from_pylist(stats, schema=EXECUTOR_STATS)],
+            counters(tallies(pa.Table.from_pylist(stats, schema=EXECUTOR_STATS))),
             pa.Table.from_pylist(said, schema=REPORTS),
             (began, began + 0.5),
         )

@@ -16,6 +16,7 @@ from stormkeeper.pipeline.statistics.increments import (
     increments,
 )
 from stormkeeper.pipeline.statistics.readings import executor_stats
+from stormkeeper.pipeline.statistics.summaries import tallies
 from stormkeeper.pipeline.statistics.sums import COUNTED
 from support.heartbeats import bolt, change_of, heartbeat, path, spout
 from support.reported_topologies import decoded
@@ -235,7 +236,7 @@ def test_counters_are_of_all_time_without_storms_own_streams():
         stats.component = "c"
     beat = heartbeat("t-1-17", executors, time_secs=100, uptime_secs=20)
     pulses = decoded([change_of(path("t-1-17"), beat, 7, 1.5)], EPOCH)
-    found = counters(executor_stats(pulses)).sort_by("task_start")
+    found = counters(tallies(executor_stats(pulses))).sort_by("task_start")
     assert found.schema == READINGS
     first, second = found.to_pylist()
     assert [first[name] for name in COUNTED] == [3, 3, 15, 15, 0]

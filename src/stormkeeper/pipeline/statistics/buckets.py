@@ -24,12 +24,7 @@ import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.judging import worker_keys
-from stormkeeper.pipeline.statistics.increments import (
-    COUNTERS,
-    READINGS,
-    counters,
-    increments,
-)
+from stormkeeper.pipeline.statistics.increments import COUNTERS, increments
 from stormkeeper.pipeline.statistics.rollups import (
     OPEN,
     ROLLUP,
@@ -94,7 +89,7 @@ def merged_notes(notes: Iterable[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
 
 def next_rollups(
     before: Callable[[str], pa.Table | None],
-    executors: Iterable[pa.Table],
+    counted: pa.Table,
     reports: pa.Table,
     between: tuple[float, float],
 ) -> Mapping[str, pa.Table]:
@@ -104,9 +99,8 @@ def next_rollups(
     ----------
     before
         Reads one of these tables as it is.
-    executors
-        What `readings.executor_stats` makes of the newest pulses of this batch; each worker's rows
-        are in one of the parts.
+    counted
+        What the newest pulses of this batch say: rows of `increments.READINGS`.
     reports
         The next table of worker reports: which workers there are, how large their heartbeats were,
         and how many were not read.
@@ -121,7 +115,6 @@ def next_rollups(
     if open_ is None:
         open_ = OPEN.empty_table()
     is_wrong = marks.closed > now + _WRONG
-    counted = pa.concat_tables([READINGS.empty_table(), *map(counters, executors)])
     changes, readings = increments(counted, previous, marks.since)
     earliest = _floor(began) if is_wrong else marks.closed
     changes = _placed(changes, previous, reports, earliest, max(_floor(now), earliest))

@@ -20,21 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.statistics.readings import (
-    ALL_TIME,
-    CAPACITY_WINDOW,
-    is_storms_own,
-    is_workers_own,
-)
+from stormkeeper.pipeline.statistics.readings import ALL_TIME, CAPACITY_WINDOW
+from stormkeeper.pipeline.statistics.summaries import KINDS
 from stormkeeper.pipeline.statistics.sums import (
     COUNTED,
     WEIGHTS,
     capacity,
     doubles,
     finite,
-    grouped,
     held,
-    terms,
 )
 
 #: Sums of average times count, in milliseconds.
@@ -69,13 +63,13 @@ COUNTERS: Final = pa.schema([*_EXECUTOR.items(), *_READING.items(), *_MEASURES.i
 READINGS: Final = pa.schema([*COUNTERS, *_BESIDE.items(), ("capacity", pa.float64())])
 
 
-def counters(stats: pa.Table) -> pa.Table:
+def counters(tallies: pa.Table) -> pa.Table:
     """Sum up each executor's counters since its worker's start.
 
     Parameters
     ----------
-    stats
-        Rows of `readings.EXECUTOR_STATS`, one reading per worker.
+    tallies
+        Rows of `summaries.tallies`, one reading per worker, with all that is known of it.
 
     Returns
     -------
@@ -84,28 +78,31 @@ def counters(stats: pa.Table) -> pa.Table:
     ``complete_ms``, ``execute_ms``, ``process_ms`` are sums of average times count; ``capacity`` is
     a bolt's.
     """
-    all_time = pc.equal(stats["window"], ALL_TIME)
-    recent = pc.equal(stats["window"], CAPACITY_WINDOW)
-    stats = stats.filter(pc.and_(pc.or_(all_time, recent), pc.invert(is_workers_own(stats))))
-    all_time = pc.equal(stats["window"], ALL_TIME)
-    own = pc.and_(all_time, pc.invert(is_storms_own(stats["stream"])))
-    columns = {name: stats[name] for name in (*_EXECUTOR, *_READING, *_BESIDE) if name != "at"}
-    columns["at"] = pc.coalesce(stats["received_at"], stats["read_at"])
-    for name in COUNTED:
-        columns[name] = _where(own if name in ("emitted", "transferred") else all_time, stats[name])
-    for name, weight in WEIGHTS.items():
-        columns[f"{name}_ms"] = terms(stats[f"{name}_ms_avg"], stats[weight])
-    columns["recent"] = _where(pc.invert(all_time), columns["execute_ms"])
-    columns |= {name: _where(all_time, columns[name]) for name in TIMES}
+    window = tallies["window"].cast(pa.string())
+    is_all_time, is_recent = pc.equal(window, ALL_TIME), pc.equal(window, CAPACITY_WINDOW)
+    if "executor" in tallies.column_names:
+        executors = tallies["executor"].combine_chunks()
+    else:
+        executors = _executor_keys(tallies).dictionary_encode().indices
+    wanted = pc.unique(executors.filter(pc.or_(is_all_time, is_recent).combine_chunks()))
     # What a worker says of itself is the same in all of its rows.
-    others = dict.fromkeys((*_READING, *_BESIDE), "one") | dict.fromkeys((*TIMES, "recent"), "sum")
-    found = grouped(pa.table(columns), list(_EXECUTOR), counts=COUNTED, others=others)
-    columns = {name: found[name] for name in found.column_names}
-    columns |= {name: pc.max_element_wise(held(found[name]), 0) for name in COUNTED}
-    columns |= {name: pc.fill_null(finite(found[name]), 0.0) for name in TIMES}
-    busy = capacity(found["recent"], found["uptime_secs"])
-    columns["capacity"] = _where(pc.equal(found["kind"], "bolt"), busy)
-    return pa.table({name: columns[name] for name in READINGS.names}, schema=READINGS)
+    said = [*_EXECUTOR, *_READING, *_BESIDE, "received_at", "read_at"]
+    said = [name for name in said if name != "at"]
+    found = tallies.select(said).take(pc.index_in(wanted, executors))
+    all_time, recent = (
+        tallies.select([*COUNTED, *TIMES]).take(pc.index_in(wanted, _where(of, executors)))
+        for of in (is_all_time.combine_chunks(), is_recent.combine_chunks())
+    )
+    columns = {name: found[name] for name in said}
+    columns["at"] = pc.coalesce(found["received_at"], found["read_at"])
+    columns["kind"] = KINDS.take(found["kind"].combine_chunks())
+    columns |= {
+        name: pc.fill_null(pc.max_element_wise(held(all_time[name]), 0), 0) for name in COUNTED
+    }
+    columns |= {name: pc.fill_null(finite(all_time[name]), 0.0) for name in TIMES}
+    busy = capacity(recent["execute_ms"], found["uptime_secs"])
+    columns["capacity"] = _where(pc.equal(columns["kind"], "bolt"), busy)
+    return pa.table({name: columns[name] for name in READINGS.names}).cast(READINGS)
 
 
 class Increments(NamedTuple):

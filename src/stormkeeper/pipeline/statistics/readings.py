@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,25 +105,49 @@ def executor_stats(
     four windows: where it counted nothing, one without a stream. So everyone who has reported is
     found in every window.
     """
-    pulses = pulses.filter(pc.is_valid(pulses["executors"])).combine_chunks()
-    worker_of, executors = _flattened(_array(pulses["executors"]))
-    executor_of, counters = _flattened(executors["counters"])
-    executor_of, counters = _in_every_window(executor_of, counters, len(worker_of))
-    executors |= {"component": _component(executors)}
-    ids = _array(pulses["storm_id"]).dictionary_encode()
-    names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
-    of_report = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
-    of_report |= {name: _array(pulses[name]) for name in _REPORT if name not in of_report}
-    worker_of = worker_of.take(executor_of)
+    workers, executors, counters = apart(pulses)
+    executor_of = counters["executor"].combine_chunks()
+    worker_of = _array(executors["worker"]).take(executor_of)
     found = {}
     for name in columns:
-        if name in of_report:
-            found[name] = _taken(of_report[name], worker_of)
+        if name in _REPORT:
+            found[name] = _plain(_array(workers[name]).take(worker_of))
         elif name in _EXECUTOR:
-            found[name] = _taken(executors[name], executor_of)
+            found[name] = _plain(_array(executors[name]).take(executor_of))
         else:
             found[name] = counters[name]
     return pa.table(found, schema=pa.schema([EXECUTOR_STATS.field(name) for name in columns]))
+
+
+class Apart(NamedTuple):
+    """What pulses say, each thing once; texts of workers and executors are dictionaries.
+
+    ``workers`` has a row per pulse, ``executors`` one per executor with the number of its
+    ``worker``, ``counters`` the rows of `executor_stats` with the number of their ``executor``, and
+    ``place``: this number times the number of `WINDOWS`, plus that of the window.
+    """
+
+    workers: pa.Table
+    executors: pa.Table
+    counters: pa.Table
+
+
+def apart(pulses: pa.Table) -> Apart:
+    """Take pulses apart that `executor_stats` lays out."""
+    pulses = pulses.filter(pc.is_valid(pulses["executors"])).combine_chunks()
+    worker_of, executors = _flattened(_array(pulses["executors"]))
+    executor_of, counters = _flattened(executors["counters"])
+    ids = _array(pulses["storm_id"]).dictionary_encode()
+    names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
+    workers = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
+    workers |= {name: _array(pulses[name]) for name in _REPORT if name not in workers}
+    executors |= {"component": _component(executors)}
+    executors = {name: executors[name] for name in _EXECUTOR} | {"worker": worker_of}
+    return Apart(
+        pa.table({name: _encoded(workers[name]) for name in _REPORT}),
+        pa.table({name: _encoded(column) for name, column in executors.items()}),
+        _in_every_window(executor_of, counters, len(worker_of)),
+    )
 
 
 def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
@@ -148,20 +172,21 @@ def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
 
 def _in_every_window(
     executor_of: pa.Array, counters: dict[str, pa.Array], executors: int
-) -> tuple[pa.Array, dict[str, pa.Array]]:
+) -> pa.Table:
     """Return executors' counters with an empty one for each window in which one has none."""
     count = len(WINDOWS)
     window = pc.index_in(counters["window"], pa.array(WINDOWS)).cast(pa.int64())
     found = pc.add(pc.multiply(executor_of, count), window)
-    every = pa.array(range(executors * count), pa.int64())
+    every = pa.arange(0, executors * count)
     missing = every.filter(pc.invert(pc.is_in(every, found)))
     of_missing = pc.divide(missing, count)
     window = pc.subtract(missing, pc.multiply(of_missing, count))
     empty = {name: pa.nulls(len(missing), column.type) for name, column in counters.items()}
     empty["window"] = pa.array(WINDOWS).take(window)
     empty["partial"] = pa.repeat(pa.scalar(False), len(missing))
-    columns = {name: pa.chunked_array([column, empty[name]]) for name, column in counters.items()}
-    return pa.concat_arrays([executor_of, of_missing]), columns
+    counters = {"executor": executor_of, "place": found} | counters
+    empty |= {"executor": of_missing, "place": missing}
+    return pa.table({name: pa.chunked_array([counters[name], empty[name]]) for name in counters})
 
 
 def _component(executors: dict[str, pa.Array]) -> pa.Array:
@@ -171,12 +196,13 @@ def _component(executors: dict[str, pa.Array]) -> pa.Array:
     return pc.coalesce(executors["component"], pc.if_else(own, "__system", tasks))
 
 
-def _taken(column: pa.Array, places: pa.Array) -> pa.Array:
-    """Return values by their places: texts by way of numbers, which is quicker."""
-    if pa.types.is_string(column.type):
-        column = column.dictionary_encode()
-    found = column.take(places)
-    return found.cast(pa.string()) if pa.types.is_dictionary(found.type) else found
+def _encoded(column: pa.Array) -> pa.Array:
+    """Return texts by way of numbers, which are taken more quickly; other columns as they are."""
+    return column.dictionary_encode() if pa.types.is_string(column.type) else column
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
 def _array(column: pa.ChunkedArray) -> Any:

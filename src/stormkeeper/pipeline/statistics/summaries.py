@@ -17,6 +17,7 @@ from stormkeeper.pipeline.current import topology_name
 from stormkeeper.pipeline.statistics.readings import (
     CAPACITY_WINDOW,
     WINDOWS,
+    apart,
     is_storms_own,
     is_workers_own,
 )
@@ -27,6 +28,7 @@ from stormkeeper.pipeline.statistics.sums import (
     capacity,
     grouped,
     held,
+    numbered,
     terms,
     whole_ms,
 )
@@ -49,8 +51,16 @@ SUMMED: Final = (
     *("read_at", "uptime_secs", "partial", *COUNTED, *(f"{name}_ms_avg" for name in WEIGHTS)),
 )
 
+#: What else `tallies` has of a reading, where it is there.
+_READING: Final = ("topology", "server", "instance", "revision", "time_secs", "received_at")
+
+#: Arrow's functions for what is summed up of streams, besides counts.
+_OF_STREAMS: Final = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
+
 _SIZES: Final = ("workers", "executors", "tasks")
-_KINDS: Final = pa.array(["spout", "bolt"])
+
+#: Kinds of components, by their numbers.
+KINDS: Final = pa.array(["spout", "bolt"])
 
 #: Which kind of component has which latency.
 _OF_KIND: Final = {"complete": "spout", "execute": "bolt", "process": "bolt"}
@@ -105,24 +115,56 @@ def tallies(executors: pa.Table) -> pa.Table:
     executors
         Rows of `readings.EXECUTOR_STATS`, one report per executor; or what this function returned,
         concatenated, of parts of them.
+
+    Returns
+    -------
+    One row per executor and window: `COUNTS`, the sums of average times count and ``partial``;
+    kinds are numbers. What `SUMMED` has not of the reading is there if it was.
     """
     keys = [*_WORKER, "component", "task_start", "task_end", "window"]
     keys += ["kind", "read_at", "uptime_secs"]
+    keys += [name for name in _READING if name in executors.column_names]
     if "emitted_all" not in executors.column_names:
-        executors = _streams(executors)
-    others = dict.fromkeys(_TOTALS, "sum") | {"partial": "any"}
-    return grouped(executors, keys, counts=COUNTS, others=others)
+        counted = pc.and_(
+            pc.invert(is_workers_own(executors)), pc.is_in(executors["window"], pa.array(WINDOWS))
+        )
+        executors = _streams(executors.filter(counted))
+        place = executors.column_names.index("kind")
+        kind = pc.index_in(executors["kind"], KINDS)
+        executors = executors.set_column(place, "kind", kind)
+    return grouped(executors, keys, counts=COUNTS, others=_OF_STREAMS)
 
 
-def _streams(executors: pa.Table) -> pa.Table:
+def tallied(pulses: pa.Table) -> pa.Table:
+    """Return the `tallies` of what `readings.executor_stats` makes of pulses, one of each worker.
+
+    They also have ``executor``, a number. That it is what tells executors from each other here, not
+    ten columns of texts and numbers, takes a third of the time.
+    """
+    workers, executors, counters = apart(pulses)
+    found = grouped(_streams(counters), ["place"], counts=COUNTS, others=_OF_STREAMS)
+    counted = pc.divide(found["place"], len(WINDOWS))
+    is_own = is_workers_own(executors).take(counted)
+    found = found.filter(pc.fill_null(pc.invert(is_own), False))
+    executor = pc.divide(found["place"], len(WINDOWS))
+    window = pc.subtract(found["place"], pc.multiply(executor, len(WINDOWS))).cast(pa.int32())
+    window = pa.DictionaryArray.from_arrays(window.combine_chunks(), pa.array(WINDOWS))
+    kind = pc.index_in(executors["kind"].cast(pa.string()), KINDS)
+    executors = executors.set_column(executors.column_names.index("kind"), "kind", kind)
+    executors = executors.take(executor)
+    workers = workers.take(executors["worker"])
+    columns = {name: workers[name] for name in (*_WORKER, *_READING, "read_at", "uptime_secs")}
+    columns |= {name: executors[name] for name in ("component", "task_start", "task_end", "kind")}
+    columns |= {"window": window, "executor": executor}
+    columns |= {name: found[name] for name in found.column_names if name != "place"}
+    return pa.table(columns)
+
+
+def _streams(counters: pa.Table) -> pa.Table:
     """Return rows of streams with what is summed up of them."""
-    counted = pc.and_(
-        pc.invert(is_workers_own(executors)), pc.is_in(executors["window"], pa.array(WINDOWS))
-    )
-    found = executors.filter(counted)
+    found = counters
     own = is_storms_own(found["stream"])
     columns = {name: found[name] for name in found.column_names}
-    columns["kind"] = pc.index_in(found["kind"], _KINDS)
     for name in ("emitted", "transferred"):
         columns[f"{name}_all"] = found[name]
         columns[name] = pc.if_else(own, None, found[name])
@@ -163,7 +205,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     Parameters
     ----------
     executors
-        Rows of `readings.EXECUTOR_STATS`, one report per executor; of its columns, `SUMMED`.
+        Rows of `tallies`, one report per executor.
 
     Returns
     -------
@@ -173,10 +215,10 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     each executor cut to a whole number; so are those of the other two. ``capacity`` is in rows of
     the window of ten minutes alone.
     """
-    found = worker_sums(tallies(executors))
+    found = worker_sums(executors)
     columns = {name: found[name] for name in found.column_names}
     columns |= {name: held(found[name]) for name in COUNTS}
-    columns["kind"] = _KINDS.take(_array(found["kind"]))
+    columns["kind"] = KINDS.take(_array(found["kind"]))
     columns["topology"] = _topologies(found["storm_id"])
     columns["partial"] = pc.fill_null(found["partial"], False)
     return pa.table({name: columns[name] for name in WORKER_STATS.names}).cast(WORKER_STATS)
@@ -226,7 +268,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
     found = component_sums(workers)
     found = _with_largest(found, "capacity", ["storm_id", "component"])
     found = _with_largest(found, "read_at", ["storm_id"])
-    kind = _KINDS.take(_array(found["kind"]))
+    kind = KINDS.take(_array(found["kind"]))
     columns = {name: found[name] for name in found.column_names}
     columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
     columns["partial"] = pc.fill_null(found["partial"], False)
@@ -298,14 +340,17 @@ def _numbered(workers: pa.Table) -> pa.Table:
         return workers
     if pa.types.is_string(workers["kind"].type):
         place = workers.column_names.index("kind")
-        workers = workers.set_column(place, "kind", pc.index_in(workers["kind"], _KINDS))
+        workers = workers.set_column(place, "kind", pc.index_in(workers["kind"], KINDS))
     return workers.append_column("workers", pa.repeat(1, workers.num_rows))
 
 
 def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
     """Give all rows of the same keys the largest value of a column that they have."""
-    largest = grouped(found, keys, others={column: "max"})
-    return found.drop_columns([column]).join(largest, list(keys), use_threads=False)
+    numbers = numbered(found, keys)
+    rows_ = pa.table({"number": numbers, column: found[column]})
+    largest = grouped(rows_, ["number"], others={column: "max"})
+    largest = largest[column].take(pc.index_in(numbers, largest["number"]))
+    return found.set_column(found.column_names.index(column), column, largest)
 
 
 def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:

@@ -49,13 +49,33 @@ def grouped(
     rows = rows.select([*keys, *counts, *(others or {})])
     for name in counts:
         rows = _with(rows, name, _addable(rows[name]))
+    # Numbers are told apart in half the time that texts take.
+    texts = {}
+    for name in keys:
+        if pa.types.is_string(rows[name].type):
+            rows = _with(rows, name, rows[name].dictionary_encode())
+        if pa.types.is_dictionary(rows[name].type):
+            encoded = rows[name].unify_dictionaries().combine_chunks()
+            texts[name] = encoded.dictionary
+            rows = _with(rows, name, encoded.indices)
     functions = dict.fromkeys(counts, "sum") | dict(others or {})
     # On one thread a sum has the same order every time, and takes less CPU.
     found = rows.group_by(list(keys), use_threads=False).aggregate(list(functions.items()))
     found = found.select([*keys, *(f"{name}_{function}" for name, function in functions.items())])
     found = found.rename_columns([*keys, *functions])
+    for name, values in texts.items():
+        found = _with(found, name, values.take(found[name].combine_chunks()))
     for name in counts:
         found = _with(found, name, pc.fill_null(found[name], 0))
+    return found
+
+
+def numbered(table: pa.Table, keys: Sequence[str]) -> pa.Array:
+    """Return a number for each row that tells it from those with other texts in some columns."""
+    found = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
+    for name in keys:
+        texts = table[name].combine_chunks().dictionary_encode("encode")
+        found = pc.add(pc.multiply(found, len(texts.dictionary)), texts.indices.cast(pa.int64()))
     return found
 
 
