@@ -22,7 +22,7 @@ def test_a_commit_that_has_no_room_leaves_nothing(tmp_path, size):
             room_for(size),
             pytest.raises(TableError, match=r"cannot be written: .*File too large"),
         ):
-            tables.commit(origin(1), {"state": state(2)}, {"events": events(*range(100))})
+            tables.commit(origin(1), {"state": state(2)}, {"events": events(*range(1000))})
         assert data_files(tmp_path) == files
         assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1], [1])
         tables.commit(origin(1), {"state": state(3)}, {"events": events(3)})

@@ -100,7 +100,7 @@ class TableSpec:
     def fitted(self, rows: pa.Table) -> pa.Table:
         """Return rows with this table's columns, in its order and sorted as it is.
 
-        Their metadata stay, and so are in the file.
+        Their metadata stay, and so are in the file. Texts may be dictionaries, and stay so.
 
         Raises
         ------
@@ -111,13 +111,20 @@ class TableSpec:
             differing = sorted(set(rows.column_names) ^ set(self.schema.names))
             raise TableError(f"rows for {self.name} differ from it in {', '.join(differing)}")
         try:
-            schema = self.schema.with_metadata(rows.schema.metadata)
-            rows = rows.select(self.schema.names).cast(schema)
+            rows = rows.select(self.schema.names)
+            columns = map(self._column, rows.schema)
+            rows = rows.cast(pa.schema(columns, metadata=rows.schema.metadata))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise TableError(f"rows for {self.name} have other types than it: {error}") from error
         if self.time is not None and rows[self.time].null_count:
             raise TableError(f"rows for {self.name} have no {self.time}")
         return self.sorted(rows)
+
+    def _column(self, given: pa.Field) -> pa.Field:
+        """Return a column as it is written: a dictionary of its values, if such is given."""
+        wanted = self.schema.field(given.name)
+        is_dictionary = pa.types.is_dictionary(given.type) and given.type.value_type == wanted.type
+        return given if is_dictionary and given.name not in self.order else wanted
 
     def sorted(self, rows: pa.Table) -> pa.Table:
         """Return rows in the order that a file has them."""

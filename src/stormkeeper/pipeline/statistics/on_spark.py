@@ -122,7 +122,7 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
 def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for rows in Readings(pa.Table.from_batches([batch])):
-            yield from rows.combine_chunks().to_batches()
+            yield from rows.cast(EXECUTOR_STATS).combine_chunks().to_batches()
 
 
 def _by_topology(

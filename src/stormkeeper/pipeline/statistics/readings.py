@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -74,19 +74,17 @@ def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
 class Readings:
     """The rows of pulses in pieces, which are made each time that they are gone through.
 
-    Those of 72,000 workers would take gigabytes together.
+    Those of 72,000 workers would take gigabytes together. Texts are dictionaries.
     """
 
     def __init__(self, pulses: pa.Table) -> None:
         self._pulses = pulses
 
     def __iter__(self) -> Iterator[pa.Table]:
-        return map(executor_stats, pieces(self._pulses))
+        return map(_laid_out, pieces(self._pulses))
 
 
-def executor_stats(
-    pulses: pa.Table, columns: Sequence[str] = tuple(EXECUTOR_STATS.names)
-) -> pa.Table:
+def executor_stats(pulses: pa.Table) -> pa.Table:
     """Lay out what executors counted, one row per executor, window and stream.
 
     Parameters
@@ -94,8 +92,6 @@ def executor_stats(
     pulses
         Rows of `decode.TYPED`, of `pieces` where they are many. Those that could not be decoded
         give no rows.
-    columns
-        Which columns are wanted.
 
     Returns
     -------
@@ -103,20 +99,23 @@ def executor_stats(
     does not name is ``tasks 1-3``, by the executor's tasks; the executor that each of Storm's
     workers has for itself, of task -1, is of ``__system``. An executor has rows in each of Storm's
     four windows: where it counted nothing, one without a stream. So everyone who has reported is
-    found in every window.
+    found in every window. Rows are in the order of the pulses.
     """
+    return _laid_out(pulses).cast(EXECUTOR_STATS)
+
+
+def _laid_out(pulses: pa.Table) -> pa.Table:
     workers, executors, counters = apart(pulses)
-    executor_of = counters["executor"].combine_chunks()
+    texts = {name: _encoded(_array(counters[name])) for name in ("window", "source", "stream")}
+    counters = pa.table({name: texts.get(name, counters[name]) for name in counters.column_names})
+    # Pulses come in the order of time, and the log is sorted by it: so nobody need sort these rows.
+    counters = counters.take(pc.sort_indices(counters["executor"]))
+    executor_of = _array(counters["executor"])
     worker_of = _array(executors["worker"]).take(executor_of)
-    found = {}
-    for name in columns:
-        if name in _REPORT:
-            found[name] = _plain(_array(workers[name]).take(worker_of))
-        elif name in _EXECUTOR:
-            found[name] = _plain(_array(executors[name]).take(executor_of))
-        else:
-            found[name] = counters[name]
-    return pa.table(found, schema=pa.schema([EXECUTOR_STATS.field(name) for name in columns]))
+    columns = {name: counters[name] for name in EXECUTOR_STATS.names if name in COUNTER.names}
+    columns |= {name: _array(workers[name]).take(worker_of) for name in _REPORT}
+    columns |= {name: _array(executors[name]).take(executor_of) for name in _EXECUTOR}
+    return pa.table({name: columns[name] for name in EXECUTOR_STATS.names})
 
 
 class Apart(NamedTuple):
@@ -134,7 +133,9 @@ class Apart(NamedTuple):
 
 def apart(pulses: pa.Table) -> Apart:
     """Take pulses apart that `executor_stats` lays out."""
-    pulses = pulses.filter(pc.is_valid(pulses["executors"])).combine_chunks()
+    pulses = pulses.select(READ)
+    if pulses["executors"].null_count:
+        pulses = pulses.filter(pc.is_valid(pulses["executors"]))
     worker_of, executors = _flattened(_array(pulses["executors"]))
     executor_of, counters = _flattened(executors["counters"])
     ids = _array(pulses["storm_id"]).dictionary_encode()
@@ -199,10 +200,6 @@ def _component(executors: dict[str, pa.Array]) -> pa.Array:
 def _encoded(column: pa.Array) -> pa.Array:
     """Return texts by way of numbers, which are taken more quickly; other columns as they are."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
 
 
 def _array(column: pa.ChunkedArray) -> Any:
