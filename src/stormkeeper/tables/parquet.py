@@ -55,7 +55,13 @@ def write(
     schema = _encoded(first.slice(0, 0), names).schema
     # That the file was written of dictionaries is no reader's business.
     with pq.ParquetWriter(
-        sink, schema, compression="zstd", use_dictionary=names, store_schema=False
+        sink,
+        schema,
+        compression="zstd",
+        use_dictionary=names,
+        store_schema=False,
+        # What rows are not sorted by is in almost any group: no reader passes over one by it.
+        write_statistics=sorted({*spec.order, *([spec.time] if spec.time else [])}),
     ) as writer:
         writer.add_key_value_metadata(schema.metadata or {})
         for rows in itertools.chain([first], parts):
