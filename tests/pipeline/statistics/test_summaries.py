@@ -10,6 +10,7 @@ import pytest
 from stormkeeper.pipeline.statistics.readings import WINDOWS, executor_stats
 from stormkeeper.pipeline.statistics.summaries import (
     component_stats,
+    tallied,
     tallies,
     topology_stats,
     worker_sums,
@@ -251,6 +252,19 @@ def test_the_rows_are_storms(found):
 
 def test_the_rows_of_whatever_executors_report_are_those_of_nimbus(found):
     assert_as_on_the_pages(found, RANDOM)
+
+
+def test_what_is_tallied_of_pulses_is_what_is_of_their_rows():
+    pulses = pa.concat_tables([heartbeats_of(RANDOM), heartbeats_by_hand(), heartbeats_of_storm()])
+    expected = tallies(executor_stats(pulses))
+    found = tallied(pulses)
+    executors = len(found["executor"].unique())
+    assert found.num_rows == executors * len(WINDOWS) > 1000
+    found, expected = (
+        sorted(map(repr, table.select(expected.column_names).to_pylist()))
+        for table in (found, expected)
+    )
+    assert found == expected
 
 
 # --- by hand --------------------------------------------------------------------------------------

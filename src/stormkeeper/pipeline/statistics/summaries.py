@@ -28,7 +28,7 @@ from stormkeeper.pipeline.statistics.sums import (
     capacity,
     grouped,
     held,
-    numbered,
+    numbers_of,
     terms,
     whole_ms,
 )
@@ -138,8 +138,8 @@ def tallies(executors: pa.Table) -> pa.Table:
 def tallied(pulses: pa.Table) -> pa.Table:
     """Return the `tallies` of what `readings.executor_stats` makes of pulses, one of each worker.
 
-    They also have ``executor``, a number. That it is what tells executors from each other here, not
-    ten columns of texts and numbers, takes a third of the time.
+    They also have ``executor``, a number: it tells executors from each other more quickly than ten
+    columns do, which no row needs to have then.
     """
     workers, executors, counters = apart(pulses)
     found = grouped(_streams(counters), ["place"], counts=COUNTS, others=_OF_STREAMS)
@@ -346,7 +346,7 @@ def _numbered(workers: pa.Table) -> pa.Table:
 
 def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
     """Give all rows of the same keys the largest value of a column that they have."""
-    numbers = numbered(found, keys)
+    numbers = numbers_of(found, keys)
     rows_ = pa.table({"number": numbers, column: found[column]})
     largest = grouped(rows_, ["number"], others={column: "max"})
     largest = largest[column].take(pc.index_in(numbers, largest["number"]))

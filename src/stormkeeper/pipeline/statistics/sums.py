@@ -70,7 +70,7 @@ def grouped(
     return found
 
 
-def numbered(table: pa.Table, keys: Sequence[str]) -> pa.Array:
+def numbers_of(table: pa.Table, keys: Sequence[str]) -> pa.Array:
     """Return a number for each row that tells it from those with other texts in some columns."""
     found = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
     for name in keys:
