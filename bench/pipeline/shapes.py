@@ -91,7 +91,7 @@ SHAPES = {
             connections=FEW,
             count_every=20,
             statistics_secs=60.0,
-            parts=9,
+            parts=18,
             counters=False,
             bars=(("pipeline CPU, %", 100.0), ("pipeline PSS, MiB", 2_048.0)),
         ),
