@@ -15,20 +15,20 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import SerializationError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.fanout import ask_all
 from stormkeeper.pacemaker.client.questions import Question, pulses_of
 from stormkeeper.paths import WorkerId, workerbeat
 from stormkeeper.pipeline.current import Said
+from stormkeeper.pipeline.decoding.values import decode
 from stormkeeper.pipeline.judging import columns_of
 from stormkeeper.pipeline.options import Options
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
-from stormkeeper.thrift.serialization import deserialize
 
-#: Pulses that are read of one server in one batch, those that have been silent for longest first:
-#: read and decoded in a second or so.
+#: Pulses that are asked of one server at once, those that have been silent for longest first; and
+#: how often in one batch, as far as there is time. If all of 72,000 workers fall silent, their last
+#: pulses are read before their timeout is over.
 _AT_ONCE: Final = 2000
+_ROUNDS: Final = 5
 
 
 class _Pulse(NamedTuple):
@@ -73,12 +73,21 @@ class LastPulses:
             # A Java Pacemaker, which has no revisions, was read with its values.
             if read != pulse and pulse.revision is not None and pulse.server in servers:
                 asked[worker] = pulse
-        found = self._ask(asked) if asked else {}
+        found = self._ask_in_rounds(asked)
         self._read = known | {worker: asked[worker] for worker in found}
-        return Said(
-            completed={worker for worker, details in found.items() if _is_last(details)},
-            unread=asked.keys() - found.keys(),
-        )
+        return Said(completed=_completed(found), unread=asked.keys() - found.keys())
+
+    def _ask_in_rounds(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
+        """Do as `_ask` for more pulses, in the time that one answer may take."""
+        found: dict[WorkerId, bytes | None] = {}
+        deadline = time.monotonic() + self._options.timeout_secs
+        for _ in range(_ROUNDS):
+            left = {worker: pulse for worker, pulse in pulses.items() if worker not in found}
+            more = self._ask(left) if left and time.monotonic() < deadline else {}
+            if not more:
+                break
+            found |= more
+        return found
 
     def _ask(self, pulses: Mapping[WorkerId, _Pulse]) -> dict[WorkerId, bytes | None]:
         """Return the newest pulse of each worker whose server answers; None where it has none."""
@@ -116,10 +125,8 @@ class LastPulses:
         }
 
 
-def _is_last(details: bytes | None) -> bool:
-    if details is None:
-        return False
-    try:
-        return bool(deserialize(ClusterWorkerHeartbeat, details).completed)
-    except SerializationError:
-        return False
+def _completed(found: Mapping[WorkerId, bytes | None]) -> set[WorkerId]:
+    """Return the workers whose pulse says that it was their last."""
+    columns = [heartbeats["completed"] for _, heartbeats in decode(found.values())]
+    said = (is_last for column in columns for is_last in column.to_pylist())
+    return {worker for worker, is_last in zip(found, said, strict=True) if is_last}
