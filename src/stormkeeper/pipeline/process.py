@@ -63,7 +63,6 @@ _SPARK_DEFAULTS: Final = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.stopTimeout": "5s",
-    "spark.driver.memory": "512m",
 }
 
 
