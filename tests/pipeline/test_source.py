@@ -5,20 +5,24 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import ConfigError
+from stormkeeper.errors import ConfigError, PacemakerUnavailableError
 from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
+from stormkeeper.pipeline import decode, rows, source
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerReader, PacemakerStreamReader
 from support.certificates import certificates, tls_conf
-from support.heartbeats import path
+from support.heartbeats import change_of, heartbeat, page_of, path, spout
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.storm_pacemaker import StormPacemaker
 from support.waiting import until
@@ -197,6 +201,55 @@ def test_parts_of_a_server_are_partitions_of_their_own(spark, start_pacemaker):
     assert unreachable(rows) == set()
     partitions = PacemakerReader(Options.parse({"servers": a.address, "parts": "3"})).partitions()
     assert [partition.part for partition in partitions] == [Part(n, 3) for n in range(3)]
+
+
+@pytest.mark.parametrize("values", ["true", "false"])
+def test_packed_rows_are_those_that_decoding_gives(pacemaker, values):
+    names = [f"t{number}-{number}-17" for number in range(9)]
+    for name in names:
+        send(pacemaker, name, details=heartbeat(name, {(1, 1): spout(3)}))
+    given = {"servers": pacemaker.address, "parts": "3", "values": values}
+
+    def read(**options):
+        reader = PacemakerReader(Options.parse(given | options))
+        return [
+            pa.Table.from_batches(list(reader.read(partition))) for partition in reader.partitions()
+        ]
+
+    plain = pa.concat_tables(map(decode.typed_rows, read()))
+    packed = pa.concat_tables(read(packed="true"))
+    assert packed.schema == decode.PACKED
+    standing = SimpleNamespace(
+        columns=packed.column_names,
+        toArrow=lambda: packed,
+        sparkSession=SimpleNamespace(conf=SimpleNamespace(get=str, set=lambda *_: None)),
+    )
+    parts = list(decode.by_part(standing, 3))
+    assert len(parts) == 3
+    of_parts = [set(part["storm_id"].drop_null().to_pylist()) for part in parts]
+    assert sorted(name for found in of_parts for name in found) == names
+    assert [part["kind"].to_pylist().count(rows.SERVER) for part in parts] == [3, 3, 3]
+    columns = ["storm_id", "node", "port", "time_secs", "executors", "bytes", "revision"]
+    found = pa.concat_tables(part.filter(pc.equal(part["kind"], rows.PULSE)) for part in parts)
+    expected = plain.filter(pc.equal(plain["kind"], rows.PULSE)).select(columns)
+    assert found.select(columns).sort_by("revision") == expected.sort_by("revision")
+    assert found["executors"].null_count == (0 if values == "true" else 9)
+
+
+def test_small_pages_are_put_together_and_what_was_read_before_a_failure_counts(monkeypatch):
+    monkeypatch.setattr(source, "_ROWS", 3)
+    pages = [page_of("x", [change_of(path("t"), b"x", n, 1.0)], float(n)) for n in range(5)]
+
+    def failing():
+        yield from pages
+        raise PacemakerUnavailableError("gone")
+
+    read = source._together(failing())
+    assert [len(next(read)), len(next(read))] == [3, 2]
+    with pytest.raises(PacemakerUnavailableError):
+        next(read)
+    batch = rows.of_pages("a:1", pages)
+    assert [at.timestamp() for at in batch["read_at"].to_pylist()] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_server_that_is_down_or_hangs_does_not_hide_the_others(spark, start_pacemaker):
