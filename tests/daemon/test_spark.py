@@ -56,6 +56,13 @@ def test_elsewhere_there_are_as_many_shuffle_partitions_as_cores_are_asked_for()
     assert "spark.sql.shuffle.partitions" not in spark.settings(conf, "x")
 
 
+def test_a_daemon_may_give_the_jvm_options_unless_the_configuration_does():
+    found = spark.settings({}, "x", java_options=["-XX:+ExitOnOutOfMemoryError"])
+    assert found["spark.driver.defaultJavaOptions"].endswith(" -XX:+ExitOnOutOfMemoryError")
+    own = {"spark.driver.extraJavaOptions": "-XX:+UseG1GC"}
+    assert spark.settings(own, "x", java_options=["-Xint"]) == spark.settings(own, "x")
+
+
 @pytest.mark.parametrize(
     "key", ["spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions"]
 )

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,13 @@ _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJava
 _LOOK_SECS = 0.1
 
 
-def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) -> dict[str, str]:
+def settings(
+    conf: Mapping[str, Any],
+    app_name: str,
+    *,
+    archive: bool = True,
+    java_options: Sequence[str] = (),
+) -> dict[str, str]:
     """Return what a session of this configuration is started with, all ``spark.*``.
 
     Parameters
@@ -68,6 +74,8 @@ def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) ->
         ``spark.app.name``, unless the configuration names one.
     archive
         Whether the JVM uses the archive of Spark's classes, where there is one.
+    java_options
+        Further ones of the JVM, where the configuration names none.
     """
     given = {k: _text(v) for k, v in conf.items() if k.startswith("spark.") and v is not None}
     chosen = {
@@ -99,6 +107,7 @@ def settings(conf: Mapping[str, Any], app_name: str, *, archive: bool = True) ->
                 shlex.quote(f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"),
                 f"-Dstormkeeper.log={'json' if is_json() else 'text'}",
                 *(_archive_options() if archive else ()),
+                *java_options,
             )
         )
     return chosen | given
@@ -120,7 +129,11 @@ def _archive_options() -> list[str]:
 
 
 def session(
-    conf: Mapping[str, Any], app_name: str, *, cancelled: Callable[[], bool] = lambda: False
+    conf: Mapping[str, Any],
+    app_name: str,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    java_options: Sequence[str] = (),
 ) -> SparkSession:
     """Start a Spark session, or adapt the one that runs in this process already.
 
@@ -131,7 +144,7 @@ def session(
 
     Parameters
     ----------
-    conf, app_name
+    conf, app_name, java_options
         As those of `settings`.
     cancelled
         Asked meanwhile, in a thread of its own; once it says so, the start is given up.
@@ -143,7 +156,7 @@ def session(
         was cancelled.
     """
     try:
-        chosen = settings(conf, app_name)
+        chosen = settings(conf, app_name, java_options=java_options)
     except OSError as error:
         raise EngineError(
             f"Spark has no place for what it puts aside ({error}): set TMPDIR to a folder that can"

@@ -65,6 +65,10 @@ _SPARK_DEFAULTS: Final = {
     "spark.sql.streaming.stopTimeout": "5s",
 }
 
+#: Left alone, a query whose batch was too large waits for ever, as the thread of Spark's that takes
+#: its results has ended. A pipeline that ends says why, and reads in more parts at its next start.
+_JAVA_OPTIONS: Final = ("-XX:+ExitOnOutOfMemoryError",)
+
 
 def serve(conf: Conf, stop: StopSignals) -> int:
     """Keep the tables of both queries, liveness and statistics, until told to stop.
@@ -270,7 +274,12 @@ def _run_session(
     # threads otherwise.
     os.environ.setdefault("MALLOC_ARENA_MAX", "2")
     try:
-        session = engine.session(settings, "storm-pipeline", cancelled=lambda: stop.stopped)
+        session = engine.session(
+            settings,
+            "storm-pipeline",
+            cancelled=lambda: stop.stopped,
+            java_options=_JAVA_OPTIONS,
+        )
     except EngineError as error:
         if not stop.stopped:
             raise
