@@ -20,11 +20,8 @@ from stormkeeper.pipeline.statistics.readings import Readings, pieces
 from stormkeeper.pipeline.statistics.summaries import (
     WORKER_STATS,
     component_stats,
-    component_sums,
     tallied,
-    together,
     topology_stats,
-    topology_sums,
     worker_stats,
 )
 from stormkeeper.tables.store import Rows
@@ -61,22 +58,19 @@ def next_counted(
     """
     read = newest.select(WorkerId._fields).filter(pc.is_valid(newest["executors"]))
     changed = pc.unique(read["storm_id"])
-    workers = [_kept(previous(), read, reports)]
-    of_changed = workers[0].filter(pc.is_in(workers[0]["storm_id"], changed))
-    components, topologies = [component_sums(of_changed)], [topology_sums(of_changed)]
+    kept = _kept(previous(), read, reports)
+    workers = [kept.filter(pc.is_in(kept["storm_id"], changed))]
     readings = [READINGS.empty_table()]
     for piece in pieces(newest):
         executors = tallied(piece)
         readings.append(counters(executors))
-        found = worker_stats(executors)
-        components.append(component_sums(found))
-        topologies.append(topology_sums(found))
-        workers.append(_encoded(found))
+        workers.append(worker_stats(executors))
+    of_changed = pa.concat_tables(workers)
     found = {
-        tables.WORKER_STATS: workers,
+        tables.WORKER_STATS: [kept, *workers[1:]],
         tables.EXECUTOR_STATS: Readings(newest),
-        tables.COMPONENT_STATS: component_stats(together(components)),
-        tables.TOPOLOGY_STATS: topology_stats(together(topologies)),
+        tables.COMPONENT_STATS: component_stats(of_changed),
+        tables.TOPOLOGY_STATS: topology_stats(of_changed),
     }
     return found, pa.concat_tables(readings)
 
@@ -92,12 +86,3 @@ def _kept(previous: pa.Table | None, read: pa.Table, reports: pa.Table) -> pa.Ta
         gone = pc.or_(pc.invert(pc.is_in(keys, known)), pc.is_in(keys, new))
         kept.append(rows.filter(pc.invert(gone)))
     return pa.concat_tables(kept)
-
-
-def _encoded(rows: pa.Table) -> pa.Table:
-    """Return the same rows, with each text once: there are many with the same."""
-    texts = [field.name for field in rows.schema if pa.types.is_string(field.type)]
-    for name in texts:
-        place = rows.column_names.index(name)
-        rows = rows.set_column(place, name, rows[name].dictionary_encode())
-    return rows

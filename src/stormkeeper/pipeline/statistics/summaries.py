@@ -224,29 +224,14 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     return pa.table({name: columns[name] for name in WORKER_STATS.names}).cast(WORKER_STATS)
 
 
-def component_sums(workers: pa.Table) -> pa.Table:
-    """Sum up what workers counted, by component and window.
-
-    Parameters
-    ----------
-    workers
-        Rows of `worker_stats`; or of this function, `together`, of parts of them: each worker's
-        rows are in one part.
-    """
-    others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum") | {"partial": "any"}
-    others |= dict.fromkeys(("kind", "capacity", "read_at"), "max")
-    keys = ["storm_id", "component", "window"]
-    return grouped(_numbered(workers), keys, counts=COUNTS, others=others)
-
-
 def component_stats(workers: pa.Table) -> pa.Table:
     """Sum up what workers counted, by component and window: the rows of Storm's pages.
 
     Parameters
     ----------
     workers
-        Rows of `worker_stats`: all of a topology's workers, one reading of each; or the
-        `component_sums` of parts of them, `together`.
+        Rows of `worker_stats`, or of `worker_sums`: all of a topology's workers, one reading of
+        each.
 
     Returns
     -------
@@ -265,7 +250,10 @@ def component_stats(workers: pa.Table) -> pa.Table:
       minutes in every window's row.
     - ``partial``: an executor had more rows in that window than were counted.
     """
-    found = component_sums(workers)
+    others = dict.fromkeys((*_SIZES, *_TOTALS, *_PAGE_TOTALS), "sum")
+    others |= dict.fromkeys(("kind", "capacity", "read_at"), "max") | {"partial": "any"}
+    keys = ["storm_id", "component", "window"]
+    found = grouped(_numbered(workers), keys, counts=COUNTS, others=others)
     found = _with_largest(found, "capacity", ["storm_id", "component"])
     found = _with_largest(found, "read_at", ["storm_id"])
     kind = KINDS.take(_array(found["kind"]))
@@ -283,34 +271,13 @@ def component_stats(workers: pa.Table) -> pa.Table:
     return pa.table({name: columns[name] for name in COMPONENT_STATS.names}).cast(COMPONENT_STATS)
 
 
-def topology_sums(workers: pa.Table) -> pa.Table:
-    """Sum up what workers counted, by topology and window, as `component_sums` does."""
-    counts = [name for name in COUNTS if name != "executed"]
-    others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
-    others |= dict.fromkeys(("workers", "read_at"), "max")
-    if "workers" not in workers.column_names:
-        workers = _numbered(workers)
-        visible = pc.invert(is_storms_own(workers["component"]))
-        spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
-        columns = {name: workers[name] for name in workers.column_names}
-        for name in ("emitted", "transferred"):
-            columns[name] = pc.if_else(visible, workers[name], None)
-        for name in ("acked", "failed", "complete_ms"):
-            columns[name] = pc.if_else(spouts, workers[name], None)
-        columns["workers"] = visible.cast(pa.int64())
-        of_workers = pa.table(columns)
-        workers = grouped(of_workers, [*_WORKER, "window"], counts=counts, others=others)
-    others |= {"workers": "sum"}
-    return grouped(workers, ["storm_id", "window"], counts=counts, others=others)
-
-
 def topology_stats(workers: pa.Table) -> pa.Table:
     """Sum up what workers counted, by topology and window: Storm's ``TopologyStats``.
 
     Parameters
     ----------
     workers
-        As of `component_stats`; or the `topology_sums` of parts of them.
+        As of `component_stats`.
 
     Returns
     -------
@@ -321,7 +288,13 @@ def topology_stats(workers: pa.Table) -> pa.Table:
     ``transferred_all`` with these and with Storm's own streams; ``acked``, ``failed`` and
     ``complete_ms_avg``, of spouts alone.
     """
-    found = _with_largest(topology_sums(workers), "read_at", ["storm_id"])
+    counts = [name for name in COUNTS if name != "executed"]
+    others = dict.fromkeys(("executors", "tasks", "complete_ms"), "sum")
+    others |= dict.fromkeys(("workers", "read_at"), "max")
+    found = grouped(_of_topology(workers), [*_WORKER, "window"], counts=counts, others=others)
+    others |= {"workers": "sum"}
+    found = grouped(found, ["storm_id", "window"], counts=counts, others=others)
+    found = _with_largest(found, "read_at", ["storm_id"])
     columns = {name: found[name] for name in found.column_names}
     columns["topology"] = _topologies(found["storm_id"])
     columns["complete_ms_avg"] = average(found["complete_ms"], found["acked"])
@@ -336,12 +309,23 @@ def together(parts: Sequence[pa.Table]) -> pa.Table:
 
 def _numbered(workers: pa.Table) -> pa.Table:
     """Return rows of workers with a column that counts them, and kinds as numbers."""
-    if "workers" in workers.column_names:
-        return workers
     if pa.types.is_string(workers["kind"].type):
         place = workers.column_names.index("kind")
         workers = workers.set_column(place, "kind", pc.index_in(workers["kind"], KINDS))
     return workers.append_column("workers", pa.repeat(1, workers.num_rows))
+
+
+def _of_topology(workers: pa.Table) -> pa.Table:
+    """Return rows of workers with what counts for their topology, null where it does not."""
+    workers = _numbered(workers)
+    visible = pc.invert(is_storms_own(workers["component"]))
+    spouts = pc.and_(visible, pc.fill_null(pc.equal(workers["kind"], 0), False))
+    columns = {name: workers[name] for name in workers.column_names}
+    for name in ("emitted", "transferred"):
+        columns[name] = pc.if_else(visible, workers[name], None)
+    for name in ("acked", "failed", "complete_ms"):
+        columns[name] = pc.if_else(spouts, workers[name], None)
+    return pa.table(columns | {"workers": visible.cast(pa.int64())})
 
 
 def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
