@@ -8,7 +8,7 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
+from stormkeeper.heartbeats.following import Part, Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import current, decode, divided, queries, rows, tables
@@ -81,19 +81,40 @@ def batches(seed):
         yield now, pa.Table.from_batches(read)
 
 
-def dataframe(raw, parts):
-    """Return what stands for a DataFrame of Spark's: rows that were packed in its workers."""
-    packed = pa.Table.from_batches(decode.pack(iter(raw.to_batches()), parts))
+def packed(raw, parts):
+    """Return what stands for a DataFrame of Spark's: rows that are packed in its workers."""
+
+    def applied(pack, _):
+        return dataframe(pa.Table.from_batches(pack(iter(raw.to_batches()))))
+
+    return decode.packed(SimpleNamespace(columns=raw.column_names, mapInArrow=applied), parts)
+
+
+def in_turn(raw, parts):
+    """Return what stands for rows of the source, which has read part after part."""
+    found = []
+    for part in (Part(number, parts) for number in range(parts)):
+        is_in = [kind == rows.SERVER or part.has(path_.split("/")[2]) for kind, path_ in ends(raw)]
+        found += decode.pack_read(iter(raw.filter(pa.array(is_in)).to_batches()), part, 1)
+    return dataframe(pa.Table.from_batches(found))
+
+
+def ends(raw):
+    return zip(raw["kind"].to_pylist(), raw["path"].to_pylist(), strict=True)
+
+
+def dataframe(table):
     context = SimpleNamespace(getLocalProperty=lambda _: "query")
     conf = SimpleNamespace(get=lambda _: "10000", set=lambda *_: None)
     return SimpleNamespace(
-        columns=packed.column_names,
+        columns=table.column_names,
         sparkSession=SimpleNamespace(sparkContext=context, conf=conf),
-        toArrow=lambda: packed,
+        toArrow=lambda: table,
+        toLocalIterator=lambda **_: zip(*(column.to_pylist() for column in table), strict=True),
     )
 
 
-def made(folder, seed, parts, monkeypatch):
+def made(folder, seed, parts, monkeypatch, read=packed):
     """Return the tables after batches of which each was made in so many parts."""
     conf, at = defaults(), [BEGAN]
     monkeypatch.setattr(queries.time, "time", lambda: at[0])
@@ -102,7 +123,7 @@ def made(folder, seed, parts, monkeypatch):
         at[0], count = now, parts[number % len(parts)]
         with TableStore(folder, specs, interval_secs=15, clock=lambda: at[0]) as store:
             advance = queries.statistics_tables(LIMITS, 3.0)
-            queries.Keeper(store, advance, parts=count)(dataframe(raw, count), number)
+            queries.Keeper(store, advance, parts=count)(read(raw, count), number)
             assert len(store.read_parts(tables.WORKER_REPORTS)) == count
     found = Tables(folder)
     return {name: ordered(found.arrow(name)) for name in (*PRESENT, *LOGS)}
@@ -122,10 +143,13 @@ def forgotten(folder):
     return sorted(map(repr, (row for part in parts for row in current.forgotten(part))))
 
 
-@pytest.mark.parametrize("parts", [[3], [1, 4, 4, 3, 1, 2, 9, 9]])
-def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, parts):
+@pytest.mark.parametrize(
+    ("parts", "read"),
+    [([3], packed), ([1, 4, 4, 3, 1, 2, 9, 9], packed), ([1, 4, 4, 3, 1, 2, 9, 9], in_turn)],
+)
+def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, parts, read):
     whole = made(tmp_path / "whole", 1, [1], monkeypatch)
-    found = made(tmp_path / "parts", 1, parts, monkeypatch)
+    found = made(tmp_path / "parts", 1, parts, monkeypatch, read)
     assert all(whole[name] for name in (*PRESENT, *LOGS))
     for name, rows_ in whole.items():
         assert found[name] == rows_, name

@@ -218,17 +218,25 @@ def test_packed_rows_are_those_that_decoding_gives(pacemaker, values):
 
     plain = pa.concat_tables(map(decode.typed_rows, read()))
     packed = pa.concat_tables(read(packed="true"))
-    assert packed.schema == decode.PACKED
-    standing = SimpleNamespace(
-        columns=packed.column_names,
-        toArrow=lambda: packed,
-        sparkSession=SimpleNamespace(conf=SimpleNamespace(get=str, set=lambda *_: None)),
-    )
-    parts = list(decode.by_part(standing, 3))
-    assert len(parts) == 3
+    assert packed.schema == decode.IN_TURN
+    taken = []
+
+    def one_by_one(prefetchPartitions):  # noqa: N803
+        assert prefetchPartitions
+        for row in zip(*(column.to_pylist() for column in packed), strict=True):
+            taken.append(row)
+            yield row
+
+    standing = SimpleNamespace(columns=packed.column_names, toLocalIterator=one_by_one)
+    parts, ends = [], []
+    for part in decode.by_part(standing, 3):
+        parts.append(part)
+        ends.append(taken[-1])
+    # Each comes as soon as it is there.
+    assert ends == [(0, None, 1), (1, None, 1), (2, None, 1)]
     of_parts = [set(part["storm_id"].drop_null().to_pylist()) for part in parts]
     assert sorted(name for found in of_parts for name in found) == names
-    assert [part["kind"].to_pylist().count(rows.SERVER) for part in parts] == [3, 3, 3]
+    assert [part["kind"].to_pylist().count(rows.SERVER) for part in parts] == [1, 1, 1]
     columns = ["storm_id", "node", "port", "time_secs", "executors", "bytes", "revision"]
     found = pa.concat_tables(part.filter(pc.equal(part["kind"], rows.PULSE)) for part in parts)
     expected = plain.filter(pc.equal(plain["kind"], rows.PULSE)).select(columns)

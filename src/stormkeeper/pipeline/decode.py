@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, explode
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.heartbeats.following import part_of
+from stormkeeper.heartbeats.following import Part, part_of
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.engine import Engine
@@ -36,6 +36,10 @@ TYPED: Final = pa.schema(
 #: JVM, which would take them apart and put them together again, twice. Those of one value are of
 #: one `part`, or of `_EACH`.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
+
+#: The same as the source has it, which reads part after part: after the last rows that one of the
+#: ``reads`` of a part gives comes a value that has none, and says how many reads there are.
+IN_TURN: Final = pa.schema([*PACKED, ("reads", pa.int32())])
 
 #: Stands for every part: how a server was is to be known in each.
 _EACH: Final = -1
@@ -124,27 +128,62 @@ def packed(df: DataFrame, parts: int = 1) -> DataFrame:
 
     Rows that are packed already, as by the source's option of this name, stay as they are.
     """
-    if df.columns == PACKED.names:
+    if df.columns in (PACKED.names, IN_TURN.names):
         return df
-    return df.mapInArrow(partial(pack, parts=parts), from_arrow_schema(PACKED))
+    return df.mapInArrow(partial(_pack, parts=parts), from_arrow_schema(PACKED))
 
 
-def pack(batches: Iterator[pa.RecordBatch], parts: int = 1) -> Iterator[pa.RecordBatch]:
-    """Decode Arrow batches of the source's rows, and pack what comes out: it is as `PACKED`."""
+def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
     for batch in decode_batches(batches):
         for part, found in _divided(pa.Table.from_batches([batch]), parts):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, TYPED, options=_COMPRESSED) as writer:
-                writer.write_table(found)
-            columns = {"part": [part], "rows": [sink.getvalue().to_pybytes()]}
+            columns = {"part": [part], "rows": [_packed_rows(found)]}
             yield pa.RecordBatch.from_pydict(columns, schema=PACKED)
+
+
+def pack_read(
+    batches: Iterator[pa.RecordBatch], part: Part, reads: int
+) -> Iterator[pa.RecordBatch]:
+    """Decode and pack what a read of a part has given, as Arrow batches of the source's rows.
+
+    What it says of its server counts for its part alone.
+
+    Parameters
+    ----------
+    batches
+        The rows; with those of the first part may be others.
+    part
+        The part.
+    reads
+        How many reads of it there are.
+
+    Returns
+    -------
+    Rows of `IN_TURN`.
+    """
+    for batch in decode_batches(batches):
+        found = pa.Table.from_batches([batch])
+        divided = [(part.number, found)] if part.number else _divided(found, part.count, 0)
+        for number, rows_ in divided:
+            columns = {"part": [number], "rows": [_packed_rows(rows_)], "reads": [None]}
+            yield pa.RecordBatch.from_pydict(columns, schema=IN_TURN)
+    columns = {"part": [part.number], "rows": [None], "reads": [reads]}
+    yield pa.RecordBatch.from_pydict(columns, schema=IN_TURN)
+
+
+def _packed_rows(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, TYPED, options=_COMPRESSED) as writer:
+        writer.write_table(table)
+    packed_: bytes = sink.getvalue().to_pybytes()
+    return packed_
 
 
 def by_part(df: DataFrame, parts: int = 1) -> Iterator[pa.Table]:
     """Read rows in the driver, and return an iterator over their parts, each as `typed` gives it.
 
     A part has some topologies whole, and what is said of the servers. Rows that were `packed` are
-    unpacked part by part; others come as they are, where there is one part only.
+    unpacked part by part; those that the source has packed are read part by part, too, each while
+    the one before it is used. Others come as they are, where there is one part only.
 
     Parameters
     ----------
@@ -153,7 +192,9 @@ def by_part(df: DataFrame, parts: int = 1) -> Iterator[pa.Table]:
     parts
         How many there are.
     """
-    if df.columns == PACKED.names:
+    if df.columns == IN_TURN.names and parts > 1:
+        return _in_turn(df, parts)
+    if df.columns in (PACKED.names, IN_TURN.names):
         return _unpacked(_collected(df), parts)
     found = df.toArrow()
     if parts == 1:
@@ -171,10 +212,24 @@ def _collected(df: DataFrame) -> pa.Table:
         conf.set(_RECORDS, str(usual))
 
 
+def _in_turn(df: DataFrame, parts: int) -> Iterator[pa.Table]:
+    held: dict[int, list[pa.Buffer]] = {part: [] for part in range(parts)}
+    left: dict[int, int] = {}
+    # One read after another, in their order.
+    for part, rows_, reads in df.toLocalIterator(prefetchPartitions=True):
+        if rows_ is not None:
+            held[part].append(pa.py_buffer(rows_))
+            continue
+        left[part] = left.get(part, reads) - 1
+        while held and left.get(min(held)) == 0:
+            yield _unpack(held.pop(min(held)))
+
+
 def _unpacked(values: pa.Table, parts: int) -> Iterator[pa.Table]:
     held: dict[int, list[pa.Buffer]] = {}
     for part, rows_ in zip(values["part"].to_pylist(), values["rows"], strict=True):
-        held.setdefault(part, []).append(rows_.as_buffer())
+        if rows_.is_valid:
+            held.setdefault(part, []).append(rows_.as_buffer())
     del values  # a part's values go once they are unpacked
     of_each = _unpack(held.pop(_EACH, []))
     for part in range(parts):
@@ -192,11 +247,13 @@ def _together(found: Sequence[tuple[int, pa.Table]], parts: int) -> Iterator[pa.
         yield pa.concat_tables(mine or [TYPED.empty_table()])
 
 
-def _divided(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
+def _divided(
+    table: pa.Table, parts: int, of_servers: int = _EACH
+) -> Iterator[tuple[int, pa.Table]]:
     """Cut rows as of `typed` into those of each part that has any."""
-    of_servers = pc.equal(table["kind"], rows.SERVER)
     # What belongs to no topology is in the first part.
-    numbers = pc.if_else(of_servers, _EACH, pc.fill_null(part_numbers(table, parts), 0))
+    numbers = pc.fill_null(part_numbers(table, parts), 0)
+    numbers = pc.if_else(pc.equal(table["kind"], rows.SERVER), of_servers, numbers)
     found = pc.unique(numbers).to_pylist()
     for number in found:
         yield number, table if len(found) == 1 else table.filter(pc.equal(numbers, number))

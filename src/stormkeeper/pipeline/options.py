@@ -50,7 +50,7 @@ class Options:
     parts
         Into how many parts what each server holds is divided, each a partition.
     packed
-        Whether rows come decoded and packed, as `decode.packed` makes them.
+        Whether rows come decoded and packed, as `decode.IN_TURN`.
     access
         How to authenticate and speak TLS: configuration keys and their values. They name files,
         which executors read too, and hold no secret: Spark shows options in its plans.

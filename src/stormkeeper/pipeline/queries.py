@@ -324,12 +324,11 @@ class Keeper:
         if self._tables.has(origin):
             return
         began = time.time()
-        read = decode.by_part(batch, self._parts)
-        between = (began, time.time())
         newest: dict[str, Rows] = {}
 
         def advanced() -> Iterator[Mapping[str, Rows]]:
-            for part, rows in enumerate(read):
+            for part, rows in enumerate(decode.by_part(batch, self._parts)):
+                between = (began, time.time())
                 before = divided.before(self._tables, Part(part, self._parts))
                 newest.clear()  # so that no two parts are in memory
                 newest.update(self._advance(before, one_each(rows), between))

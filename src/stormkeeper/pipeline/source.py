@@ -161,15 +161,15 @@ class PacemakerReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per server and part."""
+        """Return one partition per part and server."""
         values = self._options.values
         if not values:
             found = (health.position for health in _ask(self._options).values())
             values = any(_is_java(position) for position in found)
         return [
             ServerPartition(server, None, None, values, part)
-            for server in self._options.servers
             for part in _parts(self._options)
+            for server in self._options.servers
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -182,7 +182,7 @@ class PacemakerReader(DataSourceReader):
         found = _read(self._options, replace(partition, span=span, health=health))
         # What is gone is not part of what there is.
         held = (batch.filter(pc.not_equal(batch["kind"], rows.TOMBSTONE)) for batch in found)
-        return _as_wanted(self._options, held)
+        return _as_wanted(self._options, partition, held)
 
 
 class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -225,7 +225,7 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._planned
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return one partition per server and part, those of servers that are down included."""
+        """Return one partition per part and server, those of servers that are down included."""
         if start == end:
             return []
         health = self._health if end == self._planned else {}
@@ -233,26 +233,27 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
             ServerPartition(server, span, health.get(str(server)), values, part)
-            for server, span in spans.items()
             for part in _parts(self._options)
+            for server, span in spans.items()
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and its row."""
         assert isinstance(partition, ServerPartition)
-        return _as_wanted(self._options, _read(self._options, partition))
+        return _as_wanted(self._options, partition, _read(self._options, partition))
 
 
 def _schema(options: Options) -> StructType:
-    return from_arrow_schema(decode.PACKED if options.packed else rows.SCHEMA)
+    return from_arrow_schema(decode.IN_TURN if options.packed else rows.SCHEMA)
 
 
-def _as_wanted(options: Options, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return _packed(batches, options.parts) if options.packed else batches
-
-
-def _packed(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
-    yield from decode.pack(batches, parts)
+def _as_wanted(
+    options: Options, partition: ServerPartition, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    if not options.packed:
+        yield from batches
+        return
+    yield from decode.pack_read(batches, partition.part or Part(0, 1), len(options.servers))
     give_back()  # what decoding took: this worker waits for the next batch now
 
 
