@@ -57,7 +57,8 @@ def write(
     with pq.ParquetWriter(
         sink,
         schema,
-        compression="zstd",
+        # Each batch writes a present table anew: there CPU counts, and not the size.
+        compression="zstd" if spec.kind == "log" else "snappy",
         use_dictionary=names,
         store_schema=False,
         # What rows are not sorted by is in almost any group: no reader passes over one by it.
