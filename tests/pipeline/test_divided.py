@@ -143,17 +143,22 @@ def forgotten(folder):
     return sorted(map(repr, (row for part in parts for row in current.forgotten(part))))
 
 
-@pytest.mark.parametrize(
-    ("parts", "read"),
-    [([3], packed), ([1, 4, 4, 3, 1, 2, 9, 9], packed), ([1, 4, 4, 3, 1, 2, 9, 9], in_turn)],
-)
-def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, parts, read):
-    whole = made(tmp_path / "whole", 1, [1], monkeypatch)
-    found = made(tmp_path / "parts", 1, parts, monkeypatch, read)
-    assert all(whole[name] for name in (*PRESENT, *LOGS))
-    for name, rows_ in whole.items():
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the tables that were made all at once, and who is remembered."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return made(folder, 1, [1], monkeypatch), forgotten(folder)
+
+
+@pytest.mark.parametrize("read", [packed, in_turn])
+def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, whole, read):
+    found = made(tmp_path, 1, [1, 4, 4, 3, 1, 2, 9, 9], monkeypatch, read)
+    expected, remembered = whole
+    assert all(expected[name] for name in (*PRESENT, *LOGS))
+    for name, rows_ in expected.items():
         assert found[name] == rows_, name
-    assert forgotten(tmp_path / "parts") == forgotten(tmp_path / "whole") != []
+    assert forgotten(tmp_path) == remembered != []
 
 
 def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(
@@ -180,3 +185,17 @@ def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(
         reports = [{tables.WORKER_REPORTS: WORKER_REPORTS.empty_table()}] * 4
         store.publish_in_parts(Origin("q", 1), reports)
         assert parts() == 4
+
+
+def test_a_cluster_that_has_outgrown_its_parts_is_told_so_once(tmp_path, monkeypatch, caplog):
+    workers = 29  # of the first batch
+    specs = list(queries.specs(defaults(), queries.STATISTICS))
+    _, raw = next(batches(1))
+    with TableStore(tmp_path, specs, interval_secs=15) as store:
+        for number, too_many in enumerate([workers, workers - 1]):
+            monkeypatch.setattr(divided, "_TOO_MANY", too_many)
+            keep = queries.Keeper(store, queries.statistics_tables(LIMITS, 3.0))
+            keep(packed(raw, 1), 2 * number)
+            keep(packed(raw, 1), 2 * number + 1)
+            assert len(caplog.records) == number
+    assert "restart the pipeline" in caplog.messages[0]

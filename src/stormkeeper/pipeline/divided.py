@@ -35,6 +35,9 @@ Before = Callable[..., pa.Table | None]
 #: How many workers a part has, about, where nobody has said how many parts there are.
 WORKERS_OF_PART: Final = 8192
 
+#: From here on a part takes much more memory than it was meant to.
+_TOO_MANY: Final = 4 * WORKERS_OF_PART
+
 _KEY: Final = "pipeline.statistics.parts"
 
 
@@ -72,6 +75,23 @@ def parts_of(conf: Conf, query: str) -> int:
     """Return in how many parts the tables of a query are made."""
     count: int | None = conf[_KEY] if query == tables.STATISTICS else None
     return count or 1
+
+
+class Growth:
+    """Says once that the cluster has outgrown its parts: their number is settled at the start."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def of_part(self, workers: int) -> None:
+        """Take the number of workers that a part has."""
+        if workers > _TOO_MANY and not self._is_said:
+            self._is_said = True
+            log.warning(
+                "statistics are made in parts that have become large, of %d workers: restart the "
+                "pipeline, which makes one for each %d, or set %s to more",
+                *(workers, WORKERS_OF_PART, _KEY),
+            )
 
 
 def before(store: TableStore, part: Part) -> Before:

@@ -278,6 +278,7 @@ def statistics_tables(
 
     Workers beat every `period_secs` seconds; what they do not name is `named`.
     """
+    growth = divided.Growth()
 
     def advance(
         before: Before, batch: pa.Table, between: tuple[float, float]
@@ -285,6 +286,7 @@ def statistics_tables(
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch, limits, period_secs, between
         )
+        growth.of_part(found.num_rows)
         newest = named(newest)
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         counted, counters = next_counted(partial(before, tables.WORKER_STATS), newest, found)
