@@ -1,9 +1,11 @@
 """Who runs which test is what ``tests/support/tiers.py`` says."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from support.machine import line_of
 from support.tiers import LATER, is_named
 
 HERE = Path(__file__).parent
@@ -75,3 +77,17 @@ def test_what_nobody_asks_for_does_not_run(pytester, arguments, expected):
     passed, skipped, failed = pytester.inline_run(*arguments).listoutcomes()
     assert [test.nodeid.removeprefix("test_it.py::test_") for test in passed] == expected
     assert skipped == failed == []
+
+
+@pytest.mark.parametrize(
+    ("file", "marks", "expected"),
+    [
+        ("cluster/test_cluster.py", "slow", "clusters"),
+        ("cluster/test_cluster.py", "", "spark"),
+        ("pipeline/test_source.py", "slow", "spark"),
+        ("cli/test_main.py", "slow", None),
+    ],
+)
+def test_those_of_spark_wait_in_a_line_and_in_the_second_tier_in_two(file, marks, expected):
+    config = SimpleNamespace(rootpath=HERE.parent, option=SimpleNamespace(markexpr=marks))
+    assert line_of(config, HERE / file) == expected

@@ -5,6 +5,9 @@ times, holds it alone. Of those with the mark ``spark`` one runs at a time: Spar
 Python worker that is not there within 10 s, and where two start theirs on two processors that have
 other things to do, it takes longer. So that nobody waits for that, one process of the run gets all
 files with such tests, and shares one session among them.
+
+In the second tier, which is for machines that have nothing else to do, it is two of them at a time:
+those of whole clusters, which wait most of the time, run beside the others.
 """
 
 import fcntl
@@ -16,8 +19,14 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from support import tiers
+
 #: What a file has in it that has tests of Spark.
 _MARK = "pytest.mark." + "spark"
+
+
+#: Whose tests start all that they need of Spark in other processes.
+_OF_CLUSTERS = ("cluster", "faults", "local")
 
 
 class Schedule(LoadFileScheduling):
@@ -25,13 +34,21 @@ class Schedule(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "Spark" if has_spark(self.config.rootpath / file) else file
+        return line_of(self.config, self.config.rootpath / file) or file
 
 
 @cache
 def has_spark(file: Path) -> bool:
     """Return whether a file has tests of Spark."""
     return _MARK in file.read_text()
+
+
+def line_of(config: pytest.Config, file: Path) -> str | None:
+    """Return in which line the tests of a file wait for each other; None if they have no Spark."""
+    if not has_spark(file):
+        return None
+    room = file.relative_to(config.rootpath / "tests").parts[0]
+    return "clusters" if tiers.has_second(config) and room in _OF_CLUSTERS else "spark"
 
 
 def put_in_order(items: list[pytest.Item]) -> None:
@@ -48,7 +65,7 @@ def put_in_order(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def turn(folder: Path, *, alone: bool, spark: bool) -> Iterator[None]:
+def turn(folder: Path, *, alone: bool, line: str | None) -> Iterator[None]:
     """Wait for a turn on the machine, and have it.
 
     Parameters
@@ -57,12 +74,12 @@ def turn(folder: Path, *, alone: bool, spark: bool) -> Iterator[None]:
         Where the processes of one run keep their locks.
     alone
         Whether nobody else may have a turn meanwhile.
-    spark
-        Whether nobody else may with Spark.
+    line
+        Of whom nobody else may; None: of no line.
     """
     with ExitStack() as stack:
-        if spark:
-            fcntl.flock(stack.enter_context((folder / "spark.lock").open("w")), fcntl.LOCK_EX)
+        if line is not None:
+            fcntl.flock(stack.enter_context((folder / f"{line}.lock").open("w")), fcntl.LOCK_EX)
         machine = stack.enter_context((folder / "machine.lock").open("w"))
         # Whoever waits lets nobody pass: else one who wants to be alone might never be.
         with (folder / "queue.lock").open("w") as queue:
@@ -78,6 +95,7 @@ def turn_of(test: pytest.Item) -> Iterator[None]:
         yield
         return
     alone, spark = (test.get_closest_marker(mark) is not None for mark in ("alone", "spark"))
+    line = line_of(test.config, test.path) if spark else None
     # pytest-xdist gives each of its processes a folder in one that is the run's.
-    with turn(Path(test.config.option.basetemp).parent, alone=alone, spark=spark):
+    with turn(Path(test.config.option.basetemp).parent, alone=alone, line=line):
         yield

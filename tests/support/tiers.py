@@ -13,6 +13,11 @@ import pytest
 LATER: Final = ("slow", "faults", "interop")
 
 
+def has_second(config: pytest.Config) -> bool:
+    """Return whether somebody asks for the second tier."""
+    return "slow" in config.option.markexpr
+
+
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take the tests out of `items` that nobody asked for."""
     kept, left_out = [], []
