@@ -42,9 +42,8 @@ dist: ## wheel and sdist, in dist/
 $(KERBEROS): $(INSTALLED)
 	@if scripts/setup $(VENV) kerberos; then touch $@; fi
 
-# Two at a time, as most of them wait for something (ARGS=-n0: one after another). With three on two
-# processors that do other things, too, Spark gives up on its Python workers, which it does after 10 s.
-WORKERS := 2
+# Three at a time, as most of them wait for something (ARGS=-n0: one after another).
+WORKERS := 3
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 test: $(KERBEROS) $(ARCHIVE) ## the tests, against real ZooKeeper, Spark and daemons
 	@$(PYTEST) $(ARGS)
