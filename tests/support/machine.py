@@ -26,7 +26,7 @@ _MARK = "pytest.mark." + "spark"
 
 
 #: Whose tests start all that they need of Spark in other processes.
-_OF_CLUSTERS = ("cluster", "faults", "local")
+_OF_CLUSTERS = ("cluster", "daemon", "faults", "local")
 
 
 class Schedule(LoadFileScheduling):
