@@ -42,7 +42,8 @@ class Site:
         self.supervisors.append(supervisor)
 
     def lines(self):
-        return self.output.read_text().splitlines()
+        """Return what was written, as far as lines are whole."""
+        return self.output.read_text().split("\n")[:-1]
 
     def said(self, pattern, index=0):
         """Wait for the newest supervisor's line of this number; return what it names."""

@@ -171,10 +171,11 @@ class SupervisorProcess(DaemonProcess):
     def starts(self, storm_id, port=PORT):
         """What each stand-in worker of a topology said when it was started."""
         try:
-            lines = self.worker_log(storm_id, port).read_text().splitlines()
+            log = self.worker_log(storm_id, port).read_text()
         except FileNotFoundError:
             return []
-        said = [line.removeprefix("STARTED ") for line in lines if line.startswith("STARTED ")]
+        whole = log.split("\n")[:-1]
+        said = [line.removeprefix("STARTED ") for line in whole if line.startswith("STARTED ")]
         return [json.loads(line) for line in said]
 
     def started(self, storm_id, count=1, port=PORT):
