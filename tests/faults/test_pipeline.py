@@ -122,7 +122,8 @@ def test_a_pipeline_that_is_killed_keeps_what_one_keeps_that_is_not(
         a, b, c = (enter(PacemakerProcess()) for _ in range(3))
         at_first = [a.address, b.address]
         calm = enter(PipelineProcess(tmp_path / "calm", at_first, conf, program))
-        pipeline = enter(PipelineProcess(small_disk / "tables", at_first, conf, program))
+        divided = conf | {"pipeline.statistics.parts": 3}
+        pipeline = enter(PipelineProcess(small_disk / "tables", at_first, divided, program))
         killed, still = Killed(pipeline), Killed(calm)
         for each in (calm.start(), pipeline.start()):
             each.wait_published()

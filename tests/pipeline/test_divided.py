@@ -1,6 +1,7 @@
 """Statistics that are made part by part are those that are made all at once."""
 
 import random
+import weakref
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -159,6 +160,28 @@ def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, whole
     for name, rows_ in expected.items():
         assert found[name] == rows_, name
     assert forgotten(tmp_path) == remembered != []
+
+
+def test_nothing_of_a_part_is_held_while_the_next_one_is_read(tmp_path):
+    held = []
+
+    def watched(read):
+        for row in read():
+            assert [one for one in held if one() is not None] == []
+            yield row
+
+    def advance(_before, batch, _between):
+        reports = WORKER_REPORTS.empty_table()
+        held.extend(map(weakref.ref, (batch, reports)))
+        return {tables.WORKER_REPORTS: reports}
+
+    specs = list(queries.specs(defaults(), queries.STATISTICS))
+    _, raw = next(batches(1))
+    frame = in_turn(raw, 4)
+    frame.toLocalIterator = lambda *, read=frame.toLocalIterator, **_: watched(read)
+    with TableStore(tmp_path, specs, interval_secs=15) as store:
+        queries.Keeper(store, advance, parts=4)(frame, 0)
+    assert len(held) == 8
 
 
 def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(

@@ -74,9 +74,10 @@ _ROLLUPS: Final = {
 #: rows of a batch, and when they were read (at the earliest, at the latest).
 Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, Rows]]
 
-#: Is told of the tables that a batch has published, of logs the rows that are new; in parts: of the
-#: last one.
+#: Is told that a batch has been published, and those of its tables that are `_TOLD`.
 Published = Callable[[Mapping[str, Rows]], None]
+
+_TOLD: Final = (tables.SERVERS, tables.WORKER_LIVENESS)
 
 #: Returns workers' newest pulses, rows as `decode.typed` gives them, with names of components that
 #: they lack.
@@ -326,20 +327,27 @@ class Keeper:
         if self._tables.has(origin):
             return
         began = time.time()
-        newest: dict[str, Rows] = {}
+        told: dict[str, Rows] = {}
 
         def advanced() -> Iterator[Mapping[str, Rows]]:
-            for part, rows in enumerate(decode.by_part(batch, self._parts)):
-                between = (began, time.time())
-                before = divided.before(self._tables, Part(part, self._parts))
-                newest.clear()  # so that no two parts are in memory
-                newest.update(self._advance(before, one_each(rows), between))
-                yield newest
+            read = decode.by_part(batch, self._parts)
+            # Nothing here holds what a part has, so that it goes table by table, as it is written.
+            for part in [Part(one, self._parts) for one in range(self._parts)]:
+                yield self._advanced(part, next(read), began, told)
                 give_back()
+            next(read, None)  # Spark has more to say: that this was all
 
         with uncollected():
             self._tables.publish_in_parts(origin, advanced())
-        self._published(newest)
+        self._published(told)
+
+    def _advanced(
+        self, part: Part, rows: pa.Table, began: float, told: dict[str, Rows]
+    ) -> Mapping[str, Rows]:
+        before = divided.before(self._tables, part)
+        made = self._advance(before, one_each(rows), (began, time.time()))
+        told.update((name, made[name]) for name in _TOLD if name in made)
+        return made
 
 
 def origin_of(batch: DataFrame, number: int) -> Origin:
