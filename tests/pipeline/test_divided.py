@@ -184,6 +184,11 @@ def test_nothing_of_a_part_is_held_while_the_next_one_is_read(tmp_path):
     assert len(held) == 8
 
 
+def test_a_batch_that_reads_nothing_has_all_parts_and_none_has_rows():
+    nothing = dataframe(decode.IN_TURN.empty_table())
+    assert [part.num_rows for part in decode.by_part(nothing, 3)] == [0, 0, 0]
+
+
 def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(
     start_pacemaker, tmp_path, monkeypatch
 ):

@@ -223,6 +223,7 @@ def _in_turn(df: DataFrame, parts: int) -> Iterator[pa.Table]:
         left[part] = left.get(part, reads) - 1
         while held and left.get(min(held)) == 0:
             yield _unpack(held.pop(min(held)))
+    yield from map(_unpack, held.values())  # of a batch that reads nothing
 
 
 def _unpacked(values: pa.Table, parts: int) -> Iterator[pa.Table]:
