@@ -1,3 +1,4 @@
+import itertools
 import random
 import threading
 
@@ -69,6 +70,20 @@ def test_what_comes_after_the_planning_is_read_too(pacemaker):
         client.send_pulse(path("a"), b"2")
         (page,) = read(client, planned)
         assert [change.details for change in page.changes] == [b"2"]
+
+
+def test_workers_that_beat_faster_than_they_are_read_are_all_read_and_the_reading_ends(pacemaker):
+    names = [path(f"t-{number}") for number in range(50)]
+    with PacemakerClient(pacemaker.address) as client:
+        for name in names:
+            client.send_pulse(name, b"1")
+        found, beating = [], itertools.cycle(names)
+        for page in pages(client, "/workerbeats", after(client), page_size=4):
+            found.append(page)
+            assert len(found) < 2 * 50 / 4
+            for name in itertools.islice(beating, 6):
+                client.send_pulse(name, b"2")
+        assert {*paths(found)} == {*names}
 
 
 def test_a_server_restarted_since_the_planning_is_read_from_its_beginning(pacemaker):

@@ -92,6 +92,9 @@ def pages(
 ) -> Iterator[ChangePage]:
     """Read what changed at and below a path since a position.
 
+    What the server had at the first answer is in one of the pages, each path once or, as it
+    changes, again. They end where the server has no more, or only what changes again and again.
+
     Parameters
     ----------
     client
@@ -117,8 +120,8 @@ def pages(
         yield from _everything(client, path, values, clock)
         return
     instance, after = (position.instance, position.revision) if position else (None, 0)
-    more = True
-    while more:  # ends, as a server is read faster than workers can fill it
+    more, end, seen = True, 0, set[str]()
+    while more:
         answer = client.changes(path, after, page_size, instance, values=values)
         is_other = instance is not None and answer.instance != instance
         if answer.more and not (answer.reset or is_other) and answer.next <= after:
@@ -132,7 +135,13 @@ def pages(
             Position(answer.instance, answer.next),
             is_anew=(answer.reset and after > 0) or is_other,
         )
-        instance, after, more = answer.instance, answer.next, answer.more
+        if instance != answer.instance or not end:
+            end = answer.revision
+            seen.clear()
+        instance, after, paths = answer.instance, answer.next, answer.columns[0]
+        # Workers may fill a server faster than it is read: then there is always more of the same.
+        more = answer.more and (after < end or not seen.issuperset(paths))
+        seen.update(paths)
 
 
 @dataclass(frozen=True, slots=True)
