@@ -50,6 +50,9 @@ def test_rows_of_a_time(folder, since, until, files, found):
     tables = Tables(folder)
     assert len(tables.files("events", *between)) == files
     assert sorted(tables.arrow("events", *between)["x"].to_pylist()) == found
+    pieces = list(tables.pieces("events", *between, columns=["x"]))
+    assert len(pieces) == (files or 1)
+    assert sorted(x for rows in pieces for x in rows["x"].to_pylist()) == found
 
 
 def test_some_columns(folder):

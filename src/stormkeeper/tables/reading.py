@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -117,27 +117,44 @@ class Tables:
         TableError
             There is no such table, or a file cannot be read.
         """
+        return self._read(name, self._files(name, since, until), since, until, columns)
+
+    def pieces(
+        self,
+        name: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of a table file by file, at least once; the rest is as with `arrow`.
+
+        No more than the rows of one file need be in memory.
+        """
+        for files in [[file] for file in self._files(name, since, until)] or [[]]:
+            yield self._read(name, files, since, until, columns)
+
+    def _read(
+        self,
+        name: str,
+        files: Sequence[DataFile],
+        since: datetime | None,
+        until: datetime | None,
+        columns: Sequence[str] | None,
+    ) -> pa.Table:
         # Half a second, which those that only want the files' names do not have.
         import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
         from stormkeeper.tables import parquet  # noqa: PLC0415
 
-        entry, files = self._entry(name), self._files(name, since, until)
-        only = None
+        time, only = self._entry(name).time, None
         if since is not None:
-            only = pc.field(entry.time) >= pa.scalar(since)
+            only = pc.field(time) >= pa.scalar(since)
         if until is not None:
-            before = pc.field(entry.time) < pa.scalar(until)
+            before = pc.field(time) < pa.scalar(until)
             only = before if only is None else only & before
         try:
-            return parquet.read(
-                self.folder,
-                files,
-                self.schema(name),
-                columns=columns,
-                only=only,
-            )
+            return parquet.read(self.folder, files, self.schema(name), columns=columns, only=only)
         except (OSError, pa.ArrowException) as error:
             raise TableError(
                 f"the table {name} in {self.folder} cannot be read: {error}"

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -98,6 +99,40 @@ def table(spec, rows):
     return pa.Table.from_pylist(rows, schema=spec.schema)
 
 
+def written(folder, files):
+    """Write the tables, each log to so many files."""
+    clock = {"clock": NOW.timestamp}
+    with (
+        store(folder / tables.STATISTICS, MINUTES, TEN, **clock) as statistics,
+        store(folder / tables.LIVENESS, LIVENESS, EVENTS, **clock) as of_workers,
+    ):
+        for number in range(files):
+            some = slice(number, None, files)
+            minutes, ten = (
+                table(spec, rows[some])
+                for spec, rows in ((MINUTES, rollup(1, 1)), (TEN, rollup(10, 29)))
+            )
+            statistics.commit(origin(number), {}, {MINUTES.name: minutes, TEN.name: ten})
+            present = {LIVENESS.name: table(LIVENESS, liveness())}
+            news = {EVENTS.name: table(EVENTS, events()[some])}
+            of_workers.commit(origin(number), present, news)
+
+
+def together(pieces):
+    return pa.concat_tables(pieces())
+
+
+@pytest.mark.parametrize("question", questions.chosen(defaults()), ids=lambda one: one.rule)
+def test_what_a_question_reads_is_the_same_from_however_many_files(question, tmp_path):
+    found = []
+    for files in (1, 3):
+        written(tmp_path / str(files), files)
+        rows = question.rows(Tables(tmp_path / str(files) / question.query), NOW)
+        found.append(sorted(rows.to_pylist(), key=repr))
+    assert found[0]
+    assert found[0] == found[1]
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_is_left_out_changes_no_answer(spark, tmp_path):
@@ -109,20 +144,14 @@ def test_what_is_left_out_changes_no_answer(spark, tmp_path):
         "spark.sql.shuffle.partitions": "1",
     }.items():
         session.conf.set(key, value)
-    clock = {"clock": NOW.timestamp}
-    with store(tmp_path / tables.STATISTICS, MINUTES, TEN, **clock) as written:
-        logs = {MINUTES.name: table(MINUTES, rollup(1, 1)), TEN.name: table(TEN, rollup(10, 29))}
-        written.commit(origin(1), {}, logs)
-    with store(tmp_path / tables.LIVENESS, LIVENESS, EVENTS, **clock) as written:
-        current = {LIVENESS.name: table(LIVENESS, liveness())}
-        written.commit(origin(1), current, {EVENTS.name: table(EVENTS, events())})
+    written(tmp_path, files=1)
     asked = questions.chosen(defaults())
     assert len(asked) == 7
     for question in asked:
         found = Tables(tmp_path / question.query)
         # All of its rows, and also those that are older than it reads.
         past = None if question.past_secs is None else 2 * question.past_secs
-        whole = replace(question, narrowed=lambda rows: rows, past_secs=past)
+        whole = replace(question, narrowed=together, past_secs=past)
         answer = rounds.ask(session, question, found, NOW).sort_by("id")
         assert answer.num_rows, question.rule
         assert answer.equals(rounds.ask(session, whole, found, NOW).sort_by("id")), question.rule
@@ -138,4 +167,5 @@ def test_a_healthy_cluster_asks_nothing_of_spark_each_minute():
     rows = {MINUTES: even, LIVENESS: well, EVENTS: now_and_then}
     asked = {one.table: one for one in questions.chosen(defaults())}
     for spec, healthy in rows.items():
-        assert asked[spec.name].narrowed(table(spec, healthy)).num_rows == 0, spec.name
+        pieces = partial(iter, [table(spec, healthy)])
+        assert asked[spec.name].narrowed(pieces).num_rows == 0, spec.name

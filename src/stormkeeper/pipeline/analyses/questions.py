@@ -2,7 +2,8 @@
 
 A question to Spark costs a third of a second to plan, whatever it is about. So the rows are read
 with Arrow, and those that cannot lead to a finding are left out; if none is left, Spark is not
-asked. What is left out never changes what is found.
+asked. What is left out never changes what is found. A day of a large cluster would take gigabytes:
+so a table is gone through file by file.
 """
 
 from __future__ import annotations
@@ -25,9 +26,8 @@ from stormkeeper.tables.reading import Tables
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0
 
-
-def _all(rows: pa.Table) -> pa.Table:
-    return rows
+#: Reads the rows of a table in pieces, each time that it is called.
+Pieces = Callable[[], Iterator[pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Question:
         The analysis.
     query, table, columns
         What it reads: of which query, and which columns.
+    narrowed
+        Returns the rows that can lead to a finding.
     past_secs
         How far back, by the table's time; None: the table has no past.
     every_secs
         It is asked again when the table has newer rows, or after this time. 0: each time.
-    narrowed
-        Leaves out rows that cannot lead to a finding.
     """
 
     rule: str
@@ -55,14 +55,14 @@ class Question:
     query: str
     table: str
     columns: tuple[str, ...]
+    narrowed: Callable[[Pieces], pa.Table]
     past_secs: float | None = None
     every_secs: float = 0.0
-    narrowed: Callable[[pa.Table], pa.Table] = _all
 
     def rows(self, found: Tables, now: datetime) -> pa.Table:
         """Return what it is to be asked with; without rows, it finds nothing."""
         since = None if self.past_secs is None else now - timedelta(seconds=self.past_secs)
-        return self.narrowed(found.arrow(self.table, since, columns=self.columns))
+        return self.narrowed(partial(found.pieces, self.table, since, columns=self.columns))
 
 
 def chosen(conf: Conf) -> list[Question]:
@@ -134,48 +134,64 @@ def _questions(conf: Conf) -> Iterator[Question]:
     )
 
 
-def _if_some_are_late(rows: pa.Table) -> pa.Table:
+def _if_some_are_late(pieces: Pieces) -> pa.Table:
+    rows = pa.concat_tables(pieces())  # a table of the present
     late = pc.sum(pc.is_in(rows["status"], pa.array(["late", "dead"]))).as_py() or 0
     # All of them else: a node is judged beside the rest of the cluster.
     return rows if late >= together.LEAST_LATE else rows.slice(0, 0)
 
 
-def _of_restless_workers(rows: pa.Table) -> pa.Table:
-    rows = rows.filter(pc.is_in(rows["event"], pa.array(["restarted", "dead", "late"])))
+def _of_restless_workers(pieces: Pieces) -> pa.Table:
+    kinds = pa.array(["restarted", "dead", "late"])
+    rows = pa.concat_tables(some.filter(pc.is_in(some["event"], kinds)) for some in pieces())
     least = min(flapping.ENDS, flapping.SILENCES)
     return _of_frequent(rows, ["storm_id", "node", "port"], least)
 
 
-def _uneven_in_many_buckets(rows: pa.Table) -> pa.Table:
+def _uneven_in_many_buckets(pieces: Pieces) -> pa.Table:
+    rows = pa.concat_tables(some.filter(_is_uneven(some)) for some in pieces())
+    return _of_frequent(rows, ["storm_id", "component"], skew.NEEDED)
+
+
+def _is_uneven(rows: pa.Table) -> pa.ChunkedArray:
     # Fewer than this of n executors' work is never too much of it for one, nor is this variation.
     share = pc.multiply(rows["largest_share"], pc.cast(rows["executors"], pa.float64()))
-    high = pc.or_kleene(
+    return pc.or_kleene(
         pc.greater(share, 1 + skew.KEYS_CV), pc.greater(rows["executed_cv"], 1.5 * skew.KEYS_CV)
     )
-    return _of_frequent(rows.filter(high), ["storm_id", "component"], skew.NEEDED)
 
 
-def _of_busy_components(rows: pa.Table) -> pa.Table:
+def _of_busy_components(pieces: Pieces) -> pa.Table:
     keys = ["storm_id", "component"]
-    busy = rows.filter(pc.greater_equal(rows["capacity_mean"], saturation.LEAST_CAPACITY))
-    return _of(rows, busy.group_by(keys).aggregate([]), keys)
+
+    def busy(rows: pa.Table) -> pa.Table:
+        is_busy = pc.greater_equal(rows["capacity_mean"], saturation.LEAST_CAPACITY)
+        return rows.filter(is_busy).group_by(keys).aggregate([])
+
+    found = pa.concat_tables(map(busy, pieces()))
+    return pa.concat_tables(_of(rows, found, keys) for rows in pieces())
 
 
-def _sums_of_topologies(rows: pa.Table) -> pa.Table:
+def _sums_of_topologies(pieces: Pieces) -> pa.Table:
     names = ("executed", "emitted", "acked")
     sums = dict.fromkeys(names, "sum") | {"topology": "max"}
-    return _grouped(rows, ["storm_id", "bucket", "kind"], sums)
+    return _grouped(pieces(), ["storm_id", "bucket", "kind"], sums)
 
 
-def _largest_of_topologies(rows: pa.Table) -> pa.Table:
-    known = rows.filter(pc.is_finite(rows["heartbeat_bytes"]))
+def _largest_of_topologies(pieces: Pieces) -> pa.Table:
     largest = {"heartbeat_bytes": "max", "topology": "max"}
+    known = (rows.filter(pc.is_finite(rows["heartbeat_bytes"])) for rows in pieces())
     return _grouped(known, ["storm_id", "bucket"], largest)
 
 
-def _grouped(rows: pa.Table, keys: list[str], how: dict[str, str]) -> pa.Table:
-    grouped = rows.group_by(keys).aggregate(list(how.items()))
-    return grouped.rename_columns({f"{name}_{which}": name for name, which in how.items()})
+def _grouped(pieces: Iterator[pa.Table], keys: list[str], how: dict[str, str]) -> pa.Table:
+    """Group the rows of each piece, and then those groups."""
+
+    def grouped(rows: pa.Table) -> pa.Table:
+        found = rows.group_by(keys).aggregate(list(how.items()))
+        return found.rename_columns({f"{name}_{which}": name for name, which in how.items()})
+
+    return grouped(pa.concat_tables(map(grouped, pieces)))
 
 
 def _of_frequent(rows: pa.Table, keys: list[str], least: int) -> pa.Table:
