@@ -1,6 +1,9 @@
 """What is measured: simulated clusters, and how often the pipeline looks at them."""
 
+import math
 from dataclasses import dataclass, replace
+
+from stormkeeper.pipeline.divided import WORKERS_OF_PART
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ _RATE = Shape(
     trigger_secs=1.5,
     statistics_secs=0.0,
     troubles=False,
+    # As our own workers do, and as a pipeline with a Nimbus has it of Storm's.
+    components=True,
     counters=False,
 )
 
@@ -84,7 +89,17 @@ SHAPES = {
     for shape in (
         Shape("small"),
         Shape("large", profile="large", connections=FEW, count_every=10),
-        Shape("huge", profile="huge", connections=FEW, count_every=40, counters=False),
+        Shape(
+            "huge",
+            profile="huge",
+            connections=FEW,
+            count_every=40,
+            # Thirteen million rows, which one core takes most of a minute to sum up and to write.
+            statistics_secs=60.0,
+            # Else each of a million executors is a component by itself.
+            components=True,
+            counters=False,
+        ),
         Shape(
             "fleet",
             nodes=3_000,
@@ -113,6 +128,7 @@ def of_rates():
             _RATE,
             name=f"rates-{rate}",
             nodes=round(rate * _RATE.period_secs / WORKERS_PER_NODE),
+            parts=math.ceil(rate * _RATE.period_secs / WORKERS_OF_PART),
         )
         for rate in RATES
     ]
