@@ -152,7 +152,7 @@ def test_a_folder_that_is_moved_while_spark_starts_is_not_begun_anew(tmp_path, a
         if another:
             (tmp_path / "tables").mkdir()
         with pytest.raises(TableError, match="was moved or removed"):
-            queries.start(None, conf, [], places_held)  # before it asks anything of Spark
+            list(queries.start(None, conf, [], places_held))  # before it asks anything of Spark
         assert list(tmp_path.glob("tables/*")) == []
 
 
@@ -179,7 +179,7 @@ def test_who_is_silent_is_in_tables_that_were_emptied(spark, pacemaker, tmp_path
 
     def run():
         with process._places(conf) as held:
-            running = queries.start(spark, conf, [pacemaker.address], held)
+            running = list(queries.start(spark, conf, [pacemaker.address], held))
             try:
                 until(lambda: all(query.lastProgress is not None for query in running))
                 return [query.id for query in running]

@@ -12,6 +12,7 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import rows, tables
+from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.counted import next_counted
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.reports import next_reports
@@ -76,8 +77,11 @@ class Tables:
                 decode_batch(rows.of_server("a:1", health)),
             ]
         )
-        self.reports, newest = next_reports(self.reports, table, LIMITS, period_secs=3)
-        self.counted = counted(self.counted.get(tables.WORKER_STATS), newest, self.reports)
+        batch = Batch.of(table)
+        self.reports, newest = next_reports(self.reports, batch.rows, LIMITS, period_secs=3)
+        self.counted = counted(
+            self.counted.get(tables.WORKER_STATS), batch.pulses(newest), self.reports
+        )
         assert {name: table.schema for name, table in self.counted.items()} == SCHEMAS
         return self
 
@@ -185,7 +189,7 @@ def test_whatever_batches_the_workers_come_in_the_sums_are_those_of_all_at_once(
     found = {}
     for batch in (earlier, everyone[:10], everyone[10:40], everyone[40:]):
         newest = pulses.take(pa.array(batch))
-        found = counted(found.get(tables.WORKER_STATS), newest, pulses)
+        found = counted(found.get(tables.WORKER_STATS), [newest], pulses)
     workers = worker_stats(tallies(executor_stats(pulses)))
     for summed in (component_stats, topology_stats):
         rows, expected = (

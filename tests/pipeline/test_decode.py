@@ -179,25 +179,3 @@ def test_heartbeats_and_statistics_are_transforms(spark):
         (2, "spout", "default", None, 5),
         (2, "spout", "other", None, 1),
     ]
-
-
-@pytest.mark.spark
-def test_rows_are_the_same_when_they_were_packed(spark):
-    changes = [change_of(path("t"), heartbeat("t", {(1, 1): spout(1)}), 5, 1.0)] * 700
-    changes += [change_of(path("u"), b"garbage", 6, 1.0), change_of("/elsewhere", None, 7, 1.0)]
-    raw = pa.Table.from_batches(
-        [
-            rows.of_page("a:1", page_of("x", changes, 1_772_366_400.0)),
-            rows.of_server("a:1", Coverage(1_772_366_400.0, "gone")),
-        ]
-    )
-    df = spark.createDataFrame(raw)
-    usual = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-    (found,) = decode.by_part(decode.packed(df))
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == usual
-    assert found.schema == decode.TYPED
-    assert found.sort_by("revision") == decode.typed(df).toArrow().sort_by("revision").cast(
-        decode.TYPED
-    )
-    (nothing,) = decode.by_part(decode.packed(df.limit(0)))
-    assert (nothing.schema, nothing.num_rows) == (decode.TYPED, 0)

@@ -15,9 +15,11 @@ from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import current, decode, divided, queries, rows, tables
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.reports import WORKER_REPORTS
+from stormkeeper.pipeline.source import PacemakerStreamReader
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.store import TableStore
+from support.dataframes import dataframe
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 
 BEGAN = 1_772_366_400.0
@@ -104,17 +106,6 @@ def ends(raw):
     return zip(raw["kind"].to_pylist(), raw["path"].to_pylist(), strict=True)
 
 
-def dataframe(table):
-    context = SimpleNamespace(getLocalProperty=lambda _: "query")
-    conf = SimpleNamespace(get=lambda _: "10000", set=lambda *_: None)
-    return SimpleNamespace(
-        columns=table.column_names,
-        sparkSession=SimpleNamespace(sparkContext=context, conf=conf),
-        toArrow=lambda: table,
-        toLocalIterator=lambda **_: zip(*(column.to_pylist() for column in table), strict=True),
-    )
-
-
 def made(folder, seed, parts, monkeypatch, read=packed):
     """Return the tables after batches of which each was made in so many parts."""
     conf, at = defaults(), [BEGAN]
@@ -178,15 +169,35 @@ def test_nothing_of_a_part_is_held_while_the_next_one_is_read(tmp_path):
     specs = list(queries.specs(defaults(), queries.STATISTICS))
     _, raw = next(batches(1))
     frame = in_turn(raw, 4)
-    frame.toLocalIterator = lambda *, read=frame.toLocalIterator, **_: watched(read)
+    frame.rdd.toLocalIterator = lambda *, read=frame.rdd.toLocalIterator, **_: watched(read)
     with TableStore(tmp_path, specs, interval_secs=15) as store:
         queries.Keeper(store, advance, parts=4)(frame, 0)
     assert len(held) == 8
 
 
-def test_a_batch_that_reads_nothing_has_all_parts_and_none_has_rows():
-    nothing = dataframe(decode.IN_TURN.empty_table())
-    assert [part.num_rows for part in decode.by_part(nothing, 3)] == [0, 0, 0]
+def test_a_server_that_hung_in_one_part_of_a_batch_is_not_asked_for_the_others(pacemaker):
+    with PacemakerClient(pacemaker.address) as client:
+        for number in range(9):
+            client.send_pulse(path(f"t-{number}-17"), b"x")
+    options = {"servers": pacemaker.address, "parts": "3", "timeoutSecs": "30"}
+    driver = PacemakerStreamReader(Options.parse(options))
+    reader = PacemakerStreamReader(Options.parse({**options, "timeoutSecs": "0.3"}))
+
+    def read(partition):
+        found = pa.Table.from_batches(reader.read(partition)).to_pylist()
+        return len(found), found[-1]["health"]["reachable"]
+
+    begin = driver.initialOffset()
+    end = driver.latestOffset(begin, None)
+    first, *others = driver.partitions(begin, end)
+    pacemaker.suspend()
+    assert read(first) == (1, False)
+    pacemaker.resume()
+    assert list(map(read, others)) == [(1, False)] * 2
+    # What they did not read is in the next batch.
+    found = list(map(read, driver.partitions(end, driver.latestOffset(end, None))))
+    assert [reachable for _, reachable in found] == [True] * 3
+    assert sum(count for count, _ in found) == 9 + 3
 
 
 def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(

@@ -70,7 +70,7 @@ def test_the_examples_run(spark, start_pacemaker, tmp_path, capsys, monkeypatch)
     patient = {"timeoutSecs": "30"}
     monkeypatch.setattr(queries, "source_options", lambda *given: options(*given) | patient)
     with process._places(conf) as places:
-        running = queries.start(spark, conf, addresses, places)
+        running = list(queries.start(spark, conf, addresses, places))
         until(lambda: all(query.lastProgress for query in running))
         process._stop_between_batches(running)
     namespace = {"spark": spark}

@@ -12,6 +12,7 @@ from stormkeeper.heartbeats.following import Position
 from stormkeeper.history.asking import Past
 from stormkeeper.history.statistics import course
 from stormkeeper.pipeline import queries, rows
+from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.store import TableStore
@@ -32,7 +33,7 @@ def batch(now, revision, workers):
         changes.append(change_of(path(ID, "n", port), beat, revision, 1.0))
     health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
     read = [rows.of_page("a:1", page_of("x", changes, now)), rows.of_server("a:1", health)]
-    return pa.Table.from_batches([decode_batch(one) for one in read])
+    return Batch.of(pa.Table.from_batches([decode_batch(one) for one in read]))
 
 
 @pytest.mark.slow  # it waits for the disk

@@ -71,7 +71,7 @@ def test_how_to_come_to_a_secured_pacemaker_is_said_in_the_configurations_own_wo
         ("paths", "is 'path' meant?"),  # Spark's name for more than one
         (
             "nonsense",
-            "it has servers, path, pageSize, timeoutSecs, values, parts, packed, pacemaker.auth.",
+            "it has servers, path, pageSize, timeoutSecs, values, parts, packed, aside, ",
         ),
     ],
 )

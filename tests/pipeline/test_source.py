@@ -5,10 +5,7 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
-from types import SimpleNamespace
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 
@@ -18,11 +15,11 @@ from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
-from stormkeeper.pipeline import decode, rows, source
+from stormkeeper.pipeline import rows, source
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.source import PacemakerReader, PacemakerStreamReader
 from support.certificates import certificates, tls_conf
-from support.heartbeats import change_of, heartbeat, page_of, path, spout
+from support.heartbeats import change_of, page_of, path
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.storm_pacemaker import StormPacemaker
 from support.waiting import until
@@ -201,47 +198,6 @@ def test_parts_of_a_server_are_partitions_of_their_own(spark, start_pacemaker):
     assert unreachable(rows) == set()
     partitions = PacemakerReader(Options.parse({"servers": a.address, "parts": "3"})).partitions()
     assert [partition.part for partition in partitions] == [Part(n, 3) for n in range(3)]
-
-
-@pytest.mark.parametrize("values", ["true", "false"])
-def test_packed_rows_are_those_that_decoding_gives(pacemaker, values):
-    names = [f"t{number}-{number}-17" for number in range(9)]
-    for name in names:
-        send(pacemaker, name, details=heartbeat(name, {(1, 1): spout(3)}))
-    given = {"servers": pacemaker.address, "parts": "3", "values": values}
-
-    def read(**options):
-        reader = PacemakerReader(Options.parse(given | options))
-        return [
-            pa.Table.from_batches(list(reader.read(partition))) for partition in reader.partitions()
-        ]
-
-    plain = pa.concat_tables(map(decode.typed_rows, read()))
-    packed = pa.concat_tables(read(packed="true"))
-    assert packed.schema == decode.IN_TURN
-    taken = []
-
-    def one_by_one(prefetchPartitions):  # noqa: N803
-        assert prefetchPartitions
-        for row in zip(*(column.to_pylist() for column in packed), strict=True):
-            taken.append(row)
-            yield row
-
-    standing = SimpleNamespace(columns=packed.column_names, toLocalIterator=one_by_one)
-    parts, ends = [], []
-    for part in decode.by_part(standing, 3):
-        parts.append(part)
-        ends.append(taken[-1])
-    # Each comes as soon as it is there.
-    assert ends == [(0, None, 1), (1, None, 1), (2, None, 1)]
-    of_parts = [set(part["storm_id"].drop_null().to_pylist()) for part in parts]
-    assert sorted(name for found in of_parts for name in found) == names
-    assert [part["kind"].to_pylist().count(rows.SERVER) for part in parts] == [1, 1, 1]
-    columns = ["storm_id", "node", "port", "time_secs", "executors", "bytes", "revision"]
-    found = pa.concat_tables(part.filter(pc.equal(part["kind"], rows.PULSE)) for part in parts)
-    expected = plain.filter(pc.equal(plain["kind"], rows.PULSE)).select(columns)
-    assert found.select(columns).sort_by("revision") == expected.sort_by("revision")
-    assert found["executors"].null_count == (0 if values == "true" else 9)
 
 
 def test_small_pages_are_put_together_and_what_was_read_before_a_failure_counts(monkeypatch):

@@ -7,6 +7,7 @@ from stormkeeper.conf import load
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import queries, rows, tables
+from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.store import TableStore
@@ -55,7 +56,7 @@ class Statistics:
             rows.of_server("a:6699", health),
         ]
         batch = pa.Table.from_batches([decode_batch(one) for one in servers])
-        found = self._advance(self._store.read, batch, (now, now))
+        found = self._advance(self._store.read, Batch.of(batch), (now, now))
         self._store.publish(origin(self._batch), found)
         self._batch += 1
 

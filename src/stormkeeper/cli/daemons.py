@@ -1,5 +1,7 @@
 """The commands that run a daemon until it is told to stop."""
 
+import os
+
 import click
 
 from stormkeeper import extras
@@ -89,6 +91,8 @@ def pipeline() -> None:
     with StopSignals() as stop, faults():
         extras.require("spark", "storm pipeline")
         conf = load_conf()
+        # Arrow's own choice keeps what each thread has freed; and it is made at its first import.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         from stormkeeper.pipeline import process
 
         code = process.serve(conf, stop)

@@ -6,7 +6,7 @@ worker has counted, as its newest reading said it, is kept in a table of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 1 << 18
 
 
 def next_counted(
-    previous: Callable[[], pa.Table | None], newest: pa.Table, reports: pa.Table
+    previous: Callable[[], pa.Table | None], newest: Iterable[pa.Table], reports: pa.Table
 ) -> tuple[Mapping[str, Rows], pa.Table]:
     """Return the next table of workers' sums, the rows that are new in the logs, and the counters.
 
@@ -40,7 +40,8 @@ def next_counted(
     previous
         Reads the table of workers' sums so far; None at the beginning.
     newest
-        The rows of the batch that are workers' newest pulses, as `reports.next_reports` gives them.
+        The rows of the batch that are workers' newest pulses, some at a time. They are gone through
+        once more when the rows of ``executor_stats`` are.
     reports
         The next table of worker reports; workers that are not in it have no sums either.
 
@@ -56,18 +57,20 @@ def next_counted(
     Of 72,000 workers a table of all rows takes hundreds of megabytes, so what can be done by parts
     is.
     """
-    read = newest.select(WorkerId._fields).filter(pc.is_valid(newest["executors"]))
-    changed = pc.unique(read["storm_id"])
+    readings, sums = [READINGS.empty_table()], [WORKER_STATS.empty_table()]
+    workers = [sums[0].select(WorkerId._fields)]
+    for pulses in newest:
+        workers.append(pulses.select(WorkerId._fields).filter(pc.is_valid(pulses["executors"])))
+        for piece in pieces(pulses):
+            executors = tallied(piece)
+            readings.append(counters(executors))
+            sums.append(worker_stats(executors))
+    read = pa.concat_tables(workers)
     kept = _kept(previous(), read, reports)
-    workers = [kept.filter(pc.is_in(kept["storm_id"], changed))]
-    readings = [READINGS.empty_table()]
-    for piece in pieces(newest):
-        executors = tallied(piece)
-        readings.append(counters(executors))
-        workers.append(worker_stats(executors))
-    of_changed = pa.concat_tables(workers)
+    is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
+    of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
     found = {
-        tables.WORKER_STATS: [kept, *workers[1:]],
+        tables.WORKER_STATS: [kept, *sums],
         tables.EXECUTOR_STATS: Readings(newest),
         tables.COMPONENT_STATS: component_stats(of_changed),
         tables.TOPOLOGY_STATS: topology_stats(of_changed),

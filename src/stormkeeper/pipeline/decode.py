@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+import secrets
+from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,15 +37,16 @@ TYPED: Final = pa.schema(
 
 #: Rows of `TYPED`, many in each value, compressed: a fifth of their size on their way through the
 #: JVM, which would take them apart and put them together again, twice. Those of one value are of
-#: one `part`, or of `_EACH`.
+#: one `part`, or of `EACH`.
 PACKED: Final = pa.schema([("part", pa.int32()), ("rows", pa.binary())])
 
-#: The same as the source has it, which reads part after part: after the last rows that one of the
-#: ``reads`` of a part gives comes a value that has none, and says how many reads there are.
-IN_TURN: Final = pa.schema([*PACKED, ("reads", pa.int32())])
+#: The same as the source has it, which reads part after part: the rows, or the ``file`` that has
+#: them. After the last that one of the ``reads`` of a part gives comes a value that has neither,
+#: and says how many reads there are.
+IN_TURN: Final = pa.schema([*PACKED, ("file", pa.string()), ("reads", pa.int32())])
 
 #: Stands for every part: how a server was is to be known in each.
-_EACH: Final = -1
+EACH: Final = -1
 
 #: What `paths.parse_workerbeat` reads.
 _WORKERBEAT: Final = "^/workerbeats/(?P<storm_id>[^/]+)/(?P<node>[^/]+)-(?P<port>[0-9]{1,9})$"
@@ -50,12 +54,10 @@ _WORKERBEAT: Final = "^/workerbeats/(?P<storm_id>[^/]+)/(?P<node>[^/]+)-(?P<port
 #: Values that are taken out of a batch at once.
 _AT_ONCE: Final = 512
 
-#: How many rows Spark's JVM has in one batch of Arrow on their way to the driver. A packed one has
-#: megabytes, and of ten thousand, which is usual, the JVM would not have room for one batch.
-_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_PACKED_AT_ONCE: Final = "8"
-
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+
+#: In a file that is read at once and removed, CPU counts: half of it, for half as many bytes again.
+_QUICKLY: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def heartbeats(df: DataFrame) -> DataFrame:
@@ -124,7 +126,7 @@ def typed(df: DataFrame) -> DataFrame:
 
 
 def packed(df: DataFrame, parts: int = 1) -> DataFrame:
-    """Do as `typed`, for a driver that unpacks the rows `by_part`: they are as `PACKED`.
+    """Do as `typed`, for a driver that reads them `batch.by_part`: as `PACKED`.
 
     Rows that are packed already, as by the source's option of this name, stay as they are.
     """
@@ -135,13 +137,13 @@ def packed(df: DataFrame, parts: int = 1) -> DataFrame:
 
 def _pack(batches: Iterator[pa.RecordBatch], parts: int) -> Iterator[pa.RecordBatch]:
     for batch in decode_batches(batches):
-        for part, found in _divided(pa.Table.from_batches([batch]), parts):
+        for part, found in in_parts(pa.Table.from_batches([batch]), parts):
             columns = {"part": [part], "rows": [_packed_rows(found)]}
             yield pa.RecordBatch.from_pydict(columns, schema=PACKED)
 
 
 def pack_read(
-    batches: Iterator[pa.RecordBatch], part: Part, reads: int
+    batches: Iterator[pa.RecordBatch], part: Part, reads: int, aside: str | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Decode and pack what a read of a part has given, as Arrow batches of the source's rows.
 
@@ -155,19 +157,47 @@ def pack_read(
         The part.
     reads
         How many reads of it there are.
+    aside
+        The folder to which the rows are written, if not into what is returned.
 
     Returns
     -------
     Rows of `IN_TURN`.
     """
+    found = _of_parts(batches, part)
+    if aside is None:
+        for number, table in found:
+            yield _value(number, rows=_packed_rows(table))
+    else:
+        for number, file in _put_aside(found, Path(aside)):
+            yield _value(number, file=file)
+    yield _value(part.number, reads=reads)
+
+
+def _of_parts(batches: Iterator[pa.RecordBatch], part: Part) -> Iterator[tuple[int, pa.Table]]:
     for batch in decode_batches(batches):
         found = pa.Table.from_batches([batch])
-        divided = [(part.number, found)] if part.number else _divided(found, part.count, 0)
-        for number, rows_ in divided:
-            columns = {"part": [number], "rows": [_packed_rows(rows_)], "reads": [None]}
-            yield pa.RecordBatch.from_pydict(columns, schema=IN_TURN)
-    columns = {"part": [part.number], "rows": [None], "reads": [reads]}
-    yield pa.RecordBatch.from_pydict(columns, schema=IN_TURN)
+        yield from [(part.number, found)] if part.number else in_parts(found, part.count, 0)
+
+
+def _value(part: int, **given: Any) -> pa.RecordBatch:
+    values = dict.fromkeys(IN_TURN.names) | {"part": part} | given
+    return pa.RecordBatch.from_pylist([values], schema=IN_TURN)
+
+
+def _put_aside(found: Iterator[tuple[int, pa.Table]], folder: Path) -> Iterator[tuple[int, str]]:
+    """Write the rows of each part to a file of its own; whoever reads it removes it."""
+    files: dict[int, str] = {}
+    writers: dict[int, pa.RecordBatchStreamWriter] = {}
+    with contextlib.ExitStack() as open_:
+        for number, table in found:
+            if number not in writers:
+                files[number] = str(folder / f"{secrets.token_hex(8)}.arrow")
+                sink = open_.enter_context(pa.OSFile(files[number], "wb"))
+                writer = pa.ipc.new_stream(sink, TYPED, options=_QUICKLY)
+                writers[number] = open_.enter_context(writer)
+            writers[number].write_table(table)
+    yield from files.items()
 
 
 def _packed_rows(table: pa.Table) -> bytes:
@@ -178,80 +208,8 @@ def _packed_rows(table: pa.Table) -> bytes:
     return packed_
 
 
-def by_part(df: DataFrame, parts: int = 1) -> Iterator[pa.Table]:
-    """Read rows in the driver, and return an iterator over their parts, each as `typed` gives it.
-
-    A part has some topologies whole, and what is said of the servers. Rows that were `packed` are
-    unpacked part by part; those that the source has packed are read part by part, too, each while
-    the one before it is used. Others come as they are, where there is one part only.
-
-    Parameters
-    ----------
-    df
-        Rows of `packed`, of `typed`, or of the source.
-    parts
-        How many there are.
-    """
-    if df.columns == IN_TURN.names and parts > 1:
-        return _in_turn(df, parts)
-    if df.columns in (PACKED.names, IN_TURN.names):
-        return _unpacked(_collected(df), parts)
-    found = df.toArrow()
-    if parts == 1:
-        return iter([found])
-    return _together(list(_divided(found, parts)), parts)
-
-
-def _collected(df: DataFrame) -> pa.Table:
-    conf = df.sparkSession.conf
-    usual = conf.get(_RECORDS)
-    conf.set(_RECORDS, _PACKED_AT_ONCE)
-    try:
-        return df.toArrow()
-    finally:
-        conf.set(_RECORDS, str(usual))
-
-
-def _in_turn(df: DataFrame, parts: int) -> Iterator[pa.Table]:
-    held: dict[int, list[pa.Buffer]] = {part: [] for part in range(parts)}
-    left: dict[int, int] = {}
-    # One read after another, in their order.
-    for part, rows_, reads in df.toLocalIterator(prefetchPartitions=True):
-        if rows_ is not None:
-            held[part].append(pa.py_buffer(rows_))
-            continue
-        left[part] = left.get(part, reads) - 1
-        while held and left.get(min(held)) == 0:
-            yield _unpack(held.pop(min(held)))
-    yield from map(_unpack, held.values())  # of a batch that reads nothing
-
-
-def _unpacked(values: pa.Table, parts: int) -> Iterator[pa.Table]:
-    held: dict[int, list[pa.Buffer]] = {}
-    for part, rows_ in zip(values["part"].to_pylist(), values["rows"], strict=True):
-        if rows_.is_valid:
-            held.setdefault(part, []).append(rows_.as_buffer())
-    del values  # a part's values go once they are unpacked
-    of_each = _unpack(held.pop(_EACH, []))
-    for part in range(parts):
-        yield pa.concat_tables([_unpack(held.pop(part, [])), of_each])
-
-
-def _unpack(values: Iterable[pa.Buffer]) -> pa.Table:
-    found = [batch for value in values for batch in pa.ipc.open_stream(value)]
-    return pa.Table.from_batches(found, TYPED)
-
-
-def _together(found: Sequence[tuple[int, pa.Table]], parts: int) -> Iterator[pa.Table]:
-    for part in range(parts):
-        mine = [rows_ for number, rows_ in found if number in (part, _EACH)]
-        yield pa.concat_tables(mine or [TYPED.empty_table()])
-
-
-def _divided(
-    table: pa.Table, parts: int, of_servers: int = _EACH
-) -> Iterator[tuple[int, pa.Table]]:
-    """Cut rows as of `typed` into those of each part that has any."""
+def in_parts(table: pa.Table, parts: int, of_servers: int = EACH) -> Iterator[tuple[int, pa.Table]]:
+    """Cut rows as of `typed` into those of each part that has any; servers are in `of_servers`."""
     # What belongs to no topology is in the first part.
     numbers = pc.fill_null(part_numbers(table, parts), 0)
     numbers = pc.if_else(pc.equal(table["kind"], rows.SERVER), of_servers, numbers)

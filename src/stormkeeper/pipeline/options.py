@@ -22,7 +22,7 @@ DEFAULT_TIMEOUT_SECS: Final = 2.0
 
 #: All that there are, as they are written.
 NAMES: Final = (
-    *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed"),
+    *("servers", "path", "pageSize", "timeoutSecs", "values", "parts", "packed", "aside"),
     *settings.KEYS,
 )
 
@@ -51,6 +51,9 @@ class Options:
         Into how many parts what each server holds is divided, each a partition.
     packed
         Whether rows come decoded and packed, as `decode.IN_TURN`.
+    aside
+        The folder to which packed rows are written; only the names of its files are in the rows
+        then. None: they are in the rows themselves.
     access
         How to authenticate and speak TLS: configuration keys and their values. They name files,
         which executors read too, and hold no secret: Spark shows options in its plans.
@@ -63,6 +66,7 @@ class Options:
     values: bool = True
     parts: int = 1
     packed: bool = False
+    aside: str | None = None
     access: tuple[tuple[str, str], ...] = ()
 
     def settings(self) -> ClientSettings:
@@ -97,6 +101,7 @@ class Options:
             _switch(options, "values", default=True),
             int(_number(options, "parts", 1, minimum=1, whole=True)),
             _switch(options, "packed", default=False),
+            options.get("aside"),
             tuple((key, options[key]) for key in settings.KEYS if key in options),
         )
 

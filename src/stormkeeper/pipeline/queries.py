@@ -8,11 +8,13 @@ query's batch are published together.
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -26,6 +28,7 @@ from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
+from stormkeeper.pipeline.batch import Batch, Named, by_part
 from stormkeeper.pipeline.counted import next_counted
 from stormkeeper.pipeline.divided import Before
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
@@ -33,12 +36,13 @@ from stormkeeper.pipeline.last_pulses import LastPulses
 from stormkeeper.pipeline.memory import give_back
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
-from stormkeeper.pipeline.servers import SERVERS, next_servers, one_each
+from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.statistics import buckets, readings, summaries
 from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
+from stormkeeper.tables.places import refused
 from stormkeeper.tables.specs import Retention, TableSpec
 from stormkeeper.tables.store import Rows, TableStore
 
@@ -72,16 +76,12 @@ _ROLLUPS: Final = {
 
 #: Returns a query's next tables, of logs the rows that are new, of: what reads those before, the
 #: rows of a batch, and when they were read (at the earliest, at the latest).
-Advance = Callable[[Before, pa.Table, tuple[float, float]], Mapping[str, Rows]]
+Advance = Callable[[Before, Batch, tuple[float, float]], Mapping[str, Rows]]
 
 #: Is told that a batch has been published, and those of its tables that are `_TOLD`.
 Published = Callable[[Mapping[str, Rows]], None]
 
 _TOLD: Final = (tables.SERVERS, tables.WORKER_LIVENESS)
-
-#: Returns workers' newest pulses, rows as `decode.typed` gives them, with names of components that
-#: they lack.
-Named = Callable[[pa.Table], pa.Table]
 
 #: Returns the ``topology.worker.timeout.secs`` of those topologies of which it is known.
 Timeouts = Callable[[], Mapping[str, float]]
@@ -151,8 +151,8 @@ def start(
     *,
     named: Named = lambda pulses: pulses,
     timeouts: Timeouts = dict,
-) -> list[StreamingQuery]:
-    """Start the queries that keep the tables, and tell `sight` of them.
+) -> Iterator[StreamingQuery]:
+    """Start the queries that keep the tables, one after another, and tell `sight` of them.
 
     Raises
     ------
@@ -165,14 +165,27 @@ def start(
     conf = settled(conf, servers, places[STATISTICS])
 
     def begin(name: str) -> StreamingQuery:
-        _, checkpoint = folders.of_query(conf, name)
-        rows = read(session, conf, servers, name, packed=True)
+        place, checkpoint = folders.of_query(conf, name)
+        options = {"packed": "true"}
+        if (session.sparkContext.master or "").startswith("local"):
+            options["aside"] = _emptied(place / ".aside")
+        rows = read(session, conf, servers, name, options)
         make = partial(keeper, published=partial(sight.published, name), named=named)
         keep = make(conf, servers, name, places, timeouts=timeouts)
         writer = written(rows, conf, name, keep).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
-    return [begin(name) for name in NAMES]
+    yield from map(begin, NAMES)
+
+
+def _emptied(folder: Path) -> str:
+    """Make a folder that is empty: what is in it, a run that was killed has left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(folder.parent, error) from error
+    return str(folder.absolute())
 
 
 def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
@@ -181,16 +194,21 @@ def settled(conf: Conf, servers: list[str], store: TableStore) -> Conf:
 
 
 def read(
-    session: SparkSession, conf: Conf, servers: list[str], query: str, *, packed: bool = False
+    session: SparkSession,
+    conf: Conf,
+    servers: list[str],
+    query: str,
+    more: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """Return the stream that a query reads from Pacemakers: of ages, or of pulses.
 
-    Those who read pulses may decode and pack them as well, which spares them a way through the JVM.
+    Those who read pulses may decode and pack them as well, and put them aside, if `more` options
+    of the source say so. That spares them ways through the JVM.
     """
     options = source_options(conf, servers) | {
         "parts": str(divided.parts_of(conf, query)),
         "values": str(query == STATISTICS).lower(),
-        "packed": str(packed).lower(),
+        **(more or {}),
     }
     return session.readStream.format("pacemaker").options(**options).load()
 
@@ -250,14 +268,11 @@ def liveness_tables(
         Returns the topologies' own timeouts.
     """
 
-    def advance(
-        before: Before, batch: pa.Table, between: tuple[float, float]
-    ) -> Mapping[str, Rows]:
+    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Mapping[str, Rows]:
         previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
-        rows = decode.typed_rows(batch)
         liveness = current.next_liveness(
-            previous, rows, now_known, between, last_pulses, reports=reports()
+            previous, batch.rows, now_known, between, last_pulses, reports=reports()
         )
         _, now = between
         recent = before(tables.WORKER_EVENTS, datetime.fromtimestamp(now - FLAP_SECS, UTC))
@@ -266,7 +281,7 @@ def liveness_tables(
             tables.WORKER_EVENTS: next_events(
                 recent, previous, liveness, limits=now_known, now=now
             ),
-            tables.SERVERS: next_servers(before(tables.SERVERS), batch),
+            tables.SERVERS: next_servers(before(tables.SERVERS), batch.rows),
         }
 
     return advance
@@ -281,19 +296,17 @@ def statistics_tables(
     """
     growth = divided.Growth()
 
-    def advance(
-        before: Before, batch: pa.Table, between: tuple[float, float]
-    ) -> Mapping[str, Rows]:
+    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Mapping[str, Rows]:
         found, newest = reports.next_reports(
-            before(tables.WORKER_REPORTS), batch, limits, period_secs, between
+            before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
         growth.of_part(found.num_rows)
-        newest = named(newest)
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
-        counted, counters = next_counted(partial(before, tables.WORKER_STATS), newest, found)
+        pulses = batch.pulses(newest, named)
+        counted, counters = next_counted(partial(before, tables.WORKER_STATS), pulses, found)
         return {
             tables.WORKER_REPORTS: found,
-            tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch),
+            tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch.rows),
             **counted,
             **buckets.next_rollups(before, counters, found, between),
         }
@@ -330,7 +343,7 @@ class Keeper:
         told: dict[str, Rows] = {}
 
         def advanced() -> Iterator[Mapping[str, Rows]]:
-            read = decode.by_part(batch, self._parts)
+            read = by_part(batch, self._parts)
             # Nothing here holds what a part has, so that it goes table by table, as it is written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
                 yield self._advanced(part, next(read), began, told)
@@ -342,10 +355,10 @@ class Keeper:
         self._published(told)
 
     def _advanced(
-        self, part: Part, rows: pa.Table, began: float, told: dict[str, Rows]
+        self, part: Part, batch: Batch, began: float, told: dict[str, Rows]
     ) -> Mapping[str, Rows]:
         before = divided.before(self._tables, part)
-        made = self._advance(before, one_each(rows), (began, time.time()))
+        made = self._advance(before, batch, (began, time.time()))
         told.update((name, made[name]) for name in _TOLD if name in made)
         return made
 

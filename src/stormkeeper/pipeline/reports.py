@@ -50,25 +50,24 @@ def next_reports(
     limits: Limits,
     period_secs: float,
     between: tuple[float, float] | None = None,
-) -> tuple[pa.Table, pa.Table]:
-    """Return the next table of reports, and the rows of the batch that are workers' newest pulses.
+) -> tuple[pa.Table, pa.Array]:
+    """Return the next table of reports, and which rows of the batch are workers' newest pulses.
 
     Parameters
     ----------
     previous
         The table so far, its metadata included; None at the beginning.
     batch
-        Rows as `decode.typed` gives them, servers' rows included.
+        Rows as `decode.typed` gives them, servers' rows included; what executors count may be null.
     limits, between
         As of `current.next_liveness`.
     period_secs
         How often workers beat, for the estimate of pulses that were not read.
     """
     before = WORKER_REPORTS.empty_table() if previous is None else previous
-    # What executors count is most of a batch: it is copied once.
-    light = batch.drop_columns(["executors"])
-    light = light.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
-    result, pulses, _ = judged(_known(before), list(forgotten(before)), light, limits, between)
+    every = numbers(batch.num_rows)
+    batch = batch.append_column("row", every)
+    result, pulses, _ = judged(_known(before), list(forgotten(before)), batch, limits, between)
     newest = rows.where(pulses, pc.is_in(numbers(pulses.num_rows), result.taken))
     now, at = result.rows, places(result.rows, newest)
     was, read, is_new = before.take(places(now, before)), newest.take(at), pc.is_valid(at)
@@ -85,7 +84,7 @@ def next_reports(
     found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
     # Of whom there is a pulse; the others are remembered without a report.
     found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
-    return found, batch.take(newest["row"])
+    return found, pc.is_in(every, newest["row"].combine_chunks())
 
 
 def _known(reports: pa.Table) -> pa.Table:

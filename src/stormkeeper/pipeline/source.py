@@ -35,6 +35,10 @@ _CLIENT_NAME: Final = "spark-pacemaker"
 _ROWS: Final = 1024
 _BYTES: Final = 2 << 20
 
+#: Servers that failed under a read in this process: how they were when that batch was planned, and
+#: how they were found. So not every part of a batch waits for a server that hangs.
+_failed: Final[dict[str, tuple[Coverage, Coverage]]] = {}
+
 
 class PacemakerDataSource(DataSource):
     """The pulses that Pacemakers hold, one row per change and one row per server.
@@ -54,7 +58,9 @@ class PacemakerDataSource(DataSource):
     ``parts``                 into how many parts a server's topologies are divided, each read by a
                               task of its own (1)
     ``packed``                whether rows come decoded, and packed into few (false): for a driver
-                              that unpacks them, `stormkeeper.pipeline.decode.by_part`
+                              that unpacks them, `stormkeeper.pipeline.batch.by_part`
+    ``aside``                 of what is ``packed``: the folder to which it is written, for a driver
+                              on the same machine; only the names of its files go through Spark
     ``pacemaker.auth.method`` and others: how to authenticate and speak TLS, as in ``storm.yaml``
                               (`stormkeeper.pacemaker.client.settings.KEYS`); files are read on
                               every machine that reads
@@ -253,7 +259,8 @@ def _as_wanted(
     if not options.packed:
         yield from batches
         return
-    yield from decode.pack_read(batches, partition.part or Part(0, 1), len(options.servers))
+    part, reads = partition.part or Part(0, 1), len(options.servers)
+    yield from decode.pack_read(batches, part, reads, options.aside)
     give_back()  # what decoding took: this worker waits for the next batch now
 
 
@@ -273,7 +280,9 @@ def _ask(options: Options, *servers: Address) -> Mapping[str, Coverage]:
 
 
 def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBatch]:
-    server, span, health = str(partition.server), partition.span, partition.health
+    server, span, planned = str(partition.server), partition.span, partition.health
+    before, found = _failed.get(server, (None, None))
+    health = found if planned == before else planned
     if repeated := health is None:
         # An earlier run planned this. The server vouches for what it holds now, so that is read.
         health = _ask(options, partition.server)[server]
@@ -295,6 +304,8 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
                     yield rows.of_pages(server, some)
         except StormkeeperError as error:
             health = Coverage.failed(error)
+            if planned is not None:
+                _failed[server] = planned, health
     yield rows.of_server(server, health, reset=reset)
 
 

@@ -61,7 +61,7 @@ cdef enum:
     # A heartbeat's.
     IS_PRESENT = 0
     IS_COMPLETED = 1
-    # The places of `layout.KINDS`.
+    # The places of kinds in `layout`.
     BOLT = 0
     SPOUT = 1
     # Fields of ours, by their numbers, and as bits of a set in which other ones are their numbers.
@@ -464,7 +464,7 @@ cdef class Builder:
             layout.column(of[0].type, executors, self._cut(TASK_START, 4 * executors)),
             layout.column(of[1].type, executors, self._cut(TASK_END, 4 * executors)),
             layout.chosen(texts, self._cut(COMPONENT, 4 * executors), executors, component),
-            layout.chosen(layout.KINDS, self._cut(KIND, 4 * executors), executors, kind),
+            layout.kinds(self._cut(KIND, 4 * executors), executors, kind),
             layout.column(of[4].type, executors, self._cut(RATE, 8 * executors)),
             layout.lists(layout.structs(layout.COUNTER, counters), executors, rows_from),
         ]

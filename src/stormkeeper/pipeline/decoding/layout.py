@@ -44,7 +44,9 @@ HEARTBEAT: Final[dict[str, pa.DataType]] = {
     "error": pa.string(),
 }
 
-KINDS: Final = pa.array(["bolt", "spout"], pa.string())
+#: Not a column, as Arrow imports pandas to make the first one: those who only plan what is read
+#: need neither.
+_KINDS: Final = ("bolt", "spout")
 
 
 def memory(size: int) -> pa.Buffer:
@@ -69,6 +71,11 @@ def chosen(
 ) -> pa.Array:
     """Make a column of texts of memory that has their numbers."""
     return among.take(column(pa.int32(), count, numbers, valid))
+
+
+def kinds(numbers: pa.Buffer, count: int, valid: pa.Buffer) -> pa.Array:
+    """Make the column of kinds of memory that has their places in `_KINDS`."""
+    return chosen(pa.array(_KINDS, pa.string()), numbers, count, valid)
 
 
 def structs(of: pa.StructType, columns: Sequence[pa.Array]) -> pa.Array:

@@ -121,7 +121,7 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
 
 def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for rows in Readings(pa.Table.from_batches([batch])):
+        for rows in Readings([pa.Table.from_batches([batch])]):
             yield from rows.cast(EXECUTOR_STATS).combine_chunks().to_batches()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -75,13 +75,19 @@ class Readings:
     """The rows of pulses in pieces, which are made each time that they are gone through.
 
     Those of 72,000 workers would take gigabytes together. Texts are dictionaries.
+
+    Parameters
+    ----------
+    pulses
+        Rows of `decode.TYPED`, some at a time.
     """
 
-    def __init__(self, pulses: pa.Table) -> None:
+    def __init__(self, pulses: Iterable[pa.Table]) -> None:
         self._pulses = pulses
 
     def __iter__(self) -> Iterator[pa.Table]:
-        return map(_laid_out, pieces(self._pulses))
+        for some in self._pulses:
+            yield from map(_laid_out, pieces(some))
 
 
 def executor_stats(pulses: pa.Table) -> pa.Table:
