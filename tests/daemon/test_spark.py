@@ -257,3 +257,16 @@ def test_the_reason_is_the_last_line_of_a_python_traceback_or_the_first_of_all()
         "[CODE] what went wrong"
     )
     assert spark.reason(RuntimeError()) == "RuntimeError"
+
+
+def test_the_reason_is_what_java_said_to_python_code():
+    message = (
+        "Traceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n'
+        "    g()\n"
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o114.getResult.\n"
+        ": org.apache.spark.SparkException: Task serialization failed: it is so\n"
+        "\tat org.apache.spark.A(B.scala:1)\n"
+    )
+    said = "org.apache.spark.SparkException: Task serialization failed: it is so"
+    assert spark.reason(RuntimeError(message)) == said

@@ -248,11 +248,12 @@ def _within(timeout_secs: float, call: Callable[[], None]) -> bool:
 def reason(error: BaseException) -> str:
     """Return in one line why Spark failed, out of a message with traces of several languages.
 
-    If Python code failed, that is the last line of its traceback, else the first line of all. Call
-    it while the JVM runs, which holds the text of some errors.
+    If Python code failed, that is the last line of its traceback, or what Java said to it; else the
+    first line of all. Call it while the JVM runs, which holds the text of some errors.
     """
     text = str(error.java_exception if isinstance(error, Py4JJavaError) else error)
-    ends = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+(\S.*)", text)
+    trace = r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n)+"
+    ends = re.findall(rf"{trace}(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (ends[-1] if ends else lines[0] if lines else type(error).__name__).strip()
 
