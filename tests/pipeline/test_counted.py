@@ -16,7 +16,7 @@ from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.counted import next_counted
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.reports import next_reports
-from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, executor_stats
+from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, Readings, executor_stats
 from stormkeeper.pipeline.statistics.summaries import (
     COMPONENT_STATS,
     TOPOLOGY_STATS,
@@ -43,6 +43,7 @@ SCHEMAS = {
 def counted(previous, newest, reports):
     """The tables that follow, whole."""
     found, _ = next_counted(lambda: previous, newest, reports)
+    found[tables.EXECUTOR_STATS] = Readings(newest)
     whole = {}
     for name, schema in SCHEMAS.items():
         parts = [found[name]] if isinstance(found[name], pa.Table) else found[name]

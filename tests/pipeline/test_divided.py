@@ -153,18 +153,20 @@ def test_tables_that_are_made_in_parts_are_the_same(tmp_path, monkeypatch, whole
     assert forgotten(tmp_path) == remembered != []
 
 
-def test_nothing_of_a_part_is_held_while_the_next_one_is_read(tmp_path):
+def test_one_part_is_read_ahead_while_nothing_is_held_of_those_that_were_used(tmp_path):
     held = []
 
     def watched(read):
         for row in read():
-            assert [one for one in held if one() is not None] == []
+            used = held[: 2 * (row[0] - 1)]
+            assert len(used) == 2 * max(row[0] - 1, 0)
+            assert [one for one in used if one() is not None] == []
             yield row
 
     def advance(_before, batch, _between):
         reports = WORKER_REPORTS.empty_table()
         held.extend(map(weakref.ref, (batch, reports)))
-        return {tables.WORKER_REPORTS: reports}
+        yield tables.WORKER_REPORTS, reports
 
     specs = list(queries.specs(defaults(), queries.STATISTICS))
     _, raw = next(batches(1))
@@ -221,7 +223,7 @@ def test_there_is_a_part_for_so_many_workers_unless_the_configuration_says_it(
         assert parts() == 3
         assert parts(given=2) == 2
         # A Pacemaker that has just started does not know yet how many it will hold.
-        reports = [{tables.WORKER_REPORTS: WORKER_REPORTS.empty_table()}] * 4
+        reports = [[(tables.WORKER_REPORTS, WORKER_REPORTS.empty_table())]] * 4
         store.publish_in_parts(Origin("q", 1), reports)
         assert parts() == 4
 

@@ -60,12 +60,12 @@ def test_all_that_was_counted_is_read_from_each_roll_up_whatever_is_repeated(tmp
         with TableStore(
             tmp_path / queries.STATISTICS, specs, interval_secs=15, clock=lambda: clock[0]
         ) as store:
-            advance(store.read, read, (now, now))
-            found = advance(store.read, read, (now, now))
+            dict(advance(store.read, read, (now, now)))
+            found = dict(advance(store.read, read, (now, now)))
             store.publish(Origin("q", number), found)
             store.publish(Origin("q", number), found)
             # The source gives each pulse again.
-            store.publish(Origin("again", number), advance(store.read, read, (now, now)))
+            store.publish(Origin("again", number), dict(advance(store.read, read, (now, now))))
     began, end = (datetime.fromtimestamp(HOUR + secs, UTC) for secs in (0, 7200))
     with Past(tmp_path) as past:
         for minutes, buckets in ((1, 7), (10, 3), (60, 2)):

@@ -1,5 +1,6 @@
 import errno
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -71,7 +72,7 @@ def test_tables_are_made_part_by_part_and_published_at_once(tmp_path):
             noted = {b"part": str(number).encode()}
             if "state" in tables:
                 tables["state"] = tables["state"].replace_schema_metadata(noted)
-            yield tables
+            yield tables.items()
 
     tables = store(tmp_path)
     one, two = ({"state": state(number), "events": events(number)} for number in (1, 2))
@@ -88,6 +89,30 @@ def test_tables_are_made_part_by_part_and_published_at_once(tmp_path):
     tables.publish_in_parts(origin(2), parts({"state": state(5)}))
     assert values(tmp_path, "state") == [5]
     assert len(data_files(tmp_path)) == len(Tables(tmp_path).manifest.paths) + 3
+
+
+def test_rows_that_come_in_parts_are_written_while_what_follows_is_made(tmp_path):
+    is_made = threading.Event()
+
+    def rows():
+        assert is_made.wait(30)
+        yield events(1)
+        yield events(2)
+
+    def part(fails):
+        yield "events", rows()
+        is_made.set()
+        if fails:
+            raise ZeroDivisionError
+        yield "state", state(3)
+
+    tables = store(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        tables.publish_in_parts(origin(0), [part(fails=True)])
+    assert data_files(tmp_path) == set()
+    is_made.clear()
+    tables.publish_in_parts(origin(0), [part(fails=False)])
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([3], [1, 2])
 
 
 def test_if_a_part_cannot_be_made_nothing_is_published(tmp_path):

@@ -6,7 +6,9 @@ topology with many workers gigabytes. It stays packed, and is unpacked while som
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -129,7 +131,7 @@ def by_part(df: DataFrame, parts: int = 1) -> Iterator[Batch]:
         How many there are.
     """
     if df.columns == IN_TURN.names and parts > 1:
-        return _in_turn(df, parts)
+        return _ahead(_in_turn(_one_by_one(df), parts))
     if df.columns in (PACKED.names, IN_TURN.names):
         return _unpacked(_collected(df), parts)
     found = df.toArrow()
@@ -148,10 +150,23 @@ def _collected(df: DataFrame) -> pa.Table:
         conf.set(_RECORDS, str(usual))
 
 
-def _in_turn(df: DataFrame, parts: int) -> Iterator[Batch]:
+def _ahead(parts: Iterator[Batch]) -> Iterator[Batch]:
+    """Read one part ahead, in a thread, while the one before it is used."""
+    with ThreadPoolExecutor(1, "batch-reader") as thread:
+        coming = thread.submit(_one, parts)
+        while found := coming.result():
+            coming = thread.submit(_one, parts)
+            yield found.pop()  # so that nobody holds it but who uses it
+
+
+def _one(parts: Iterator[Batch]) -> list[Batch]:
+    return list(itertools.islice(parts, 1))
+
+
+def _in_turn(read: Iterator[Row], parts: int) -> Iterator[Batch]:
     held: dict[int, list[pa.Buffer]] = {part: [] for part in range(parts)}
     left: dict[int, int] = {}
-    for part, rows_, file, reads in _one_by_one(df):
+    for part, rows_, file, reads in read:
         if reads is None:
             held[part].append(pa.py_buffer(rows_) if file is None else _taken(file))
             continue
@@ -163,6 +178,8 @@ def _in_turn(df: DataFrame, parts: int) -> Iterator[Batch]:
 
 def _one_by_one(df: DataFrame) -> Iterator[Row]:
     """Take rows of one partition after another, in their order, each while the next one is read.
+
+    In the query's thread: jobs that begin in another one are not cut off when the query is stopped.
 
     Jobs of a query, with what they gave, are kept until the query has ended; and those of an
     iterator, which begin after that, for ever (Spark 4.3). So they are to be of no query.

@@ -6,7 +6,7 @@ worker has counted, as its newest reading said it, is kept in a table of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.judging import worker_keys
 from stormkeeper.pipeline.statistics.increments import READINGS, counters
-from stormkeeper.pipeline.statistics.readings import Readings, pieces
+from stormkeeper.pipeline.statistics.readings import pieces
 from stormkeeper.pipeline.statistics.summaries import (
     WORKER_STATS,
     component_stats,
@@ -32,7 +32,7 @@ _AT_ONCE: Final = 1 << 18
 
 def next_counted(
     previous: Callable[[], pa.Table | None], newest: Iterable[pa.Table], reports: pa.Table
-) -> tuple[Mapping[str, Rows], pa.Table]:
+) -> tuple[dict[str, Rows], pa.Table]:
     """Return the next table of workers' sums, the rows that are new in the logs, and the counters.
 
     Parameters
@@ -40,17 +40,15 @@ def next_counted(
     previous
         Reads the table of workers' sums so far; None at the beginning.
     newest
-        The rows of the batch that are workers' newest pulses, some at a time. They are gone through
-        once more when the rows of ``executor_stats`` are.
+        The rows of the batch that are workers' newest pulses, some at a time.
     reports
         The next table of worker reports; workers that are not in it have no sums either.
 
     Returns
     -------
-    By name: ``worker_stats`` and ``executor_stats``, in parts; and ``component_stats`` and
-    ``topology_stats`` of the topologies of which a worker has a new reading. A pulse that cannot be
-    read leaves what the one before it said. And what executors have counted in all, as
-    `buckets.next_rollups` takes it.
+    By name: ``worker_stats``, in parts; and ``component_stats`` and ``topology_stats`` of the
+    topologies of which a worker has a new reading. A pulse that cannot be read leaves what the one
+    before it said. And what executors have counted in all, as `buckets.next_rollups` takes it.
 
     Notes
     -----
@@ -69,9 +67,8 @@ def next_counted(
     kept = _kept(previous(), read, reports)
     is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
     of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
-    found = {
+    found: dict[str, Rows] = {
         tables.WORKER_STATS: [kept, *sums],
-        tables.EXECUTOR_STATS: Readings(newest),
         tables.COMPONENT_STATS: component_stats(of_changed),
         tables.TOPOLOGY_STATS: topology_stats(of_changed),
     }

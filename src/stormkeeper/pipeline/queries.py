@@ -39,12 +39,13 @@ from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.statistics import buckets, readings, summaries
+from stormkeeper.pipeline.statistics.readings import Readings
 from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.places import refused
 from stormkeeper.tables.specs import Retention, TableSpec
-from stormkeeper.tables.store import Rows, TableStore
+from stormkeeper.tables.store import Made, Rows, TableStore
 
 #: The queries, and the folders of their tables.
 NAMES: Final = (LIVENESS, STATISTICS)
@@ -74,9 +75,9 @@ _ROLLUPS: Final = {
     tables.ROLLUP_60M: "pipeline.retention.rollup.60m.hours",
 }
 
-#: Returns a query's next tables, of logs the rows that are new, of: what reads those before, the
+#: Makes a query's next tables, of logs the rows that are new, of: what reads those before, the
 #: rows of a batch, and when they were read (at the earliest, at the latest).
-Advance = Callable[[Before, Batch, tuple[float, float]], Mapping[str, Rows]]
+Advance = Callable[[Before, Batch, tuple[float, float]], Made]
 
 #: Is told that a batch has been published, and those of its tables that are `_TOLD`.
 Published = Callable[[Mapping[str, Rows]], None]
@@ -289,7 +290,7 @@ def liveness_tables(
         Returns the topologies' own timeouts.
     """
 
-    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Mapping[str, Rows]:
+    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
         previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
         liveness = current.next_liveness(
@@ -297,13 +298,10 @@ def liveness_tables(
         )
         _, now = between
         recent = before(tables.WORKER_EVENTS, datetime.fromtimestamp(now - FLAP_SECS, UTC))
-        return {
-            tables.WORKER_LIVENESS: liveness,
-            tables.WORKER_EVENTS: next_events(
-                recent, previous, liveness, limits=now_known, now=now
-            ),
-            tables.SERVERS: next_servers(before(tables.SERVERS), batch.rows),
-        }
+        events = next_events(recent, previous, liveness, limits=now_known, now=now)
+        yield tables.WORKER_LIVENESS, liveness
+        yield tables.WORKER_EVENTS, events
+        yield tables.SERVERS, next_servers(before(tables.SERVERS), batch.rows)
 
     return advance
 
@@ -317,20 +315,21 @@ def statistics_tables(
     """
     growth = divided.Growth()
 
-    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Mapping[str, Rows]:
+    def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
         found, newest = reports.next_reports(
             before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
         growth.of_part(found.num_rows)
-        since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         pulses = batch.pulses(newest, named)
+        # It takes as long as all else, and goes on beside it.
+        yield tables.EXECUTOR_STATS, Readings(pulses)
+        yield tables.WORKER_REPORTS, found
+        since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
+        yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
         counted, counters = next_counted(partial(before, tables.WORKER_STATS), pulses, found)
-        return {
-            tables.WORKER_REPORTS: found,
-            tables.REJECTED: next_rejected(partial(before, tables.REJECTED, since), batch.rows),
-            **counted,
-            **buckets.next_rollups(before, counters, found, between),
-        }
+        while counted:
+            yield counted.popitem()
+        yield from buckets.next_rollups(before, counters, found, between).items()
 
     return advance
 
@@ -363,9 +362,9 @@ class Keeper:
         began = time.time()
         told: dict[str, Rows] = {}
 
-        def advanced() -> Iterator[Mapping[str, Rows]]:
+        def advanced() -> Iterator[Made]:
             read = by_part(batch, self._parts)
-            # Nothing here holds what a part has, so that it goes table by table, as it is written.
+            # Nothing here holds what a part has, so that it goes once it is written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
                 yield self._advanced(part, next(read), began, told)
                 give_back()
@@ -375,13 +374,12 @@ class Keeper:
             self._tables.publish_in_parts(origin, advanced())
         self._published(told)
 
-    def _advanced(
-        self, part: Part, batch: Batch, began: float, told: dict[str, Rows]
-    ) -> Mapping[str, Rows]:
+    def _advanced(self, part: Part, batch: Batch, began: float, told: dict[str, Rows]) -> Made:
         before = divided.before(self._tables, part)
-        made = self._advance(before, batch, (began, time.time()))
-        told.update((name, made[name]) for name in _TOLD if name in made)
-        return made
+        for name, rows in self._advance(before, batch, (began, time.time())):
+            if name in _TOLD:
+                told[name] = rows
+            yield name, rows
 
 
 def origin_of(batch: DataFrame, number: int) -> Origin:

@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,10 @@ KEEP_SECS: Final = 300.0
 
 #: Rows of a table; or of a log, in parts, where they are too many to be in memory together.
 Rows: TypeAlias = pa.Table | Iterable[pa.Table]
+
+#: The tables of a part, by name. Rows that come in parts are made and written in a thread, while
+#: what comes after them is made.
+Made: TypeAlias = Iterable[tuple[str, Rows]]
 
 #: How long the end of a store waits for a merge that runs, in seconds.
 _CLOSE_SECS: Final = 5.0
@@ -179,9 +184,9 @@ class TableStore:
             The rows are not the tables', somebody else writes the same tables, the folder is not
             there any more, or the file system refuses. Then nothing is published.
         """
-        return self.publish_in_parts(origin, [tables])
+        return self.publish_in_parts(origin, [tables.items()])
 
-    def publish_in_parts(self, origin: Origin, parts: Iterable[Mapping[str, Rows]]) -> int:
+    def publish_in_parts(self, origin: Origin, parts: Iterable[Made]) -> int:
         """Do as `publish`, with tables that are made part by part.
 
         A part is written before the next one is made, so that no more than one has to be in memory.
@@ -189,7 +194,7 @@ class TableStore:
         kind ``current`` that is not named stays, if the table has as many parts as before.
         """
         try:
-            return self._commit(origin, map(self._fitted, parts))
+            return self._commit(origin, parts)
         except OSError as error:
             raise refused(self._folder, error) from error
 
@@ -202,17 +207,7 @@ class TableStore:
             raise TableError(f"no table {name!r}{what}; these are: {known}")
         return spec
 
-    def _fitted(self, tables: Mapping[str, Rows]) -> dict[str, Iterable[pa.Table]]:
-        """Return the rows of tables, as their files have them."""
-        specs = {name: self._check(name) for name in tables}
-        return {
-            name: [specs[name].fitted(given)]
-            if isinstance(given, pa.Table)
-            else map(specs[name].fitted, given)
-            for name, given in tables.items()
-        }
-
-    def _commit(self, origin: Origin, parts: Iterable[dict[str, Iterable[pa.Table]]]) -> int:
+    def _commit(self, origin: Origin, parts: Iterable[Made]) -> int:
         self._place.check()
         before = manifest.load(self._folder)
         if before is not None and before.origin == origin:
@@ -224,7 +219,7 @@ class TableStore:
         with self._removed_on_failure() as begun:
             version = before.version + 1 if before else 1
             self._make_folders()
-            written = [self._write(tables, version, begun) for tables in parts]
+            written = [self._write(part, version, begun) for part in parts]
             now = self._clock()  # parts may take a while
             after = self._next(before, origin, written, merges, now)
             leaving = before.paths - after.paths if before else set()
@@ -259,22 +254,34 @@ class TableStore:
         if new:
             sync(self._folder)
 
-    def _write(
-        self, tables: dict[str, Iterable[pa.Table]], version: int, begun: list[str]
-    ) -> dict[str, DataFile]:
+    def _write(self, part: Made, version: int, begun: list[str]) -> dict[str, DataFile]:
         """Write the files of one part, whose tables are let go of one by one."""
-        written = {}
-        for name in list(tables):
-            given = tables.pop(name)
-            rows = _some(given) if self._specs[name].kind == "log" else given
-            if rows is None:
-                continue
-            path = parquet.new_path(name, version)
-            begun.append(path)
-            written[name] = parquet.write(self._folder, path, self._specs[name], rows)
-            # Else a power failure may leave the manifest without what it names.
-            sync(self._folder / name)
-        return written
+        written: dict[str, DataFile | None] = {}
+        with ThreadPoolExecutor(1, "table-writer") as beside:
+            making = {}
+            for name, rows in part:
+                if isinstance(rows, pa.Table):
+                    written[name] = self._written(name, [rows], version, begun)
+                else:
+                    making[name] = beside.submit(self._written, name, rows, version, begun)
+            written |= {name: file.result() for name, file in making.items()}
+        return {name: file for name, file in written.items() if file is not None}
+
+    def _written(
+        self, name: str, given: Iterable[pa.Table], version: int, begun: list[str]
+    ) -> DataFile | None:
+        """Write a file of one table, if it is to have one."""
+        spec = self._check(name)
+        rows = map(spec.fitted, given)
+        some = _some(rows) if spec.kind == "log" else rows
+        if some is None:
+            return None
+        path = parquet.new_path(name, version)
+        begun.append(path)
+        file = parquet.write(self._folder, path, spec, some)
+        # Else a power failure may leave the manifest without what it names.
+        sync(self._folder / name)
+        return file
 
     def _next(
         self,
