@@ -46,6 +46,8 @@ class Truth:
     components: dict = field(default_factory=dict)
     deleted: dict = field(default_factory=dict)
     troubles: list = field(default_factory=list)
+    #: By worker, from when to when no heartbeat of it was acknowledged, though it lived.
+    pauses: dict = field(default_factory=lambda: defaultdict(list))
     #: The topologies of which the counters are kept.
     counted: set = field(default_factory=set)
 
@@ -61,11 +63,12 @@ class Truth:
     def heard(self, worker):
         """Return the spans of time in which a worker beat once a period."""
         spans = []
-        silences = sorted(
+        of_node = [
             (trouble["since"], trouble["until"])
             for trouble in self.troubles
             if trouble["kind"] == "node_late" and trouble["node"] == worker[1]
-        )
+        ]
+        silences = sorted([*of_node, *self.pauses[worker]])
         for life in self.lives[worker]:
             if life.last is None:
                 continue
@@ -99,6 +102,8 @@ def load(path):
                 truth.deleted[event["storm_id"]] = event["at"]
             case "trouble":
                 truth.troubles.append(event)
+            case "worker_paused":
+                truth.pauses[_worker(event)].append((event["since"], event["until"]))
             case "worker_started":
                 begun[_worker(event), event["started_at"]] = event["at"]
     truth.counted = _counted(truth)

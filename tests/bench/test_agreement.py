@@ -202,6 +202,15 @@ def test_who_was_silent_for_as_long_is_rightly_called_dead(world):
     assert compared(world).lines() == []
 
 
+def test_who_paused_for_as_long_is_rightly_called_dead(world):
+    dead = event("lives", "dead", BEGIN + 85, 31.0)
+    world.liveness.rows["worker_events"].append(dead)
+    world.truth.pauses["t-1-1", "lives", 6700].append((BEGIN + 54, BEGIN + 85))
+    assert compared(world).lines() == []
+    world.truth.pauses["t-1-1", "lives", 6700][:] = [(BEGIN + 54, BEGIN + 70)]
+    assert [*compared(world).broken] == ["a worker is called dead that beat"]
+
+
 @pytest.mark.parametrize(("at", "age"), [(75.0, 5.0), (77.9, 2.1), (80.9, 0.1), (84.9, 0.1)])
 def test_who_is_back_is_dated_by_its_newest_pulse_when_somebody_looked(world, at, age):
     world.liveness.rows["worker_events"][3] = event("silent", "back", BEGIN + at, age)

@@ -105,6 +105,27 @@ def test_counters_never_fall_within_an_incarnation():
     assert sum(map(len, before.values())) > 100
 
 
+def test_the_truth_has_who_was_not_heard_for_three_periods():
+    made, told = simulation()
+    path = made.seats[0].worker.path
+    servers = Servers(made)
+
+    def run(begin, end, answers=lambda _: True):
+        servers.run(BEGIN + begin, BEGIN + end, answers)
+
+    run(0, 6)
+    run(6.5, 9.5, lambda beat: beat.path != path)
+    run(10, 20)
+    last = servers.held[path].acknowledged_at
+    run(20.5, 32, lambda beat: beat.path != path)
+    assert not [event for event in told if event["event"] == "worker_paused"]
+    run(32.5, 40)
+    (pause,) = [event for event in told if event["event"] == "worker_paused"]
+    assert path.endswith(f"{pause['storm_id']}/{pause['node']}-{pause['port']}")
+    assert pause["since"] == last
+    assert BEGIN + 32 < pause["until"] == pause["at"] < BEGIN + 36
+
+
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 1_000_000), failing=st.integers(2, 9), count_every=st.integers(1, 4))
 def test_the_truth_is_what_was_last_acknowledged(seed, failing, count_every):

@@ -26,6 +26,9 @@ _OLDEST_SECS: Final = 2 * 86400.0
 #: Seconds by which a worker's clock is fast or slow, on a machine that is well.
 _CLOCK_SECS: Final = 2
 
+#: A worker that is not heard for so many periods has paused.
+_PAUSE_PERIODS: Final = 3
+
 
 @dataclass(slots=True)
 class Seat:
@@ -190,9 +193,13 @@ class Simulation:
         before, worker.taken = worker.taken, beat
         beat.server, beat.acknowledged_at = server, now
         worker.taken_beats += 1
-        if self._tell is not None and before is not None and before.server != server:
-            moved = {"from_server": before.server, "server": server}
-            self._tell({"event": "server_changed", "at": now, **named(worker), **moved})
+        if self._tell is not None and before is not None:
+            if now - before.acknowledged_at > _PAUSE_PERIODS * self._period:
+                pause = {"since": before.acknowledged_at, "until": now}
+                self._tell({"event": "worker_paused", "at": now, **named(worker), **pause})
+            if before.server != server:
+                moved = {"from_server": before.server, "server": server}
+                self._tell({"event": "server_changed", "at": now, **named(worker), **moved})
         self._settled(worker, now)
 
     def failed(self, beat: Beat, now: float) -> None:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 #: the manifest to its last file.
 KEEP_SECS: Final = 300.0
 
-#: Rows of a table; or of a log, in parts, where they are too many to be in memory together.
+#: Rows of a table, or some at a time, where they are too many to be in memory together.
 Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 
 #: The tables of a part, by name. Rows that come in parts are made and written in a thread, while
