@@ -135,7 +135,8 @@ def pipeline(servers, tables, shape, conf):
         "pipeline.trigger.secs": shape.trigger_secs,
         "pipeline.statistics.secs": shape.statistics_secs,
         "pipeline.statistics.parts": shape.parts,
-        # An hour of `small` is more than the default, and what is true is judged by all of it.
+        # What is true is judged by all that was read, of which the default keeps an hour at most.
+        "pipeline.retention.executor.stats.hours": 24,
         "pipeline.retention.executor.stats.mb": 65_536,
         "task.heartbeat.frequency.secs": max(1, round(shape.period_secs)),
         "storm.local.dir": tables.parent,
