@@ -39,7 +39,8 @@ class Watch:
             *([skipped] if skipped else []),
         ]
         self._stop = threading.Event()
-        self._newest = {}
+        #: The revisions of the version before, by server and instance.
+        self._known = {}
         #: Of each version: when it was published, lags of its new pulses, how many were skipped.
         self.versions = []
         self.fault = None
@@ -81,7 +82,7 @@ class Watch:
         *_, received = rows.column_names[:4]
         lags = []
         skipped = 0
-        # Each server counts its changes, from its start on.
+        # Each server counts its changes, from its start on; parts of it are read one after another.
         for server in rows.group_by(["server", "instance"]).aggregate([]).to_pylist():
             of_server = rows.filter(
                 pc.and_(
@@ -90,10 +91,12 @@ class Watch:
                 )
             )
             key = (server["server"], server["instance"])
-            new = of_server.filter(pc.greater(of_server["revision"], self._newest.get(key, -1)))
+            revisions = of_server["revision"]
+            before = self._known.get(key, revisions.slice(0, 0))
+            new = of_server.filter(pc.invert(pc.is_in(revisions, before)))
+            self._known[key] = revisions
             if not new.num_rows:
                 continue
-            self._newest[key] = pc.max(new["revision"]).as_py()
             lags.append(at - new[received].cast("int64").to_numpy() / 1e6)
             if len(self._columns) > 4:
                 skipped += pc.sum(new[self._columns[4]]).as_py() or 0
