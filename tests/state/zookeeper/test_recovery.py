@@ -412,6 +412,8 @@ def test_a_client_that_cannot_be_started_again_is_started_later(connect, caplog,
         start, client.start_async = client.start_async, refuse
         client.stop()
         until(lambda: len(server.peers) == 2 and state.connection is ConnectionState.CONNECTED)
+        # It is said by the thread that has started it, which may come to that later.
+        until(lambda: "is started again" in caplog.text)
         said = [record.getMessage() for record in caplog.records]
         assert (
             len([line for line in said if "cannot be started again yet: RuntimeErr" in line]) == 3
