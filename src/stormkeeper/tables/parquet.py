@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +17,6 @@ from pyarrow import fs
 from stormkeeper.tables.manifest import DataFile
 from stormkeeper.tables.specs import TableSpec
 
-#: Rows that a reader can pass over together, by what the file says of their columns.
-_GROUP_ROWS = 1 << 14
-
 
 def new_path(name: str, version: int) -> str:
     """Return a path that no file of a table has had, from the folder of the tables."""
@@ -29,9 +26,18 @@ def new_path(name: str, version: int) -> str:
 def write(
     folder: Path, path: str, spec: TableSpec, parts: Iterable[pa.Table], level: int = 0
 ) -> DataFile:
-    """Write rows, as `TableSpec.fitted` gives them, to a new file, safe from a power failure.
+    """Write rows to a new file, as `NewFile` does, in one part or more.
 
-    The name itself is safe only once `places.sync` has had its folder.
+    `level` is how often they were merged.
+    """
+    file = NewFile(folder, path, spec)
+    for rows in parts:
+        file.add(rows)
+    return file.finish(level)
+
+
+class NewFile:
+    """A file that is written once it has all of its rows; until then, it is in memory.
 
     Parameters
     ----------
@@ -41,43 +47,59 @@ def write(
         The new file, from there.
     spec
         Its table.
-    parts
-        The rows, in one part or more. Of earlier ones only what goes into the file is in memory.
-    level
-        How often its rows were merged.
     """
-    # Encoded in memory first: then the one who refuses a byte is the file system itself.
-    sink = pa.BufferOutputStream()
-    parts = iter(parts)
-    first = next(parts)
-    count, times = 0, []
-    names = _repeating(spec)
-    schema = _encoded(first.slice(0, 0), names).schema
-    # That the file was written of dictionaries is no reader's business.
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        # Each batch writes a present table anew: there CPU counts, and not the size.
-        compression="zstd" if spec.kind == "log" else "snappy",
-        use_dictionary=names,
-        store_schema=False,
-        # What rows are not sorted by is in almost any group: no reader passes over one by it.
-        write_statistics=sorted({*spec.order, *([spec.time] if spec.time else [])}),
-    ) as writer:
-        writer.add_key_value_metadata(schema.metadata or {})
-        for rows in itertools.chain([first], parts):
-            for start in range(0, rows.num_rows, _GROUP_ROWS):
-                writer.write_table(_encoded(rows.slice(start, _GROUP_ROWS), names))
-            count += rows.num_rows
-            if spec.time is not None and rows.num_rows:
-                times += pc.min_max(rows[spec.time]).as_py().values()
-    encoded = sink.getvalue()
-    with (folder / path).open("xb") as file:
-        file.write(encoded)
-        file.flush()
-        os.fsync(file.fileno())
-    earliest, latest = (min(times), max(times)) if times else (None, None)
-    return DataFile(path, count, encoded.size, earliest, latest, level)
+
+    def __init__(self, folder: Path, path: str, spec: TableSpec) -> None:
+        self._folder = folder
+        self._path = path
+        self._spec = spec
+        self._names = _repeating(spec)
+        # Encoded in memory first: then the one who refuses a byte is the file system itself.
+        self._sink = pa.BufferOutputStream()
+        self._writer: pq.ParquetWriter | None = None
+        self._count = 0
+        self._times: list[Any] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows, as `TableSpec.fitted` gives them; the metadata of the first are the file's."""
+        writer = self._writer or self._begun(rows)
+        for start in range(0, rows.num_rows, self._spec.group_rows):
+            writer.write_table(_encoded(rows.slice(start, self._spec.group_rows), self._names))
+        self._count += rows.num_rows
+        if self._spec.time is not None and rows.num_rows:
+            self._times += pc.min_max(rows[self._spec.time]).as_py().values()
+
+    def finish(self, level: int = 0) -> DataFile:
+        """Write it, safe from a power failure; `add` was called before.
+
+        The name itself is safe only once `places.sync` has had its folder.
+        """
+        assert self._writer is not None
+        self._writer.close()
+        encoded = self._sink.getvalue()
+        with (self._folder / self._path).open("xb") as file:
+            file.write(encoded)
+            file.flush()
+            os.fsync(file.fileno())
+        earliest, latest = (min(self._times), max(self._times)) if self._times else (None, None)
+        return DataFile(self._path, self._count, encoded.size, earliest, latest, level)
+
+    def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
+        spec = self._spec
+        schema = _encoded(rows.slice(0, 0), self._names).schema
+        # That the file was written of dictionaries is no reader's business.
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            # Each batch writes a present table anew: there CPU counts, and not the size.
+            compression="zstd" if spec.kind == "log" else "snappy",
+            use_dictionary=self._names,
+            store_schema=False,
+            # What rows are not sorted by is in almost any group: no reader passes over one by it.
+            write_statistics=sorted({*spec.order, *([spec.time] if spec.time else [])}),
+        )
+        self._writer.add_key_value_metadata(schema.metadata or {})
+        return self._writer
 
 
 def _repeating(spec: TableSpec) -> list[str]:

@@ -6,8 +6,9 @@ import contextlib
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -32,9 +33,12 @@ KEEP_SECS: Final = 300.0
 #: Rows of a table, or some at a time, where they are too many to be in memory together.
 Rows: TypeAlias = pa.Table | Iterable[pa.Table]
 
-#: The tables of a part, by name. Rows that come in parts are made and written in a thread, while
-#: what comes after them is made.
+#: The tables of a part, by name. Rows that come some at a time are made and written in a thread,
+#: while what comes after them is made; a table may have such ones several times.
 Made: TypeAlias = Iterable[tuple[str, Rows]]
+
+#: How many of these may wait to be written.
+_AHEAD: Final = 2
 
 #: How long the end of a store waits for a merge that runs, in seconds.
 _CLOSE_SECS: Final = 5.0
@@ -256,32 +260,24 @@ class TableStore:
 
     def _write(self, part: Made, version: int, begun: list[str]) -> dict[str, DataFile]:
         """Write the files of one part, whose tables are let go of one by one."""
-        written: dict[str, DataFile | None] = {}
+        files = _NewFiles(self._folder, version, begun)
         with ThreadPoolExecutor(1, "table-writer") as beside:
-            making = {}
+            coming = deque[Future[None]]()
+            names: dict[str, None] = {}
             for name, rows in part:
+                spec = self._check(name)
                 if isinstance(rows, pa.Table):
-                    written[name] = self._written(name, [rows], version, begun)
-                else:
-                    making[name] = beside.submit(self._written, name, rows, version, begun)
-            written |= {name: file.result() for name, file in making.items()}
-        return {name: file for name, file in written.items() if file is not None}
-
-    def _written(
-        self, name: str, given: Iterable[pa.Table], version: int, begun: list[str]
-    ) -> DataFile | None:
-        """Write a file of one table, if it is to have one."""
-        spec = self._check(name)
-        rows = map(spec.fitted, given)
-        some = _some(rows) if spec.kind == "log" else rows
-        if some is None:
-            return None
-        path = parquet.new_path(name, version)
-        begun.append(path)
-        file = parquet.write(self._folder, path, spec, some)
-        # Else a power failure may leave the manifest without what it names.
-        sync(self._folder / name)
-        return file
+                    files.add(spec, [rows])
+                    files.finish(name)
+                    continue
+                names[name] = None
+                coming.append(beside.submit(files.add, spec, rows))
+                if len(coming) > _AHEAD:
+                    coming.popleft().result()
+            coming += [beside.submit(files.finish, name) for name in names]
+            for each in coming:
+                each.result()
+        return files.written
 
     def _next(
         self,
@@ -307,6 +303,35 @@ class TableStore:
         return Manifest(manifest.FORMAT, version, origin, at, self._interval_secs, tables)
 
 
+class _NewFiles:
+    """The files that a part of a commit writes, which takes their paths as they are `begun`."""
+
+    def __init__(self, folder: Path, version: int, begun: list[str]) -> None:
+        #: Those that are finished, by table.
+        self.written: dict[str, DataFile] = {}
+        self._folder = folder
+        self._version = version
+        self._begun = begun
+        self._files: dict[str, parquet.NewFile] = {}
+
+    def add(self, spec: TableSpec, given: Iterable[pa.Table]) -> None:
+        """Add rows to the file of a table. A log without rows has none."""
+        for rows in map(spec.fitted, given):
+            if spec.name not in self._files and (rows.num_rows or spec.kind == "current"):
+                path = parquet.new_path(spec.name, self._version)
+                self._begun.append(path)
+                self._files[spec.name] = parquet.NewFile(self._folder, path, spec)
+            if spec.name in self._files:
+                self._files[spec.name].add(rows)
+
+    def finish(self, name: str) -> None:
+        """Write the file of a table, if it has one."""
+        if name in self._files:
+            self.written[name] = self._files.pop(name).finish()
+            # Else a power failure may leave the manifest without what it names.
+            sync(self._folder / name)
+
+
 def _replaced(
     name: str, files: Sequence[DataFile], written: Sequence[DataFile | None]
 ) -> list[DataFile]:
@@ -319,13 +344,6 @@ def _replaced(
         )
     parts = itertools.zip_longest(written, files[: len(written)])
     return [new or old for new, old in parts]
-
-
-def _some(parts: Iterable[pa.Table]) -> Iterable[pa.Table] | None:
-    """Return the parts that have rows; None if there are none."""
-    some = (part for part in parts if part.num_rows)
-    first = next(some, None)
-    return None if first is None else itertools.chain([first], some)
 
 
 def _entry(before: Entry | None, spec: TableSpec) -> Entry:
