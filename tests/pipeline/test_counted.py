@@ -13,10 +13,16 @@ from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.pipeline.counted import next_counted
+from stormkeeper.pipeline.counted import Counting
 from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.reports import next_reports
-from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, Readings, executor_stats
+from stormkeeper.pipeline.statistics.readings import (
+    EXECUTOR_STATS,
+    apart,
+    executor_stats,
+    laid_out,
+    pieces,
+)
 from stormkeeper.pipeline.statistics.summaries import (
     COMPONENT_STATS,
     TOPOLOGY_STATS,
@@ -42,8 +48,12 @@ SCHEMAS = {
 
 def counted(previous, newest, reports):
     """The tables that follow, whole."""
-    found, _ = next_counted(lambda: previous, newest, reports)
-    found[tables.EXECUTOR_STATS] = Readings(newest)
+    read = [apart(piece) for pulses in newest for piece in pieces(pulses)]
+    counting = Counting()
+    for some in read:
+        counting.add(some)
+    found = counting.tables(lambda: previous, reports)
+    found[tables.EXECUTOR_STATS] = map(laid_out, read)
     whole = {}
     for name, schema in SCHEMAS.items():
         parts = [found[name]] if isinstance(found[name], pa.Table) else found[name]

@@ -35,7 +35,7 @@ def raw(*pulses):
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
-    assert to_arrow_schema(from_arrow_schema(decode.TYPED), timezone="UTC") == decode.TYPED
+    assert to_arrow_schema(from_arrow_schema(decode.OF_SPARK), timezone="UTC") == decode.OF_SPARK
 
 
 @pytest.mark.parametrize("details", GOLDEN.values(), ids=GOLDEN)

@@ -6,7 +6,7 @@ worker has counted, as its newest reading said it, is kept in a table of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -16,8 +16,9 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.judging import worker_keys
 from stormkeeper.pipeline.statistics.increments import READINGS, counters
-from stormkeeper.pipeline.statistics.readings import pieces
+from stormkeeper.pipeline.statistics.readings import Apart
 from stormkeeper.pipeline.statistics.summaries import (
+    ENCODED,
     WORKER_STATS,
     component_stats,
     tallied,
@@ -30,49 +31,56 @@ from stormkeeper.tables.store import Rows
 _AT_ONCE: Final = 1 << 18
 
 
-def next_counted(
-    previous: Callable[[], pa.Table | None], newest: Iterable[pa.Table], reports: pa.Table
-) -> tuple[dict[str, Rows], pa.Table]:
-    """Return the next table of workers' sums, the rows that are new in the logs, and the counters.
+class Counting:
+    """Sums up what the newest pulses of a batch say, some at a time."""
 
-    Parameters
-    ----------
-    previous
-        Reads the table of workers' sums so far; None at the beginning.
-    newest
-        The rows of the batch that are workers' newest pulses, some at a time.
-    reports
-        The next table of worker reports; workers that are not in it have no sums either.
+    def __init__(self) -> None:
+        self._readings = [READINGS.empty_table()]
+        self._sums = [ENCODED.empty_table()]
+        self._workers = [WORKER_STATS.empty_table().select(WorkerId._fields)]
 
-    Returns
-    -------
-    By name: ``worker_stats``, in parts; and ``component_stats`` and ``topology_stats`` of the
-    topologies of which a worker has a new reading. A pulse that cannot be read leaves what the one
-    before it said. And what executors have counted in all, as `buckets.next_rollups` takes it.
+    def add(self, read: Apart) -> None:
+        """Take in pulses of some workers, one of each."""
+        executors = tallied(read)
+        self._readings.append(counters(executors))
+        self._sums.append(worker_stats(executors))
+        workers = read.workers.select(WorkerId._fields)
+        self._workers.append(workers.cast(self._workers[0].schema))
 
-    Notes
-    -----
-    Of 72,000 workers a table of all rows takes hundreds of megabytes, so what can be done by parts
-    is.
-    """
-    readings, sums = [READINGS.empty_table()], [WORKER_STATS.empty_table()]
-    workers = [sums[0].select(WorkerId._fields)]
-    for pulses in newest:
-        workers.append(pulses.select(WorkerId._fields).filter(pc.is_valid(pulses["executors"])))
-        for piece in pieces(pulses):
-            executors = tallied(piece)
-            readings.append(counters(executors))
-            sums.append(worker_stats(executors))
-    read = pa.concat_tables(workers)
-    kept = _kept(previous(), read, reports)
-    is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
-    of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
-    found: dict[str, Rows] = {
-        tables.WORKER_STATS: [kept, *sums],
-        tables.COMPONENT_STATS: component_stats(of_changed),
-        tables.TOPOLOGY_STATS: topology_stats(of_changed),
-    }
-    return found, pa.concat_tables(readings)
+    def readings(self) -> pa.Table:
+        """Return what executors have counted in all, as `buckets.next_rollups` takes it."""
+        return pa.concat_tables(self._readings)
+
+    def tables(self, previous: Callable[[], pa.Table | None], reports: pa.Table) -> dict[str, Rows]:
+        """Return the next table of workers' sums, and the rows that are new in the logs.
+
+        Parameters
+        ----------
+        previous
+            Reads the table of workers' sums so far; None at the beginning.
+        reports
+            The next table of worker reports; workers that are not in it have no sums either.
+
+        Returns
+        -------
+        By name: ``worker_stats``, in parts; and ``component_stats`` and ``topology_stats`` of the
+        topologies of which a worker has a new reading. A pulse that cannot be read leaves what the
+        one before it said.
+
+        Notes
+        -----
+        Of 72,000 workers a table of all rows takes hundreds of megabytes, so what can be done by
+        parts is.
+        """
+        read = pa.concat_tables(self._workers)
+        kept = _kept(previous(), read, reports)
+        is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
+        of_changed = pa.concat_tables([kept.filter(is_changed), *self._sums])
+        return {
+            tables.WORKER_STATS: [kept, *self._sums],
+            tables.COMPONENT_STATS: component_stats(of_changed),
+            tables.TOPOLOGY_STATS: topology_stats(of_changed),
+        }
 
 
 def _kept(previous: pa.Table | None, read: pa.Table, reports: pa.Table) -> pa.Table:
@@ -85,4 +93,4 @@ def _kept(previous: pa.Table | None, read: pa.Table, reports: pa.Table) -> pa.Ta
         keys = worker_keys(rows)
         gone = pc.or_(pc.invert(pc.is_in(keys, known)), pc.is_in(keys, new))
         kept.append(rows.filter(pc.invert(gone)))
-    return pa.concat_tables(kept)
+    return pa.concat_tables(kept).cast(ENCODED)

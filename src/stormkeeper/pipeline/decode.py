@@ -19,7 +19,7 @@ from stormkeeper.heartbeats.following import Part, part_of
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.decoding.engine import Engine
-from stormkeeper.pipeline.decoding.layout import HEARTBEAT
+from stormkeeper.pipeline.decoding.layout import HEARTBEAT, plain
 from stormkeeper.pipeline.decoding.values import decode
 
 _WORKER: Final = [("storm_id", pa.string()), ("node", pa.string()), ("port", pa.int32())]
@@ -34,6 +34,9 @@ TYPED: Final = pa.schema(
         *((name, rows.SCHEMA.field(name).type) for name in _PASSED_ON),
     ]
 )
+
+#: The same as Spark has it, which knows no dictionaries within lists.
+OF_SPARK: Final = pa.schema([(field.name, plain(field.type)) for field in TYPED])
 
 #: Rows of `TYPED`, many in each value, compressed: a fifth of their size on their way through the
 #: JVM, which would take them apart and put them together again, twice. Those of one value are of
@@ -122,7 +125,12 @@ def statistics(df: DataFrame) -> DataFrame:
 
 def typed(df: DataFrame) -> DataFrame:
     """Do as `heartbeats`, but keep the source's other rows, with null in the typed columns."""
-    return df.mapInArrow(decode_batches, from_arrow_schema(TYPED))
+    return df.mapInArrow(_decode_for_spark, from_arrow_schema(OF_SPARK))
+
+
+def _decode_for_spark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in decode_batches(batches):
+        yield batch.cast(OF_SPARK)
 
 
 def packed(df: DataFrame, parts: int = 1) -> DataFrame:
@@ -243,9 +251,9 @@ def decode_batches(
 
 
 def typed_rows(rows: pa.Table) -> pa.Table:
-    """Return rows of the source as `typed` does; those that are so already stay as they are."""
+    """Return rows of the source, or those that `typed` has made of them, as `TYPED`."""
     if rows.column_names == TYPED.names:
-        return rows
+        return rows if rows.schema == TYPED else rows.cast(TYPED)
     return pa.Table.from_batches(decode_batches(iter(rows.to_batches())), TYPED)
 
 

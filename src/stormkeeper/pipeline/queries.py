@@ -8,6 +8,7 @@ query's batch are published together.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
 from stormkeeper.pipeline.batch import Batch, Named, by_part
-from stormkeeper.pipeline.counted import next_counted
+from stormkeeper.pipeline.counted import Counting
 from stormkeeper.pipeline.divided import Before
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
 from stormkeeper.pipeline.last_pulses import LastPulses
@@ -39,7 +40,7 @@ from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.pipeline.statistics import buckets, readings, summaries
-from stormkeeper.pipeline.statistics.readings import Readings
+from stormkeeper.pipeline.statistics.readings import apart, laid_out, pieces
 from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
 from stormkeeper.tables.manifest import Origin
@@ -321,15 +322,21 @@ def statistics_tables(
         )
         growth.of_part(found.num_rows)
         pulses = batch.pulses(newest, named)
-        # It takes as long as all else, and goes on beside it.
-        yield tables.EXECUTOR_STATS, Readings(pulses)
+        counting = Counting()
+        for read in itertools.chain.from_iterable(map(pieces, pulses)):
+            apart_ = apart(read)
+            # To lay them out and to write them takes as long as all else, and goes on beside it.
+            yield tables.EXECUTOR_STATS, map(laid_out, [apart_])
+            counting.add(apart_)
         yield tables.WORKER_REPORTS, found
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
-        counted, counters = next_counted(partial(before, tables.WORKER_STATS), pulses, found)
+        counted = counting.tables(partial(before, tables.WORKER_STATS), found)
+        readings_ = counting.readings()
+        del counting
         while counted:
             yield counted.popitem()
-        yield from buckets.next_rollups(before, counters, found, between).items()
+        yield from buckets.next_rollups(before, readings_, found, between).items()
 
     return advance
 

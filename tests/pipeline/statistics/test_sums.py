@@ -1,4 +1,3 @@
-import random
 from fractions import Fraction
 from math import inf, nan
 
@@ -12,33 +11,6 @@ COUNTS = [-(2**63), -(2**53) - 1, -1, 0, 1, 7, 2**53 + 1, 2**62, 2**63 - 1, None
 
 def column(*values, of=None):
     return pa.chunked_array([pa.array(values, of or pa.float64())])
-
-
-@pytest.mark.parametrize("values", [COUNTS, [0, 1, 7, 2**31, None]], ids=["huge", "small"])
-def test_counts_are_summed_up_exactly_and_held_within_64_bits(values):
-    chance = random.Random(4)
-    rows = [(chance.randrange(20), chance.choice(values)) for _ in range(300)]
-    table = pa.table({"key": [k for k, _ in rows], "n": pa.array([n for _, n in rows], pa.int64())})
-    expected = {}
-    for key, count in rows:
-        expected[key] = expected.get(key, 0) + (count or 0)
-    found = sums.grouped(table, ["key"], counts=["n"])
-    assert dict(zip(*(found[name].to_pylist() for name in ("key", "n")), strict=True)) == expected
-    # In two steps it is the same,
-    parts = [sums.grouped(table.slice(n, 30), ["key"], counts=["n"]) for n in range(0, 300, 30)]
-    parts = [part.set_column(1, "n", part["n"].cast(pa.decimal128(38))) for part in parts]
-    again = sums.grouped(pa.concat_tables(parts), ["key"], counts=["n"])
-    assert dict(zip(*(again[name].to_pylist() for name in ("key", "n")), strict=True)) == expected
-    # and 64 bits are never exceeded.
-    of_64_bits = [max(-(2**63), min(count, 2**63 - 1)) for count in expected.values()]
-    assert sorted(sums.held(found["n"]).to_pylist()) == sorted(of_64_bits)
-
-
-def test_nothing_is_summed_up_to_zero_and_other_columns_as_is_said():
-    table = pa.table({"key": ["a", "a", "b"], "n": pa.nulls(3, pa.int64()), "at": [3, 5, 4]})
-    found = sums.grouped(table, ["key"], counts=["n"], others={"at": "max"})
-    assert found.to_pylist() == [{"key": "a", "n": 0, "at": 5}, {"key": "b", "n": 0, "at": 4}]
-    assert sums.grouped(table.slice(0, 0), ["key"], counts=["n"]).num_rows == 0
 
 
 def test_terms_that_are_no_finite_number_are_zero():

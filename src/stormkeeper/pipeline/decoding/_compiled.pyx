@@ -440,9 +440,9 @@ cdef class Builder:
         texts = self._all_texts()
         source = bits(self.row_mask, rows, HAS_SOURCE)
         counters = [
-            layout.chosen(texts, self._cut(WINDOW, 4 * rows), rows),
-            layout.chosen(texts, self._cut(SOURCE, 4 * rows), rows, source),
-            layout.chosen(texts, self._cut(STREAM, 4 * rows), rows),
+            self._chosen(texts, WINDOW, rows),
+            self._chosen(texts, SOURCE, rows, source),
+            self._chosen(texts, STREAM, rows),
         ]
         for column in range(STATISTICS):
             counters.append(
@@ -463,7 +463,7 @@ cdef class Builder:
         reported = [
             layout.column(of[0].type, executors, self._cut(TASK_START, 4 * executors)),
             layout.column(of[1].type, executors, self._cut(TASK_END, 4 * executors)),
-            layout.chosen(texts, self._cut(COMPONENT, 4 * executors), executors, component),
+            self._chosen(texts, COMPONENT, executors, component),
             layout.kinds(self._cut(KIND, 4 * executors), executors, kind),
             layout.column(of[4].type, executors, self._cut(RATE, 8 * executors)),
             layout.lists(layout.structs(layout.COUNTER, counters), executors, rows_from),
@@ -492,6 +492,29 @@ cdef class Builder:
             starts[number] = <int32_t>self.texts[number].offset
         starts[self.text_count] = <int32_t>self.pool_used
         return layout.texts(self.text_count, offsets, self._cut(POOL, self.pool_used))
+
+    cdef object _chosen(self, texts, int column, int32_t count, valid=None):
+        """Return a column of texts, with a dictionary of those alone that are in it."""
+        memory = self._cut(column, 4 * <Py_ssize_t>count)
+        cdef int32_t *numbers = <int32_t *>address(memory)
+        used = layout.memory(4 * <Py_ssize_t>self.text_count)
+        cdef int32_t *first = <int32_t *>address(used)
+        cdef int32_t *places = NULL
+        cdef int32_t at, number, known = 0
+        grown(<void **>&places, (<Py_ssize_t>self.text_count + 1) * sizeof(int32_t))
+        for number in range(self.text_count):
+            places[number] = -1
+        for at in range(count):
+            number = numbers[at]
+            if places[number] < 0:
+                places[number] = known
+                first[known] = number
+                known += 1
+            numbers[at] = places[number]
+        free(places)
+        used.resize(4 * <Py_ssize_t>known)
+        among = texts.take(layout.column(layout.NUMBER, known, used))
+        return layout.chosen(among, memory, count, valid)
 
     cdef int _begin(self) except -1:
         if self.memory is None:

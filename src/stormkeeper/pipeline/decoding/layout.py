@@ -15,9 +15,13 @@ HEARTBEAT_BYTES: Final = 16 * 1024 * 1024
 #: its own, so that a long one grows with their number.
 NAME_BYTES: Final = HEARTBEAT_BYTES
 
+#: Texts come again and again: numbers of them are decoded, sent and looked up in less time.
+NUMBER: Final = pa.int32()
+TEXT: Final = pa.dictionary(NUMBER, pa.string())
+
 COUNTER: Final = pa.struct(
     {
-        **dict.fromkeys(("window", "source", "stream"), pa.string()),
+        **dict.fromkeys(("window", "source", "stream"), TEXT),
         **dict.fromkeys(("emitted", "transferred", "executed", "acked", "failed"), pa.int64()),
         **dict.fromkeys(("complete_ms_avg", "execute_ms_avg", "process_ms_avg"), pa.float64()),
         "partial": pa.bool_(),
@@ -28,8 +32,8 @@ EXECUTOR: Final = pa.struct(
     [
         ("task_start", pa.int32()),
         ("task_end", pa.int32()),
-        ("component", pa.string()),
-        ("kind", pa.string()),
+        ("component", TEXT),
+        ("kind", TEXT),
         ("rate", pa.float64()),
         ("counters", pa.list_(COUNTER)),
     ]
@@ -47,6 +51,15 @@ HEARTBEAT: Final[dict[str, pa.DataType]] = {
 #: Not a column, as Arrow imports pandas to make the first one: those who only plan what is read
 #: need neither.
 _KINDS: Final = ("bolt", "spout")
+
+
+def plain(of: pa.DataType) -> pa.DataType:
+    """Return a type with texts in the place of `TEXT`, as tables and Spark have them."""
+    if pa.types.is_list(of):
+        return pa.list_(plain(of.value_type))
+    if pa.types.is_struct(of):
+        return pa.struct([(field.name, plain(field.type)) for field in of])
+    return of.value_type if pa.types.is_dictionary(of) else of
 
 
 def memory(size: int) -> pa.Buffer:
@@ -69,8 +82,8 @@ def texts(count: int, offsets: pa.Buffer, data: pa.Buffer) -> pa.Array:
 def chosen(
     among: pa.Array, numbers: pa.Buffer, count: int, valid: pa.Buffer | None = None
 ) -> pa.Array:
-    """Make a column of texts of memory that has their numbers."""
-    return among.take(column(pa.int32(), count, numbers, valid))
+    """Make a column of `TEXT` of memory that has the texts' numbers."""
+    return pa.DictionaryArray.from_arrays(column(pa.int32(), count, numbers, valid), among)
 
 
 def kinds(numbers: pa.Buffer, count: int, valid: pa.Buffer) -> pa.Array:

@@ -3,7 +3,8 @@
 ===============  =================================================================================
 ``readings``     what executors counted, one row each, in Arrow
 ``summaries``    what workers, components and topologies counted, as Storm's pages say it, in Arrow
-``sums``         the arithmetic of both: sums within 64 bits, averages, capacity
+``grouping``     aggregates of groups of rows
+``sums``         the arithmetic: sums within 64 bits, averages, capacity
 ``on_spark``     the same for DataFrames; the newest reading of each worker; who is assigned
 ``named``        the components of executors whose workers do not name them
 ``increments``   what each executor counted from one reading to the next

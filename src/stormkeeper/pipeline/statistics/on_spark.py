@@ -11,7 +11,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, READ, Readings
+from stormkeeper.pipeline.statistics.readings import EXECUTOR_STATS, READ, apart, laid_out, pieces
 from stormkeeper.pipeline.statistics.summaries import (
     COMPONENT_STATS,
     SUMMED,
@@ -121,8 +121,8 @@ def assigned(df: DataFrame, executors: DataFrame) -> DataFrame:
 
 def _laid_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for rows in Readings([pa.Table.from_batches([batch])]):
-            yield from rows.cast(EXECUTOR_STATS).combine_chunks().to_batches()
+        for piece in pieces(pa.Table.from_batches([batch])):
+            yield from laid_out(apart(piece)).cast(EXECUTOR_STATS).combine_chunks().to_batches()
 
 
 def _by_topology(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import topology_name
-from stormkeeper.pipeline.decoding.layout import COUNTER
+from stormkeeper.pipeline.decoding.layout import COUNTER, plain
 
 #: The window that capacity is about, whichever one is asked for.
 CAPACITY_WINDOW: Final = "600"
@@ -37,7 +38,7 @@ _EXECUTOR: Final = {
 #: One row per executor, window and stream of a worker's reading; counts and averages are null where
 #: they were not reported.
 EXECUTOR_STATS: Final = pa.schema(
-    [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, field.type) for field in COUNTER)]
+    [*_REPORT.items(), *_EXECUTOR.items(), *((field.name, plain(field.type)) for field in COUNTER)]
 )
 
 #: The columns of a pulse that are needed.
@@ -57,7 +58,8 @@ def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
     # A column of lists of many gigabytes is in several chunks.
     for chunk in pulses["executors"].chunks:
         lists, executors = _flattened(chunk)
-        name_bytes = pc.fill_null(pc.binary_length(executors["component"]), 0)
+        names = _encoded(executors["component"])
+        name_bytes = pc.fill_null(pc.binary_length(names.dictionary).take(names.indices), 0)
         count = pc.add(pc.list_value_length(executors["counters"]).cast(pa.int64()), len(WINDOWS))
         cost = pa.table({"of": lists, "bytes": pc.multiply(count, pc.add(name_bytes, _ROW_BYTES))})
         of_pulse = cost.group_by("of", use_threads=False).aggregate([("bytes", "sum")])
@@ -69,25 +71,6 @@ def pieces(pulses: pa.Table) -> Iterator[pa.Table]:
             size += more
         yield pulses.slice(start + first, len(chunk) - first)
         start += len(chunk)
-
-
-class Readings:
-    """The rows of pulses in pieces, which are made each time that they are gone through.
-
-    Those of 72,000 workers would take gigabytes together. Texts are dictionaries.
-
-    Parameters
-    ----------
-    pulses
-        Rows of `decode.TYPED`, some at a time.
-    """
-
-    def __init__(self, pulses: Iterable[pa.Table]) -> None:
-        self._pulses = pulses
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        for some in self._pulses:
-            yield from map(_laid_out, pieces(some))
 
 
 def executor_stats(pulses: pa.Table) -> pa.Table:
@@ -107,29 +90,29 @@ def executor_stats(pulses: pa.Table) -> pa.Table:
     four windows: where it counted nothing, one without a stream. So everyone who has reported is
     found in every window. Rows are in the order of the pulses.
     """
-    return _laid_out(pulses).cast(EXECUTOR_STATS)
+    return laid_out(apart(pulses)).cast(EXECUTOR_STATS)
 
 
-def _laid_out(pulses: pa.Table) -> pa.Table:
-    workers, executors, counters = apart(pulses)
-    texts = {name: _encoded(_array(counters[name])) for name in ("window", "source", "stream")}
-    counters = pa.table({name: texts.get(name, counters[name]) for name in counters.column_names})
+def laid_out(read: Apart) -> pa.Table:
+    """Return the rows of `executor_stats`, with dictionaries of texts."""
+    workers, executors, counters = read
     # Pulses come in the order of time, and the log is sorted by it: so nobody need sort these rows.
-    counters = counters.take(pc.sort_indices(counters["executor"]))
+    counters = _in_every_window(counters, executors.num_rows)
     executor_of = _array(counters["executor"])
     worker_of = _array(executors["worker"]).take(executor_of)
-    columns = {name: counters[name] for name in EXECUTOR_STATS.names if name in COUNTER.names}
+    columns = {name: counters[name] for name in COUNTER.names}
     columns |= {name: _array(workers[name]).take(worker_of) for name in _REPORT}
     columns |= {name: _array(executors[name]).take(executor_of) for name in _EXECUTOR}
     return pa.table({name: columns[name] for name in EXECUTOR_STATS.names})
 
 
 class Apart(NamedTuple):
-    """What pulses say, each thing once; texts of workers and executors are dictionaries.
+    """What pulses say, each thing once; texts are dictionaries.
 
     ``workers`` has a row per pulse, ``executors`` one per executor with the number of its
-    ``worker``, ``counters`` the rows of `executor_stats` with the number of their ``executor``, and
-    ``place``: this number times the number of `WINDOWS`, plus that of the window.
+    ``worker``, ``counters`` what these counted, with the number of their ``executor``, and
+    ``place``: this number times the number of `WINDOWS`, plus that of the window; null for a window
+    that is none of Storm's.
     """
 
     workers: pa.Table
@@ -144,16 +127,21 @@ def apart(pulses: pa.Table) -> Apart:
         pulses = pulses.filter(pc.is_valid(pulses["executors"]))
     worker_of, executors = _flattened(_array(pulses["executors"]))
     executor_of, counters = _flattened(executors["counters"])
+    counters |= {name: _encoded(counters[name]) for name in ("window", "source", "stream")}
     ids = _array(pulses["storm_id"]).dictionary_encode()
     names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
     workers = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
     workers |= {name: _array(pulses[name]) for name in _REPORT if name not in workers}
     executors |= {"component": _component(executors)}
     executors = {name: executors[name] for name in _EXECUTOR} | {"worker": worker_of}
+    windows = counters["window"]
+    window = pc.index_in(windows.dictionary, pa.array(WINDOWS)).take(windows.indices)
+    first = pc.multiply(executor_of.cast(pa.int64()), len(WINDOWS))
+    counters |= {"executor": executor_of, "place": pc.add(first, window.cast(pa.int64()))}
     return Apart(
         pa.table({name: _encoded(workers[name]) for name in _REPORT}),
         pa.table({name: _encoded(column) for name, column in executors.items()}),
-        _in_every_window(executor_of, counters, len(worker_of)),
+        pa.table(counters),
     )
 
 
@@ -167,7 +155,10 @@ def is_workers_own(table: pa.Table) -> pa.ChunkedArray:
 
 def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return whether streams or components are Storm's own."""
-    return pc.starts_with(names, "__")
+    if not pa.types.is_dictionary(names.type):
+        return pc.starts_with(names, "__")
+    found = _array(names)
+    return pc.starts_with(found.dictionary, "__").take(found.indices)
 
 
 def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
@@ -177,23 +168,21 @@ def _flattened(lists: pa.Array) -> tuple[pa.Array, dict[str, pa.Array]]:
     return pc.list_parent_indices(lists), dict(zip(names, elements.flatten(), strict=True))
 
 
-def _in_every_window(
-    executor_of: pa.Array, counters: dict[str, pa.Array], executors: int
-) -> pa.Table:
+def _in_every_window(counters: pa.Table, executors: int) -> pa.Table:
     """Return executors' counters with an empty one for each window in which one has none."""
-    count = len(WINDOWS)
-    window = pc.index_in(counters["window"], pa.array(WINDOWS)).cast(pa.int64())
-    found = pc.add(pc.multiply(executor_of, count), window)
-    every = pa.arange(0, executors * count)
-    missing = every.filter(pc.invert(pc.is_in(every, found)))
-    of_missing = pc.divide(missing, count)
-    window = pc.subtract(missing, pc.multiply(of_missing, count))
-    empty = {name: pa.nulls(len(missing), column.type) for name, column in counters.items()}
-    empty["window"] = pa.array(WINDOWS).take(window)
+    is_missing = np.ones(executors * len(WINDOWS), np.bool_)
+    is_missing[pc.drop_null(counters["place"]).to_numpy()] = False
+    missing = np.flatnonzero(is_missing)
+    if not len(missing):
+        return counters
+    of_missing, window = np.divmod(missing, len(WINDOWS))
+    empty = {field.name: pa.nulls(len(missing), field.type) for field in counters.schema}
+    empty["executor"] = pa.array(of_missing, counters["executor"].type)
+    empty["window"] = pa.DictionaryArray.from_arrays(window.astype(np.int32), pa.array(WINDOWS))
     empty["partial"] = pa.repeat(pa.scalar(False), len(missing))
-    counters = {"executor": executor_of, "place": found} | counters
-    empty |= {"executor": of_missing, "place": missing}
-    return pa.table({name: pa.chunked_array([counters[name], empty[name]]) for name in counters})
+    found = pa.concat_tables([counters, pa.table(empty)]).unify_dictionaries()
+    order = np.argsort(found["executor"].to_numpy(), kind="stable")
+    return found.combine_chunks().take(order)
 
 
 def _component(executors: dict[str, pa.Array]) -> pa.Array:

@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from stormkeeper.pipeline import rows
+from stormkeeper.pipeline.statistics.grouping import grouped
 from stormkeeper.pipeline.statistics.increments import TIMES
-from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS, average, doubles, grouped, held
+from stormkeeper.pipeline.statistics.sums import COUNTED, WEIGHTS, average, doubles, held
 
 _KEYS: Final = {
     "bucket": rows.TIMESTAMP,

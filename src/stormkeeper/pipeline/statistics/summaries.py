@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.current import topology_name
+from stormkeeper.pipeline.statistics.grouping import Groups, aggregated, grouped, groups_by
 from stormkeeper.pipeline.statistics.readings import (
     CAPACITY_WINDOW,
     WINDOWS,
-    apart,
+    Apart,
     is_storms_own,
     is_workers_own,
 )
@@ -26,9 +28,7 @@ from stormkeeper.pipeline.statistics.sums import (
     WEIGHTS,
     average,
     capacity,
-    grouped,
     held,
-    numbers_of,
     terms,
     whole_ms,
 )
@@ -79,6 +79,12 @@ WORKER_STATS: Final = pa.schema(
         **dict.fromkeys((*_TOTALS, *_PAGE_TOTALS, "capacity"), pa.float64()),
         "partial": pa.bool_(),
     }
+)
+
+#: The same with dictionaries of texts.
+ENCODED: Final = pa.schema(
+    (field.name, pa.dictionary(pa.int32(), field.type) if field.type == pa.string() else field.type)
+    for field in WORKER_STATS
 )
 
 #: One row per component, window and reading.
@@ -135,28 +141,37 @@ def tallies(executors: pa.Table) -> pa.Table:
     return grouped(executors, keys, counts=COUNTS, others=_OF_STREAMS)
 
 
-def tallied(pulses: pa.Table) -> pa.Table:
+def tallied(read: Apart) -> pa.Table:
     """Return the `tallies` of what `readings.executor_stats` makes of pulses, one of each worker.
 
     They also have ``executor``, a number: it tells executors from each other more quickly than ten
-    columns do, which no row needs to have then.
+    columns do, which no row needs to have then. Its rows follow each other, one for each window.
     """
-    workers, executors, counters = apart(pulses)
-    found = grouped(_streams(counters), ["place"], counts=COUNTS, others=_OF_STREAMS)
-    counted = pc.divide(found["place"], len(WINDOWS))
-    is_own = is_workers_own(executors).take(counted)
-    found = found.filter(pc.fill_null(pc.invert(is_own), False))
-    executor = pc.divide(found["place"], len(WINDOWS))
-    window = pc.subtract(found["place"], pc.multiply(executor, len(WINDOWS))).cast(pa.int32())
-    window = pa.DictionaryArray.from_arrays(window.combine_chunks(), pa.array(WINDOWS))
+    workers, executors, counters = read
+    if counters["place"].null_count:
+        counters = counters.filter(pc.is_valid(counters["place"]))
+    counted = _streams(counters)
+    places = executors.num_rows * len(WINDOWS)
+    by_place = Groups(counted["place"].to_numpy(), places)
+    sums = pa.table(aggregated(counted, by_place, counts=COUNTS, others=_OF_STREAMS))
     kind = pc.index_in(executors["kind"].cast(pa.string()), KINDS)
     executors = executors.set_column(executors.column_names.index("kind"), "kind", kind)
+    executor = pa.array(np.repeat(np.arange(executors.num_rows), len(WINDOWS)))
+    is_own = pc.fill_null(is_workers_own(executors), False)
+    if pc.any(is_own).as_py():
+        wanted = pc.invert(is_own.take(executor))
+        executor, sums = executor.filter(_array(wanted)), sums.filter(wanted)
+    every = np.tile(np.arange(len(WINDOWS), dtype=np.int32), len(executor) // len(WINDOWS))
     executors = executors.take(executor)
     workers = workers.take(executors["worker"])
     columns = {name: workers[name] for name in (*_WORKER, *_READING, "read_at", "uptime_secs")}
     columns |= {name: executors[name] for name in ("component", "task_start", "task_end", "kind")}
-    columns |= {"window": window, "executor": executor}
-    columns |= {name: found[name] for name in found.column_names if name != "place"}
+    columns |= {name: sums[name] for name in sums.column_names}
+    columns |= {
+        "window": pa.DictionaryArray.from_arrays(every, pa.array(WINDOWS)),
+        "executor": executor,
+        "partial": pc.fill_null(sums["partial"], False),
+    }
     return pa.table(columns)
 
 
@@ -209,19 +224,21 @@ def worker_stats(executors: pa.Table) -> pa.Table:
 
     Returns
     -------
-    Rows of `WORKER_STATS`: what is to be kept of a worker for `component_stats` and
-    `topology_stats`. The columns are those of `component_stats`, but for latencies: ``complete_ms``
-    is the sum of average times count, in milliseconds, ``complete_page_ms`` the same with that of
-    each executor cut to a whole number; so are those of the other two. ``capacity`` is in rows of
-    the window of ten minutes alone.
+    Rows of `WORKER_STATS`, with dictionaries of texts: what is to be kept of a worker for
+    `component_stats` and `topology_stats`. The columns are those of `component_stats`, but for
+    latencies: ``complete_ms`` is the sum of average times count, in milliseconds,
+    ``complete_page_ms`` the same with that of each executor cut to a whole number; so are those of
+    the other two. ``capacity`` is in rows of the window of ten minutes alone.
     """
     found = worker_sums(executors)
     columns = {name: found[name] for name in found.column_names}
     columns |= {name: held(found[name]) for name in COUNTS}
-    columns["kind"] = KINDS.take(_array(found["kind"]))
+    kind = _array(found["kind"]).cast(pa.int32())
+    columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
     columns["topology"] = _topologies(found["storm_id"])
     columns["partial"] = pc.fill_null(found["partial"], False)
-    return pa.table({name: columns[name] for name in WORKER_STATS.names}).cast(WORKER_STATS)
+    found = pa.table({name: columns[name] for name in WORKER_STATS.names})
+    return found if found.schema == ENCODED else found.cast(WORKER_STATS).cast(ENCODED)
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
@@ -309,9 +326,10 @@ def together(parts: Sequence[pa.Table]) -> pa.Table:
 
 def _numbered(workers: pa.Table) -> pa.Table:
     """Return rows of workers with a column that counts them, and kinds as numbers."""
-    if pa.types.is_string(workers["kind"].type):
+    if not pa.types.is_integer(workers["kind"].type):
         place = workers.column_names.index("kind")
-        workers = workers.set_column(place, "kind", pc.index_in(workers["kind"], KINDS))
+        kind = pc.index_in(workers["kind"].cast(pa.string()), KINDS)
+        workers = workers.set_column(place, "kind", kind)
     return workers.append_column("workers", pa.repeat(1, workers.num_rows))
 
 
@@ -330,18 +348,16 @@ def _of_topology(workers: pa.Table) -> pa.Table:
 
 def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table:
     """Give all rows of the same keys the largest value of a column that they have."""
-    numbers = numbers_of(found, keys)
-    rows_ = pa.table({"number": numbers, column: found[column]})
-    largest = grouped(rows_, ["number"], others={column: "max"})
-    largest = largest[column].take(pc.index_in(numbers, largest["number"]))
+    groups = groups_by(found, keys)
+    largest = aggregated(found, groups, others={column: "max"})[column].take(pa.array(groups.of))
     return found.set_column(found.column_names.index(column), column, largest)
 
 
 def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
-    """Return the names in topologies' ids."""
+    """Return the names in topologies' ids, as a dictionary."""
     ids = _array(storm_ids.dictionary_encode())
     names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
-    return pa.array(names, pa.string()).take(ids.indices)
+    return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
 
 
 def _array(column: pa.ChunkedArray) -> Any:

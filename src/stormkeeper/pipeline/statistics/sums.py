@@ -1,12 +1,11 @@
-"""The arithmetic: sums by groups of rows, held within 64 bits, averages, capacity.
+"""The arithmetic: sums held within 64 bits, averages, capacity.
 
 The rules are those of `stormkeeper.statistics.tallies`, which Nimbus's pages are made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,63 +19,6 @@ WEIGHTS: Final = {"complete": "acked", "execute": "executed", "process": "execut
 _CAPACITY_SECS: Final = 600
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
-
-#: A count in as many digits as 64 bits have, of which a sum has twice as many.
-_DIGITS: Final = pa.decimal128(19)
-
-
-def grouped(
-    rows: pa.Table,
-    keys: Sequence[str],
-    *,
-    counts: Collection[str] = (),
-    others: Mapping[str, str] | None = None,
-) -> pa.Table:
-    """Aggregate rows by groups; the columns keep their names.
-
-    Parameters
-    ----------
-    rows
-        What is to be aggregated.
-    keys
-        Columns that tell groups from each other.
-    counts
-        Columns that are summed up exactly, null taken for 0: of 64 bits, or what this function made
-        of such. `held` brings them back to 64 bits, which a sum may exceed.
-    others
-        Arrow's function for each other column, such as ``{"complete_ms": "sum"}``.
-    """
-    rows = rows.select([*keys, *counts, *(others or {})])
-    for name in counts:
-        rows = _with(rows, name, _addable(rows[name]))
-    # Numbers are told apart in half the time that texts take.
-    texts = {}
-    for name in keys:
-        if pa.types.is_string(rows[name].type):
-            rows = _with(rows, name, rows[name].dictionary_encode())
-        if pa.types.is_dictionary(rows[name].type):
-            encoded = rows[name].unify_dictionaries().combine_chunks()
-            texts[name] = encoded.dictionary
-            rows = _with(rows, name, encoded.indices)
-    functions = dict.fromkeys(counts, "sum") | dict(others or {})
-    # On one thread a sum has the same order every time, and takes less CPU.
-    found = rows.group_by(list(keys), use_threads=False).aggregate(list(functions.items()))
-    found = found.select([*keys, *(f"{name}_{function}" for name, function in functions.items())])
-    found = found.rename_columns([*keys, *functions])
-    for name, values in texts.items():
-        found = _with(found, name, values.take(found[name].combine_chunks()))
-    for name in counts:
-        found = _with(found, name, pc.fill_null(found[name], 0))
-    return found
-
-
-def numbers_of(table: pa.Table, keys: Sequence[str]) -> pa.Array:
-    """Return a number for each row that tells it from those with other texts in some columns."""
-    found = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
-    for name in keys:
-        texts = table[name].combine_chunks().dictionary_encode("encode")
-        found = pc.add(pc.multiply(found, len(texts.dictionary)), texts.indices.cast(pa.int64()))
-    return found
 
 
 def held(count: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -131,18 +73,3 @@ def capacity(recent_ms: pa.ChunkedArray, uptime_secs: pa.ChunkedArray) -> pa.Chu
     secs = pc.min_element_wise(uptime_secs.cast(pa.int64()), _CAPACITY_SECS, skip_nulls=False)
     of_ms = pc.multiply(pc.if_else(pc.greater(secs, 0), secs, None).cast(pa.float64()), 1000.0)
     return pc.fill_null(pc.divide(pc.fill_null(finite(recent_ms), 0.0), of_ms), 0.0)
-
-
-def _addable(count: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return counts in a type in which their sum cannot overflow: that of the counts, if it can."""
-    if pa.types.is_decimal(count.type):
-        return count
-    bounds = pc.min_max(count).as_py()
-    largest = max(abs(bounds["min"] or 0), abs(bounds["max"] or 0))
-    if largest * len(count) <= _LARGEST:
-        return count
-    return count.cast(_DIGITS)
-
-
-def _with(table: pa.Table, name: str, column: Any) -> pa.Table:
-    return table.set_column(table.column_names.index(name), name, column)
