@@ -29,7 +29,7 @@ from stormkeeper.errors import (
     UnsupportedExtensionError,
 )
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pacemaker.wire import TOMBSTONE, Columns, Message, MessageType
+from stormkeeper.pacemaker.wire import TOMBSTONE, ChangesRequest, Columns, Message, MessageType
 from stormkeeper.paths import WORKERBEATS
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
 #: The instance of a server that tells none.
 WITHOUT_REVISIONS: Final = ""
+
+#: How many topologies of a part are asked for ahead of the one that is read: each is an answer of
+#: its own, mostly of few pulses.
+_AHEAD: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +123,30 @@ def pages(
     if position is not None and position.instance == WITHOUT_REVISIONS:
         yield from _everything(client, path, values, clock)
         return
+    request = _request(path, position, page_size, values)
+    for first in client.ask_ahead([request], clock=clock):
+        yield from _pages_from(client, request, first, clock)
+
+
+def _request(path: str, position: Position | None, page_size: int, values: bool) -> Message:
     instance, after = (position.instance, position.revision) if position else (None, 0)
-    more, end, seen = True, 0, set[str]()
-    while more:
-        answer = client.changes(path, after, page_size, instance, values=values)
+    wanted = ChangesRequest(path, after, page_size, instance, values)
+    return Message(MessageType.CHANGES, changes_request=wanted)
+
+
+def _pages_from(
+    client: PacemakerClient,
+    request: Message,
+    first: tuple[Message, float],
+    clock: Callable[[], float],
+) -> Iterator[ChangePage]:
+    """Do as `pages` once the first answer is here, and since when."""
+    assert request.changes_request is not None
+    path, after, page_size, instance, values = request.changes_request
+    (message, read_at), end, seen = first, 0, set[str]()
+    while True:
+        answer = message.changes
+        assert answer is not None  # the protocol lets no other answer through
         is_other = instance is not None and answer.instance != instance
         if answer.more and not (answer.reset or is_other) and answer.next <= after:
             raise RemoteProtocolError(
@@ -131,7 +155,7 @@ def pages(
             )
         yield ChangePage(
             _changes(answer.columns, values=values),
-            clock(),
+            read_at,
             Position(answer.instance, answer.next),
             is_anew=(answer.reset and after > 0) or is_other,
         )
@@ -140,8 +164,11 @@ def pages(
             seen.clear()
         instance, after, paths = answer.instance, answer.next, answer.columns[0]
         # Workers may fill a server faster than it is read: then there is always more of the same.
-        more = answer.more and (after < end or not seen.issuperset(paths))
+        if not answer.more or (after >= end and seen.issuperset(paths)):
+            return
         seen.update(paths)
+        request = _request(path, Position(instance, after), page_size, values)
+        message, read_at = client.ask(request), clock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +210,12 @@ def pages_of_part(
     Raises what `pages` does. The other arguments are as there; of a Java Pacemaker there are no
     parts.
     """
-    for name in sorted(_names(client, path)):
-        if part.has(name):
-            below = f"{path.rstrip('/')}/{name}"
-            yield from pages(
-                client, below, position, page_size=page_size, values=values, clock=clock
-            )
+    names = filter(part.has, sorted(_names(client, path)))
+    below = [f"{path.rstrip('/')}/{name}" for name in names]
+    requests = [_request(each, position, page_size, values) for each in below]
+    firsts = client.ask_ahead(requests, _AHEAD, clock)
+    for request, first in zip(requests, firsts, strict=True):
+        yield from _pages_from(client, request, first, clock)
     if part.number == 0:
         yield from _exactly(client, path, position, values, clock)
 

@@ -99,6 +99,34 @@ def test_a_pulse_of_megabytes_goes_both_ways(client):
     assert client.get_pulse("/large") == details
 
 
+def test_what_is_asked_ahead_is_answered_in_order_and_again_where_the_connection_was_cut(daemon):
+    ticks = iter(range(1000))
+    with (
+        Proxy(Address(daemon.host, daemon.port)) as proxy,
+        PacemakerClient(proxy.address) as client,
+    ):
+        for key in range(30):
+            client.send_pulse(f"/ahead/{key}", b"%d" % key)
+        asked = []
+
+        def questions():
+            for key in range(30):
+                asked.append(key)
+                yield Message(MessageType.GET_PULSE, path=f"/ahead/{key}")
+
+        found, under_way, times = [], [], []
+        for answer, at in client.ask_ahead(questions(), 4, lambda: next(ticks)):
+            found.append(answer.pulse.details)
+            under_way.append(len(asked) - len(found))
+            times.append(at)
+            if len(found) == 10:
+                proxy.cut()
+                proxy.mend()
+    assert found == [b"%d" % key for key in range(30)]
+    assert max(under_way) == 4
+    assert len(set(times)) == 30
+
+
 def test_64_threads_on_one_connection_get_the_answers_to_their_own_questions(client):
     keys = 200
     for key in range(keys):

@@ -9,8 +9,10 @@ that says so. Make a new client after the fork.
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
@@ -246,6 +248,48 @@ class PacemakerClient:
                 if tries > self._retries or time.monotonic() + self.retry_in() >= end:
                     raise
 
+    def ask_ahead(
+        self,
+        messages: Iterable[Message],
+        ahead: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Iterator[tuple[Message, float]]:
+        """Do as `ask` for many, of which some are sent before the one before them is answered.
+
+        Parameters
+        ----------
+        messages
+            The requests.
+        ahead
+            How many are under way beside the one that is waited for; None: all.
+        clock
+            Gives the time.
+
+        Yields
+        ------
+        The answer to each, in their order, and when it was here.
+        """
+        waiting = deque[tuple[Message, Future[Message], list[float]]]()
+        for message in messages:
+            future, at = self.submit(message), list[float]()
+            future.add_done_callback(partial(_note, at, clock))
+            waiting.append((message, future, at))
+            if ahead is not None and len(waiting) > ahead:
+                yield self._answer_at(*waiting.popleft(), clock)
+        while waiting:
+            yield self._answer_at(*waiting.popleft(), clock)
+
+    def _answer_at(
+        self, message: Message, future: Future[Message], at: list[float], clock: Callable[[], float]
+    ) -> tuple[Message, float]:
+        try:
+            # Whoever waits may be told before the callback has been called.
+            return self.answer(future), at[0] if at else clock()
+        except (PacemakerClosedError, WrongAnswerError):
+            raise
+        except (PacemakerUnavailableError, RemoteProtocolError):
+            return self.ask(message), clock()
+
     def answer(self, future: Future[Message], deadline: float | None = None) -> Message:
         """Wait for the answer to what was sent with `submit`, with the same deadline."""
         if self._thread.is_current:
@@ -288,7 +332,7 @@ class PacemakerClient:
         """
         reader = JavaReader(path)
         while requests := reader.requests():
-            pulses = reader.answered(self._ask_at_once(requests))
+            pulses = reader.answered([answer for answer, _ in self.ask_ahead(requests)])
             if pulses:
                 yield pulses
 
@@ -340,14 +384,6 @@ class PacemakerClient:
         assert changes is not None  # the protocol lets no other answer through
         return changes
 
-    def _ask_at_once(self, requests: list[Message]) -> list[Message]:
-        futures = [self.submit(request) for request in requests]
-        answers = []
-        for request, future in zip(requests, futures, strict=True):
-            try:
-                answers.append(self.answer(future))
-            except (PacemakerClosedError, WrongAnswerError):
-                raise
-            except (PacemakerUnavailableError, RemoteProtocolError):
-                answers.append(self.ask(request))
-        return answers
+
+def _note(at: list[float], clock: Callable[[], float], _: Future[Message]) -> None:
+    at.append(clock())
