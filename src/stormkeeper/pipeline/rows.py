@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import ChangePage
-
-Value = TypeVar("Value")
 
 PULSE: Final = "pulse"
 TOMBSTONE: Final = "tombstone"
@@ -55,21 +53,19 @@ SCHEMA: Final = pa.schema(
 def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
     """Return one row per change of some pages: pulses and tombstones."""
     changes = [change for page in pages for change in page.changes]
-    ages = [change.age_secs for change in changes]
-    instances = _of_each(pages, lambda page: page.position.instance or None)
-    read_at = _of_each(pages, lambda page: page.read_at)
-    received_at = (None if age is None else at - age for at, age in zip(read_at, ages, strict=True))
+    ages = pa.array([change.age_secs for change in changes], pa.float64())
+    read_at = _of_each(pages, pa.float64(), lambda page: page.read_at)
     columns = {
         "kind": pa.array(
             [TOMBSTONE if change.size is None else PULSE for change in changes], pa.string()
         ),
         "server": pa.repeat(server, len(changes)),
-        "instance": pa.array(instances, pa.string()),
+        "instance": _of_each(pages, pa.string(), lambda page: page.position.instance or None),
         "path": pa.array([change.path for change in changes], pa.string()),
         "revision": pa.array([change.revision for change in changes], pa.int64()),
-        "age_secs": pa.array(ages, pa.float64()),
-        "received_at": timestamps(received_at),
-        "read_at": timestamps(read_at),
+        "age_secs": ages,
+        "received_at": times(pc.subtract(read_at, ages)),
+        "read_at": times(read_at),
         "details": pa.array([change.details for change in changes], pa.binary()),
         "health": pa.nulls(len(changes), _HEALTH),
     }
@@ -81,9 +77,12 @@ def of_page(server: str, page: ChangePage) -> pa.RecordBatch:
     return of_pages(server, [page])
 
 
-def _of_each(pages: Sequence[ChangePage], value: Callable[[ChangePage], Value]) -> list[Value]:
+def _of_each(
+    pages: Sequence[ChangePage], of: pa.DataType, value: Callable[[ChangePage], Any]
+) -> pa.Array:
     """Return what is said of a page for each of its changes."""
-    return [said for page in pages for said in [value(page)] * len(page.changes)]
+    said = [pa.repeat(pa.scalar(value(page), of), len(page.changes)) for page in pages]
+    return pa.concat_arrays([pa.array([], of), *said])
 
 
 def of_server(server: str, health: Coverage, *, reset: bool = False) -> pa.RecordBatch:
@@ -139,7 +138,7 @@ def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def times(secs: pa.ChunkedArray) -> pa.ChunkedArray:
+def times(secs: Any) -> Any:
     """Return as `timestamps` does a column of seconds since the epoch."""
     held = pc.min_element_wise(pc.max_element_wise(secs, 0.0), _LATEST)
     micros = pc.round(pc.multiply(pc.if_else(pc.is_valid(secs), held, None), 1_000_000.0))

@@ -31,11 +31,14 @@ class Groups(NamedTuple):
     of
         The number of each row's group, as numpy indexes by it.
     size
-        How many groups there are. One may be without rows.
+        How many groups there are.
+    are_full
+        Whether each is known to have a row.
     """
 
     of: np.ndarray
     size: int
+    are_full: bool = False
 
     @property
     def first(self) -> np.ndarray:
@@ -54,7 +57,7 @@ def groups_by(rows: pa.Table, keys: Sequence[str]) -> Groups:
             found, count = _without_gaps(found)
         found = found * most + numbers
         count *= most
-    return Groups(*_without_gaps(found))
+    return Groups(*_without_gaps(found), are_full=True)
 
 
 def grouped(
@@ -159,7 +162,8 @@ def _reduced(
     found = np.full(groups.size, begin, known.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         function.at(found, groups.of, known)
-    return pa.array(found, values.type, mask=~_any_of(values.is_valid(), groups)).cast(column.type)
+    is_none = None if groups.are_full and not values.null_count else ~_any_valid(values, groups)
+    return pa.array(found, values.type, mask=is_none).cast(column.type)
 
 
 def _summed(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
@@ -170,14 +174,19 @@ def _summed(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
 
 def _any(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
     values = _array(column)
-    is_known = _any_of(values.is_valid(), groups)
-    return pa.array(_any_of(pc.fill_null(values, False), groups), mask=~is_known)
+    found = _any_of(pc.fill_null(values, False), groups)
+    return pa.array(found, mask=~_any_valid(values, groups))
+
+
+def _any_valid(values: pa.Array, groups: Groups) -> np.ndarray:
+    """Return which groups have a value."""
+    return _any_of(values.is_valid(), groups)
 
 
 def _any_of(wanted: pa.BooleanArray, groups: Groups) -> np.ndarray:
     """Return which groups have a row that is wanted."""
     found = np.zeros(groups.size, np.uint8)
-    np.bitwise_or.at(found, groups.of, wanted.cast(pa.uint8()).to_numpy())
+    np.maximum.at(found, groups.of, wanted.cast(pa.uint8()).to_numpy())
     return found.view(np.bool_)
 
 
