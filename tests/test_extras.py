@@ -21,13 +21,16 @@ from support.waiting import DEADLINE_SECS
 PACKAGE = Path(stormkeeper.__file__).parent
 SPARKS_ROOMS = {"history", "local", "pipeline", "tables", "worker"}
 SPARKS_MODULES = {f"daemon/{name}.py" for name in ("spark", "spark_archive", "spark_properties")}
-ABSENT = {"duckdb", "numpy", "pandas", "plotext", "py4j", "pyarrow", "pyspark"}
+ABSENT = {"duckdb", "numpy", "pandas", "plotext", "py4j", "pyarrow", "pyspark", "zlib_ng"}
 UNAVAILABLE = 69
 
 PROJECT = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["project"]
 
 #: Nothing of ours imports it: PySpark does, for data sources in Python.
 PYSPARKS_OWN = {"pandas"}
+
+#: Of Spark's extra, and used by the base where it is installed.
+WELCOME = {"zlib-ng"}
 
 
 def modules():
@@ -207,7 +210,8 @@ def test_what_a_module_imports_is_installed_with_it():
     kerberos = distributions(PROJECT["optional-dependencies"]["kerberos"])
     of_base = imported(module for module in modules() if not is_sparks(module))
     of_spark = imported(filter(is_sparks, modules()))
-    assert of_base <= base | kerberos
+    assert spark >= WELCOME
+    assert of_base <= base | kerberos | WELCOME
     # py4j comes with PySpark, whose own part it is.
     assert of_spark - {"py4j"} <= base | spark
     assert base | spark | kerberos <= of_base | of_spark | PYSPARKS_OWN

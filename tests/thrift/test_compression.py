@@ -1,6 +1,7 @@
 """Gzip and zstd as Java's streams read them, and what would blow up if it were let."""
 
 import gzip
+import importlib
 import io
 import time
 import tracemalloc
@@ -23,6 +24,15 @@ from stormkeeper.thrift.compression import (
 
 MIB = 2**20
 TEXT = b"every good boy deserves favour " * 50
+
+
+@pytest.fixture(scope="module", params=["zlib", "zlib_ng.zlib_ng"], autouse=True)
+def library(request):
+    """What gunzips: Python's own, and what the extra `spark` brings."""
+    found = importlib.import_module(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stormkeeper.thrift.compression._zlib", lambda: found)
+        yield
 
 
 def zstd(data):

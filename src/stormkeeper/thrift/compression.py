@@ -10,7 +10,6 @@ member of a gzip stream anything is ignored, after the last zstd frame nothing i
 
 from __future__ import annotations
 
-import importlib
 import zlib
 from collections.abc import Callable
 from enum import Enum
@@ -137,9 +136,10 @@ class _Stream(Protocol):
 def _zlib() -> Any:
     """Return zlib-ng, which takes half the time, where it is installed, or else Python's zlib."""
     try:
-        return importlib.import_module("zlib_ng.zlib_ng")
+        from zlib_ng import zlib_ng  # noqa: PLC0415  (of the extra `spark`)
     except ImportError:
         return zlib
+    return zlib_ng
 
 
 def _gunzip(data: bytes, limit: int) -> bytes:
