@@ -29,7 +29,7 @@ from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
-from stormkeeper.pipeline.batch import Batch, Named, by_part
+from stormkeeper.pipeline.batch import Batch, Named, Pulses, by_part
 from stormkeeper.pipeline.counted import Counting
 from stormkeeper.pipeline.divided import Before
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
@@ -321,24 +321,28 @@ def statistics_tables(
             before(tables.WORKER_REPORTS), batch.rows, limits, period_secs, between
         )
         growth.of_part(found.num_rows)
-        pulses = batch.pulses(newest, named)
         counting = Counting()
-        for read in itertools.chain.from_iterable(map(pieces, pulses)):
-            apart_ = apart(read)
-            # To lay them out and to write them takes as long as all else, and goes on beside it.
-            yield tables.EXECUTOR_STATS, map(laid_out, [apart_])
-            counting.add(apart_)
+        yield from _executor_stats(batch.pulses(newest, named), counting)
         yield tables.WORKER_REPORTS, found
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
         counted = counting.tables(partial(before, tables.WORKER_STATS), found)
-        readings_ = counting.readings()
+        newest_readings = counting.readings()
         del counting
         while counted:
             yield counted.popitem()
-        yield from buckets.next_rollups(before, readings_, found, between).items()
+        yield from buckets.next_rollups(before, newest_readings, found, between).items()
 
     return advance
+
+
+def _executor_stats(pulses: Pulses, counting: Counting) -> Made:
+    """Make the rows of pulses, and take them into sums: what is large is unpacked once for both."""
+    for piece in itertools.chain.from_iterable(map(pieces, pulses)):
+        read = apart(piece)
+        # To lay it out and to write it takes as long as all else, and goes on beside it.
+        yield tables.EXECUTOR_STATS, map(laid_out, [read])
+        counting.add(read)
 
 
 class Keeper:
