@@ -52,6 +52,8 @@ def log(name, columns, time, sort=()):
 
 ROLLUPS = [log(f"rollup_{n}m", ROLLUP, "bucket", ("topology", "bucket")) for n in (1, 10, 60)]
 READINGS = log("component_stats", READING, "read_at")
+TOTAL = {name: READING[name] for name in ("read_at", "storm_id", "topology")}
+TOTALS = log("topology_stats", TOTAL, "read_at")
 EVENTS = log("worker_events", EVENT, "at")
 ALERTS = TableSpec("alerts", pa.schema(ALERT), "current")
 HISTORY = log("alert_history", {"at": TIME, "change": TEXT, **ALERT}, "at")
@@ -196,6 +198,25 @@ def test_the_topology_that_was_submitted_last(written):
     with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
         assert [row["executed"] for row in statistics.newest(past, "wc")] == [10]
         assert [row["executed"] for row in statistics.newest(past, "wc-9-9")] == [9]
+
+
+def test_the_components_of_a_topology_that_was_never_counted_are_not_searched(written):
+    def counted(secs, topology):
+        row = reading(secs, "split", "600", topology=topology, storm_id=f"{topology}-1-1")
+        total = {name: row[name] for name in ("read_at", "storm_id", "topology")}
+        given = {"component_stats": table(READING, row), "topology_stats": table(TOTAL, total)}
+        return written("statistics", READINGS, TOTALS, **given)
+
+    folder = counted(0, "old")
+    old = list(folder.rglob("component_stats/*.parquet"))
+    counted(20 * 3600, "new")
+    with Past(folder) as past:
+        assert [row["topology"] for row in statistics.newest(past, "old")] == ["old"]
+        for path in old:
+            path.write_bytes(b"not one")
+        assert statistics.newest(past, "never") == []
+    with Past(folder) as past, pytest.raises(TableError, match="cannot be read"):
+        statistics.newest(past, "old")
 
 
 def test_only_the_newest_files_are_read_for_the_newest_reading(written):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -79,6 +79,8 @@ def newest(
     for since in _looks(past, "component_stats"):
         for is_id in names_of(topology):
             which, named = of_topology(topology, is_id=is_id)
+            if since is None and not _was_counted(past, which, named):
+                continue
             found = past.ask(
                 f"SELECT * FROM (SELECT * FROM {past.table('component_stats', since)}"
                 f" WHERE {which} QUALIFY rank() OVER (ORDER BY {_SUBMITTED} DESC NULLS LAST) = 1"
@@ -253,6 +255,14 @@ def _sums(*, whole: bool) -> str:
             f"sum({average} * {weight}){only} / nullif(sum({known}){only}, 0) AS {average}"
         )
     return ", ".join(parts)
+
+
+def _was_counted(past: Past, which: str, named: Sequence[Any]) -> bool:
+    """Whether a topology may ever have been read: its own table is an eighth of its components'."""
+    if not past.has("topology_stats"):
+        return True
+    rows = past.table("topology_stats")
+    return bool(past.ask(f"SELECT 1 FROM {rows} WHERE {which} LIMIT 1", named))
 
 
 def _looks(past: Past, name: str) -> Iterator[datetime | None]:
