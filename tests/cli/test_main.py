@@ -227,7 +227,10 @@ def test_ctrl_c_ends_a_command_that_waits_for_an_answer_without_a_word(environ, 
         )
         connection, _ = hangs.accept()
         with connection:
-            assert interrupted(waiting) == (130, "")
+            code, said = interrupted(waiting)
+    assert code == 130
+    # If the machine stands still for a second, the try is over before the signal is taken.
+    assert re.fullmatch(r"(storm: warning: no ZooKeeper server is reached, .* not answer\n)?", said)
 
 
 def test_ctrl_c_while_it_is_loaded_ends_a_command_without_a_word(monkeypatch, capsys):
