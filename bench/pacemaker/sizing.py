@@ -33,7 +33,7 @@ class Assumptions:
     #: (docs/heartbeat-pipeline.md).
     spark_reads_per_sec: float = 30_000.0
     #: Heartbeats that the compiled decoder decodes, on one core (bench/results/decoding.json).
-    decoded_per_sec: float = 27_662.0
+    decoded_per_sec: float = 43_593.0
     workers_per_node: int = 24
     #: ``task.heartbeat.frequency.secs``
     beat_secs: float = 3.0

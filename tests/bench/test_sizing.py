@@ -57,4 +57,4 @@ def test_readers_take_the_newest_pulse_of_every_worker():
     assert found.nimbus_secs == pytest.approx(0.72)
     assert found.nimbus_share == pytest.approx(0.072)
     assert found.spark_read_cores == pytest.approx(72_000 / 5 / 30_000)
-    assert found.spark_decode_cores == pytest.approx(72_000 / 5 / 27_662)
+    assert found.spark_decode_cores == pytest.approx(72_000 / 5 / 43_593)
