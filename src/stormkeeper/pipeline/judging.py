@@ -137,7 +137,7 @@ def places(table: pa.Table, among: pa.Table) -> pa.Array:
 
 def numbers(count: int, start: int = 0) -> pa.Array:
     """Return so many whole numbers."""
-    return pa.array(range(start, start + count), pa.int64())
+    return pa.arange(start, start + count)
 
 
 def is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:

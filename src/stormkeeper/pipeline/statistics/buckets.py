@@ -164,7 +164,7 @@ def _known(
     Those stay that were read within `FORGET`, and those of workers that may yet be heard: there is
     a report of them, and nothing newer.
     """
-    is_replaced = pc.is_in(pa.array(range(previous.num_rows), pa.int32()), changes["before"])
+    is_replaced = pc.is_in(pa.arange(0, previous.num_rows).cast(pa.int32()), changes["before"])
     kept = previous.filter(pc.invert(is_replaced))
     is_young = pc.greater_equal(kept["at"], pa.scalar(now - FORGET, rows.TIMESTAMP))
     workers = worker_keys(kept)
