@@ -494,7 +494,10 @@ cdef class Builder:
         return layout.texts(self.text_count, offsets, self._cut(POOL, self.pool_used))
 
     cdef object _chosen(self, texts, int column, int32_t count, valid=None):
-        """Return a column of texts, with a dictionary of those alone that are in it."""
+        """Return a column of texts, with a dictionary of those that its numbers name.
+
+        A row without a text has the number 0, so that the first text may be in there unused.
+        """
         memory = self._cut(column, 4 * <Py_ssize_t>count)
         cdef int32_t *numbers = <int32_t *>address(memory)
         used = layout.memory(4 * <Py_ssize_t>self.text_count)

@@ -237,8 +237,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
     columns["topology"] = _topologies(found["storm_id"])
     columns["partial"] = pc.fill_null(found["partial"], False)
-    found = pa.table({name: columns[name] for name in WORKER_STATS.names})
-    return found if found.schema == ENCODED else found.cast(WORKER_STATS).cast(ENCODED)
+    return pa.table({name: columns[name] for name in ENCODED.names}).cast(ENCODED)
 
 
 def component_stats(workers: pa.Table) -> pa.Table:
