@@ -115,6 +115,46 @@ def test_rows_that_come_in_parts_are_written_while_what_follows_is_made(tmp_path
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([3], [1, 2])
 
 
+def test_a_log_that_comes_again_and_again_in_a_part_is_one_file_and_waits_for_few(tmp_path):
+    made, begun = [], []
+
+    def rows(number):
+        made.append(number)
+        if number == 7 and begun[0] == "fails":
+            raise ZeroDivisionError
+        yield events(number)
+
+    def part():
+        for number in range(1, 21):
+            assert number - len(made) <= 4, "the thread has as much to do as it is given"
+            yield "events", rows(number)
+        yield "state", state(3)
+
+    tables = store(tmp_path)
+    begun.append("fails")
+    with pytest.raises(ZeroDivisionError):
+        tables.publish_in_parts(origin(0), [part()])
+    assert data_files(tmp_path) == set()
+    begun[0] = "succeeds"
+    made.clear()
+    tables.publish_in_parts(origin(0), [part()])
+    (file,) = manifest.load(tmp_path).tables["events"].files
+    assert (file.rows, file.earliest, file.latest) == (20, at(1), at(20))
+    assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([3], [*range(1, 21)])
+
+
+def test_a_dictionary_that_has_a_value_twice_is_written_as_its_values(tmp_path):
+    """Two topologies of one name are two ids, and one text."""
+    rows = events(1, 2, 3, 4)
+    numbers = pa.array([0, 1, 2, 3], pa.int32())
+    texts = pa.DictionaryArray.from_arrays(numbers, pa.array(["wc", "x", "wc", "z"]))
+    place = rows.column_names.index("subject")
+    # What a table is sorted by is no dictionary.
+    with store(tmp_path, SHORT) as tables:
+        tables.commit(origin(0), {}, {"short": rows.set_column(place, "subject", texts)})
+        assert tables.read("short")["subject"].to_pylist() == ["wc", "x", "wc", "z"]
+
+
 def test_if_a_part_cannot_be_made_nothing_is_published(tmp_path):
     def parts():
         yield events(2)
