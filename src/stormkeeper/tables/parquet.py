@@ -37,7 +37,7 @@ def write(
 
 
 class NewFile:
-    """A file that is written once it has all of its rows; until then, it is in memory.
+    """A file that takes rows until it is finished. Whoever gives up removes it.
 
     Parameters
     ----------
@@ -54,8 +54,7 @@ class NewFile:
         self._path = path
         self._spec = spec
         self._names = _repeating(spec)
-        # Encoded in memory first: then the one who refuses a byte is the file system itself.
-        self._sink = pa.BufferOutputStream()
+        self._sink = pa.OSFile(str(folder / path), "wb")
         self._writer: pq.ParquetWriter | None = None
         self._count = 0
         self._times: list[Any] = []
@@ -70,19 +69,18 @@ class NewFile:
             self._times += pc.min_max(rows[self._spec.time]).as_py().values()
 
     def finish(self, level: int = 0) -> DataFile:
-        """Write it, safe from a power failure; `add` was called before.
+        """Have it whole, and safe from a power failure; `add` was called before.
 
         The name itself is safe only once `places.sync` has had its folder.
         """
         assert self._writer is not None
         self._writer.close()
-        encoded = self._sink.getvalue()
-        with (self._folder / self._path).open("xb") as file:
-            file.write(encoded)
-            file.flush()
+        self._sink.close()
+        with (self._folder / self._path).open("r+b") as file:
             os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
         earliest, latest = (min(self._times), max(self._times)) if self._times else (None, None)
-        return DataFile(self._path, self._count, encoded.size, earliest, latest, level)
+        return DataFile(self._path, self._count, size, earliest, latest, level)
 
     def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
         spec = self._spec

@@ -103,7 +103,8 @@ def refused(folder: Path, error: OSError) -> TableError:
         remedy = f"make space there, or set {KEY} to a folder where there is some"
     else:
         remedy = f"set {KEY} to a folder that this user may write to"
-    return TableError(f"the tables in {folder} cannot be written: {error}; {remedy}")
+    reason = os.strerror(error.errno) if error.errno else error  # in which Arrow says it twice
+    return TableError(f"the tables in {folder} cannot be written: {reason}; {remedy}")
 
 
 def sync(folder: Path) -> None:
