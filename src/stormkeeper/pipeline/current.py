@@ -124,8 +124,8 @@ def _heard(result: Step, servers: Mapping[str, Server], last_words: LastWords) -
     completed, unread = (_is_among(silent, workers) for workers in said)
     unread = pc.and_(unread, pc.equal(silent["status"], Status.DEAD))
     heard = pc.if_else(unread, str(Status.UNPROVEN), silent["status"])
-    heard = pc.if_else(completed, str(Status.COMPLETED), heard).combine_chunks()
-    status = pc.replace_with_mask(status, is_silent.combine_chunks(), heard)
+    heard = rows.one_array(pc.if_else(completed, str(Status.COMPLETED), heard))
+    status = pc.replace_with_mask(status, rows.one_array(is_silent), heard)
     return result._replace(rows=_with(result.rows, "status", status))
 
 
@@ -283,7 +283,7 @@ def _table(result: Step, now: float) -> pa.Table:
     }
     for name in ("last_seen", "moved_at"):
         columns[name] = rows.times(found[name])
-    storm_ids = found["storm_id"].combine_chunks().dictionary_encode()
+    storm_ids = rows.one_array(found["storm_id"]).dictionary_encode()
     topologies = [topology_name(storm_id) for storm_id in storm_ids.dictionary.to_pylist()]
     columns["topology"] = pa.array(topologies, pa.string()).take(storm_ids.indices)
     unproven = pc.equal(found["status"], Status.UNPROVEN)

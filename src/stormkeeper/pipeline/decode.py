@@ -228,7 +228,7 @@ def in_parts(table: pa.Table, parts: int, of_servers: int = EACH) -> Iterator[tu
 
 def part_numbers(table: pa.Table, parts: int) -> pa.ChunkedArray:
     """Return of which part each row's topology is, null for no topology."""
-    ids = table["storm_id"].combine_chunks().dictionary_encode()
+    ids = rows.one_array(table["storm_id"]).dictionary_encode()
     numbers = [part_of(storm_id, parts) for storm_id in ids.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(numbers, pa.int32()).take(ids.indices)])
 

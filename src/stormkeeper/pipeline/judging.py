@@ -112,7 +112,7 @@ def step(
         pc.is_in(worker_keys(gone), worker_keys(without_age)),
         pc.is_in(gone["server"], pa.array(down, pa.string())),
     )
-    taken = found["place"].drop_null().combine_chunks()
+    taken = rows.one_array(found["place"].drop_null())
     return Step(
         found.select(WORKERS.names),
         taken.take(pc.sort_indices(taken)),
@@ -125,7 +125,7 @@ def worker_keys(table: pa.Table) -> pa.Array:
     port = table["port"].cast(pa.string())
     # A storm id is a path segment, so the slash ends it; a port has no dash.
     found = pc.binary_join_element_wise(table["storm_id"], "/", table["node"], "-", port, "")
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return rows.one_array(found)
 
 
 def places(table: pa.Table, among: pa.Table) -> pa.Array:
@@ -195,7 +195,7 @@ def _without_older(pulses: pa.Table, server_before: pa.ChunkedArray, known: pa.A
         newest["key"].filter(pc.invert(pc.fill_null(is_latest, False))),
         found["key"].filter(pc.is_null(found["revision"])),
     ]
-    others = pa.concat_arrays(list(map(_plain, odd)))
+    others = pa.concat_arrays(list(map(rows.one_array, odd)))
     stays = pc.or_(pc.is_in(found["key"], others), pc.is_in(found["place"], newest["place_last"]))
     over = found["place"].filter(pc.invert(stays))
     return pulses.filter(pc.invert(pc.is_in(pulses["place"], over)))
@@ -225,7 +225,7 @@ def _odd(
         pa.schema([WORKERS.field(name) for name in WorkerId._fields]),
     )
     keys = [news.filter(without_age), _repeated(news), *map(worker_keys, (tombstones, remembered))]
-    return pc.unique(pa.concat_arrays([_plain(one) for one in keys]))
+    return pc.unique(pa.concat_arrays([rows.one_array(one) for one in keys]))
 
 
 def _one_by_one(
@@ -286,7 +286,7 @@ def _changed(
         "held": pa.repeat(True, pulses.num_rows),
     }
     found = pa.table({name: columns[name] for name in _MERGED.names}).cast(_MERGED)
-    return known.filter(_plain(is_newer)), found.filter(is_newer)
+    return known.filter(rows.one_array(is_newer)), found.filter(is_newer)
 
 
 def _unchanged(previous: pa.Table) -> pa.Table:
@@ -311,7 +311,9 @@ def _in_order(found: pa.Table, where: pa.Array, is_odd: pa.Array) -> pa.Table:
     now_at = pc.add(pc.index_in(numbers(count), where.cast(pa.int64())), count)
     order = pc.coalesce(now_at, pc.if_else(is_odd, None, numbers(count))).drop_null()
     new = pc.filter(numbers(len(where), count), pc.is_null(where))
-    found = found.take(pa.concat_arrays([_plain(order), _plain(new)])).combine_chunks()
+    found = found.take(
+        pa.concat_arrays([rows.one_array(order), rows.one_array(new)])
+    ).combine_chunks()
     if not len(new):
         return found
     return found.sort_by([(name, "ascending") for name in WorkerId._fields])
@@ -337,7 +339,7 @@ def _timeout(found: pa.Table, limits: Limits) -> pa.Array:
         return pa.repeat(limits.timeout_secs, found.num_rows)
     own = pa.array([limits.timeout_of(storm_id) for storm_id in limits.timeouts], pa.float64())
     which = pc.index_in(found["storm_id"], pa.array(limits.timeouts, pa.string()))
-    return pc.fill_null(own.take(_plain(which)), limits.timeout_secs)
+    return pc.fill_null(own.take(rows.one_array(which)), limits.timeout_secs)
 
 
 def _is_vouched_for(found: pa.Table, servers: Mapping[str, Server], timeout: pa.Array) -> Any:
@@ -375,11 +377,7 @@ def _is_java(server: Server) -> bool:
 def _ahead_secs(names: pa.ChunkedArray, servers: Mapping[str, Server]) -> Any:
     which = pc.index_in(names, pa.array(servers, pa.string()))
     ahead = pa.array([server.ahead_secs for server in servers.values()], pa.float64())
-    return pc.fill_null(ahead.take(_plain(which)), 0.0)
-
-
-def _plain(column: Any) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pc.fill_null(ahead.take(rows.one_array(which)), 0.0)
 
 
 def _with(table: pa.Table, name: str, column: Any) -> pa.Table:

@@ -84,7 +84,7 @@ def next_reports(
     found = pa.table({name: columns[name] for name in schema.names}).cast(schema)
     # Of whom there is a pulse; the others are remembered without a report.
     found = found.filter(pc.or_(is_new, pc.is_valid(was["storm_id"])))
-    return found, pc.is_in(every, newest["row"].combine_chunks())
+    return found, pc.is_in(every, rows.one_array(newest["row"]))
 
 
 def _known(reports: pa.Table) -> pa.Table:

@@ -130,12 +130,21 @@ def where(table: pa.Table, mask: pa.ChunkedArray | pa.Array) -> pa.Table:
         wanted = mask.slice(start, batch.num_rows)
         start += batch.num_rows
         is_all = pc.all(pc.fill_null(wanted, False)).as_py()
-        found.append(batch if is_all else batch.filter(_in_one(wanted)))
+        found.append(batch if is_all else batch.filter(one_array(wanted)))
     return pa.Table.from_batches([batch for batch in found if batch.num_rows], table.schema)
 
 
-def _in_one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def one_array(column: pa.ChunkedArray | pa.Array) -> Any:
+    """Return a column as one array.
+
+    That copies nothing where it is one already, as `pyarrow.ChunkedArray.combine_chunks` does.
+    """
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    found = column.combine_chunks()
+    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
 
 
 def times(secs: Any) -> Any:

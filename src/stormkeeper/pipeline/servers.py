@@ -48,7 +48,7 @@ def next_servers(previous: pa.Table | None, batch: pa.Table) -> pa.Table:
         Rows as `decode.typed` gives them; those of other kinds are passed over.
     """
     found = batch.filter(pc.equal(batch["kind"], rows.SERVER)).sort_by("server")
-    health = pa.Table.from_struct_array(found["health"].combine_chunks())
+    health = pa.Table.from_struct_array(rows.one_array(found["health"]))
     columns = {name: found[name] for name in ("server", "read_at", "instance", "revision")}
     columns |= {name: health[name] for name in health.column_names if name != "error"}
     columns["reason"] = health["error"]

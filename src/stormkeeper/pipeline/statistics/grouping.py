@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from stormkeeper.pipeline.rows import one_array
 
 _LARGEST: Final = 2**63 - 1
 
@@ -120,7 +122,7 @@ def _numbers(column: pa.ChunkedArray) -> tuple[np.ndarray, int]:
     """Return a number for each value, and how many there may be."""
     if pa.types.is_dictionary(column.type):
         column = column.unify_dictionaries()
-    values = _array(column)
+    values = one_array(column)
     if not pa.types.is_dictionary(column.type):
         values = values.dictionary_encode("encode")
     count = len(values.dictionary)
@@ -134,7 +136,7 @@ def _without_gaps(numbers: np.ndarray) -> tuple[np.ndarray, int]:
 
 def _counted(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
     if not pa.types.is_decimal(column.type):
-        known = pc.fill_null(_array(column), 0).to_numpy()
+        known = pc.fill_null(one_array(column), 0).to_numpy()
         largest = max(int(known.max(initial=0)), -int(known.min(initial=0)))
         if largest * len(known) <= _LARGEST:
             found = np.zeros(groups.size, np.int64)
@@ -144,7 +146,7 @@ def _counted(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
     by_group = pa.table({"group": groups.of, "count": column}).group_by("group", use_threads=False)
     found = by_group.aggregate([("count", "sum")])
     place = pc.index_in(pa.array(np.arange(groups.size)), found["group"])
-    return pc.fill_null(_array(found["count_sum"].take(place)), 0)
+    return pc.fill_null(one_array(found["count_sum"].take(place)), 0)
 
 
 def _reduced(
@@ -154,7 +156,7 @@ def _reduced(
     groups: Groups,
 ) -> pa.Array:
     """Bring the values of each group together with a function of two; null where there is none."""
-    values = _array(column)
+    values = one_array(column)
     if pa.types.is_timestamp(column.type):
         values = values.cast(pa.int64())
     begin = start(np.dtype(values.type.to_pandas_dtype()))
@@ -173,7 +175,7 @@ def _summed(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
 
 
 def _any(column: pa.ChunkedArray, groups: Groups) -> pa.Array:
-    values = _array(column)
+    values = one_array(column)
     found = _any_of(pc.fill_null(values, False), groups)
     return pa.array(found, mask=~_any_valid(values, groups))
 
@@ -204,10 +206,3 @@ _FUNCTIONS: Final[dict[str, Callable[[pa.ChunkedArray, Groups], pa.Array]]] = {
     "min": partial(_reduced, np.fmin, _greatest),
     "any": _any,
 }
-
-
-def _array(column: pa.ChunkedArray | pa.Array) -> Any:
-    if isinstance(column, pa.Array):
-        return column
-    found = column.combine_chunks()
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found

@@ -81,21 +81,21 @@ def counters(tallies: pa.Table) -> pa.Table:
     window = tallies["window"].cast(pa.string())
     is_all_time, is_recent = pc.equal(window, ALL_TIME), pc.equal(window, CAPACITY_WINDOW)
     if "executor" in tallies.column_names:
-        executors = tallies["executor"].combine_chunks()
+        executors = rows.one_array(tallies["executor"])
     else:
         executors = _executor_keys(tallies).dictionary_encode().indices
-    wanted = pc.unique(executors.filter(pc.or_(is_all_time, is_recent).combine_chunks()))
+    wanted = pc.unique(executors.filter(rows.one_array(pc.or_(is_all_time, is_recent))))
     # What a worker says of itself is the same in all of its rows.
     said = [*_EXECUTOR, *_READING, *_BESIDE, "received_at", "read_at"]
     said = [name for name in said if name != "at"]
     found = tallies.select(said).take(pc.index_in(wanted, executors))
     all_time, recent = (
         tallies.select([*COUNTED, *TIMES]).take(pc.index_in(wanted, _where(of, executors)))
-        for of in (is_all_time.combine_chunks(), is_recent.combine_chunks())
+        for of in map(rows.one_array, (is_all_time, is_recent))
     )
     columns = {name: found[name] for name in said}
     columns["at"] = pc.coalesce(found["received_at"], found["read_at"])
-    columns["kind"] = KINDS.take(found["kind"].combine_chunks())
+    columns["kind"] = KINDS.take(rows.one_array(found["kind"]))
     columns |= {
         name: pc.fill_null(pc.max_element_wise(held(all_time[name]), 0), 0) for name in COUNTED
     }
@@ -178,7 +178,7 @@ def _executor_keys(table: pa.Table) -> pa.Array:
     # A storm id is a path segment, so the slash ends it; numbers have no colon.
     numbers = [table[name].cast(pa.string()) for name in ("port", "task_start", "task_end")]
     where = pc.binary_join_element_wise(table["node"], *numbers, ":")
-    return pc.binary_join_element_wise(table["storm_id"], where, "/").combine_chunks()
+    return rows.one_array(pc.binary_join_element_wise(table["storm_id"], where, "/"))
 
 
 def _are_of_one_incarnation(

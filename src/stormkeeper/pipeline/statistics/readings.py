@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -98,11 +98,11 @@ def laid_out(read: Apart) -> pa.Table:
     workers, executors, counters = read
     # Pulses come in the order of time, and the log is sorted by it: so nobody need sort these rows.
     counters = _in_every_window(counters, executors.num_rows)
-    executor_of = _array(counters["executor"])
-    worker_of = _array(executors["worker"]).take(executor_of)
+    executor_of = rows.one_array(counters["executor"])
+    worker_of = rows.one_array(executors["worker"]).take(executor_of)
     columns = {name: counters[name] for name in COUNTER.names}
-    columns |= {name: _array(workers[name]).take(worker_of) for name in _REPORT}
-    columns |= {name: _array(executors[name]).take(executor_of) for name in _EXECUTOR}
+    columns |= {name: rows.one_array(workers[name]).take(worker_of) for name in _REPORT}
+    columns |= {name: rows.one_array(executors[name]).take(executor_of) for name in _EXECUTOR}
     return pa.table({name: columns[name] for name in EXECUTOR_STATS.names})
 
 
@@ -125,13 +125,13 @@ def apart(pulses: pa.Table) -> Apart:
     pulses = pulses.select(READ)
     if pulses["executors"].null_count:
         pulses = pulses.filter(pc.is_valid(pulses["executors"]))
-    worker_of, executors = _flattened(_array(pulses["executors"]))
+    worker_of, executors = _flattened(rows.one_array(pulses["executors"]))
     executor_of, counters = _flattened(executors["counters"])
     counters |= {name: _encoded(counters[name]) for name in ("window", "source", "stream")}
-    ids = _array(pulses["storm_id"]).dictionary_encode()
+    ids = rows.one_array(pulses["storm_id"]).dictionary_encode()
     names = pa.array([topology_name(id_) for id_ in ids.dictionary.to_pylist()], pa.string())
     workers = {"topology": pa.DictionaryArray.from_arrays(ids.indices, names)}
-    workers |= {name: _array(pulses[name]) for name in _REPORT if name not in workers}
+    workers |= {name: rows.one_array(pulses[name]) for name in _REPORT if name not in workers}
     executors |= {"component": _component(executors)}
     executors = {name: executors[name] for name in _EXECUTOR} | {"worker": worker_of}
     windows = counters["window"]
@@ -157,7 +157,7 @@ def is_storms_own(names: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return whether streams or components are Storm's own."""
     if not pa.types.is_dictionary(names.type):
         return pc.starts_with(names, "__")
-    found = _array(names)
+    found = rows.one_array(names)
     return pc.starts_with(found.dictionary, "__").take(found.indices)
 
 
@@ -195,8 +195,3 @@ def _component(executors: dict[str, pa.Array]) -> pa.Array:
 def _encoded(column: pa.Array) -> pa.Array:
     """Return texts by way of numbers, which are taken more quickly; other columns as they are."""
     return column.dictionary_encode() if pa.types.is_string(column.type) else column
-
-
-def _array(column: pa.ChunkedArray) -> Any:
-    found = column.combine_chunks()
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found

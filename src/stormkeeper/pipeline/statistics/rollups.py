@@ -81,8 +81,8 @@ def summed(changes: pa.Table) -> pa.Table:
         *(changes[name] for name in ("storm_id", "kind", "component")),
         "/",
         null_handling="replace",
-    ).combine_chunks()
-    numbers = whose.dictionary_encode()
+    )
+    numbers = rows.one_array(whose).dictionary_encode()
     placed = {"bucket": changes["bucket"], "whose": numbers.indices}
     executors = {name: changes[name] for name in (*COUNTED, *TIMES, "capacity")}
     executors |= {

@@ -7,7 +7,7 @@ batch has new readings of some workers only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -160,7 +160,7 @@ def tallied(read: Apart) -> pa.Table:
     is_own = pc.fill_null(is_workers_own(executors), False)
     if pc.any(is_own).as_py():
         wanted = pc.invert(is_own.take(executor))
-        executor, sums = executor.filter(_array(wanted)), sums.filter(wanted)
+        executor, sums = executor.filter(rows.one_array(wanted)), sums.filter(wanted)
     every = np.tile(np.arange(len(WINDOWS), dtype=np.int32), len(executor) // len(WINDOWS))
     executors = executors.take(executor)
     workers = workers.take(executors["worker"])
@@ -233,7 +233,7 @@ def worker_stats(executors: pa.Table) -> pa.Table:
     found = worker_sums(executors)
     columns = {name: found[name] for name in found.column_names}
     columns |= {name: held(found[name]) for name in COUNTS}
-    kind = _array(found["kind"]).cast(pa.int32())
+    kind = rows.one_array(found["kind"]).cast(pa.int32())
     columns["kind"] = pa.DictionaryArray.from_arrays(kind, KINDS)
     columns["topology"] = _topologies(found["storm_id"])
     columns["partial"] = pc.fill_null(found["partial"], False)
@@ -272,7 +272,7 @@ def component_stats(workers: pa.Table) -> pa.Table:
     found = grouped(_numbered(workers), keys, counts=COUNTS, others=others)
     found = _with_largest(found, "capacity", ["storm_id", "component"])
     found = _with_largest(found, "read_at", ["storm_id"])
-    kind = KINDS.take(_array(found["kind"]))
+    kind = KINDS.take(rows.one_array(found["kind"]))
     columns = {name: found[name] for name in found.column_names}
     columns |= {"kind": kind, "topology": _topologies(found["storm_id"])}
     columns["partial"] = pc.fill_null(found["partial"], False)
@@ -354,11 +354,6 @@ def _with_largest(found: pa.Table, column: str, keys: Sequence[str]) -> pa.Table
 
 def _topologies(storm_ids: pa.ChunkedArray) -> pa.Array:
     """Return the names in topologies' ids, as a dictionary."""
-    ids = _array(storm_ids.dictionary_encode())
+    ids = rows.one_array(storm_ids.dictionary_encode())
     names = [topology_name(id_) for id_ in ids.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(ids.indices, pa.array(names, pa.string()))
-
-
-def _array(column: pa.ChunkedArray) -> Any:
-    found = column.combine_chunks()
-    return found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
