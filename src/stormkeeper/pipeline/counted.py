@@ -73,24 +73,25 @@ class Counting:
         parts is.
         """
         read = pa.concat_tables(self._workers)
-        kept = _kept(previous(), read, reports)
+        kept = _kept(previous, read, reports)
         is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
         of_changed = pa.concat_tables([kept.filter(is_changed), *self._sums])
         return {
-            tables.WORKER_STATS: [kept, *self._sums],
+            tables.WORKER_STATS: [pa.concat_tables([kept, *self._sums]).unify_dictionaries()],
             tables.COMPONENT_STATS: component_stats(of_changed),
             tables.TOPOLOGY_STATS: topology_stats(of_changed),
         }
 
 
-def _kept(previous: pa.Table | None, read: pa.Table, reports: pa.Table) -> pa.Table:
+def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.Table) -> pa.Table:
     """Return the rows of workers that are reported of and have no new reading."""
-    known, new = worker_keys(reports), worker_keys(read)
+    known = worker_keys(reports)
+    silent = known.filter(pc.invert(pc.is_in(known, worker_keys(read))))
+    # Of those who beat several times between two batches, which is usual, nothing is to be read.
+    before = previous() if len(silent) else None
     kept = [WORKER_STATS.empty_table()]
-    previous = kept[0] if previous is None else previous
-    for start in range(0, previous.num_rows, _AT_ONCE):
-        rows = previous.slice(start, _AT_ONCE).replace_schema_metadata()
-        keys = worker_keys(rows)
-        gone = pc.or_(pc.invert(pc.is_in(keys, known)), pc.is_in(keys, new))
-        kept.append(rows.filter(pc.invert(gone)))
+    before = kept[0] if before is None else before
+    for start in range(0, before.num_rows, _AT_ONCE):
+        rows = before.slice(start, _AT_ONCE).replace_schema_metadata()
+        kept.append(rows.filter(pc.is_in(worker_keys(rows), silent)))
     return pa.concat_tables(kept).cast(ENCODED)
