@@ -5,7 +5,9 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
@@ -369,9 +371,9 @@ def test_servers_that_hang_cost_one_wait_together_and_lose_nothing(streaming, st
 class Driver:
     """Plans and reads batches as Spark does: plans in one process, reads with what was planned."""
 
-    def __init__(self, server):
+    def __init__(self, server, **given):
         self._options, self._impatient = (
-            Options.parse({"servers": server.address, "timeoutSecs": secs})
+            Options.parse({"servers": server.address, "timeoutSecs": secs, **given})
             for secs in (PATIENT, IMPATIENT)
         )
         self._reader = PacemakerStreamReader(self._options)
@@ -396,12 +398,25 @@ class Driver:
         self._end = json.loads(json.dumps(self._reader.latestOffset(self._start, None)))
         return self._start != self._end
 
+    def partitions(self):
+        return self._reader.partitions(self._start, self._end)
+
     def read(self):
         rows = []
-        for partition in self._reader.partitions(self._start, self._end):
+        for partition in self.partitions():
             for arrow in self._reader.read(partition):
                 rows += [(row["kind"], row["path"]) for row in arrow.to_pylist()]
         return rows
+
+    def read_aside(self, partitions=None):
+        """Read what was planned, and return whose pulses were put aside."""
+        found = []
+        for partition in partitions or self.partitions():
+            for arrow in self._reader.read(partition):
+                for file in filter(None, arrow["file"].to_pylist()):
+                    table = pa.ipc.open_stream(Path(file).read_bytes()).read_all()
+                    found += filter(None, table["path"].to_pylist())
+        return found
 
 
 @pytest.mark.parametrize("then", ["goes on", "is down when the next is planned", "restarts"])
@@ -428,6 +443,40 @@ def test_what_a_server_kept_from_a_batch_by_failing_under_it_is_in_the_next(pace
     driver.plan()
     kept = [("tombstone", path("gone")), ("pulse", path("new")), ("server", None)]
     assert driver.read() == kept
+
+
+@pytest.mark.parametrize("parts", ["1", "3"])
+def test_what_was_read_of_a_part_that_is_put_aside_is_not_read_again(pacemaker, tmp_path, parts):
+    driver = Driver(pacemaker, packed="true", aside=str(tmp_path), parts=parts)
+    names = [f"t{number}" for number in range(9)]
+    send(pacemaker, *names)
+    driver.plan()
+    first, *others = driver.partitions()
+    found = driver.read_aside([first])
+    send(pacemaker, *names)  # after the plan: who reads now has it
+    found += driver.read_aside(others)
+    assert sorted(found) == sorted(map(path, names))
+    driver.plan()
+    # The first part has been read before that, the others after it.
+    assert sorted(driver.read_aside()) == sorted(
+        path(name) for name in names if first.part is None or first.part.has(name)
+    )
+    driver.plan()
+    assert driver.read_aside() == []
+
+    send(pacemaker, "kept")
+    driver.plan()
+    pacemaker.suspend()
+    with driver.impatient():
+        assert driver.read_aside() == []
+    pacemaker.resume()
+    driver.plan()
+    assert driver.read_aside() == [path("kept")]
+    pacemaker.kill()
+    pacemaker.start()
+    send(pacemaker, "anew")
+    driver.plan()
+    assert driver.read_aside() == [path("anew")]
 
 
 def test_what_a_server_vouches_for_is_read_in_a_batch_that_is_repeated(start_pacemaker):

@@ -52,8 +52,8 @@ class Options:
     packed
         Whether rows come decoded and packed, as `decode.IN_TURN`.
     aside
-        The folder to which packed rows are written; only the names of its files are in the rows
-        then. None: they are in the rows themselves.
+        The folder to which packed rows are written, with how far a stream has read; only the names
+        of its files are in the rows then. None: they are in the rows themselves.
     access
         How to authenticate and speak TLS: configuration keys and their values. They name files,
         which executors read too, and hold no secret: Spark shows options in its plans.

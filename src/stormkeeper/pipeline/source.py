@@ -24,7 +24,7 @@ from stormkeeper.heartbeats import coverage, following
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, ChangePage, Part, Position
 from stormkeeper.pacemaker.client import PacemakerClient
-from stormkeeper.pipeline import decode, offsets, rows
+from stormkeeper.pipeline import decode, offsets, reached, rows
 from stormkeeper.pipeline.memory import give_back
 from stormkeeper.pipeline.offsets import Offset, Span
 from stormkeeper.pipeline.options import Options
@@ -238,15 +238,23 @@ class PacemakerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         spans = {server: offsets.span(start, end, str(server)) for server in self._options.servers}
         values = self._options.values or any(_is_java(span) for span in spans.values())
         return [
-            ServerPartition(server, span, health.get(str(server)), values, part)
+            ServerPartition(server, self._begun(server, part, span), planned, values, part)
             for part in _parts(self._options)
             for server, span in spans.items()
+            for planned in [health.get(str(server))]
         ]
+
+    def _begun(self, server: Address, part: Part | None, span: Span | None) -> Span | None:
+        folder = self._options.aside
+        if folder is None or span is None:
+            return span
+        return reached.begun(folder, str(server), part, span)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the server's changes, and its row."""
         assert isinstance(partition, ServerPartition)
-        return _as_wanted(self._options, partition, _read(self._options, partition))
+        found = _read(self._options, partition, self._options.aside)
+        return _as_wanted(self._options, partition, found)
 
 
 def _schema(options: Options) -> StructType:
@@ -279,7 +287,10 @@ def _ask(options: Options, *servers: Address) -> Mapping[str, Coverage]:
     )
 
 
-def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: Options, partition: ServerPartition, noted: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read a server's share of a batch, and `note` in that folder how far it was read."""
     server, span, planned = str(partition.server), partition.span, partition.health
     before, found = _failed.get(server, (None, None))
     health = found if planned == before else planned
@@ -296,12 +307,16 @@ def _read(options: Options, partition: ServerPartition) -> Iterator[pa.RecordBat
     if health.is_reachable and span is not None and (repeated or not span.is_empty):
         try:
             with client:
+                # Asked before which topologies there are: a later one is in the next batch.
+                position = Coverage.of(client.server_info()).position if noted else None
                 pages = _pages(client, options, partition.part, span, values=partition.values)
                 for some in _together(pages):
                     # Only the page that begins anew says so; the ones that follow do not.
                     reset = reset or any(page.is_anew for page in some)
                     health = replace(health, read_at=some[-1].read_at)
                     yield rows.of_pages(server, some)
+            if noted and position is not None:
+                reached.note(noted, server, partition.part, position)
         except StormkeeperError as error:
             health = Coverage.failed(error)
             if planned is not None:
