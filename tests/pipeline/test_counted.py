@@ -25,6 +25,7 @@ from stormkeeper.pipeline.statistics.readings import (
 )
 from stormkeeper.pipeline.statistics.summaries import (
     COMPONENT_STATS,
+    ENCODED,
     TOPOLOGY_STATS,
     WORKER_STATS,
     component_stats,
@@ -52,7 +53,8 @@ def counted(previous, newest, reports):
     counting = Counting()
     for some in read:
         counting.add(some)
-    found = counting.tables(lambda: previous, reports)
+    sums = None if previous is None else previous.cast(ENCODED)
+    found = counting.tables(lambda: sums, reports)
     found[tables.EXECUTOR_STATS] = map(laid_out, read)
     whole = {}
     for name, schema in SCHEMAS.items():

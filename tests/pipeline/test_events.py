@@ -1,4 +1,5 @@
 import datetime as dt
+from functools import partial
 from itertools import pairwise
 
 import pyarrow as pa
@@ -43,10 +44,17 @@ def liveness(*found):
     return pa.Table.from_pylist(list(found), schema=WORKER_LIVENESS)
 
 
+def same(table):
+    return table
+
+
+nothing = partial(same, None)
+
+
 def between(before, after, *, now=NOW, limits=LIMITS):
     """Return the events between two rows of one worker, None for no row."""
     tables = [liveness(*([one] if one else [])) for one in (before, after)]
-    return next_events(None, *tables, limits=limits, now=now).to_pylist()
+    return next_events(nothing, *tables, limits=limits, now=now).to_pylist()
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():
@@ -125,7 +133,7 @@ def test_a_topologys_own_timeout_counts():
 
 
 def test_before_the_first_batch_there_is_nothing_to_compare_with():
-    assert next_events(None, None, liveness(row()), limits=LIMITS, now=NOW).num_rows == 0
+    assert next_events(nothing, None, liveness(row()), limits=LIMITS, now=NOW).num_rows == 0
 
 
 def test_who_comes_back_too_often_flaps_and_that_is_said_once_in_a_while():
@@ -134,11 +142,14 @@ def test_who_comes_back_too_often_flaps_and_that_is_said_once_in_a_while():
         now = NOW + 60 * turn
         ups_and_downs = (row(now=now), row(status="late", now=now + 30), row(now=now + 60))
         for one, other in pairwise(ups_and_downs):
-            new = next_events(table, liveness(one), liveness(other), limits=LIMITS, now=now)
+            recent = partial(same, table)
+            new = next_events(recent, liveness(one), liveness(other), limits=LIMITS, now=now)
             table = new if table is None else pa.concat_tables([table, new])
             said += [turn for event in new["event"].to_pylist() if event == "flapping"]
     assert said == [2, 12, 22, 32]
-    calm = next_events(None, liveness(row(status="late")), liveness(row()), limits=LIMITS, now=NOW)
+    calm = next_events(
+        nothing, liveness(row(status="late")), liveness(row()), limits=LIMITS, now=NOW
+    )
     assert calm["event"].to_pylist() == ["back"]
 
 
@@ -171,9 +182,9 @@ def test_events_tell_all_that_became_of_the_workers(states):
     before = table_of(states[0], 0)
     for number, state in enumerate(states[1:], 1):
         after = table_of(state, number)
-        new = next_events(table, before, after, limits=LIMITS, now=NOW + 5 * number)
+        new = next_events(partial(same, table), before, after, limits=LIMITS, now=NOW + 5 * number)
         table = new if table is None else pa.concat_tables([table, new])
-        again = next_events(table, after, after, limits=LIMITS, now=NOW + 5 * number)
+        again = next_events(partial(same, table), after, after, limits=LIMITS, now=NOW + 5 * number)
         assert again.num_rows == 0  # what was taken in changes nothing
         for event in new.to_pylist():
             name, kind = event["storm_id"], event["event"]

@@ -7,7 +7,6 @@ worker has counted, as its newest reading said it, is kept in a table of its own
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.judging import worker_keys
+from stormkeeper.pipeline.statistics.grouping import groups_by
 from stormkeeper.pipeline.statistics.increments import READINGS, counters
 from stormkeeper.pipeline.statistics.readings import Apart
 from stormkeeper.pipeline.statistics.summaries import (
@@ -26,9 +26,6 @@ from stormkeeper.pipeline.statistics.summaries import (
     worker_stats,
 )
 from stormkeeper.tables.store import Rows
-
-#: Rows of the table so far that are looked at together.
-_AT_ONCE: Final = 1 << 18
 
 
 class Counting:
@@ -57,7 +54,7 @@ class Counting:
         Parameters
         ----------
         previous
-            Reads the table of workers' sums so far; None at the beginning.
+            Reads the table of workers' sums so far, as `ENCODED`; None at the beginning.
         reports
             The next table of worker reports; workers that are not in it have no sums either.
 
@@ -66,11 +63,6 @@ class Counting:
         By name: ``worker_stats``, in parts; and ``component_stats`` and ``topology_stats`` of the
         topologies of which a worker has a new reading. A pulse that cannot be read leaves what the
         one before it said.
-
-        Notes
-        -----
-        Of 72,000 workers a table of all rows takes hundreds of megabytes, so what can be done by
-        parts is.
         """
         read = pa.concat_tables(self._workers)
         kept = _kept(previous, read, reports)
@@ -89,9 +81,10 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
     silent = known.filter(pc.invert(pc.is_in(known, worker_keys(read))))
     # Of those who beat several times between two batches, which is usual, nothing is to be read.
     before = previous() if len(silent) else None
-    kept = [WORKER_STATS.empty_table()]
-    before = kept[0] if before is None else before
-    for start in range(0, before.num_rows, _AT_ONCE):
-        rows = before.slice(start, _AT_ONCE).replace_schema_metadata()
-        kept.append(rows.filter(pc.is_in(worker_keys(rows), silent)))
-    return pa.concat_tables(kept).cast(ENCODED)
+    if before is None:
+        return ENCODED.empty_table()
+    before = before.replace_schema_metadata()
+    workers = groups_by(before, WorkerId._fields)
+    one_each = before.select(WorkerId._fields).take(workers.first)
+    is_silent = pc.is_in(worker_keys(one_each.cast(read.schema)), silent)
+    return before.filter(is_silent.take(workers.of))

@@ -48,6 +48,11 @@ WORKER_LIVENESS: Final = pa.schema(
     ]
 )
 
+#: What another table says of when workers were started.
+STARTS: Final = pa.schema(
+    [WORKER_LIVENESS.field(name) for name in (*WorkerId._fields, "started_at")]
+)
+
 #: Where the table's metadata keep the workers that are forgotten, and of each of them this.
 _FORGOTTEN: Final = b"stormkeeper.forgotten"
 _REMEMBERED: Final = ("server", "last_seen", "status", "time_secs")
@@ -163,7 +168,7 @@ def next_liveness(
     last_words
         Asked of workers that are silent; needed where the batch has no values.
     reports
-        The newest worker reports, which say when workers were started.
+        The newest worker reports, which say when workers were started: `STARTS`.
     """
     known = WORKER_LIVENESS.empty_table() if previous is None else previous
     result, _, now = judged(

@@ -29,7 +29,7 @@ from stormkeeper.tables.store import TableStore
 log = logging.getLogger(__name__)
 
 #: Reads a table as it is: all rows of a part; of a log all rows, or those since a time, if not
-#: others, too.
+#: others, too. A schema may say which columns, and how.
 Before = Callable[..., pa.Table | None]
 
 #: How many workers a part has, about, where nobody has said how many parts there are.
@@ -100,11 +100,15 @@ def before(store: TableStore, part: Part) -> Before:
 
 
 def _read(
-    store: TableStore, part: Part, name: str, since: datetime | None = None
+    store: TableStore,
+    part: Part,
+    name: str,
+    since: datetime | None = None,
+    schema: pa.Schema | None = None,
 ) -> pa.Table | None:
-    if (part.count == 1 and len(store.read_parts(name)) <= 1) or since is not None:
-        return store.read(name, since)
-    written = store.read_parts(name)
+    written = store.read_parts(name, schema)
+    if (part.count == 1 and len(written) <= 1) or since is not None:
+        return store.read(name, since, schema)
     if len(written) == part.count:
         return written[part.number]()
     return _part_of(written, part) if written else None

@@ -9,7 +9,7 @@ moved or is back is dated by that, though others may have come since the batch b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -82,7 +82,7 @@ class _Event(NamedTuple):
 
 
 def next_events(
-    recent: pa.Table | None,
+    recent: Callable[[], pa.Table | None],
     before: pa.Table | None,
     after: pa.Table,
     *,
@@ -94,7 +94,8 @@ def next_events(
     Parameters
     ----------
     recent
-        The newest rows of the table, at least of the last `FLAP_SECS`; None at the beginning.
+        Reads the newest rows of the table, at least of the last `FLAP_SECS`, where a worker has
+        come back; None at the beginning.
     before, after
         The liveness table before and after a batch. There is none before the first batch, which
         finds workers as they are: that is no event.
@@ -106,7 +107,7 @@ def next_events(
     if before is None:
         return WORKER_EVENTS.empty_table()
     found = list(_events(before, after, limits, now))
-    found += _flapping(WORKER_EVENTS.empty_table() if recent is None else recent, found, now)
+    found += _flapping(recent, found, now)
     return _table(found, limits)
 
 
@@ -179,7 +180,9 @@ def _of_status(worker: _Worker, limits: Limits) -> Iterator[_Event]:
         yield _Event(worker.last_seen, worker, "completed", why)
 
 
-def _flapping(table: pa.Table, found: Iterable[_Event], now: float) -> list[_Event]:
+def _flapping(
+    recent: Callable[[], pa.Table | None], found: Iterable[_Event], now: float
+) -> list[_Event]:
     """Return who comes back or is started again once more, and has done so too often of late."""
     again = {
         event.worker[:3]: event.worker for event in found if event.event in ("back", "restarted")
@@ -191,8 +194,9 @@ def _flapping(table: pa.Table, found: Iterable[_Event], now: float) -> list[_Eve
     )
     said = set()
     since = rows.timestamps([now - FLAP_SECS])[0]
-    recent = table.filter(pc.greater(table["at"], since))
-    for *worker, event in columns_of(recent, "storm_id", "node", "port", "event"):
+    table = recent() or WORKER_EVENTS.empty_table()
+    table = table.filter(pc.greater(table["at"], since))
+    for *worker, event in columns_of(table, "storm_id", "node", "port", "event"):
         if event in ("back", "restarted"):
             times[tuple(worker)] += 1
         elif event == "flapping":

@@ -262,7 +262,7 @@ def keeper(
         advance = liveness_tables(
             limits(conf),
             LastPulses(Options.parse(source_options(conf, servers))),
-            partial(places[STATISTICS].read, tables.WORKER_REPORTS),
+            partial(places[STATISTICS].read, tables.WORKER_REPORTS, schema=current.STARTS),
             timeouts,
         )
     else:
@@ -298,7 +298,8 @@ def liveness_tables(
             previous, batch.rows, now_known, between, last_pulses, reports=reports()
         )
         _, now = between
-        recent = before(tables.WORKER_EVENTS, datetime.fromtimestamp(now - FLAP_SECS, UTC))
+        since = datetime.fromtimestamp(now - FLAP_SECS, UTC)
+        recent = partial(before, tables.WORKER_EVENTS, since)
         events = next_events(recent, previous, liveness, limits=now_known, now=now)
         yield tables.WORKER_LIVENESS, liveness
         yield tables.WORKER_EVENTS, events
@@ -326,7 +327,8 @@ def statistics_tables(
         yield tables.WORKER_REPORTS, found
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
-        counted = counting.tables(partial(before, tables.WORKER_STATS), found)
+        sums = partial(before, tables.WORKER_STATS, schema=summaries.ENCODED)
+        counted = counting.tables(sums, found)
         newest_readings = counting.readings()
         del counting
         while counted:

@@ -138,7 +138,7 @@ def read(
     files
         Which of them.
     schema
-        The table's columns.
+        The table's columns, or some of them; texts may be dictionaries.
     columns
         Those that are wanted; None: all.
     only
@@ -150,7 +150,9 @@ def read(
         return schema.empty_table().select(list(columns or schema.names))
     # A path with a colon in it would be taken for a URL without its file system.
     paths = [str((folder / file.path).absolute()) for file in files]
-    found = ds.dataset(paths, schema=schema, format="parquet", filesystem=fs.LocalFileSystem())
+    coded = [column.name for column in schema if pa.types.is_dictionary(column.type)]
+    form = ds.ParquetFileFormat(dictionary_columns=coded)
+    found = ds.dataset(paths, schema=schema, format=form, filesystem=fs.LocalFileSystem())
     return found.to_table(
         columns=None if columns is None else list(columns), filter=only, use_threads=use_threads
     )

@@ -115,36 +115,40 @@ class TableStore:
         manifest.settle(self._folder)
         return True
 
-    def read(self, name: str, since: datetime | None = None) -> pa.Table | None:
+    def read(
+        self, name: str, since: datetime | None = None, schema: pa.Schema | None = None
+    ) -> pa.Table | None:
         """Return the present rows of a table; None if it was never written.
 
         A table of the kind ``current`` that is in one part has the metadata with which it was
         written. Of a log, only the files are read that have rows since then; these may have earlier
-        ones, too.
+        ones, too. What is wanted of its columns may be said by a schema, as dictionaries too.
         """
         spec, files = self._specs[name], self._files(name)
         if not files:
             return None
         if spec.kind == "current" and len(files) == 1:
-            return self._read_current(spec, files[0])
+            return self._read_current(files[0], schema or spec.schema)
         if since is not None:
             files = [file for file in files if file.latest is not None and file.latest >= since]
-        return parquet.read(self._folder, files, spec.schema)
+        return parquet.read(self._folder, files, schema or spec.schema)
 
-    def read_parts(self, name: str) -> Sequence[Callable[[], pa.Table]]:
+    def read_parts(
+        self, name: str, schema: pa.Schema | None = None
+    ) -> Sequence[Callable[[], pa.Table]]:
         """Return what reads each part of a table of the kind ``current``, its metadata included.
 
         They are in the order in which they were published, and none if it never was.
         """
-        spec = self._specs[name]
-        return [partial(self._read_current, spec, file) for file in self._files(name)]
+        schema = schema or self._specs[name].schema
+        return [partial(self._read_current, file, schema) for file in self._files(name)]
 
     def _files(self, name: str) -> Sequence[DataFile]:
         found = manifest.load(self._folder)
         return found.tables[name].files if found is not None and name in found.tables else []
 
-    def _read_current(self, spec: TableSpec, file: DataFile) -> pa.Table:
-        rows = parquet.read(self._folder, [file], spec.schema)
+    def _read_current(self, file: DataFile, schema: pa.Schema) -> pa.Table:
+        rows = parquet.read(self._folder, [file], schema)
         return rows.replace_schema_metadata(parquet.metadata(self._folder, file))
 
     def settle(self, deadline_secs: float) -> bool:
