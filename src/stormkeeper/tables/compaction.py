@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +38,10 @@ MAX_BYTES: Final = 64 * MB
 
 #: Which part of what a log keeps is in one file at most: files go whole.
 _PARTS: Final = 8
+
+#: How much sooner than a merge everyone else gets a core, as `nice` counts it: of 500,000 rows one
+#: takes a second.
+_NICE: Final = 10
 
 #: How long no merge is tried after one that failed, in seconds.
 _RETRY_SECS: Final = 60.0
@@ -171,6 +177,8 @@ class Compactor:
         return self.settle(deadline_secs)
 
     def _run(self, work: Sequence[tuple[TableSpec, Sequence[DataFile]]], version: int) -> None:
+        if sys.platform == "linux":  # elsewhere that would be said of the process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         for spec, group in work:
             if self._stopping.is_set():
                 return
