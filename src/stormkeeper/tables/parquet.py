@@ -54,6 +54,7 @@ class NewFile:
         self._path = path
         self._spec = spec
         self._names = _repeating(spec)
+        (folder / path).open("xb").close()  # Arrow would write over what is there
         self._sink = pa.OSFile(str(folder / path), "wb")
         self._writer: pq.ParquetWriter | None = None
         self._count = 0
