@@ -60,9 +60,9 @@ class Counting:
 
         Returns
         -------
-        By name: ``worker_stats``, in parts; and ``component_stats`` and ``topology_stats`` of the
-        topologies of which a worker has a new reading. A pulse that cannot be read leaves what the
-        one before it said.
+        By name: ``worker_stats``, to be written in a thread; and ``component_stats`` and
+        ``topology_stats`` of the topologies of which a worker has a new reading. A pulse that
+        cannot be read leaves what the one before it said.
         """
         read = pa.concat_tables(self._workers)
         kept = _kept(previous, read, reports)
