@@ -19,7 +19,7 @@ WHOSE = {"storm_id": TEXT, "topology": TEXT, "component": TEXT, "kind": TEXT}
 COUNTS = dict.fromkeys(("workers", "executors", "tasks", "emitted", "executed", "acked"), COUNT)
 COUNTS |= dict.fromkeys(("transferred", "failed", "restarts", "readings", "skipped"), COUNT)
 AVERAGES = ("complete_ms_avg", "execute_ms_avg", "process_ms_avg", "capacity", "capacity_mean")
-NUMBERS = dict.fromkeys((*AVERAGES, "largest_share", "executed_cv"), NUMBER)
+NUMBERS = dict.fromkeys((*AVERAGES, "largest_share", "executed_cv", "interval_secs"), NUMBER)
 READING = {"read_at": TIME, **WHOSE, "window": TEXT, **COUNTS, **NUMBERS, "partial": pa.bool_()}
 ROLLUP = {"bucket": TIME, **WHOSE, **COUNTS, **NUMBERS}
 EXECUTOR = {"read_at": TIME, **WHOSE, "task_start": pa.int32(), "emitted": COUNT}
@@ -96,7 +96,9 @@ def test_executors_become_their_component_again(written):
 def test_shares_and_spread_are_those_of_the_executors(written):
     executed = [2, 10, 3, 1]
     found = [
-        tasks(task, task, executed=count, largest_share=1.0, executed_cv=0.0, readings=4)
+        tasks(
+            task, task, executed=count, largest_share=1.0, executed_cv=0.0, readings=4, restarts=1
+        )
         for task, count in enumerate(executed, 1)
     ]
     with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
@@ -107,6 +109,7 @@ def test_shares_and_spread_are_those_of_the_executors(written):
     assert row["largest_share"] == pytest.approx(10 / 16)
     assert row["executed_cv"] == pytest.approx(spread / mean)
     assert bucket["executed"] == 16
+    assert bucket["restarts"] == 1, "they may all be of one worker"
 
 
 def test_what_was_counted_before_and_after_nimbus_was_reached_is_of_one_component(written):

@@ -24,6 +24,7 @@ ROLLUP = {
     "capacity": NUMBER,
     "restarts": COUNT,
     "skipped": COUNT,
+    "interval_secs": NUMBER,
 }
 READING = {"read_at": TIME, **WHOSE, "window": TEXT, **COUNTS, **AVERAGES}
 EVENT = {
@@ -84,10 +85,15 @@ def bucket(secs, component="split", kind="bolt", topology="wc", storm_id=ID, **c
 
 
 def test_a_topology_bucket_by_bucket(written):
-    """acked, failed and complete latency are of spouts; the rest adds up, averages are weighed."""
+    """acked, failed and complete latency are of spouts; the rest adds up, averages are weighed.
+
+    But for what is of workers, which all have several components.
+    """
     spout = bucket(0, "words", "spout", emitted=10, acked=4, failed=1, complete_ms_avg=7.0)
     one = bucket(0, executed=3, acked=3, execute_ms_avg=2.0, process_ms_avg=1.0, capacity=0.5)
+    one |= {"restarts": 2, "skipped": 7, "interval_secs": 15.5}
     other = bucket(0, "count", executed=1, emitted=5, execute_ms_avg=6.0, capacity=0.25, restarts=2)
+    other |= {"skipped": 4, "interval_secs": 15.0}
     rows = table(ROLLUP, spout, one, other, bucket(60, emitted=1), bucket(0, topology="other"))
     with Past(written("statistics", *ROLLUPS, rollup_1m=rows)) as past:
         found = statistics.course(past, "wc", at(0), at(120))
@@ -103,7 +109,8 @@ def test_a_topology_bucket_by_bucket(written):
         "process_ms_avg": 1.0,
         "capacity": 0.5,
         "restarts": 2,
-        "skipped": None,
+        "skipped": 7,
+        "interval_secs": 15.5,
     }
     assert [(row["bucket"], row["emitted"], row["acked"]) for row in found[1:]] == [
         (at(60), 1, None)
@@ -111,11 +118,14 @@ def test_a_topology_bucket_by_bucket(written):
 
 
 def test_a_component_of_a_time(written):
-    rows = [bucket(60 * n, executed=n, acked=n, process_ms_avg=float(n)) for n in range(5)]
+    rows = [
+        bucket(60 * n, executed=n, acked=n, process_ms_avg=float(n), restarts=n) for n in range(5)
+    ]
     rows += [bucket(60, "words", "spout", acked=100)]
     with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
         found = statistics.course(past, "wc", at(60), at(180), component="split")
         assert statistics.course(past, "wc", at(60), at(180), component="join") == []
+    assert [row["restarts"] for row in found] == [1, 2]
     assert [(row["acked"], row["process_ms_avg"]) for row in found] == [(1, 1.0), (2, 2.0)]
 
 

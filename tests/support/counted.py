@@ -1,5 +1,7 @@
 """Small tables of what components counted, written as the pipeline's statistics query does."""
 
+import time
+
 import pyarrow as pa
 
 from stormkeeper.tables.specs import TIME, TableSpec
@@ -22,6 +24,7 @@ _ROLLUP = {
     "capacity": NUMBER,
     "restarts": COUNT,
     "skipped": COUNT,
+    "interval_secs": NUMBER,
 }
 
 COLUMNS = {
@@ -78,9 +81,9 @@ SPECS = [
 ]
 
 
-def write(folder, number=0, **rows):
+def write(folder, number=0, clock=time.time, **rows):
     """Commit rows of the tables; columns that they do not name are null."""
-    with store(folder / "statistics", *SPECS) as tables:
+    with store(folder / "statistics", *SPECS, clock=clock) as tables:
         tables.commit(
             origin(number),
             {},

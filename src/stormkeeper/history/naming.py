@@ -13,7 +13,7 @@ _KEYS: Final = ("read_at", "bucket", "storm_id", "topology", "kind", "window", "
 
 _SUMS: Final = (
     *("executors", "tasks", "emitted", "transferred", "emitted_all", "transferred_all"),
-    *("executed", "acked", "failed", "restarts", "readings", "skipped"),
+    *("executed", "acked", "failed"),
 )
 
 #: Averages, each with what it is weighed by.
@@ -43,7 +43,7 @@ _OTHERS: Final = {
 #: The columns of tables in which executors of one component can be put together.
 _SUMMED_UP: Final = {
     *(*_KEYS, *_SUMS, *_WEIGHTS, *_OTHERS),
-    *("component", "capacity", "interval_secs"),
+    *("component", "capacity", "interval_secs", "restarts", "readings", "skipped"),
 }
 
 
@@ -52,7 +52,8 @@ def named(rows: str, components: str, columns: Sequence[str]) -> str:
 
     What executors counted becomes one row per component again: counts are added up, averages are
     weighed by their counts, and a capacity is the largest. How many workers a component has is not
-    known then, as two of its executors may be in one.
+    known then, as two of its executors may be in one; so restarts, readings and what was skipped
+    are those of the executor with the most.
 
     Parameters
     ----------

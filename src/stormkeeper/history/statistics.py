@@ -211,7 +211,8 @@ def course(
     component
         With it, only this one. Without, ``acked``, ``failed`` and ``complete_ms_avg`` are of
         spouts alone, as Storm has them for a topology; other counts are those of all components,
-        averages are weighed, and ``capacity`` is the largest.
+        averages are weighed, and ``capacity`` is the largest. A worker is counted with each of its
+        components, so ``restarts`` and ``skipped`` are those of the component with the most.
     rollup
         ``rollup_1m``, ``rollup_10m`` or ``rollup_60m``; None: as `rollup_for` the time.
 
@@ -219,9 +220,11 @@ def course(
     -------
     list
         One object per bucket, oldest first. What nobody counted is None, and so is an average of
-        nothing.
+        nothing. ``interval_secs`` is the longest time between two readings: if it is more than the
+        bucket has, counts are also of the time before.
     """
     name = rollup or rollup_for(until - since)
+    of_workers = "max" if component is None else "sum"
     for is_id in names_of(topology):
         which, values = of_topology(topology, is_id=is_id)
         if component is not None:
@@ -229,8 +232,8 @@ def course(
             values.append(component)
         found = past.ask(
             f"SELECT bucket, {_sums(whole=component is None)},"
-            " max(capacity) AS capacity, sum(restarts)::BIGINT AS restarts,"
-            " sum(skipped)::BIGINT AS skipped"
+            f" max(capacity) AS capacity, {of_workers}(restarts)::BIGINT AS restarts,"
+            f" {of_workers}(skipped)::BIGINT AS skipped, max(interval_secs) AS interval_secs"
             f" FROM {past.table(name, since, until)}"
             f" WHERE {which} AND bucket >= ? AND bucket < ? GROUP BY bucket ORDER BY bucket",
             [*values, since, until],
