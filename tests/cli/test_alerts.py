@@ -96,14 +96,15 @@ def test_alerts_as_json(written):
 def test_old_alerts_are_said_to_be_old(written):
     options = written(alert("node-7"), clock=lambda: time.time() - 7300)
     ran = run(*options)
-    assert "these alerts are 2 h 1 min old: does `storm pipeline` run?" in ran.stderr
+    assert "storm: these tables are 2 h 1 min old, where the pipeline writes" in ran.stderr
     assert run(*written()).stderr == ""
 
 
 def test_without_tables_it_says_what_to_do(tmp_path):
     ran = run("-c", f"pipeline.tables.dir={tmp_path}")
     assert ran.exit_code == 1
-    assert ran.stderr == f"storm: there are no tables in {tmp_path}; has `storm pipeline` run?\n"
+    said = f"there are no tables in {tmp_path} (pipeline.tables.dir); has `storm pipeline` run?"
+    assert ran.stderr == f"storm: {said}\n"
 
 
 def test_before_the_first_round_it_says_when_that_is(tmp_path):
@@ -112,6 +113,18 @@ def test_before_the_first_round_it_says_when_that_is(tmp_path):
     ran = run("-c", f"pipeline.tables.dir={tmp_path}")
     assert ran.exit_code == 1
     assert f"no alerts in {tmp_path} yet: the first round" in ran.stderr
+
+
+def test_it_waits_for_the_first_round(written, tmp_path):
+    with store(tmp_path / tables.LIVENESS) as others:
+        others.commit(Origin("q", 1), {})
+    arguments = ["alerts", "-f", "-c", f"pipeline.tables.dir={tmp_path}"]
+    with Running(arguments, os.environ) as running:
+        assert f"no alerts in {tmp_path} yet: the first round" in running.remark()
+        found = alert("node-7")
+        written(found, changes=[("began", found)])
+        assert "began  warning  node_late  node-7" in running.line()
+        assert running.interrupt() == 0
 
 
 @pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.slow)])

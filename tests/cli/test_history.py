@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.conf import defaults
 from stormkeeper.pipeline import queries, tables
+from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.store import TableStore
@@ -34,13 +36,17 @@ def event(ago, what, node="n-1", evidence="as told"):
 
 @pytest.fixture
 def written(tmp_path):
-    """Has the tables hold these events; returns the options that name them."""
+    """Has the tables hold these events and workers; returns the options that name them."""
+    numbers = iter(range(100))
 
-    def write(*events):
+    def write(*events, liveness=(), clock=time.time):
         specs = [*queries.specs(defaults(), tables.LIVENESS)]
         rows = pa.Table.from_pylist(list(events), schema=WORKER_EVENTS)
-        with TableStore(tmp_path / tables.LIVENESS, specs, interval_secs=5) as store:
-            store.publish(Origin("q", 1), {tables.WORKER_EVENTS: rows})
+        workers = pa.Table.from_pylist(list(liveness), schema=WORKER_LIVENESS)
+        place = tmp_path / tables.LIVENESS
+        with TableStore(place, specs, interval_secs=5, clock=clock) as store:
+            new = {tables.WORKER_EVENTS: rows, tables.WORKER_LIVENESS: workers}
+            store.publish(Origin("q", next(numbers)), new)
         return ["-c", f"pipeline.tables.dir={tmp_path}"]
 
     return write
@@ -60,7 +66,9 @@ def test_what_happened_line_by_line(written):
     assert run("n-2", *options).output.splitlines() == [second]
     assert run(WC, "--since", "2m", *options).output.splitlines() == [second]
     assert run("wc", "-n", "1", *options).output.splitlines() == [second]
-    assert run("other", *options).output == "Nothing happened that the tables know of.\n"
+    assert (
+        run("wc", "--since", "1s", *options).output == "Nothing happened that the tables know of.\n"
+    )
 
 
 def test_what_happened_as_json(written):
@@ -69,7 +77,38 @@ def test_what_happened_as_json(written):
     assert list(found) == WORKER_EVENTS.names
     assert (found["event"], found["port"], found["server"]) == ("late", 6700, None)
     assert found["at"].endswith("Z")
-    assert json.loads(run("other", "--json", *options).output) == []
+    assert json.loads(run("wc", "--since", "1s", "--json", *options).output) == []
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_what_nobody_knows_is_an_error(written, how):
+    options = written(event(60, "late", "c137-10.0.0.6"))
+    ran = run("10.0.0.6", *how, *options)
+    assert ran.exit_code == 1
+    assert ran.stdout == ""
+    assert ran.stderr == ("storm: nothing is known of '10.0.0.6'; did you mean c137-10.0.0.6?\n")
+    assert "these are there: c137-10.0.0.6, wc, wc-1-17" in run("node-99", *options).stderr
+
+
+def test_before_the_first_worker_nobody_is_known(written):
+    ran = run("wc", *written())
+    assert ran.exit_code == 1
+    assert "no worker is known yet: does `storm pipeline` run" in ran.stderr
+
+
+def test_a_worker_of_which_there_is_no_event_is_known(written):
+    calm = {**dict.fromkeys(WORKER_LIVENESS.names), "storm_id": WC, "topology": "wc", "node": "n-9"}
+    options = written(liveness=[calm])
+    for name in ("n-9", "wc", WC):
+        ran = run(name, *options)
+        assert (ran.exit_code, ran.stdout) == (0, "Nothing happened that the tables know of.\n")
+
+
+def test_a_pipeline_that_does_not_run_is_said(written):
+    options = written(event(7300, "late"), clock=lambda: time.time() - 7300)
+    ran = run("wc", *options)
+    assert ran.exit_code == 0
+    assert "storm: these tables are 2 h 1 min old, where the pipeline writes them" in ran.stderr
 
 
 @pytest.mark.parametrize("given", ["2", "h", "2w", "-2h", "0h", "999999999d", "2h "])
@@ -82,7 +121,8 @@ def test_a_time_that_is_none_is_refused(given):
 def test_without_tables_it_says_what_to_do(tmp_path):
     ran = run("wc", "-c", f"pipeline.tables.dir={tmp_path}")
     assert ran.exit_code == 1
-    assert ran.stderr == f"storm: there are no tables in {tmp_path}; has `storm pipeline` run?\n"
+    said = f"there are no tables in {tmp_path} (pipeline.tables.dir); has `storm pipeline` run?"
+    assert ran.stderr == f"storm: {said}\n"
 
 
 def test_it_loads_little(written):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -172,10 +173,21 @@ def test_json_of_a_reading(tmp_path, options):
 
 
 def test_a_pipeline_that_does_not_run_is_said(tmp_path, options):
+    write(tmp_path, clock=lambda: time.time() - 7300, **reading(ago(7300)))
+    ran = run("wc", *options)
+    assert ran.exit_code == 0
+    said = "storm: these tables are 2 h 1 min old, where the pipeline writes them every 15 s: does"
+    assert ran.stderr.startswith(said)
+    ran = run("wc", "--since", "4h", *options)
+    assert ran.stderr.startswith(said)
+
+
+def test_workers_that_are_all_silent_are_said(tmp_path, options):
     write(tmp_path, **reading(ago(7300)))
     ran = run("wc", *options)
     assert ran.exit_code == 0
-    assert ran.stderr.startswith("storm: nothing was read for 2 h 1 min, where the pipeline reads")
+    assert ran.stderr.startswith("storm: no heartbeat was read for 2 h 1 min, though `storm pipel")
+    assert "all workers are silent" in ran.stderr
 
 
 def test_a_topology_that_is_read_no_more_is_said(tmp_path, options):
@@ -226,6 +238,24 @@ def test_a_course_of_time(options):
     assert rows[1]["COMPLETE MS"] == "4.000"
     lines = run("wc", "--component", "words", "--since", "1h", *options).stdout.splitlines()
     assert [row["ACKED/S"] for row in table(lines, "TIME").values()] == ["2"]
+
+
+def test_a_bucket_after_a_gap_is_marked(tmp_path, options):
+    buckets = [
+        bucket(secs, executed=60, interval_secs=interval)
+        for secs, interval in ((300, 15.2), (240, 135.0), (180, 16.0))
+    ]
+    write(tmp_path, rollup_1m=buckets)
+    *lines, last = run("wc", "--since", "1h", *options).stdout.splitlines()
+    assert [at.endswith("*") for at in table(lines, "TIME")] == [False, True, False]
+    said = "also what workers counted before, while they were not read for up to 2 min 15 s."
+    assert last == f"* {said}"
+    found = json.loads(run("wc", "--since", "1h", "--json", *options).stdout)
+    assert [row["interval_secs"] for row in found["buckets"]] == [15.2, 135.0, 16.0]
+    assert found["interval_secs"] == 15
+    pytest.importorskip("plotext")
+    last = run("wc", "--since", "1h", "--plot", *options).stdout.splitlines()[-1]
+    assert last == f"{buckets[1]['bucket']:%m-%d %H:%M}: {said}"
 
 
 @pytest.mark.usefixtures("course")

@@ -8,26 +8,23 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from stormkeeper.cli.columns import aligned, escaped
 from stormkeeper.cli.durations import duration
 from stormkeeper.cli.effects import json_option
+from stormkeeper.cli.freshness import remark_on_age
 from stormkeeper.cli.listing import remark
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf, until_interrupted
 from stormkeeper.errors import TableError
 
-if TYPE_CHECKING:
-    from stormkeeper.history.asking import Past
-
 #: Between two looks, in seconds.
 _LOOK_SECS: Final = 0.5
 
-#: The newest round is old after this many intervals, and this many seconds at least.
-_INTERVALS: Final = 3
-_LEAST_SECS: Final = 60.0
+#: Before all that was seen.
+_BEGINNING: Final = datetime.fromtimestamp(0, UTC)
 
 _WIDTH: Final = 80
 _INDENT: Final = "  "
@@ -56,7 +53,8 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 
     With --json it is an array of the rows of the table alerts. With -f it is one object a line:
     each of these rows, and then each new row of the table alert_history, which says in "change"
-    what has happened: began, severity (it is another one now), or ended.
+    what has happened: began, severity (it is another one now), or ended. -f waits for the first
+    round of analyses.
 
     Exit code 0: also if there are no alerts. 1: there are no tables of alerts, or they cannot be
     read.
@@ -69,15 +67,20 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 
         folder = folders.of_tables(conf)
         with Past(folder) as past:
-            if not past.has("alerts"):
-                raise TableError(
-                    f"there are no alerts in {folder} yet: the first round of the pipeline's "
-                    "analyses comes after pipeline.analyses.secs, which must not be 0"
-                )
-            found = happenings.alerts(past, ended=ended, severity=severity)
-            seen = past.written_at("alert_history")
-            _remark_on_age(past)
-        if not as_json:
+            found, seen = list[dict[str, Any]](), None
+            if past.has("alerts"):
+                found = happenings.alerts(past, ended=ended, severity=severity)
+                seen = past.written_at("alert_history")
+                remark_on_age(past, "alerts")
+        if seen is None:
+            reason = (
+                f"there are no alerts in {folder} yet: the first round of the pipeline's "
+                "analyses comes after pipeline.analyses.secs, which must not be 0"
+            )
+            if not follow:
+                raise TableError(reason)
+            remark(reason)
+        elif not as_json:
             click.echo("\n".join(_table(found, datetime.now(UTC))))
         elif not follow:
             click.echo(_as_json(found))
@@ -89,8 +92,11 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
                     click.echo(_as_json(change) if as_json else _line(change))
 
 
-def _changes(folder: Path, seen: datetime) -> Iterator[Mapping[str, Any]]:
-    """Yield what is new in the history, for ever; say once if it cannot be read."""
+def _changes(folder: Path, seen: datetime | None) -> Iterator[Mapping[str, Any]]:
+    """Yield what is new in the history, for ever; say once if it cannot be read.
+
+    Without a time that was `seen` there is none yet, and then all of it is new.
+    """
     from stormkeeper.history import happenings
     from stormkeeper.history.asking import Past
 
@@ -102,9 +108,11 @@ def _changes(folder: Path, seen: datetime) -> Iterator[Mapping[str, Any]]:
             if written == read:
                 continue
             with Past(folder) as past:
-                news = happenings.changes(past, seen)
+                news = happenings.changes(past, seen or _BEGINNING)
                 seen = past.written_at("alert_history")
         except (OSError, TableError) as error:
+            if seen is None and isinstance(error, FileNotFoundError):
+                continue
             if str(error) != complaint:
                 remark(f"the alerts cannot be read: {error}")
             read, complaint = None, str(error)
@@ -113,12 +121,6 @@ def _changes(folder: Path, seen: datetime) -> Iterator[Mapping[str, Any]]:
             remark("the alerts are read again")
         read, complaint = written, None
         yield from news
-
-
-def _remark_on_age(past: Past) -> None:
-    age = (datetime.now(UTC) - past.written_at("alerts")).total_seconds()
-    if age > max(_LEAST_SECS, _INTERVALS * past.interval_secs("alerts")):
-        remark(f"these alerts are {duration(int(age))} old: does `storm pipeline` run?")
 
 
 def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:

@@ -11,6 +11,7 @@ import click
 
 from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.effects import json_option
+from stormkeeper.cli.freshness import remark_on_age
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -62,9 +63,10 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
 
     A topology is named by its name or its id. Reads the tables that `storm pipeline` keeps in
     pipeline.tables.dir. Prints one line per event: when, topology's id, worker, what, and why.
-    With --json it is an array of the rows of the table worker_events.
+    With --json it is an array of the rows of the table worker_events. If the tables are old, stderr
+    says so.
 
-    Exit code 1: there are no tables, or they cannot be read.
+    Exit code 1: there are no tables, they cannot be read, or do not know that node or topology.
     """
     conf = load_conf()
     with faults():
@@ -75,6 +77,9 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
         beginning = None if since is None else datetime.now(UTC) - since
         with Past(folders.of_tables(conf)) as past:
             found = happenings.events(past, subject, beginning, limit=lines)
+            if not found:
+                happenings.check_known(past, subject)
+            remark_on_age(past, "worker_events")
     if as_json:
         click.echo(json.dumps(found, default=_iso))
     elif found:

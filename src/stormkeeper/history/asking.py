@@ -59,7 +59,9 @@ class Past:
         places = [Path(folder) / name for name in _FOLDERS]
         self._tables = [Tables(place) for place in places if (place / "manifest.json").exists()]
         if not self._tables:
-            raise TableError(f"there are no tables in {folder}; has `storm pipeline` run?")
+            raise TableError(
+                f"there are no tables in {folder} (pipeline.tables.dir); has `storm pipeline` run?"
+            )
         self._folder = Path(folder)
         self._database = duckdb.connect(config={"threads": _THREADS})
 

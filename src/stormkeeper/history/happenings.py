@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from stormkeeper.errors import TableError
 from stormkeeper.history.asking import Past, names_of, of_topology
+from stormkeeper.history.suggesting import meant
 
 
 def events(
@@ -48,6 +50,30 @@ def events(
         if found:
             return found[::-1]
     return []
+
+
+def check_known(past: Past, subject: str) -> None:
+    """See to it that a node or a topology, by name or id, is one of which the tables know.
+
+    Raises
+    ------
+    TableError
+        It is not; the error has those that may be meant.
+    """
+    of_each = [
+        f"SELECT DISTINCT unnest([node, topology, storm_id]) AS name FROM {past.table(name)}"
+        for name in ("worker_liveness", "worker_events")
+        if past.has(name)
+    ]
+    found = past.ask(f"{' UNION '.join(of_each)} ORDER BY name")
+    names = [row["name"] for row in found if row["name"] is not None]
+    if not names:
+        raise TableError(
+            "no worker is known yet: does `storm pipeline` run, and do workers send their"
+            " heartbeats to its Pacemakers?"
+        )
+    if subject not in names:
+        raise TableError(f"nothing is known of {subject!r}; {meant(subject, names)}")
 
 
 def alerts(past: Past, *, ended: bool = False, severity: str | None = None) -> list[dict[str, Any]]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from stormkeeper.errors import TableError
 from stormkeeper.history import statistics
 from stormkeeper.history.asking import Past
-
-#: How many names an error has at most.
-_NAMED: Final = 8
+from stormkeeper.history.suggesting import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +98,11 @@ def _unknown(past: Past, topology: str, component: str | None) -> TableError:
     rows = statistics.newest(past, topology) if component is not None else []
     if component is not None and rows:
         there = sorted({row["component"] for row in rows})
-        return TableError(f"{topology} has no component {component!r}; {_named(component, there)}")
+        return TableError(f"{topology} has no component {component!r}; {meant(component, there)}")
     names = statistics.topologies(past)
     if not names:
         return TableError(
             "nothing has been counted yet: does `storm pipeline` run, and do workers send their"
             " heartbeats to its Pacemakers?"
         )
-    return TableError(f"nothing is known of a topology {topology!r}; {_named(topology, names)}")
-
-
-def _named(given: str, there: Sequence[str]) -> str:
-    """Say which of the names that are there may be meant, or which there are."""
-    near = difflib.get_close_matches(given, there, n=_NAMED)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    more = f", and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
-    return f"these are there: {', '.join(there[:_NAMED])}{more}"
+    return TableError(f"nothing is known of a topology {topology!r}; {meant(topology, names)}")

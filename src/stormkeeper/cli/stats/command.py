@@ -11,6 +11,7 @@ import click
 
 from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.effects import json_option
+from stormkeeper.cli.freshness import remark_on_age
 from stormkeeper.cli.history import Age
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
 
@@ -88,7 +89,9 @@ def stats(
 
     With --since it is a line per bucket of a minute, of ten, or of an hour, as the time is long,
     with counts by the second. A bucket is there once it is over. Of a topology, ACKED, FAILED and
-    COMPLETE MS are of its spouts alone, and CAPACITY is of its busiest bolt.
+    COMPLETE MS are of its spouts alone, CAPACITY is of its busiest bolt, and RESTARTS are those of
+    the component whose workers were restarted most. A bucket with * has more than its own time:
+    workers were not read before it.
 
     Exit code 1: there are no tables, or the topology or the component is not in them.
     """
@@ -120,14 +123,16 @@ def _newest(
     from stormkeeper.history import readings
 
     reading = readings.reading(past, topology, component, window)
+    is_old = remark_on_age(past, "component_stats")
     now = datetime.now(UTC)
     if as_json:
         _print_json(_as_values(reading, window, now))
         return
     for line in pages.of_reading(reading, window, component, now):
         click.echo(line)
-    for warning in pages.warnings(reading, now):
-        click.echo(f"storm: {warning}", err=True)
+    if not is_old:
+        for warning in pages.warnings(reading, now):
+            click.echo(f"storm: {warning}", err=True)
 
 
 def _course(
@@ -143,7 +148,9 @@ def _course(
     from stormkeeper.history import readings
 
     until = datetime.now(UTC)
+    interval_secs = past.interval_secs("rollup_1m")
     bucket_secs, buckets = readings.course(past, topology, component, until - since, until)
+    remark_on_age(past, "rollup_1m")
     if as_json:
         _print_json(
             {
@@ -152,6 +159,7 @@ def _course(
                 "since": until - since,
                 "until": until,
                 "bucket_secs": bucket_secs,
+                "interval_secs": interval_secs,
                 "buckets": buckets,
             }
         )
@@ -161,8 +169,10 @@ def _course(
         from stormkeeper.history import plots
 
         click.echo(plots.of_course(buckets, bucket_secs, escaped(component or topology)))
+        for line in pages.of_gaps(buckets, bucket_secs, interval_secs):
+            click.echo(line)
     else:
-        for line in pages.of_course(buckets, bucket_secs):
+        for line in pages.of_course(buckets, bucket_secs, interval_secs):
             click.echo(line)
 
 

@@ -11,6 +11,7 @@ import click
 
 from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.durations import duration
+from stormkeeper.cli.freshness import limit_secs
 
 if TYPE_CHECKING:
     from stormkeeper.history.readings import Reading
@@ -28,9 +29,9 @@ _BUCKETS: Final = {60: "a minute", 600: "ten minutes", 3_600: "an hour"}
 #: From which capacity on a bolt is shown as busy, and as saturated.
 _BUSY, _SATURATED = 0.8, 1.0
 
-#: A reading that is older than so many times the pipeline's interval is one too old, and so is it
-#: after so many seconds at least.
-_STALE_INTERVALS, _STALE_SECS = 4, 60
+#: How a bucket is named, and how many are where a drawing has no room for marks.
+_AT: Final = "%m-%d %H:%M"
+_GAPS_NAMED: Final = 3
 
 #: Counts from there on are shortened, by powers of a thousand.
 _LONG: Final = 100_000
@@ -83,7 +84,9 @@ def of_reading(
 
 
 def warnings(reading: Reading, now: datetime) -> Iterator[str]:
-    """Yield what there is to say of a reading that is too old, or has no names of components.
+    """Yield what there is to say of a reading that is old, or has no names of components.
+
+    It is of a pipeline that runs.
 
     Parameters
     ----------
@@ -92,12 +95,12 @@ def warnings(reading: Reading, now: datetime) -> Iterator[str]:
     now
         The time.
     """
-    limit = max(_STALE_INTERVALS * reading.interval_secs, _STALE_SECS)
-    pipeline = (now - reading.newest_at).total_seconds()
-    if pipeline > limit:
+    limit = limit_secs(reading.interval_secs)
+    silent = (now - reading.newest_at).total_seconds()
+    if silent > limit:
         yield (
-            f"nothing was read for {duration(int(pipeline))}, where the pipeline reads every"
-            f" {reading.interval_secs:g} s: does `storm pipeline` run?"
+            f"no heartbeat was read for {duration(int(silent))}, though `storm pipeline` runs: all"
+            " workers are silent, or no Pacemaker can be read, which its log would say"
         )
         return
     behind = (reading.newest_at - reading.read_at).total_seconds()
@@ -113,7 +116,9 @@ def warnings(reading: Reading, now: datetime) -> Iterator[str]:
         )
 
 
-def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int) -> Iterator[str]:
+def of_course(
+    buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
+) -> Iterator[str]:
     """Yield what was counted bucket by bucket, as rates a second.
 
     Parameters
@@ -122,7 +127,13 @@ def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int) -> Iterator[s
         What `statistics.course` returns.
     bucket_secs
         The length of a bucket.
+    interval_secs
+        How often the pipeline reads.
     """
+    gaps = _after_gaps(buckets, bucket_secs, interval_secs)
+
+    def at(row: dict[str, Any]) -> str:
+        return f"{row['bucket']:{_AT}}{'*' if row in gaps else ''}"
 
     def rate(name: str) -> _Cell:
         return lambda row: _count(None if row[name] is None else row[name] / bucket_secs)
@@ -130,7 +141,7 @@ def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int) -> Iterator[s
     yield f"Times in UTC, buckets of {_BUCKETS[bucket_secs]}. /S: tuples a second. MS: latency."
     yield from _table(
         [
-            ("TIME", lambda row: f"{row['bucket']:%m-%d %H:%M}", False),
+            ("TIME", at, False),
             *((f"{name.upper()}/S", rate(name)) for name in ("emitted", "executed", "acked")),
             ("FAILED", _counted("failed")),
             ("COMPLETE MS", _millis("complete_ms_avg")),
@@ -140,6 +151,31 @@ def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int) -> Iterator[s
         ],
         buckets,
     )
+    if gaps:
+        yield f"* {_beyond(gaps)}"
+
+
+def of_gaps(
+    buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
+) -> Iterator[str]:
+    """Yield which buckets have more than their own time, for below a drawing of `of_course`."""
+    gaps = _after_gaps(buckets, bucket_secs, interval_secs)
+    if gaps:
+        times = ", ".join(f"{row['bucket']:{_AT}}" for row in gaps[:_GAPS_NAMED])
+        more = f" and {len(gaps) - _GAPS_NAMED} more" if len(gaps) > _GAPS_NAMED else ""
+        yield f"{times}{more}: {_beyond(gaps)}"
+
+
+def _after_gaps(
+    buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
+) -> Sequence[dict[str, Any]]:
+    longest = bucket_secs + interval_secs
+    return [row for row in buckets if (row["interval_secs"] or 0) > longest]
+
+
+def _beyond(gaps: Sequence[dict[str, Any]]) -> str:
+    longest = duration(int(max(row["interval_secs"] for row in gaps)))
+    return f"also what workers counted before, while they were not read for up to {longest}."
 
 
 def _topology(reading: Reading, window: str) -> Iterator[str]:
