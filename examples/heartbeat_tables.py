@@ -1,7 +1,7 @@
 """Keeps tables of all heartbeats, as ``storm pipeline`` does, wherever Nimbus places it.
 
     storm submit examples/heartbeat_tables.py -c pipeline.tables.dir=/data/heartbeats
-    storm local examples/heartbeat_tables.py -c pipeline.trigger.secs=1
+    storm local examples/heartbeat_tables.py --no-pipeline -c pipeline.tables.dir=/data/heartbeats
 
 It reads the cluster's own Pacemakers: `pacemaker.servers` of the machine's storm.yaml.
 """

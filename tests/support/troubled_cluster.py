@@ -126,7 +126,7 @@ def _counted(topology, component, secs, share=1.0):
         "kind": kind,
         "emitted": 0 if component == "count" else count,
         "transferred": 0 if component == "count" else count,
-        "executed": count if kind == "bolt" else None,
+        "executed": count if kind == "bolt" else 0,
         "acked": count,
         "failed": 0,
         "complete_ms_avg": 12.5 if kind == "spout" else None,
