@@ -1,20 +1,13 @@
 import contextlib
 import http.client
-import json
-import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 
-import psutil
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
 
 from stormkeeper.conf import defaults
 from stormkeeper.daemon.lifecycle import StopSignals
@@ -27,6 +20,7 @@ from stormkeeper.pipeline import decode, process, queries, tables
 from stormkeeper.pipeline.rows import of_page, of_server
 from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.pipelines import PipelineProcess
 from support.processes import all_gone, name
 from support.tables import past, present
 from support.waiting import DEADLINE_SECS, until
@@ -34,13 +28,12 @@ from support.waiting import DEADLINE_SECS, until
 LATE, TIMEOUT, TRIGGER, STATISTICS = 3, 6, 1, 2
 
 
-class Pipeline:
-    """Runs ``storm pipeline``; started again, it goes on with the same tables and checkpoint."""
+class Pipeline(PipelineProcess):
+    """``storm pipeline``, and what it has kept so far."""
 
     def __init__(self, directory, servers, **conf):
-        self._conf = {
+        given = {
             "storm.local.dir": str(directory),
-            "pacemaker.servers": servers,
             "pipeline.trigger.secs": TRIGGER,
             "pipeline.statistics.secs": STATISTICS,
             "pipeline.late.secs": LATE,
@@ -49,93 +42,29 @@ class Pipeline:
             "spark.sql.session.timeZone": "Asia/Kolkata",  # which the tables do not show
             **conf,
         }
-        self.directory = directory / "tables"
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this
-        self._process = None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(DEADLINE_SECS)
-        self.log.close()
-
-    def start(self, prelude=None):
-        """Start it; with a `prelude`, after this Python code has run in its process."""
-        program = ["-m", "stormkeeper"]
-        if prelude is not None:
-            program = ["-c", f"{prelude}\nfrom stormkeeper.cli import main\nmain()"]
-        options = [f"-c{key}={json.dumps(value)}" for key, value in self._conf.items()]
-        self._process = subprocess.Popen(
-            [sys.executable, *program, "pipeline", *options],
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            env={**os.environ, "HOME": "/nonexistent", "STORMKEEPER_DIE_WITH_PARENT": "1"},
-            text=True,
-        )
-        return self
-
-    def first_line(self):
-        """Return what it prints first, after at most two minutes; empty if it ends before."""
-        timer = threading.Timer(120, self._process.kill)
-        timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
-        return line.strip()
-
-    def descendants(self):
-        return psutil.Process(self._process.pid).children(recursive=True)
-
-    def signal(self, number):
-        self._process.send_signal(number)
-
-    def ended(self):
-        code = self._process.wait(2 * DEADLINE_SECS)
-        self._process.stdout.close()
-        return code
-
-    def lines(self):
-        """Return what it wrote to stderr until now."""
-        size = os.fstat(self.log.fileno()).st_size
-        lines = os.pread(self.log.fileno(), size, 0).decode().splitlines()
-        return [line for line in lines if "incubator modules" not in line]
-
-    def errors(self):
-        """Return the same without how servers are, and without what is as it should be.
-
-        A busy machine may keep a server from answering.
-        """
-        usual = " stormkeeper.pipeline.sight ", " INFO stormkeeper.pipeline.process "
-        return [line for line in self.lines() if not any(words in line for words in usual)]
-
-    def stops(self):
-        """Return what it said of its end."""
-        said = [line.partition(" stormkeeper.pipeline.process ")[2] for line in self.lines()]
-        return [line for line in said if line.startswith("stop")]
+        super().__init__(directory / "tables", servers, given)
 
     def workers(self):
         """Return the rows of the liveness table by storm id."""
-        rows = present(self.directory / "liveness", tables.WORKER_LIVENESS)
+        rows = present(self.folder / "liveness", tables.WORKER_LIVENESS)
         return {row["storm_id"]: row for row in rows}
 
     def statistics(self, name=tables.WORKER_STATS):
-        return present(self.directory / "statistics", name)
+        return present(self.folder / "statistics", name)
 
     def events(self):
-        return present(self.directory / "liveness", tables.WORKER_EVENTS)
+        return present(self.folder / "liveness", tables.WORKER_EVENTS)
 
     def history(self, name=tables.WORKER_LIVENESS):
         """Return all rows of a table so far, by commit."""
-        (folder,) = (self.directory / query for query, of in tables.NAMES.items() if name in of)
+        (folder,) = (self.folder / query for query, of in tables.NAMES.items() if name in of)
         return past(folder, name)
 
     def until(self, condition):
         """Wait until the rows of the liveness table fulfil the condition."""
 
         def check():
-            assert self._process.poll() is None, self.lines()
+            assert self.is_running, self.lines
             return condition(self.workers())
 
         return until(check)
@@ -186,7 +115,7 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
             client.send_pulse(path("killed"), heartbeat("killed"))
             client.send_pulse(path("done"), heartbeat("done", completed=True))
         with Beating(b, "steady-1-17"):
-            assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
+            assert pipeline.first_line() == f"pipeline writing to {pipeline.folder}"
             rows = pipeline.until(lambda rows: len(rows) == 5 and rows)
             (error,) = until(
                 lambda: [
@@ -256,17 +185,17 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         assert any("java" in name(child) for child in before)
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
-        assert pipeline.stops() == [
+        assert pipeline.stops == [
             "stopping: batches that run are done first; asked by SIGTERM",
             "stopped",
         ]
         all_gone(before)
-        of_a = [line for line in pipeline.lines() if f"the Pacemaker {a.address} " in line]
+        of_a = [line for line in pipeline.lines if f"the Pacemaker {a.address} " in line]
         assert f"the Pacemaker {a.address} cannot be read: " in of_a[0]
         assert f"the Pacemaker {a.address} is read again" in of_a[-1]
 
         # What tasks put aside is taken; and what a killed one left goes at the next start.
-        asides = [pipeline.directory / query / ".aside" for query in queries.NAMES]
+        asides = [pipeline.folder / query / ".aside" for query in queries.NAMES]
         assert [list(aside.glob("*.arrow")) for aside in asides] == [[], []]
         left = [aside / "left.arrow" for aside in asides]
         for file in left:
@@ -277,7 +206,7 @@ def test_the_tables_follow_workers_and_servers(start_pacemaker, tmp_path):
         assert len(pipeline.history(tables.SERVERS)) == number
         assert len(pipeline.history(tables.WORKER_REPORTS)) < number  # at their own interval
         pipeline.start()
-        assert pipeline.first_line() == f"pipeline writing to {pipeline.directory}"
+        assert pipeline.first_line() == f"pipeline writing to {pipeline.folder}"
         until(lambda: len(pipeline.history()) > number)
         assert not any(file.exists() for file in left)
         assert pipeline.workers().keys() == rows.keys()
@@ -315,7 +244,7 @@ def test_a_failing_query_is_one_readable_line(pacemaker, tmp_path, key, error):
         pipeline.start()
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 1
-        line, *more = pipeline.errors()
+        line, *more = pipeline.errors
         assert (more, error in line, str(blocked) in line) == ([], True, True), line
 
 
@@ -417,35 +346,6 @@ def test_a_micro_batch_whose_tables_are_published_is_not_repeated(spark, pacemak
     assert {row["emitted"] for row in present(tmp_path, tables.TOPOLOGY_STATS)} == {1}
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(400)
-def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
-    spark, tmp_path, monkeypatch, caplog
-):
-    key = "spark.sql.streaming.stopTimeout"
-    assert process._SPARK_DEFAULTS[key] == "5s"
-    monkeypatch.setattr(process, "_STOP_SECS", 0.5)
-    hanging, release, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def hang(_batch, _number):
-        hanging.set()
-        release.wait(2 * DEADLINE_SECS)
-        ended.set()
-
-    spark.conf.set(key, "1s")
-    query = spark.readStream.format("rate").load().writeStream.foreachBatch(hang)
-    query = query.option("checkpointLocation", str(tmp_path)).start()
-    try:
-        assert hanging.wait(DEADLINE_SECS)
-        process._stop_between_batches([query])
-        assert not ended.is_set()
-        assert "did not end when cut off" in caplog.text
-    finally:
-        release.set()
-        spark.conf.unset(key)
-        query.stop()
-
-
 #: Has the process say when it starts Spark, and wait for whatever a server has to say.
 PATIENT = """
 from stormkeeper.daemon import spark
@@ -484,11 +384,11 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
             return answer.status, answer.read().decode()
 
     def servers():
-        rows = present(pipeline.directory / "liveness", tables.SERVERS)
+        rows = present(pipeline.folder / "liveness", tables.SERVERS)
         return {row["server"]: row for row in rows}
 
     def said():
-        return [line for line in pipeline.lines() if " stormkeeper.pipeline." in line]
+        return [line for line in pipeline.lines if " stormkeeper.pipeline." in line]
 
     down, refusing = start_pacemaker(), start_pacemaker(conf=jaas("server.jaas", "right"))
     down.kill()
@@ -519,44 +419,9 @@ def test_a_pipeline_that_sees_nothing_says_so_and_why(start_pacemaker, tmp_path)
         # What was said is not said again, but for what changes.
         until(lambda: len(pipeline.history()) > 3)
         assert said() == log
-        assert [line for line in pipeline.lines() if " INFO stormkeeper.pacemaker." in line] == []
+        assert [line for line in pipeline.lines if " INFO stormkeeper.pacemaker." in line] == []
         pipeline.signal(signal.SIGTERM)
         assert pipeline.ended() == 0
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(400)
-def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
-    with Pipeline(tmp_path, [pacemaker.address]) as pipeline:
-        pipeline.start()
-        started = until(pipeline.descendants)
-        pipeline.signal(signal.SIGTERM)
-        assert pipeline.first_line() == ""
-        assert pipeline.ended() == 0
-        assert psutil.wait_procs(started, DEADLINE_SECS)[1] == []
-        assert list(pipeline.directory.glob("*/.checkpoint")) == []
-        assert pipeline.errors() == []
-        asked, stopped = pipeline.stops()
-        assert asked.endswith("asked by SIGTERM")
-        assert stopped == "stopped"
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.timeout(400)
-def test_a_stop_while_sparks_python_hangs_is_heeded(tmp_path):
-    python, noted = tmp_path / "python", tmp_path / "python.pid"
-    python.write_text("#!/bin/sh\necho $$ > $0.pid\nexec sleep 600\n")
-    python.chmod(0o755)
-    with Pipeline(tmp_path, ["127.0.0.1:1"]) as pipeline:
-        pipeline.start(f"import os; os.environ['PYSPARK_PYTHON'] = {str(python)!r}")
-        hanging = int(until(lambda: noted.exists() and noted.read_text(), 2 * DEADLINE_SECS))
-        pipeline.signal(signal.SIGTERM)
-        try:
-            assert pipeline.ended() == 0
-        finally:
-            os.kill(hanging, signal.SIGKILL)
-        assert pipeline.stops() == ["stopping: no batch was begun; asked by SIGTERM", "stopped"]
 
 
 def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
@@ -564,7 +429,7 @@ def test_without_a_pacemaker_there_is_nothing_to_read(tmp_path):
         pipeline.start()
         assert pipeline.first_line() == ""
         assert pipeline.ended() == 2
-        assert "pacemaker.servers" in pipeline.errors()[-1]
+        assert "pacemaker.servers" in pipeline.errors[-1]
 
 
 @pytest.mark.parametrize("key", ["pipeline.tables.dir", "pipeline.checkpoint.dir"])
@@ -587,48 +452,3 @@ def test_ages_are_those_of_the_configuration():
     conf = conf.with_values({"task.heartbeat.frequency.secs": 1, "nimbus.task.timeout.secs": 20})
     assert queries.limits(conf) == Limits(late_secs=3.0, timeout_secs=20.0)
     assert queries.limits(conf.with_values({"pipeline.late.secs": 7})).late_secs == 7
-
-
-@pytest.mark.spark
-def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, tmp_path):
-    running, release = threading.Event(), threading.Event()
-
-    def fail(_batch, _number):
-        running.set()
-        assert release.wait(DEADLINE_SECS)
-        raise RuntimeError("the disk is full")
-
-    query = spark.readStream.format("rate").load().writeStream.foreachBatch(fail)
-    query = query.option("checkpointLocation", str(tmp_path)).start()
-    try:
-        assert running.wait(DEADLINE_SECS)
-        threading.Timer(0.1, release.set).start()
-        with pytest.raises(PySparkException, match="the disk is full"):
-            process._stop_between_batches([query])
-    finally:
-        release.set()
-        query.stop()
-
-
-#: Has SIGTERM come when the process begins to import what takes most of its start.
-STOPPED_AT_ITS_IMPORTS = """
-import os, signal, sys
-
-def on_event(event, arguments):
-    if event == "import" and arguments[0] == "pyspark" and "pyspark" not in seen:
-        seen.append("pyspark")
-        os.kill(os.getpid(), signal.SIGTERM)
-
-seen = []
-sys.addaudithook(on_event)
-"""
-
-
-def test_a_stop_that_comes_before_the_imports_are_done_is_one_like_any_other(tmp_path):
-    with Pipeline(tmp_path, ["127.0.0.1:1"]) as pipeline:
-        pipeline.start(STOPPED_AT_ITS_IMPORTS)
-        assert pipeline.first_line() == ""
-        assert pipeline.ended() == 0
-        assert pipeline.errors() == []
-        assert pipeline.stops() == ["stopping: nothing was begun; asked by SIGTERM"]
-        assert not pipeline.directory.exists()

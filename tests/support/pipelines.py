@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
 import pyarrow as pa
 
 from stormkeeper.pipeline import tables
@@ -31,7 +33,7 @@ class PipelineProcess:
     servers
         The Pacemakers that it reads, from its next start on.
     conf
-        Configuration, given with ``-c``.
+        Configuration, given with ``-c``; it may name another folder.
     program
         What Python runs in place of ``storm pipeline``.
     """
@@ -48,33 +50,66 @@ class PipelineProcess:
         self.servers = servers
         self._conf = conf
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._close()
         self._log.close()
 
-    def start(self) -> Self:
+    def start(self, prelude: str | None = None) -> Self:
+        """Start it; with a `prelude`, after this Python code has run in its process."""
+        self._close()
+        program = self._program
+        if prelude is not None:
+            code = f"{prelude}\nfrom stormkeeper.cli import main\nmain()"
+            program = ("-c", code, "pipeline")
         conf = {
-            **self._conf,
             "pipeline.tables.dir": str(self.folder),
             "pacemaker.servers": self.servers,
+            **self._conf,
         }
         options = [f"-c{key}={json.dumps(value)}" for key, value in conf.items()]
         self._process = subprocess.Popen(
-            [sys.executable, *self._program, *options],
-            stdout=subprocess.DEVNULL,
+            [sys.executable, *program, *options],
+            stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, "HOME": "/nonexistent", "STORMKEEPER_DIE_WITH_PARENT": "1"},
+            text=True,
         )
         return self
 
+    def _close(self) -> None:
+        if self._process is not None:
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def first_line(self) -> str:
+        """Return what it prints first; empty if it ends before."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        timer = threading.Timer(START_SECS, self._process.kill)
+        timer.start()
+        line = self._process.stdout.readline()
+        timer.cancel()
+        return line.strip()
+
+    def descendants(self) -> list[psutil.Process]:
+        """Return the processes that it has started, and they."""
+        assert self._process is not None
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def kill(self) -> None:
         """End it with SIGKILL, and wait until nothing of it is left."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running and self._process is not None:
             started = family(self._process.pid)
             self._process.kill()
             self._process.wait()
@@ -99,7 +134,23 @@ class PipelineProcess:
     def lines(self) -> list[str]:
         """What it has logged."""
         size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), size, 0).decode().splitlines()
+        lines = os.pread(self._log.fileno(), size, 0).decode().splitlines()
+        return [line for line in lines if "incubator modules" not in line]
+
+    @property
+    def errors(self) -> list[str]:
+        """The same without how servers are, and without what is as it should be.
+
+        A busy machine may keep a server from answering.
+        """
+        usual = " stormkeeper.pipeline.sight ", " INFO stormkeeper.pipeline.process "
+        return [line for line in self.lines if not any(words in line for words in usual)]
+
+    @property
+    def stops(self) -> list[str]:
+        """What it has said of its end."""
+        said = [line.partition(" stormkeeper.pipeline.process ")[2] for line in self.lines]
+        return [line for line in said if line.startswith("stop")]
 
     def version(self, query: str) -> int:
         """Return the number of a query's newest commit, 0 before the first."""

@@ -1,0 +1,125 @@
+"""How ``storm pipeline`` stops: whenever it is asked to, and whatever runs then."""
+
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+from pyspark.errors import PySparkException
+
+from stormkeeper.pipeline import process
+from support.pipelines import PipelineProcess
+from support.waiting import DEADLINE_SECS, until
+
+
+def started(tmp_path, server="127.0.0.1:1", prelude=None):
+    conf = {"storm.local.dir": str(tmp_path), "spark.master": "local[2]"}
+    return PipelineProcess(tmp_path / "tables", [server], conf).start(prelude)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_stop_while_spark_starts_begins_no_query(pacemaker, tmp_path):
+    with started(tmp_path, pacemaker.address) as pipeline:
+        processes = until(pipeline.descendants)
+        pipeline.signal(signal.SIGTERM)
+        assert pipeline.first_line() == ""
+        assert pipeline.ended() == 0
+        assert psutil.wait_procs(processes, DEADLINE_SECS)[1] == []
+        assert list(pipeline.folder.glob("*/.checkpoint")) == []
+        assert pipeline.errors == []
+        asked, stopped = pipeline.stops
+        assert asked.endswith("asked by SIGTERM")
+        assert stopped == "stopped"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_stop_while_sparks_python_hangs_is_heeded(tmp_path):
+    python, noted = tmp_path / "python", tmp_path / "python.pid"
+    python.write_text("#!/bin/sh\necho $$ > $0.pid\nexec sleep 600\n")
+    python.chmod(0o755)
+    prelude = f"import os; os.environ['PYSPARK_PYTHON'] = {str(python)!r}"
+    with started(tmp_path, prelude=prelude) as pipeline:
+        hanging = int(until(lambda: noted.exists() and noted.read_text(), 2 * DEADLINE_SECS))
+        pipeline.signal(signal.SIGTERM)
+        try:
+            assert pipeline.ended() == 0
+        finally:
+            os.kill(hanging, signal.SIGKILL)
+        assert pipeline.stops == ["stopping: no batch was begun; asked by SIGTERM", "stopped"]
+
+
+#: Has SIGTERM come when the process begins to import what takes most of its start.
+STOPPED_AT_ITS_IMPORTS = """
+import os, signal, sys
+
+def on_event(event, arguments):
+    if event == "import" and arguments[0] == "pyspark" and "pyspark" not in seen:
+        seen.append("pyspark")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+seen = []
+sys.addaudithook(on_event)
+"""
+
+
+def test_a_stop_that_comes_before_the_imports_are_done_is_one_like_any_other(tmp_path):
+    with started(tmp_path, prelude=STOPPED_AT_ITS_IMPORTS) as pipeline:
+        assert pipeline.first_line() == ""
+        assert pipeline.ended() == 0
+        assert pipeline.errors == []
+        assert pipeline.stops == ["stopping: nothing was begun; asked by SIGTERM"]
+        assert not pipeline.folder.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_batch_that_hangs_does_not_keep_the_pipeline_from_stopping(
+    spark, tmp_path, monkeypatch, caplog
+):
+    key = "spark.sql.streaming.stopTimeout"
+    assert process._SPARK_DEFAULTS[key] == "5s"
+    monkeypatch.setattr(process, "_STOP_SECS", 0.5)
+    hanging, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(_batch, _number):
+        hanging.set()
+        release.wait(2 * DEADLINE_SECS)
+        ended.set()
+
+    spark.conf.set(key, "1s")
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(hang)
+    query = query.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        assert hanging.wait(DEADLINE_SECS)
+        process._stop_between_batches([query])
+        assert not ended.is_set()
+        assert "did not end when cut off" in caplog.text
+    finally:
+        release.set()
+        spark.conf.unset(key)
+        query.stop()
+
+
+@pytest.mark.spark
+def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, tmp_path):
+    running, release = threading.Event(), threading.Event()
+
+    def fail(_batch, _number):
+        running.set()
+        assert release.wait(DEADLINE_SECS)
+        raise RuntimeError("the disk is full")
+
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(fail)
+    query = query.option("checkpointLocation", str(tmp_path)).start()
+    try:
+        assert running.wait(DEADLINE_SECS)
+        threading.Timer(0.1, release.set).start()
+        with pytest.raises(PySparkException, match="the disk is full"):
+            process._stop_between_batches([query])
+    finally:
+        release.set()
+        query.stop()
