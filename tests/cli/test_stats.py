@@ -248,7 +248,7 @@ def test_a_bucket_after_a_gap_is_marked(tmp_path, options):
     write(tmp_path, rollup_1m=buckets)
     *lines, last = run("wc", "--since", "1h", *options).stdout.splitlines()
     assert [at.endswith("*") for at in table(lines, "TIME")] == [False, True, False]
-    said = "also what workers counted before, while they were not read for up to 2 min 15 s."
+    said = "also counts of up to 2 min 15 s before, when workers were not read."
     assert last == f"* {said}"
     found = json.loads(run("wc", "--since", "1h", "--json", *options).stdout)
     assert [row["interval_secs"] for row in found["buckets"]] == [15.2, 135.0, 16.0]
@@ -356,6 +356,9 @@ def test_it_loads_little(tmp_path, options):
         (7_654_321_000, "7.654G"),
         (999_999_999, "1000M"),
         (0.25, "0.25"),
+        (12.345, "12.35"),
+        (13_187.4, "13,187"),
+        (99_999.9, "100,000"),
         (None, "-"),
     ],
 )

@@ -256,6 +256,8 @@ def test_workers_that_end_again_and_again_are_found(spark):
     }
     assert found["restarts"].subject == "t-1-17/restarts:6700"
     assert (found["restarts"].value, found["restarts"].threshold) == (3, 3)
+    expected = "times within 30 minutes: restarted 3, dead 3, late 3"
+    assert found["restarts"].evidence == expected
     assert found["restarts"].since == found["restarts"].seen_at - timedelta(minutes=16)
 
 

@@ -175,7 +175,7 @@ def _after_gaps(
 
 def _beyond(gaps: Sequence[dict[str, Any]]) -> str:
     longest = duration(int(max(row["interval_secs"] for row in gaps)))
-    return f"also what workers counted before, while they were not read for up to {longest}."
+    return f"also counts of up to {longest} before, when workers were not read."
 
 
 def _topology(reading: Reading, window: str) -> Iterator[str]:
@@ -266,13 +266,14 @@ def _count(value: float | None) -> str:
 
     Examples
     --------
-    >>> _count(99_999), _count(123_456), _count(7_654_321_000), _count(0.25), _count(None)
-    ('99,999', '123.5k', '7.654G', '0.25', '-')
+    >>> _count(99_999), _count(123_456), _count(7_654_321_000), _count(0.25), _count(13_187.4)
+    ('99,999', '123.5k', '7.654G', '0.25', '13,187')
     """
     if value is None:
         return "-"
     if value < _LONG:
-        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+        digits = "" if isinstance(value, int) else ".4g" if value < _KILO else ".0f"
+        return f"{value:,{digits}}"
     power = next((power for power in range(1, 5) if value < _KILO ** (power + 1)), 5)
     return f"{value / _KILO**power:.4g}{_UNITS[power]}"
 

@@ -61,7 +61,7 @@ def flapping_workers(
         F.when(ended, ends).otherwise(F.col("late")).alias("value"),
         F.when(ended, least_ends).otherwise(least_silences).alias("threshold"),
         F.format_string(
-            "within %d minutes restarted %d times, dead %d times, late %d times",
+            "times within %d minutes: restarted %d, dead %d, late %d",
             F.lit(within_secs // 60),
             "restarted",
             "dead",
