@@ -7,7 +7,8 @@ have left them: each table sorted, merged and kept as it is by default, so that 
 executors go back half an hour, those of components a day, and everything else a week. Then it
 starts commands, each as a process of its own, in turns. Writes bench/results/history.json: the
 tables' sizes, and the seconds of each command, the median and the worst of the rounds, and those of
-CPU. The files are in the memory of the system, as what a pipeline has just written mostly is.
+CPU. The files are in the memory of the system, as what a pipeline has just written mostly is. Exits
+with 1 if a command takes longer than it may.
 """
 
 import argparse
@@ -69,6 +70,7 @@ def main():
         print(json.dumps(row))
     slow = [row["command"] for row in rows if row["median_secs"] >= BAR]
     print(f"less than {BAR} s: {f'FAILED by {slow}' if slow else 'held'}")
+    sys.exit(1 if slow else 0)
 
 
 def run(folder, length, rounds):

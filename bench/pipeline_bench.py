@@ -18,7 +18,8 @@ its row is in its place. In the end the tables are compared with the simulation'
 processes are ended, also by Ctrl-C.
 
 It adds to bench/results/pipeline.json, with less than two minutes to one below build/bench/, and
-prints it as a table. It exits with 1 if a promise is not kept, or a table not true.
+prints it as a table. It exits with 1 if a promise is not kept, or a table not true. Of ten minutes
+and more it is seen, too, whether lags and memory grow with time.
 """
 
 import argparse

@@ -88,6 +88,7 @@ def compare(truth, liveness, statistics, alerts, looks, began):
         if any(life.failed for life in lives):
             continue  # a heartbeat may have been taken, or not
         known = _Known(worker, present.get(worker), reports.get(worker), events[worker])
+        _of_beginnings(verdict, known, lives[0], began, looks)
         if worker[0] in truth.deleted:
             _of_deleted(truth, verdict, known, now, looks)
         else:
@@ -111,10 +112,22 @@ class _Known:
         return [event for event in self.events if event["event"] in kinds]
 
 
+def _of_beginnings(verdict, known, first, began, looks):
+    """Who began after the tables had, and was seen, has started once."""
+    if first.last is None or first.heard_until - first.begun < looks.two:
+        return
+    if first.begun > began + looks.two:
+        rule = "a worker was not told once to have started"
+        verdict.hold(rule, len(known.of("started")) == 1, known.worker, first.begun)
+
+
 def _of_deleted(truth, verdict, known, now, looks):
     rule = "a worker of a killed topology is still there"
     if truth.deleted[known.worker[0]] + looks.two < now:
         verdict.hold(rule, known.present is None, known.worker)
+        if known.of("started"):
+            rule = "a worker of a killed topology was not told once to be gone"
+            verdict.hold(rule, len(known.of("gone")) == 1, known.worker)
 
 
 def _of_newest(verdict, known, lives, now, looks):

@@ -1,11 +1,14 @@
 """Compares roll-ups with readings: what was counted from the first to the last, and no more.
 
+And longer buckets with minutes: they have what their minutes have.
+
 That the last reading of a worker is true is seen to elsewhere. Here all closed minutes together
 have to be the sum over its incarnations: of each, the last reading that was received in a closed
 minute, less the first one where the worker was older than the tables.
 """
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from datetime import timedelta
 
@@ -31,6 +34,12 @@ _READINGS = """
     WHERE storm_id IN $ids AND "window" = ':all-time' AND task_start > 0
     GROUP BY ALL ORDER BY received
 """
+_LONGER = """
+    SELECT floor(epoch(bucket) / $secs)::BIGINT * $secs AS start, storm_id, component,
+        sum(emitted), sum(transferred), sum(executed), sum(acked), sum(failed),
+        sum(restarts), sum(readings), sum(skipped), sum(executed * execute_ms_avg)
+    FROM read_parquet($files, union_by_name = true) GROUP BY ALL
+"""
 _SUMS = """
     SELECT storm_id, component, sum(emitted), sum(transferred), sum(executed), sum(acked),
         sum(failed)
@@ -38,8 +47,14 @@ _SUMS = """
 """
 
 
+#: The longer roll-ups, and the seconds of their buckets.
+_LONG = {"rollup_10m": 600, "rollup_60m": 3_600}
+#: Sums of fractions depend on their order.
+_RELATIVE = 1e-9
+
+
 def compare(truth, statistics, began, verdict, looks):
-    """Judge `rollup_1m`, and how much of each incarnation was read.
+    """Judge the roll-ups, and how much of each incarnation was read.
 
     Parameters
     ----------
@@ -48,6 +63,7 @@ def compare(truth, statistics, began, verdict, looks):
     began
         When the first batch of the statistics was published.
     """
+    _of_longer(statistics, verdict)
     ids = [id_ for id_ in truth.counted if id_ not in truth.deleted and _is_sure(truth, id_, began)]
     if not ids or not (files := statistics.files("executor_stats")):
         return
@@ -70,6 +86,33 @@ def compare(truth, statistics, began, verdict, looks):
         told = [expected.get(key, Counter())[name] for name in _COUNTS]
         said = [int(count or 0) for count in kept.get(key, [0] * len(_COUNTS))]
         verdict.hold("minutes add up to something else", said == told, *key, said, told)
+
+
+def _of_longer(statistics, verdict):
+    minutes = statistics.files("rollup_1m")
+    for name, secs in _LONG.items():
+        files = statistics.files(name)
+        if not files:
+            continue
+        kept, expected = (_by_bucket(of_each, secs) for of_each in (files, minutes))
+        closed = max(start for start, *_ in kept)  # with its last minute
+        expected = {key: sums for key, sums in expected.items() if key[0] <= closed}
+        for key in expected.keys() | kept.keys():
+            said, told = kept.get(key), expected.get(key)
+            is_kept = said is not None and told is not None and all(map(_are_equal, said, told))
+            verdict.hold("a longer bucket has something else", is_kept, name, *key, said, told)
+
+
+def _by_bucket(files, secs):
+    with duckdb.connect() as database:
+        found = database.execute(_LONGER, {"files": files, "secs": secs}).fetchall()
+    return {tuple(key): sums for *key, sums in ((*row[:3], row[3:]) for row in found)}
+
+
+def _are_equal(one, other):
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=_RELATIVE)
 
 
 def _is_sure(truth, id_, began):

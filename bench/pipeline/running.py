@@ -25,6 +25,11 @@ SIMULATION_SECS = 600
 #: Storm's ``task.heartbeat.frequency.secs``, and how many of them its timeout is.
 STORMS_PERIOD_SECS = 3.0
 TIMEOUT_PERIODS = 10
+#: Of a run of so many seconds it can be said whether lags and memory grow with time: lags would be
+#: longer than so many intervals in one of its thirds, and memory by so much in the last of them.
+_LONG_SECS = 600.0
+_INTERVALS = 2
+_GROWN = 1.2
 #: Between two looks at the memory, which cost some milliseconds each.
 _MEMORY_SECS = 5.0
 
@@ -212,7 +217,23 @@ def missed(shape, summary, found):
     for name, most in shape.bars:
         if known[name] > most:
             failures.append(f"{name} is {known[name]:g}, promised at most {most:g}")
-    return failures
+    return [*failures, *grown(shape, found)]
+
+
+def grown(shape, found):
+    """Yield what grows with time, in words, of a run that was long enough to tell."""
+    if found["seconds"] < _LONG_SECS:
+        return
+    for query, secs in (
+        ("liveness", shape.trigger_secs),
+        ("statistics", shape.statistics_secs or shape.trigger_secs),
+    ):
+        lags = found[query].get("lag p99 by thirds, s", [float("inf")])
+        if max(lags) > _INTERVALS * secs:
+            yield f"lags of {query} are not bounded by {_INTERVALS * secs:g} s: {lags}"
+    first, *_, last = found["PSS, MiB"]["pipeline"]["by thirds"]
+    if last > _GROWN * first:
+        yield f"the pipeline's memory grows with time: {first} MiB in the median, {last} at last"
 
 
 def say(text):

@@ -50,6 +50,10 @@ class Tables:
             rows, None if rows or columns is None else pa.schema({c: pa.null() for c in columns})
         )
 
+    def files(self, _name):
+        """Nothing was counted."""
+        return []
+
 
 def when(at):
     return datetime.fromtimestamp(at, UTC)
@@ -111,9 +115,9 @@ def world(tmp_path):
     )
 
 
-def compared(world):
+def compared(world, began=BEGIN):
     return agreement.compare(
-        world.truth, world.liveness, world.statistics, world.alerts, LOOKS, BEGIN
+        world.truth, world.liveness, world.statistics, world.alerts, LOOKS, began
     )
 
 
@@ -192,6 +196,28 @@ def test_what_is_not_true_is_found(world, rule):
     verdict = compared(world)
     assert [*verdict.broken] == [rule]
     assert verdict.lines()[0].startswith(f"{rule}: ")
+
+
+def test_who_comes_later_than_the_tables_has_started_once(world):
+    rule = "a worker was not told once to have started"
+    early = BEGIN - 100
+    assert len(compared(world, early).broken[rule]) == 4
+    nodes = ("lives", "dies", "silent", "restarts")
+    events = world.liveness.rows["worker_events"]
+    events += [event(node, "started", BEGIN) for node in nodes]
+    assert compared(world, early).lines() == []
+    events.append(event("lives", "started", BEGIN + 9))
+    assert len(compared(world, early).broken[rule]) == 1
+
+
+def test_who_was_of_a_killed_topology_is_gone_once(world):
+    world.truth.deleted["t-1-1"] = BEGIN + 150
+    events = world.liveness.rows["worker_events"]
+    events += [event("lives", "started", BEGIN), event("lives", "gone", BEGIN + 152)]
+    rule = "a worker of a killed topology was not told once to be gone"
+    assert rule not in compared(world).broken
+    del events[-1]
+    assert len(compared(world).broken[rule]) == 1
 
 
 def test_who_was_silent_for_as_long_is_rightly_called_dead(world):

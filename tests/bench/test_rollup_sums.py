@@ -8,6 +8,7 @@ from pipeline.looks import Looks
 
 from pipeline import agreement, rollups, truth
 from stormkeeper.pipeline import tables
+from stormkeeper.pipeline.statistics.rollups import longer
 from support.read_simulations import Spoiled, Statistics, write_told
 from support.simulations import BEGIN, simulation
 
@@ -53,6 +54,21 @@ def test_minutes_add_up_to_what_was_read(world, tmp_path):
     assert verdict.tried["minutes add up to something else"] > 10
     assert any(len(lives) > 1 for lives in world.truth.lives.values())
     assert max(verdict.tails) <= READING_SECS
+
+
+def test_a_longer_bucket_has_what_its_minutes_have(world, tmp_path):
+    minutes = world.tables.arrow(tables.ROLLUP_1M)
+    long = longer(minutes, 10)
+    verdict = compared(world, tmp_path, rollup_10m=long)
+    assert verdict.lines() == []
+    assert verdict.tried["a longer bucket has something else"] == long.num_rows > 5
+    counts = long["executed"].to_pylist()
+    counts[1] += 1
+    place = long.column_names.index("executed")
+    other = long.set_column(place, "executed", pa.array(counts, pa.int64()))
+    for spoiled in (other, long.slice(1), pa.concat_tables([long, long.slice(0, 1)])):
+        verdict = compared(world, tmp_path, rollup_10m=spoiled)
+        assert [len(about) for about in verdict.broken.values()] == [1]
 
 
 @pytest.mark.parametrize("column", ["executed", "emitted"])
