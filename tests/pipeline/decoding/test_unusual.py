@@ -253,6 +253,18 @@ def test_long_names_of_many_rows_are_refused(name):
 
 
 @pytest.mark.parametrize("name", ENGINES)
+def test_a_long_component_of_many_rows_is_refused(name):
+    component = b"c" * 200_000
+    streams = [(b"%d" % number, number) for number in range(100)]
+    emitted = (MAP, 1, own((b"600", *streams)))
+    value = with_executor(executor((STRING, 1000, text(component)), emitted=emitted))
+    took = (len(component) + 3) * 100 + sum(len(stream) for stream, _ in streams)
+    refused, read = rows_of([value, beat()], name)
+    assert f"names would take {took} bytes" in refused["error"]
+    assert read == by_records(beat())
+
+
+@pytest.mark.parametrize("name", ENGINES)
 def test_large_heartbeats_become_columns_by_themselves(name, monkeypatch):
     monkeypatch.setattr(values, "_MOST_BYTES", 32_000)
     window = b"w" * 150

@@ -694,6 +694,7 @@ cdef class Builder:
         cdef int32_t number = self.executor_count, first_row = self.row_count, row, component = 0
         cdef int32_t executor_kind = -1
         cdef int kind = 0, field = 0, seen = 0, bit
+        cdef int64_t rows
         cdef uint64_t partial = 0
         self.serial += 1
         emptied(&self.row_numbers)
@@ -746,6 +747,9 @@ cdef class Builder:
                     and self.texts[self.window[row]].is_partial
                 ):
                     self.row_mask[row] |= 1 << IS_PARTIAL
+        if seen & SEEN_OURS:
+            rows = self.row_count - first_row
+            self.name_bytes += rows * <int64_t>self.texts[component].length
         self.component[number] = component
         self.kind[number] = executor_kind if executor_kind >= 0 else 0
         self.executor_mask[number] = (

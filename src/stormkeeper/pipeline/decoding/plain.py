@@ -231,7 +231,8 @@ class Builder:
         executors = heartbeat["executor_stats"]
         statistics = [_statistics_of(executor) for executor in executors.values()]
         streams = [_streams_of(these) for these in statistics]
-        name_bytes = sum(map(_name_bytes, streams))
+        components = [executor.get("component") or "" for executor in executors.values()]
+        name_bytes = sum(map(_name_bytes, streams, components))
         if name_bytes > layout.NAME_BYTES:
             raise SerializationError(
                 f"a heartbeat whose names would take {name_bytes} bytes in its rows, more than the"
@@ -332,10 +333,10 @@ def _streams_of(statistics: _Statistics) -> _Streams:
     return streams
 
 
-def _name_bytes(streams: _Streams) -> int:
+def _name_bytes(streams: _Streams, component: str) -> int:
     """Return what windows, components and streams take in the rows of an executor."""
     return sum(
-        len(window.encode()) * len(keys)
+        (len(window.encode()) + len(component.encode())) * len(keys)
         + len(
             "".join(chain.from_iterable(keys)).encode()
         )  # of a str its characters, of a pair both
