@@ -18,7 +18,7 @@ from stormkeeper.conf import Address
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.fanout import ask_all
 from stormkeeper.pacemaker.client.questions import Question, pulses_of
-from stormkeeper.paths import WorkerId, workerbeat
+from stormkeeper.paths import WORKERBEATS, WorkerId
 from stormkeeper.pipeline.current import Said
 from stormkeeper.pipeline.decoding.values import decode
 from stormkeeper.pipeline.judging import columns_of
@@ -104,7 +104,7 @@ class LastPulses:
         ]
 
         def question(client: PacemakerClient) -> Question[dict[str, bytes | None]]:
-            return pulses_of([workerbeat(*worker) for worker in by_server[client.address]])
+            return pulses_of([_path(*worker) for worker in by_server[client.address]])
 
         try:
             outcomes = ask_all(
@@ -119,10 +119,15 @@ class LastPulses:
             for client in clients:
                 client.close()
         return {
-            worker: found[workerbeat(*worker)]
+            worker: found[_path(*worker)]
             for server, found in outcomes.answered.items()
             for worker in by_server[server]
         }
+
+
+def _path(storm_id: str, node: str, port: int) -> str:
+    """Return where a worker's pulse was read, which may be no path that a ZooKeeper would take."""
+    return f"{WORKERBEATS}/{storm_id}/{node}-{port}"
 
 
 def _completed(found: Mapping[WorkerId, bytes | None]) -> set[WorkerId]:
