@@ -38,15 +38,18 @@ class Pipeline:
         self.present = {}
         self.logs = defaultdict(list)
 
-    def batch(self, began, readings, reports=None):
-        """Take in a batch: the readings of workers, as `Worker.reading` returns them."""
+    def batch(self, began, readings, reports=None, took=0.5):
+        """Take in a batch: the readings of workers, as `Worker.reading` returns them.
+
+        It `took` so long by the pipeline's clock, less if that was set back meanwhile.
+        """
         stats = [row for reading in readings for row in reading["rows"]]
         said = reports or [{name: reading[name] for name in REPORTS.names} for reading in readings]
         found = next_rollups(
             self.present.get,
             counters(tallies(pa.Table.from_pylist(stats, schema=EXECUTOR_STATS))),
             pa.Table.from_pylist(said, schema=REPORTS),
-            (began, began + 0.5),
+            (began, began + took),
         )
         for name, table in found.items():
             if name in ROLLUPS.values():
@@ -332,6 +335,16 @@ def test_a_clock_that_was_a_day_ahead_stops_nothing():
     pipeline.batch(HOUR + 7300, [])
     assert executed(pipeline) == [(0, 1), (day, 9), (0, 90), (60, 900), (3660, 9000)]
     assert executed(pipeline, 60) == [(0, 1), (day, 9), (0, 990), (3600, 9000)]
+
+
+def test_a_clock_that_is_set_back_within_a_batch_loses_nothing():
+    pipeline, worker = Pipeline(), bolt(began=HOUR)
+    read(pipeline, worker, HOUR + 10, 1)
+    worker.counts[1]["executed"] = 10
+    pipeline.batch(HOUR + 30, [worker.reading(HOUR + 30, -7200.0)], took=-7200.0)
+    read(pipeline, worker, HOUR + 90, 100, clock=-7200.0)
+    pipeline.batch(HOUR + 180 - 7200, [])
+    assert sum(count for _, count in executed(pipeline)) == 100
 
 
 def test_a_reader_whose_clock_is_ahead_fills_no_minute_to_come():

@@ -125,7 +125,7 @@ def next_rollups(
     is_over = pc.less(open_["bucket"], pa.scalar(closed, rows.TIMESTAMP))
     closed_now = pa.concat_tables([closed_now, open_.filter(is_over)])
     found: dict[str, pa.Table] = {}
-    if closed != marks.closed:
+    if is_wrong or closed != marks.closed:
         parts = before(tables.ROLLUP_PARTS)
         found = _closed(rollup(closed_now), parts, None if is_wrong else closed)
     marks = _Marks(closed, max(marks.since, forgotten or marks.since))
