@@ -49,6 +49,12 @@ def test_a_file_that_is_large_enough_is_left_alone():
     assert plan(files, NO_END) == []
 
 
+@pytest.mark.parametrize("hours", [99_999_999, 2**31 - 1])
+def test_what_is_kept_longer_than_there_are_dates_is_kept(hours):
+    files = [file(number, 1, 1) for number in range(3)]
+    assert kept(files, Retention(hours=hours), at(86_400)) == files
+
+
 @pytest.mark.parametrize(
     ("rows", "size", "hours"), [(10, 2000, None), (10, 2000, 1), (2400, 40_000, 24)]
 )

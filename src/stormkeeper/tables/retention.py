@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from stormkeeper.tables.manifest import DataFile
 from stormkeeper.tables.specs import Retention
+
+#: Before all rows. Who keeps them longer keeps all.
+_FIRST = datetime.fromtimestamp(0, UTC)
 
 #: A megabyte, as the retention means it.
 MB = 1 << 20
@@ -19,7 +22,8 @@ def kept(files: Sequence[DataFile], retention: Retention, now: datetime) -> list
     """
     staying = list(files)
     if retention.hours is not None:
-        oldest = now - timedelta(hours=retention.hours)
+        age = timedelta(hours=retention.hours)
+        oldest = now - age if age < now - _FIRST else _FIRST
         staying = [file for file in staying if file.latest is None or file.latest >= oldest]
     if retention.mb is None:
         return staying
