@@ -161,3 +161,12 @@ def test_rows_of_executors_are_named_one_by_one(written):
         ("split", 2),
         ("words", 5),
     ]
+
+
+def test_what_is_unknown_or_beyond_64_bits_is_that_of_the_component(written):
+    largest = 2**63 - 1
+    found = [tasks(task, task, executed=largest, acked=None, executed_cv=0.5) for task in (1, 2)]
+    with Past(written(rollup_1m=rows(ROLLUP, *found))) as past:
+        (row,) = past.ask(f"SELECT * FROM {past.table('rollup_1m')}")
+    assert (row["executed"], row["acked"]) == (largest, None)
+    assert row["executed_cv"] == pytest.approx(0.5)

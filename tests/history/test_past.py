@@ -210,6 +210,23 @@ def test_the_topology_that_was_submitted_last(written):
         assert [row["executed"] for row in statistics.newest(past, "wc-9-9")] == [9]
 
 
+def test_of_topologies_that_were_submitted_together_one_is_shown(written):
+    rows = [reading(0, name, "600", storm_id=f"wc-{n}-9") for n, name in ((1, "a"), (2, "b"))]
+    with Past(written("statistics", READINGS, component_stats=table(READING, *rows))) as past:
+        assert {row["storm_id"] for row in statistics.newest(past, "wc")} == {"wc-2-9"}
+
+
+def test_sums_are_cut_to_64_bits(written):
+    """As those of the tables are; what nobody counted is unknown."""
+    largest = 2**63 - 1
+    rows = [bucket(0, name, executed=largest) for name in ("split", "count")]
+    rows += [bucket(60, name, executed=-largest) for name in ("split", "count")]
+    with Past(written("statistics", *ROLLUPS, rollup_1m=table(ROLLUP, *rows))) as past:
+        found = statistics.course(past, "wc", at(0), at(120))
+    assert [row["executed"] for row in found] == [largest, -largest]
+    assert [row["emitted"] for row in found] == [None, None]
+
+
 def test_the_components_of_a_topology_that_was_never_counted_are_not_searched(written):
     def counted(secs, topology):
         row = reading(secs, "split", "600", topology=topology, storm_id=f"{topology}-1-1")
@@ -319,7 +336,7 @@ def test_files_of_earlier_releases_are_read(written):
         assert [row["event"] for row in happenings.events(past, "wc")] == [None, "late"]
 
 
-@pytest.mark.parametrize("name", ["it's", "a[b]*?", "a b%20"])
+@pytest.mark.parametrize("name", ["it's", "a[b]*?", "a b%20", "topology=other"])
 def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
     folder = tmp_path / name
     with store(folder / "liveness", EVENTS) as tables:
@@ -328,8 +345,9 @@ def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
         assert len(happenings.events(past, "wc")) == 1
 
 
-def test_times_are_in_utc(written, monkeypatch):
-    monkeypatch.setenv("TZ", "Asia/Kolkata")
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "GMT+5"])
+def test_times_are_in_utc(written, monkeypatch, zone):
+    monkeypatch.setenv("TZ", zone)
     with Past(written("liveness", EVENTS, worker_events=table(EVENT, event(1, "late")))) as past:
         (found,) = happenings.events(past, "wc")
     assert found["at"] == datetime.fromtimestamp(BEGAN + 1, UTC)

@@ -64,6 +64,8 @@ class Past:
             )
         self._folder = Path(folder)
         self._database = duckdb.connect(config={"threads": _THREADS})
+        # The machine's may be one that it does not know, such as GMT+5.
+        self._database.execute("SET TimeZone = 'UTC'")
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +107,10 @@ class Past:
         rows = f"SELECT {empty} WHERE false"
         if files := tables.files(name, since, until):
             paths = ", ".join(f"'{_quoted(file)}'" for file in files)
-            rows += f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name=true)"
+            rows += (
+                f" UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], union_by_name=true,"
+                " hive_partitioning=false)"
+            )
         return rows, [*columns]
 
     def has(self, name: str) -> bool:

@@ -29,7 +29,7 @@ _LARGEST: Final = 2**63 - 1
 #: What a spout or a bolt has done, of which executors have shares.
 _DONE: Final = "CASE kind WHEN 'spout' THEN emitted ELSE executed END"
 
-_SQUARES: Final = "executed * executed / executors * (1 + pow(coalesce(executed_cv, 0), 2))"
+_SQUARES: Final = "executed::DOUBLE * executed / executors * (1 + pow(coalesce(executed_cv, 0), 2))"
 _SPREAD: Final = f"sum(executors) * sum({_SQUARES}) - pow(sum(executed), 2)"
 
 #: The other columns whose value is not the largest one.
@@ -84,10 +84,16 @@ def named(rows: str, components: str, columns: Sequence[str]) -> str:
     return f"{whole} UNION ALL BY NAME {found}"
 
 
+def held(total: str) -> str:
+    """Return a sum as SQL has it, cut to what 64 bits hold, as all counts are."""
+    most = f"CASE WHEN {total} > 0 THEN {_LARGEST} WHEN {total} < 0 THEN -{_LARGEST} END"
+    return f"coalesce(try_cast({total} AS BIGINT), {most})"
+
+
 def _of(column: str) -> str:
     """Return the value of a column for the executors of one component."""
     if column in _SUMS:
-        return f"least(sum({column}), {_LARGEST})::BIGINT"
+        return held(f"sum({column})")
     if column in _WEIGHTS:
         weight = _WEIGHTS[column]
         known = f"CASE WHEN {column} IS NOT NULL THEN {weight} END"

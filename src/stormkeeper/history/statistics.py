@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from stormkeeper.history.asking import Past, names_of, of_topology
+from stormkeeper.history.naming import held
 
 #: The roll-ups, with the longest time for which each is looked at: up to 180 buckets, or what the
 #: longest one has.
@@ -83,7 +84,8 @@ def newest(
                 continue
             found = past.ask(
                 f"SELECT * FROM (SELECT * FROM {past.table('component_stats', since)}"
-                f" WHERE {which} QUALIFY rank() OVER (ORDER BY {_SUBMITTED} DESC NULLS LAST) = 1"
+                f" WHERE {which} QUALIFY"
+                f" rank() OVER (ORDER BY {_SUBMITTED} DESC NULLS LAST, storm_id DESC) = 1"
                 ' AND row_number() OVER (PARTITION BY storm_id, component, "window"'
                 f" ORDER BY read_at DESC) = 1) WHERE true{only}"
                 f' ORDER BY {_TASK} NULLS LAST, component, try_cast("window" AS BIGINT) NULLS LAST',
@@ -160,7 +162,7 @@ def _executors(
 ) -> list[dict[str, Any]]:
     which, values = of_topology(storm_id, is_id=True)
     counts = ", ".join(
-        f"sum({name}) FILTER ({_IN_WINDOW}{own})::BIGINT AS {name}"
+        f"sum({name}) FILTER ({_IN_WINDOW}{own}) AS {name}"
         for name, own in [(name, _NOT_STORMS if name in _SENT else "") for name in _COUNTS]
     )
     averages = ", ".join(
@@ -169,14 +171,15 @@ def _executors(
         for average, weight in _AVERAGES.items()
     )
     return past.ask(
+        f"SELECT * REPLACE ({_held()}) FROM ("
         "SELECT task_start, task_end, node, port, read_at, any_value(uptime_secs) AS uptime_secs,"
         f" {counts}, {averages}, CASE WHEN any_value(kind) = 'bolt' THEN"
         f" coalesce(sum({_finite('execute_ms_avg', 'executed')}) FILTER (\"window\" = '600')"
-        " / nullif(least(any_value(uptime_secs), 600) * 1000, 0), 0) END AS capacity"
+        " / nullif(least(any_value(uptime_secs), 600) * 1000.0, 0), 0) END AS capacity"
         f" FROM (SELECT * FROM {past.table('executor_stats', since)}"
         f" WHERE {which} AND component = ?"
         " QUALIFY rank() OVER (PARTITION BY task_start, task_end ORDER BY read_at DESC) = 1)"
-        " GROUP BY task_start, task_end, node, port, read_at ORDER BY task_start, node, port",
+        " GROUP BY task_start, task_end, node, port, read_at) ORDER BY task_start, node, port",
         [*[window] * (len(_COUNTS) + 2 * len(_AVERAGES)), *values, component],
     )
 
@@ -231,11 +234,12 @@ def course(
             which += " AND component = ?"
             values.append(component)
         found = past.ask(
+            f"SELECT * REPLACE ({_held('restarts', 'skipped')}) FROM ("
             f"SELECT bucket, {_sums(whole=component is None)},"
-            f" max(capacity) AS capacity, {of_workers}(restarts)::BIGINT AS restarts,"
-            f" {of_workers}(skipped)::BIGINT AS skipped, max(interval_secs) AS interval_secs"
+            f" max(capacity) AS capacity, {of_workers}(restarts) AS restarts,"
+            f" {of_workers}(skipped) AS skipped, max(interval_secs) AS interval_secs"
             f" FROM {past.table(name, since, until)}"
-            f" WHERE {which} AND bucket >= ? AND bucket < ? GROUP BY bucket ORDER BY bucket",
+            f" WHERE {which} AND bucket >= ? AND bucket < ? GROUP BY bucket) ORDER BY bucket",
             [*values, since, until],
         )
         if found:
@@ -243,14 +247,16 @@ def course(
     return []
 
 
+def _held(*more: str) -> str:
+    """Return sums of counts, and of more columns, as 64 bits hold them."""
+    return ", ".join(f"{held(name)} AS {name}" for name in (*_COUNTS, *more))
+
+
 def _sums(*, whole: bool) -> str:
     """Return what is selected of a bucket; `whole`: of a topology, and not of a component."""
     spouts = " FILTER (kind = 'spout')" if whole else ""
     of_spouts = {"acked", "failed", "complete_ms_avg"}
-    parts = [
-        f"sum({count}){spouts if count in of_spouts else ''}::BIGINT AS {count}"
-        for count in _COUNTS
-    ]
+    parts = [f"sum({count}){spouts if count in of_spouts else ''} AS {count}" for count in _COUNTS]
     for average, weight in _AVERAGES.items():
         only = spouts if average in of_spouts else ""
         known = f"CASE WHEN {average} IS NOT NULL THEN {weight} END"
