@@ -30,6 +30,7 @@ from stormkeeper.heartbeats.uncollected import uncollected
 from stormkeeper.pacemaker.client.settings import access_of
 from stormkeeper.pipeline import current, decode, divided, folders, reports, tables
 from stormkeeper.pipeline.batch import Batch, Named, Pulses, by_part
+from stormkeeper.pipeline.clock import Clock
 from stormkeeper.pipeline.counted import Counting
 from stormkeeper.pipeline.divided import Before
 from stormkeeper.pipeline.events import FLAP_SECS, WORKER_EVENTS, next_events
@@ -290,9 +291,10 @@ def liveness_tables(
     timeouts
         Returns the topologies' own timeouts.
     """
+    clock = Clock()
 
     def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
-        previous = before(tables.WORKER_LIVENESS)
+        previous = clock.on_time(before(tables.WORKER_LIVENESS))
         now_known = replace(limits, timeouts=timeouts())
         liveness = current.next_liveness(
             previous, batch.rows, now_known, between, last_pulses, reports=reports()
