@@ -29,7 +29,7 @@ def write_told(file, told, made, *, named=False):
 class Statistics:
     """The tables of the statistics query, in a folder; close them as a context manager."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, period_secs=PERIOD_SECS):
         conf = load(files=())
         self.folder = folder
         self._now = 0.0
@@ -40,7 +40,7 @@ class Statistics:
             interval_secs=15.0,
             clock=lambda: self._now,
         )
-        self._advance = queries.statistics_tables(queries.limits(conf), PERIOD_SECS)
+        self._advance = queries.statistics_tables(queries.limits(conf), period_secs)
 
     def read(self, beats, now):
         """Publish a batch of heartbeats, of workers that have new ones."""

@@ -29,6 +29,7 @@ def simulation(
     compression=Compression.GZIP,
     release=Release.STORM_2,
     round_secs=None,
+    period_secs=PERIOD_SECS,
 ):
     """Return a simulation, with troubles where rounds are given, and the list of what it tells."""
     told = []
@@ -37,7 +38,7 @@ def simulation(
             PROFILES[profile].sized(nodes, workers_per_node, topologies), seed=seed, now=BEGIN
         ),
         Writer(compression, release, names_components=names_components),
-        period_secs=PERIOD_SECS,
+        period_secs=period_secs,
         count_every=count_every,
         seed=seed,
         now=BEGIN,
