@@ -22,8 +22,8 @@ class Shape:
         In which of a worker's heartbeats its counters are new: what the simulation costs most.
     connections
         How many the nodes share; None: each has one.
-    trigger_secs, statistics_secs, parts
-        The pipeline's; it starts before there are workers whose number would say how many parts.
+    trigger_secs, statistics_secs
+        The pipeline's.
     troubles
         Whether troubles are planted.
     components
@@ -44,7 +44,6 @@ class Shape:
     connections: int | None = None
     trigger_secs: float = 5.0
     statistics_secs: float = 15.0
-    parts: int = 1
     troubles: bool = True
     components: bool = False
     counters: bool = True
@@ -58,6 +57,14 @@ class Shape:
     def rate(self) -> float:
         """Heartbeats a second of all workers."""
         return self.workers / self.period_secs
+
+    @property
+    def parts(self) -> int:
+        """In how many parts statistics are made: as many as a pipeline would that finds workers.
+
+        That of the bench starts before there are any.
+        """
+        return math.ceil(self.workers / WORKERS_OF_PART)
 
 
 NODES = 277
@@ -106,7 +113,6 @@ SHAPES = {
             connections=FEW,
             count_every=20,
             statistics_secs=60.0,
-            parts=18,
             counters=False,
             bars=(("pipeline CPU, %", 100.0), ("pipeline PSS, MiB", 2_048.0)),
         ),
@@ -128,7 +134,6 @@ def of_rates():
             _RATE,
             name=f"rates-{rate}",
             nodes=round(rate * _RATE.period_secs / WORKERS_PER_NODE),
-            parts=math.ceil(rate * _RATE.period_secs / WORKERS_OF_PART),
         )
         for rate in RATES
     ]
