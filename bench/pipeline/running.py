@@ -27,7 +27,7 @@ STORMS_PERIOD_SECS = 3.0
 TIMEOUT_PERIODS = 10
 #: Of a run of so many seconds it can be said whether lags and memory grow with time: lags would be
 #: longer than so many intervals in one of its thirds, and memory by so much in the last of them.
-_LONG_SECS = 600.0
+LONG_SECS = 600.0
 _INTERVALS = 2
 _GROWN = 1.2
 #: Between two looks at the memory, which cost some milliseconds each.
@@ -222,7 +222,7 @@ def missed(shape, summary, found):
 
 def grown(shape, found):
     """Yield what grows with time, in words, of a run that was long enough to tell."""
-    if found["seconds"] < _LONG_SECS:
+    if found["seconds"] < LONG_SECS:
         return
     for query, secs in (
         ("liveness", shape.trigger_secs),
