@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import venv
 import zipfile
 from pathlib import Path
@@ -55,15 +56,20 @@ def dist(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def base(dist, tmp_path_factory):
-    """An environment that has the wheel and nothing that it does not need, not even pip."""
-    folder = tmp_path_factory.mktemp("base")
-    venv.create(folder, with_pip=False)
-    python = folder / "bin" / "python"
-    pins = PROJECT / "constraints.txt"
-    pip = (sys.executable, "-m", "pip", "--python", python)
-    run(*pip, "install", "--quiet", "--constraint", pins, dist[1])
-    return folder
+def base(dist):
+    """An environment that has the wheel and nothing that it does not need, not even pip.
+
+    Each compiled module has the path of its source in it, so that a long one, as pytest's, makes
+    1,300 files larger than they are in /opt/stormkeeper.
+    """
+    with tempfile.TemporaryDirectory(prefix="base-") as name:
+        folder = Path(name)
+        venv.create(folder, with_pip=False)
+        python = folder / "bin" / "python"
+        pins = PROJECT / "constraints.txt"
+        pip = (sys.executable, "-m", "pip", "--python", python)
+        run(*pip, "install", "--quiet", "--constraint", pins, dist[1])
+        yield folder
 
 
 @pytest.fixture
