@@ -11,7 +11,7 @@ from support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
 #: Shorter than by default, so that it can be waited for; but on a busy machine, on which Sparks of
-#: other tests start, a worker is silent for ten seconds.
+#: other tests start, a worker may be silent for ten seconds.
 TIMES = {"nimbus.task.timeout.secs": 20, "nimbus.monitor.freq.secs": 2}
 
 
