@@ -21,9 +21,12 @@ def test_the_example_runs(capsys):
         with single.PacemakerClient(one.address) as worker:
             worker.send_pulse("/workerbeats/wc-1-1/node-6700", b"12345")
         exec(compile(code, "docs/several-pacemakers.md", "exec"), {})
-    shown = capsys.readouterr().out
-    assert "/workerbeats/wc-1-1/node-6700 5 0." in shown
-    assert "1 changes of" in shown
+    pulse, changes = capsys.readouterr().out.splitlines()
+    path, size, age_secs, server = pulse.split()
+    assert (path, size) == ("/workerbeats/wc-1-1/node-6700", "5")
+    assert 0 <= float(age_secs) < 60  # often so small that it is printed with an exponent
+    assert server in (one.address, other.address)
+    assert re.fullmatch("1 changes of [0-9a-f]{32}", changes)
 
 
 def test_the_example_of_a_program_that_beats_runs():
