@@ -1,42 +1,30 @@
-import json
 import os
 import subprocess
 import sys
 import textwrap
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 from stormkeeper.conf import Address
-from stormkeeper.errors import ConfigError, PacemakerUnavailableError
 from stormkeeper.heartbeats.following import Part
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pacemaker.client.settings import of_texts
 from stormkeeper.pacemaker.wire import MessageType
-from stormkeeper.pipeline import rows, source
 from stormkeeper.pipeline.options import Options
-from stormkeeper.pipeline.source import PacemakerReader, PacemakerStreamReader
+from stormkeeper.pipeline.source import PacemakerReader
 from support.certificates import certificates, tls_conf
-from support.heartbeats import change_of, page_of, path
+from support.heartbeats import path, send
 from support.scripted_pacemaker import JavaPacemaker, ScriptedPacemaker
 from support.storm_pacemaker import StormPacemaker
 from support.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-#: Seconds within which every server that can answer does so; and so few that a test can wait for
-#: one that cannot, in which others may be too slow as well.
-PATIENT, IMPATIENT = "30", "0.5"
-
-
-def send(server, *names, details=b"x"):
-    with PacemakerClient(server.address) as client:
-        for name in names:
-            client.send_pulse(path(name), details)
+#: Seconds within which every server that can answer does so.
+PATIENT = "30"
 
 
 def names_of(rows, kind="pulse"):
@@ -202,22 +190,6 @@ def test_parts_of_a_server_are_partitions_of_their_own(spark, start_pacemaker):
     assert [partition.part for partition in partitions] == [Part(n, 3) for n in range(3)]
 
 
-def test_small_pages_are_put_together_and_what_was_read_before_a_failure_counts(monkeypatch):
-    monkeypatch.setattr(source, "_ROWS", 3)
-    pages = [page_of("x", [change_of(path("t"), b"x", n, 1.0)], float(n)) for n in range(5)]
-
-    def failing():
-        yield from pages
-        raise PacemakerUnavailableError("gone")
-
-    read = source._together(failing())
-    assert [len(next(read)), len(next(read))] == [3, 2]
-    with pytest.raises(PacemakerUnavailableError):
-        next(read)
-    batch = rows.of_pages("a:1", pages)
-    assert [at.timestamp() for at in batch["read_at"].to_pylist()] == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-
 def test_a_server_that_is_down_or_hangs_does_not_hide_the_others(spark, start_pacemaker):
     up, hanging, down = start_pacemaker(), start_pacemaker(), start_pacemaker()
     send(up, "one")
@@ -368,181 +340,6 @@ def test_servers_that_hang_cost_one_wait_together_and_lose_nothing(streaming, st
         stream.until(lambda rows: "four" in names_of(rows))
 
 
-class Driver:
-    """Plans and reads batches as Spark does: plans in one process, reads with what was planned."""
-
-    def __init__(self, server, **given):
-        self._options, self._impatient = (
-            Options.parse({"servers": server.address, "timeoutSecs": secs, **given})
-            for secs in (PATIENT, IMPATIENT)
-        )
-        self._reader = PacemakerStreamReader(self._options)
-        self._start = self._end = self._reader.initialOffset()
-
-    @contextmanager
-    def impatient(self):
-        """Not to wait long, while the server hangs."""
-        self._reader._options = self._impatient
-        yield
-        self._reader._options = self._options
-
-    def restart(self):
-        """Begin again from the checkpoint."""
-        self._reader = PacemakerStreamReader(self._options)
-
-    def run_available_now(self):
-        self._reader.prepareForTriggerAvailableNow()
-
-    def plan(self):
-        self._start = self._end
-        self._end = json.loads(json.dumps(self._reader.latestOffset(self._start, None)))
-        return self._start != self._end
-
-    def partitions(self):
-        return self._reader.partitions(self._start, self._end)
-
-    def read(self):
-        rows = []
-        for partition in self.partitions():
-            for arrow in self._reader.read(partition):
-                rows += [(row["kind"], row["path"]) for row in arrow.to_pylist()]
-        return rows
-
-    def read_aside(self, partitions=None):
-        """Read what was planned, and return whose pulses were put aside."""
-        found = []
-        for partition in partitions or self.partitions():
-            for arrow in self._reader.read(partition):
-                for file in filter(None, arrow["file"].to_pylist()):
-                    table = pa.ipc.open_stream(Path(file).read_bytes()).read_all()
-                    found += filter(None, table["path"].to_pylist())
-        return found
-
-
-@pytest.mark.parametrize("then", ["goes on", "is down when the next is planned", "restarts"])
-def test_what_a_server_kept_from_a_batch_by_failing_under_it_is_in_the_next(pacemaker, then):
-    driver = Driver(pacemaker)
-    send(pacemaker, "gone", "still")
-    for _ in range(3):
-        driver.plan()
-        driver.read()
-    assert driver.read() == [("server", None)]
-    with PacemakerClient(pacemaker.address) as client:
-        client.delete_path("/workerbeats/gone")
-    send(pacemaker, "new")
-    driver.plan()
-    pacemaker.suspend()
-    with driver.impatient():
-        assert driver.read() == [("server", None)]
-        if then == "is down when the next is planned":
-            driver.plan()
-            assert driver.read() == [("server", None)]
-    pacemaker.resume()
-    if then == "restarts":
-        driver.restart()
-    driver.plan()
-    kept = [("tombstone", path("gone")), ("pulse", path("new")), ("server", None)]
-    assert driver.read() == kept
-
-
-@pytest.mark.parametrize("parts", ["1", "3"])
-def test_what_was_read_of_a_part_that_is_put_aside_is_not_read_again(pacemaker, tmp_path, parts):
-    driver = Driver(pacemaker, packed="true", aside=str(tmp_path), parts=parts)
-    names = [f"t{number}" for number in range(9)]
-    send(pacemaker, *names)
-    driver.plan()
-    first, *others = driver.partitions()
-    found = driver.read_aside([first])
-    send(pacemaker, *names)  # after the plan: who reads now has it
-    found += driver.read_aside(others)
-    assert sorted(found) == sorted(map(path, names))
-    driver.plan()
-    # The first part has been read before that, the others after it.
-    assert sorted(driver.read_aside()) == sorted(
-        path(name) for name in names if first.part is None or first.part.has(name)
-    )
-    driver.plan()
-    assert driver.read_aside() == []
-
-    send(pacemaker, "kept")
-    driver.plan()
-    pacemaker.suspend()
-    with driver.impatient():
-        assert driver.read_aside() == []
-    pacemaker.resume()
-    driver.plan()
-    assert driver.read_aside() == [path("kept")]
-    pacemaker.kill()
-    pacemaker.start()
-    send(pacemaker, "anew")
-    driver.plan()
-    assert driver.read_aside() == [path("anew")]
-
-
-def test_what_a_server_vouches_for_is_read_in_a_batch_that_is_repeated(start_pacemaker):
-    """Else who beats to a server that is new, or had nothing new, would be silent, and dead."""
-    known, new = start_pacemaker(), start_pacemaker()
-
-    def reader(*servers):
-        addresses = ",".join(server.address for server in servers)
-        given = {"servers": addresses, "timeoutSecs": PATIENT}
-        return PacemakerStreamReader(Options.parse(given))
-
-    planning = reader(known)
-    start = planning.latestOffset(planning.initialOffset(), None)
-    end = planning.latestOffset(start, None)
-    send(known, "a")
-    send(new, "b")
-    repeating = reader(known, new)  # as after a crash
-    batches = [
-        batch
-        for partition in repeating.partitions(start, end)
-        for batch in repeating.read(partition)
-    ]
-    found = [row for batch in batches for row in batch.to_pylist()]
-    assert {row["path"] for row in found if row["kind"] == "pulse"} == {path("a"), path("b")}
-    assert all(row["health"]["reachable"] for row in found if row["kind"] == "server")
-
-
-def test_a_checkpoint_of_before_goes_on_where_it_ends(pacemaker):
-    """What is in it was written by hand once: it may not change with what writes it now."""
-    send(pacemaker, "read", "again", "new")
-    with PacemakerClient(pacemaker.address) as client:
-        instance = client.server_info().instance
-    there = pacemaker.address
-    reader = PacemakerStreamReader(Options((Address.parse(there, 0),)))
-    start = json.loads(
-        f'{{"tick": ["reader", 41], "{there}": ["{instance}", 2],'
-        f' "before {there}": ["{instance}", 1]}}'
-    )
-    end = reader.latestOffset(start, None)
-    assert end == {
-        "tick": ["reader", 42],
-        there: [instance, 3],
-        f"before {there}": [instance, 2],
-    }
-    (partition,) = reader.partitions(start, end)
-    found = [row["path"] for arrow in reader.read(partition) for row in arrow.to_pylist()]
-    assert found == [path("again"), path("new"), None]
-
-
-def test_a_run_of_available_now_has_what_failed_in_the_one_before_and_ends(pacemaker):
-    driver = Driver(pacemaker)
-    send(pacemaker, "one")
-    driver.run_available_now()
-    assert driver.plan()
-    pacemaker.suspend()
-    with driver.impatient():
-        assert driver.read() == [("server", None)]
-    pacemaker.resume()
-    assert not driver.plan()
-    driver.restart()
-    driver.run_available_now()
-    assert driver.plan()
-    assert driver.read() == [("pulse", path("one")), ("server", None)]
-    assert not driver.plan()
-
-
 def test_available_now_reads_what_there_is_and_ends(streaming, start_pacemaker):
     a, down = start_pacemaker(), start_pacemaker()
     down.kill()
@@ -565,20 +362,6 @@ def test_a_java_pacemaker_is_read_whole_at_every_trigger(streaming):
         java.store = {**java.store, path("two"): b"2"}
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
         stream.until(lambda rows: names_of(rows) == ["one", "two"])
-
-
-def test_a_stream_without_values_has_those_that_alone_tell_what_is_new(pacemaker):
-    send(pacemaker, "ours", details=b"0")
-    java = JavaPacemaker()
-    java.store = {path("java"): b"1"}
-    with ScriptedPacemaker(java) as server:
-        there = tuple(Address.parse(one.address, 0) for one in (server, pacemaker))
-        reader = PacemakerStreamReader(Options(there, values=False))
-        start = reader.initialOffset()
-        partitions = reader.partitions(start, reader.latestOffset(start, None))
-        rows = [row for p in partitions for arrow in reader.read(p) for row in arrow.to_pylist()]
-    details = {row["path"]: row["details"] for row in rows if row["kind"] == "pulse"}
-    assert details == {path("java"): b"1", path("ours"): b"0"}
 
 
 def test_neither_driver_nor_executors_end_a_java_pacemaker_that_wants_a_password(
@@ -635,24 +418,3 @@ def test_executors_authenticate_and_speak_tls_by_the_names_of_files(
     absent = {**access, "java.security.auth.login.config": "/nowhere/jaas.conf"}
     with pytest.raises(PySparkException, match=r"/nowhere/jaas\.conf"):
         batch(spark, server.address, **absent).collect()
-
-
-@pytest.mark.parametrize("news", [True, False])
-def test_a_file_that_an_executor_alone_lacks_is_no_fault_of_the_servers(
-    start_pacemaker, tmp_path, news
-):
-    jaas = tmp_path / "jaas.conf"
-    jaas.write_text('PacemakerDigest { username="spark" password="pw-of-spark"; };\n')
-    access = {"pacemaker.auth.method": "DIGEST", "java.security.auth.login.config": str(jaas)}
-    server = start_pacemaker(conf=access)
-    if news:
-        send(server, "one")
-    reader = PacemakerStreamReader(
-        Options.parse({"servers": server.address, "timeoutSecs": "60", **access})
-    )
-    start = reader.initialOffset()
-    (partition,) = reader.partitions(start, reader.latestOffset(start, None))
-    assert partition.health.is_reachable
-    jaas.unlink()
-    with pytest.raises(ConfigError, match=str(jaas)):
-        list(reader.read(partition))

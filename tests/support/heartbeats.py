@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 
 from stormkeeper.heartbeats.following import ChangePage, PathChange, Position
+from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -15,6 +16,7 @@ from stormkeeper.thrift.records import (
 )
 from stormkeeper.thrift.serialization import serialize
 from stormkeeper.thrift.writer import Release
+from support.pacemaker import PacemakerProcess
 
 WINDOWS = ("600", "10800", "86400", ":all-time")
 
@@ -22,6 +24,13 @@ WINDOWS = ("600", "10800", "86400", ":all-time")
 def path(storm_id: str, node: str = "node", port: int = 6700) -> str:
     """Return where a worker's pulses go."""
     return f"/workerbeats/{storm_id}/{node}-{port}"
+
+
+def send(server: PacemakerProcess, *storm_ids: str, details: bytes = b"x") -> None:
+    """Send a pulse of a worker of each topology, with `details` for its heartbeat."""
+    with PacemakerClient(server.address) as client:
+        for storm_id in storm_ids:
+            client.send_pulse(path(storm_id), details)
 
 
 def spout(emitted: int, *, stream: str = "default", acked: int = 0) -> ExecutorStats:
