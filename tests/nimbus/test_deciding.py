@@ -45,8 +45,11 @@ class Leader:
         command = Command(event, NOW * 1000, **options)
         self.bases[storm_id] = after(storm_id, self.bases[storm_id], command)
 
-    def look(self, secs=0.0):
-        """Decide so many seconds after now, carry it out, and return the decision."""
+    def look(self, secs=0.0, read_secs=0.0):
+        """Decide so many seconds after now, carry it out, and return the decision.
+
+        `read_secs` is how long it takes until the heartbeats are read as well.
+        """
         beats = {path: Heartbeat(SERVER, age, 1, 1, None) for path, age in self.ages.items()}
         coverage = {SERVER: Coverage(NOW, position=Position("i", 1), horizon_secs=1e6)}
         snapshot = ClusterSnapshot(
@@ -56,6 +59,7 @@ class Leader:
             {},
             {},
             Heartbeats(beats, coverage),
+            NOW + secs + read_secs,
             frozenset(),
         )
         now = NOW + secs
@@ -134,6 +138,14 @@ def test_it_looks_again_when_a_worker_may_be_dead(leader):
     decision = leader.look(again_at - NOW)
     assert [each.status for each in leader.memory.watch.rows] == ["dead"]
     assert decision.again_at == again_at + TIMES.monitor
+
+
+def test_a_worker_is_silent_since_its_pulse_however_long_a_round_reads(leader):
+    leader.look(1, read_secs=20)  # it beat at 21
+    for secs, status in ((29, "alive"), (50, "late"), (52, "dead")):
+        leader.beats(secs - 21.0)
+        leader.look(secs)
+        assert [each.status for each in leader.memory.watch.rows] == [status]
 
 
 def test_it_looks_again_when_a_worker_has_not_begun_to_beat(leader):

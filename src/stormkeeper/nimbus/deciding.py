@@ -87,7 +87,7 @@ def decide(
     memory
         What the round before has left.
     snapshot
-        What was read.
+        What was read, by the clock of `now`.
     facts
         What is known of topologies besides their records, by their ids.
     now
@@ -104,7 +104,7 @@ def decide(
         reading.workers(snapshot),
         snapshot.supervisors.keys(),
         snapshot.heartbeats,
-        now=now,
+        now=snapshot.heartbeats_at,
         epoch=epoch,
         limits=times.limits,
         launch_secs=times.launch,

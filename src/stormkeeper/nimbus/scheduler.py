@@ -177,12 +177,13 @@ class Scheduler:
         return decision, snapshot
 
     def _snapshot(self, leader: LeaderClusterState) -> ClusterSnapshot:
-        snapshot = leader.snapshot(values=self._needs_values, may_lack_heartbeats=True)
+        read = partial(leader.snapshot, may_lack_heartbeats=True, clock=self._clock)
+        snapshot = read(values=self._needs_values)
         # Only where a Pacemaker tells no ages does a value say when its worker beat.
         ageless = [one for one in snapshot.heartbeats.by_path.values() if one.age_secs is None]
         was_needed, self._needs_values = self._needs_values, bool(ageless)
         if ageless and not was_needed:
-            snapshot = leader.snapshot(values=True, may_lack_heartbeats=True)
+            snapshot = read(values=True)
         return snapshot
 
     def _carry_out(

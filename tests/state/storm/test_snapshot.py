@@ -67,17 +67,19 @@ def test_what_cannot_be_read_is_named_and_not_taken_for_absent(storm, leader, me
 
 def test_heartbeats_are_read_last(storm, leader, memory, monkeypatch):
     """Or a worker that was assigned meanwhile would seem never to have beaten."""
-    read = memory.children_data
+    read, done = memory.children_data, []
 
     def then_a_worker_comes(path_, watch=False):
         try:
             return read(path_, watch)
         finally:
+            done.append(path_)
             leader.set_assignment(STORM, assignment())
             storm.heartbeats.beat(path(STORM), b"x")
 
     monkeypatch.setattr(memory, "children_data", then_a_worker_comes)
-    found = storm.snapshot()
+    found = storm.snapshot(clock=lambda: len(done))
+    assert found.heartbeats_at == len(done) > 0
     assert STORM in found.assignments
     assert path(STORM) in found.heartbeats.by_path
 

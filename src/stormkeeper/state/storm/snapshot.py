@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -36,6 +37,8 @@ class ClusterSnapshot:
         The queries that have ended by themselves, by the ids of their topologies.
     heartbeats
         By path, without values unless they were asked for, and how far back each server can vouch.
+    heartbeats_at
+        When the read of the heartbeats began, which their ages are of, by the reader's clock.
     unreadable
         The paths of records that are there and cannot be read, so that nobody takes them for
         absent.
@@ -47,6 +50,7 @@ class ClusterSnapshot:
     nimbuses: Mapping[str, NimbusSummary]
     ended: Mapping[str, frozenset[str]]
     heartbeats: Heartbeats
+    heartbeats_at: float
     unreadable: frozenset[str]
 
 
@@ -56,7 +60,11 @@ class SnapshotReads(RecordReader):
     _heartbeats: HeartbeatStore
 
     def snapshot(
-        self, *, values: bool = False, may_lack_heartbeats: bool = False
+        self,
+        *,
+        values: bool = False,
+        may_lack_heartbeats: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> ClusterSnapshot:
         """Read bases, assignments, supervisors, Nimbuses, and then who beats.
 
@@ -69,6 +77,8 @@ class SnapshotReads(RecordReader):
         may_lack_heartbeats
             Whether there are no heartbeats, and no server that could vouch for anything, where no
             Pacemaker answered; that is waited for no longer than it has to be. Else it is an error.
+        clock
+            Tells when the heartbeats were read.
 
         Raises
         ------
@@ -98,6 +108,7 @@ class SnapshotReads(RecordReader):
             supervisors=read(SupervisorInfo, paths.SUPERVISORS),
             nimbuses=read(NimbusSummary, paths.NIMBUSES),
             ended=self._ended(list(bases)),
+            heartbeats_at=clock(),
             heartbeats=beats(),
             unreadable=frozenset(unreadable),
         )
