@@ -190,7 +190,11 @@ def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queri
     def fail(*_):
         raise RuntimeError("no more")
 
-    asked = [question("node_late"), replace(question("pacemaker_late"), ask=fail)]
+    def whole(pieces):
+        return pa.concat_tables(pieces())
+
+    fails = replace(question("pacemaker_late"), ask=fail, narrowed=whole)
+    asked = [question("node_late"), fails]
     clock = [NOW.timestamp()]
     look = {tables.LIVENESS: lambda: Tables(tmp_path)}
 

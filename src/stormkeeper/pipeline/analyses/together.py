@@ -29,6 +29,12 @@ CHANCE: Final = 1e-4
 #: From this part on, it is critical.
 ALL: Final = 0.9
 
+#: Of the workers that are judged: of others it is not known how they are, or they are done.
+STATUSES: Final = ("alive", "late", "dead")
+
+#: The column that says of how many workers a row is, where rows are counts.
+WORKERS: Final = "workers"
+
 #: With `now`, how old the table may be, in seconds.
 FRESH_SECS: Final = 60
 
@@ -50,7 +56,8 @@ def late_nodes(
     ----------
     liveness
         ``worker_liveness``. Read are updated_at, node and status. Without `now` it may have
-        several readings, and each is judged by itself.
+        several readings, and each is judged by itself. A row stands for as many workers as its
+        column `WORKERS` says, for one where there is no such column.
     least_late, least_share
         How many of a node's workers have to be late or dead.
     chance
@@ -87,11 +94,12 @@ def _late(
     if now is not None:
         # Always now, which Spark cannot see: it warns of windows over a constant.
         reading = F.greatest(reading, instant(now))
-    counted = rows.where(F.col(by).isNotNull() & F.col("status").isin("alive", "late", "dead"))
+    counted = rows.where(F.col(by).isNotNull() & F.col("status").isin(*STATUSES))
+    workers = F.col(WORKERS) if WORKERS in liveness.columns else F.lit(1)
     late = F.col("status") != "alive"
     groups = counted.groupBy(reading.alias("reading"), by).agg(
-        F.count("*").alias("workers"),
-        F.count(F.when(late, 1)).alias("late"),
+        F.sum(workers).alias("workers"),
+        F.sum(F.when(late, workers).otherwise(0)).alias("late"),
     )
     everywhere = Window.partitionBy("reading")
     others = F.sum("workers").over(everywhere) - F.col("workers")
