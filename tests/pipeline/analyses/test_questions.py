@@ -133,6 +133,43 @@ def test_what_a_question_reads_is_the_same_from_however_many_files(question, tmp
     assert found[0] == found[1]
 
 
+def courses(count, draw):
+    """Return ten hours of topologies whose counters count now and then, and rise and fall."""
+    rows = []
+    for number in range(count):
+        topology = {"topology": f"t{number}", "storm_id": f"t{number}-1-17"}
+        acks, emits = draw.choice([(1, 1), (1, 1), (0, 1), (0, 0), (0.95, 1), (0, 0.95)])
+        turn, factor = draw.randint(1, 6), draw.choice([1, 1, 1, 0.05, 0.3, 0.45, 3.5, 8])
+        gaps, level = draw.choice([0, 0, 0.05]), draw.choice([100, 10_000])
+        for bucket in range(1, 60):
+            if draw.random() < gaps:
+                continue
+            work = draw.randint(9 * level, 11 * level) * (factor if bucket <= turn else 1)
+            at = topology | {"bucket": NOW - timedelta(minutes=10 * bucket)}
+            acked = int(work * (draw.random() < acks))
+            emitted = int(work * (draw.random() < emits))
+            spout = {"acked": acked or None, "emitted": emitted} if emits else {"acked": 0}
+            if draw.random() >= gaps:
+                rows.append(at | {"kind": "spout"} | spout)
+            rows.append(at | {"kind": "bolt", "executed": int(work * 3)})
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_topologies_that_are_left_out_for_their_throughput_are_not_found(spark, tmp_path):
+    with store(tmp_path, TEN, clock=NOW.timestamp) as written:
+        rows = table(TEN, courses(400, random.Random(5)))
+        written.commit(origin(0), {}, {TEN.name: rows})
+    (question,) = (one for one in questions.chosen(defaults()) if one.rule == "throughput")
+    found, whole = Tables(tmp_path), replace(question, narrowed=together)
+    answer = rounds.ask(spark, question, found, NOW).sort_by("id")
+    assert answer.num_rows > 40
+    assert answer.equals(rounds.ask(spark, whole, found, NOW).sort_by("id"))
+    asked = question.rows(found, NOW)["storm_id"].unique()
+    assert answer.num_rows < len(asked) < 380
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_what_is_left_out_changes_no_answer(spark, tmp_path):

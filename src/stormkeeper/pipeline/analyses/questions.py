@@ -27,6 +27,12 @@ from stormkeeper.tables.reading import Tables
 _MINUTE: Final = 60.0
 _TEN_MINUTES: Final = 600.0
 
+#: Of so many ten minutes, the newest ones and their past tell what counter they are of.
+_LATELY: Final = 2 * (throughput.RECENT + throughput.PAST) + 6
+
+#: A throughput whose least bucket is more than this part of its largest is not unusual.
+_STEADY: Final = max(throughput.FALLEN, 1 / throughput.RISEN)
+
 #: Reads the rows of a table in pieces, each time that it is called.
 Pieces = Callable[[], Iterator[pa.Table]]
 
@@ -62,8 +68,11 @@ class Question:
 
     def rows(self, found: Tables, now: datetime) -> pa.Table:
         """Return what it is to be asked with; without rows, it finds nothing."""
-        since = None if self.past_secs is None else now - timedelta(seconds=self.past_secs)
-        return self.narrowed(partial(found.pieces, self.table, since, columns=self.columns))
+        since = until = None
+        if self.past_secs is not None:
+            since = now - timedelta(seconds=self.past_secs)
+            until = now + timedelta.resolution  # no analysis counts what is yet to come
+        return self.narrowed(partial(found.pieces, self.table, since, until, self.columns))
 
 
 def chosen(conf: Conf) -> list[Question]:
@@ -116,7 +125,7 @@ def _questions(conf: Conf) -> Iterator[Question]:
         throughput.unusual_throughput,
         columns=("bucket", "storm_id", "topology", "kind", "executed", "emitted", "acked"),
         past_secs=throughput.DAY_SECS + (throughput.RECENT + throughput.PAST + 2) * _TEN_MINUTES,
-        narrowed=_sums_of_topologies,
+        narrowed=_sums_of_unsteady_topologies,
     )
     yield of_hours(
         "saturation",
@@ -183,10 +192,36 @@ def _of_busy_components(pieces: Pieces) -> pa.Table:
     return pa.concat_tables(_of(rows, found, keys) for rows in pieces())
 
 
-def _sums_of_topologies(pieces: Pieces) -> pa.Table:
-    names = ("executed", "emitted", "acked")
-    sums = dict.fromkeys(names, "sum") | {"topology": "max"}
-    return _grouped(pieces(), ["storm_id", "bucket", "kind"], sums)
+def _sums_of_unsteady_topologies(pieces: Pieces) -> pa.Table:
+    sums = dict.fromkeys(("acked", "emitted", "executed"), "sum") | {"topology": "max"}
+    rows = _grouped(pieces(), ["storm_id", "bucket", "kind"], sums)
+    newest = pc.max(rows["bucket"]).as_py()
+    if newest is None:
+        return rows
+    since = pa.scalar(newest - timedelta(seconds=_LATELY * _TEN_MINUTES), rows["bucket"].type)
+    return _of(rows, _unsteady(rows.filter(pc.greater(rows["bucket"], since))), ["storm_id"])
+
+
+def _unsteady(rows: pa.Table) -> pa.Table:
+    """Return the topologies whose throughput may have fallen or risen by much within `rows`.
+
+    Their throughput is that of the first counter that has counted anything.
+    """
+    is_spout, is_bolt = (pc.equal(rows["kind"], kind) for kind in ("spout", "bolt"))
+    counted = [("bucket", "count_distinct")]
+    for name in ("acked", "emitted", "executed"):
+        is_counter = is_bolt if name == "executed" else is_spout
+        done = pc.if_else(is_counter, pc.fill_null(rows[name], 0), pa.scalar(None, pa.int64()))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, done)
+        counted += [(name, how) for how in ("count", "min", "max")]
+    found = rows.group_by("storm_id").aggregate(counted)
+    is_unsteady = pa.scalar(False)
+    for name in ("executed", "emitted", "acked"):  # whichever comes last is asked first
+        least, most = (pc.fill_null(found[f"{name}_{how}"], 0) for how in ("min", "max"))
+        lacks = pc.less(found[f"{name}_count"], found["bucket_count_distinct"])
+        varies = pc.less_equal(least, pc.multiply(pc.cast(most, pa.float64()), _STEADY))
+        is_unsteady = pc.if_else(pc.greater(most, 0), pc.or_(lacks, varies), is_unsteady)
+    return found.filter(is_unsteady)
 
 
 def _largest_of_topologies(pieces: Pieces) -> pa.Table:
