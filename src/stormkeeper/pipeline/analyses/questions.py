@@ -9,6 +9,7 @@ through file by file.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -193,13 +194,17 @@ def _of_busy_components(pieces: Pieces) -> pa.Table:
 
 
 def _sums_of_unsteady_topologies(pieces: Pieces) -> pa.Table:
+    keys = ["storm_id", "bucket", "kind"]
     sums = dict.fromkeys(("acked", "emitted", "executed"), "sum") | {"topology": "max"}
-    rows = _grouped(pieces(), ["storm_id", "bucket", "kind"], sums)
-    newest = pc.max(rows["bucket"]).as_py()
+    times = [some["bucket"] for some in pieces()]
+    newest = max(filter(None, (pc.max(some).as_py() for some in times)), default=None)
     if newest is None:
-        return rows
-    since = pa.scalar(newest - timedelta(seconds=_LATELY * _TEN_MINUTES), rows["bucket"].type)
-    return _of(rows, _unsteady(rows.filter(pc.greater(rows["bucket"], since))), ["storm_id"])
+        return _grouped(pieces(), keys, sums)
+    since = pa.scalar(newest - timedelta(seconds=_LATELY * _TEN_MINUTES), times[0].type)
+    lately = (some.filter(pc.greater(some["bucket"], since)) for some in pieces())
+    unsteady = _unsteady(_grouped(lately, keys, sums))
+    some = pieces() if unsteady.num_rows else itertools.islice(pieces(), 1)
+    return _grouped((_of(rows, unsteady, ["storm_id"]) for rows in some), keys, sums)
 
 
 def _unsteady(rows: pa.Table) -> pa.Table:
