@@ -155,19 +155,37 @@ def courses(count, draw):
     return rows
 
 
+def sizes(count, draw):
+    """Return seven hours of topologies whose heartbeats stay, grow, or become larger by a step."""
+    rows = []
+    for number in range(count):
+        topology = {"topology": f"t{number}", "storm_id": f"t{number}-1-17"}
+        growth = draw.choice([0, 0, 0, 0.01, 0.02, 0.05, 0.2, 0.3, 0.6])
+        noise, gaps = draw.choice([0, 0.005, 0.01, 0.1]), draw.choice([0, 0, 0.3])
+        step = draw.choice([0, 0, 0, 5, 15])
+        for bucket in range(1, 45):
+            if draw.random() >= gaps:
+                size = 1 + growth * (45 - bucket) / 36 + 0.3 * (bucket < step)
+                size *= 10_000 * (1 + draw.uniform(-noise, noise))
+                at = {"bucket": NOW - timedelta(minutes=10 * bucket)}
+                rows.append(topology | at | {"heartbeat_bytes": size})
+    return rows
+
+
 @pytest.mark.slow
 @pytest.mark.spark
-def test_topologies_that_are_left_out_for_their_throughput_are_not_found(spark, tmp_path):
+@pytest.mark.parametrize(("rule", "rows"), [("throughput", courses), ("growth", sizes)])
+def test_topologies_that_are_left_out_are_not_found(spark, tmp_path, monkeypatch, rule, rows):
     with store(tmp_path, TEN, clock=NOW.timestamp) as written:
-        rows = table(TEN, courses(400, random.Random(5)))
-        written.commit(origin(0), {}, {TEN.name: rows})
-    (question,) = (one for one in questions.chosen(defaults()) if one.rule == "throughput")
+        written.commit(origin(0), {}, {TEN.name: table(TEN, rows(400, random.Random(5)))})
+    (question,) = (one for one in questions.chosen(defaults()) if one.rule == rule)
     found, whole = Tables(tmp_path), replace(question, narrowed=together)
+    asked = question.rows(found, NOW)
+    monkeypatch.setattr(rounds, "_ROWS_AT_ONCE", asked.num_rows // 3)  # some topologies at a time
     answer = rounds.ask(spark, question, found, NOW).sort_by("id")
-    assert answer.num_rows > 40
+    monkeypatch.setattr(rounds, "_ROWS_AT_ONCE", 10**6)
     assert answer.equals(rounds.ask(spark, whole, found, NOW).sort_by("id"))
-    asked = question.rows(found, NOW)["storm_id"].unique()
-    assert answer.num_rows < len(asked) < 380
+    assert 40 < answer.num_rows < len(asked["storm_id"].unique()) < 380
 
 
 @pytest.mark.slow

@@ -64,8 +64,8 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
     def endless(*_):
         return spark.range(1 << 60).select(F.sum(F.sin("id")).cast("string").alias("id"))
 
-    nodes, pacemakers, *_ = questions.chosen(defaults())
-    asked = [replace(pacemakers, ask=endless), replace(pacemakers, rule="x", ask=endless), nodes]
+    nodes, *_ = questions.chosen(defaults())
+    asked = [*(replace(nodes, rule=rule, ask=endless) for rule in ("x", "y")), nodes]
     monkeypatch.setattr(watch, "chosen", lambda _: asked)
     monkeypatch.setattr(watch, "_JOB_SECS", 3.0)
     sight = Sight()
@@ -85,7 +85,7 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
         one.start(spark)
         try:
             until(lambda: sight.seen.alerts.get(("node_late", "critical")) == 1)
-            until(lambda: sight.seen.failures["pacemaker_late"] and sight.seen.failures["x"])
+            until(lambda: sight.seen.failures["x"] and sight.seen.failures["y"])
             (alert,) = present(tmp_path / tables.ALERTS, tables.ALERTS)
             assert alert["subject"] == "node-3"
             monkeypatch.setattr(watch, "_JOB_SECS", 600.0)

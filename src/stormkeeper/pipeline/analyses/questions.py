@@ -31,6 +31,12 @@ _TEN_MINUTES: Final = 600.0
 #: Of so many ten minutes, the newest ones and their past tell what counter they are of.
 _LATELY: Final = 2 * (throughput.RECENT + throughput.PAST) + 6
 
+#: Heartbeats of which the largest is so many times the least, or less, show no trend that is found.
+#: Half of the pairs of n buckets have at least the trend's slope, and so cannot be further apart
+#: than the whole change R divided by it; no more than n pairs are so many buckets apart. So for 24
+#: of 36 buckets, the slope is at most R / 5.75, and the whole growth 1.23, of 1.25.
+_ALIKE: Final = 1.03
+
 #: A throughput whose least bucket is more than this part of its largest is not unusual.
 _STEADY: Final = max(throughput.FALLEN, 1 / throughput.RISEN)
 
@@ -141,7 +147,7 @@ def _questions(conf: Conf) -> Iterator[Question]:
         partial(growth.growing_heartbeats, limit_bytes=limit),
         columns=("bucket", "storm_id", "topology", "heartbeat_bytes"),
         past_secs=(growth.BUCKETS + 2) * _TEN_MINUTES,
-        narrowed=_largest_of_topologies,
+        narrowed=_largest_of_growing_topologies,
     )
 
 
@@ -229,10 +235,15 @@ def _unsteady(rows: pa.Table) -> pa.Table:
     return found.filter(is_unsteady)
 
 
-def _largest_of_topologies(pieces: Pieces) -> pa.Table:
+def _largest_of_growing_topologies(pieces: Pieces) -> pa.Table:
     largest = {"heartbeat_bytes": "max", "topology": "max"}
     known = (rows.filter(pc.is_finite(rows["heartbeat_bytes"])) for rows in pieces())
-    return _grouped(known, ["storm_id", "bucket"], largest)
+    rows = _grouped(known, ["storm_id", "bucket"], largest)
+    found = rows.group_by("storm_id").aggregate(
+        [("heartbeat_bytes", "min"), ("heartbeat_bytes", "max")]
+    )
+    least, most = (found[f"heartbeat_bytes_{how}"] for how in ("min", "max"))
+    return _of(rows, found.filter(pc.greater(most, pc.multiply(least, _ALIKE))), ["storm_id"])
 
 
 def _grouped(pieces: Iterator[pa.Table], keys: list[str], how: dict[str, str]) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,6 +38,9 @@ _LEAST_SECS: Final = 60.0
 
 #: Who is late together is judged at each trigger. After this many without, it is over.
 _TRIGGERS: Final = 12
+
+#: What Spark is asked with at once, about: of more its heap would grow, and not become small again.
+_ROWS_AT_ONCE: Final = 25_000
 
 #: An analysis that is asked seldom has to find nothing for longer than this many times.
 _LOOKS: Final = 1.5
@@ -108,9 +112,28 @@ def ask(session: SparkSession, question: Question, found: Tables, now: datetime)
     if question.past_secs is None:
         # What it is about is the moment of its batch, and not ours.
         moment = min(now, found.manifest.written_at)
-    # In one piece it is one partition, which needs no exchange.
-    given = session.createDataFrame(rows.combine_chunks())
-    return _cast(question.ask(given, moment).toArrow())
+
+    def answered(some: pa.Table) -> pa.Table:
+        # In one piece it is one partition, which needs no exchange.
+        given = session.createDataFrame(some.combine_chunks())
+        return _cast(question.ask(given, moment).toArrow())
+
+    return pa.concat_tables(map(answered, _by_topologies(rows)))
+
+
+def _by_topologies(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of some topologies at a time; none is judged beside others.
+
+    Rows that are of no topology are counts, and few.
+    """
+    times = math.ceil(rows.num_rows / _ROWS_AT_ONCE)
+    if times == 1 or "storm_id" not in rows.column_names:
+        yield rows
+        return
+    topologies = pc.unique(rows["storm_id"])
+    step = math.ceil(len(topologies) / times)
+    for start in range(0, len(topologies), step):
+        yield rows.filter(pc.is_in(rows["storm_id"], topologies.slice(start, step)))
 
 
 def following(
