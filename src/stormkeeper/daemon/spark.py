@@ -49,6 +49,15 @@ LOCAL_CHECKPOINTS = {
 #: The JVM sees for itself whether an archive fits it and its jars, and else does without.
 QUIET_ABOUT_CLASSES = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
+#: The archive lies where it was made for. Else the JVM moves it to a random address, and so writes
+#: on its pages: 80 MiB that each JVM then has for itself, where all of a machine can share the
+#: file's. Descriptions of classes lie there, no code.
+_ARCHIVE_STAYS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:ArchiveRelocationMode=0",
+)
+
 #: The user's own JVM options, in either key, may name another collector or compiler: two of a
 #: kind would keep the JVM from starting, so ours then stay away.
 _USER_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
@@ -125,7 +134,7 @@ def _archive_options() -> list[str]:
     archive = archive_place()
     if not archive.is_file():
         return []
-    return [shlex.quote(f"-XX:SharedArchiveFile={archive}"), *QUIET_ABOUT_CLASSES]
+    return [shlex.quote(f"-XX:SharedArchiveFile={archive}"), *QUIET_ABOUT_CLASSES, *_ARCHIVE_STAYS]
 
 
 def session(
