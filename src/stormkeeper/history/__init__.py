@@ -7,7 +7,7 @@
 ``readings``    a topology's newest reading, or its course of time, for who looks at it
 ``plots``       such a course, drawn in the terminal
 ``happenings``  what happened to workers; what the analyses found
-``suggesting``  which of the names that are there somebody may have meant
+``suggesting``  what an error says to somebody who asked for what is not there
 ==============  ==================================================================================
 
 Neither Spark nor pyarrow is loaded: an answer takes a fraction of a second, also out of a week.

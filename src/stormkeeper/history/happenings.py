@@ -7,7 +7,7 @@ from typing import Any
 
 from stormkeeper.errors import TableError
 from stormkeeper.history.asking import Past, names_of, of_topology
-from stormkeeper.history.suggesting import meant
+from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
 
 
 def events(
@@ -68,10 +68,7 @@ def check_known(past: Past, subject: str) -> None:
     found = past.ask(f"{' UNION '.join(of_each)} ORDER BY name")
     names = [row["name"] for row in found if row["name"] is not None]
     if not names:
-        raise TableError(
-            "no worker is known yet: does `storm pipeline` run, and do workers send their"
-            " heartbeats to its Pacemakers?"
-        )
+        raise TableError(f"no worker is known yet: {NO_HEARTBEATS}")
     if subject not in names:
         raise TableError(f"nothing is known of {subject!r}; {meant(subject, names)}")
 

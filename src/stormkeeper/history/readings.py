@@ -9,7 +9,7 @@ from typing import Any
 from stormkeeper.errors import TableError
 from stormkeeper.history import statistics
 from stormkeeper.history.asking import Past
-from stormkeeper.history.suggesting import meant
+from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,5 @@ def _unknown(past: Past, topology: str, component: str | None) -> TableError:
         return TableError(f"{topology} has no component {component!r}; {meant(component, there)}")
     names = statistics.topologies(past)
     if not names:
-        return TableError(
-            "nothing has been counted yet: does `storm pipeline` run, and do workers send their"
-            " heartbeats to its Pacemakers?"
-        )
+        return TableError(f"nothing has been counted yet: {NO_HEARTBEATS}")
     return TableError(f"nothing is known of a topology {topology!r}; {meant(topology, names)}")

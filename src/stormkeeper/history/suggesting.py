@@ -1,10 +1,15 @@
-"""Which of the names that are there somebody may have meant."""
+"""What an error says to somebody who asked for what is not there."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 from typing import Final
+
+#: Why there may be nothing at all.
+NO_HEARTBEATS: Final = (
+    "does `storm pipeline` run, and do workers send their heartbeats to its Pacemakers?"
+)
 
 #: How many names an error has at most.
 _NAMED: Final = 8
