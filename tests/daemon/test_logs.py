@@ -2,9 +2,11 @@
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyspark
@@ -117,7 +119,9 @@ def test_sparks_own_log_has_the_same_form(form):
     configuration = Path(logs.__file__).with_name("log4j2.properties").as_uri()
     options = [f"-Dlog4j2.configurationFile={configuration}", f"-Dstormkeeper.log={form}"]
     # What any program on Spark's class path says when it fails, over two lines.
+    program = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    began = datetime.now(UTC)
     run = subprocess.run(
         [
             find_java(),
@@ -125,10 +129,11 @@ def test_sparks_own_log_has_the_same_form(form):
             "-Dzookeeper.jmx.log4j.disable=true",
             "-cp",
             f"{jars}/*",
-            main,
+            program,
             "no\nport",
             "folder",
         ],
+        env={**os.environ, "TZ": "Asia/Tokyo"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -136,21 +141,26 @@ def test_sparks_own_log_has_the_same_form(form):
     )
     lines = [line for line in run.stderr.splitlines() if not line.startswith("Usage")]
     if form == "text":
-        assert "ERROR ZooKeeperServerMain Invalid arguments, exiting abnormally" in lines[0]
         # What belongs to a record is indented, as in the daemons' own logs.
-        first, *others = [line for line in lines if not line.startswith(logs.CONTINUED)]
-        assert lines[1].endswith('NumberFormatException: For input string: "no')
-        assert lines[2].startswith(f'{logs.CONTINUED}port"')
-        assert all(
-            re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ", line) for line in [first, *others]
-        )
-        return
-    first, *others = map(json.loads, lines)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first["time"])
-    assert (first["level"], first["logger"]) == ("ERROR", main)
-    assert first["message"] == "Invalid arguments, exiting abnormally"
-    assert 'NumberFormatException: For input string: "no\nport"\n\tat ' in first["exception"]
-    assert "exception" not in others[0]
+        records = [line for line in lines if not line.startswith(logs.CONTINUED)]
+        times, said = zip(*(line.split(" ", 1) for line in records), strict=True)
+        assert said[0].startswith(f"WARNING {program} Either no config")
+        assert said[1] == f"ERROR {main} Invalid arguments, exiting abnormally"
+        assert lines[2].endswith('NumberFormatException: For input string: "no')
+        assert lines[3].startswith(f'{logs.CONTINUED}port"')
+    else:
+        warning, error, *others = found = [json.loads(line) for line in lines]
+        times = [each["time"] for each in found]
+        assert (warning["level"], warning["logger"]) == ("WARNING", program)
+        assert (error["level"], error["logger"]) == ("ERROR", main)
+        assert error["message"] == "Invalid arguments, exiting abnormally"
+        assert 'NumberFormatException: For input string: "no\nport"\n\tat ' in error["exception"]
+        assert "exception" not in others[0]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", time) for time in times)
+    assert all(
+        began - timedelta(milliseconds=1) <= datetime.fromisoformat(time) <= datetime.now(UTC)
+        for time in times
+    )
 
 
 def test_numbers_are_written_as_one_says_them():

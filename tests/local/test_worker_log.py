@@ -9,7 +9,7 @@ from stormkeeper.local.worker_log import WorkerLog
 
 LINES = """\
 2026-03-01T12:00:00.123Z INFO stormkeeper.worker.running the query out runs
-2026-03-01 12:00:01,123 WARN NativeCodeLoader unable to load
+2026-03-01T12:00:01.123Z WARNING org.apache.hadoop.util.NativeCodeLoader unable to load
 2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out
 2026-03-01T12:00:03.123Z ERROR py4j.clientserver not ours
   belongs to it
@@ -19,7 +19,7 @@ LINES = """\
       return 1 / value
   ZeroDivisionError: division by zero
   A message may have a second line.
-2026-03-01 12:00:05,123 ERROR Executor Exception in task
+2026-03-01T12:00:05.123Z ERROR org.apache.spark.executor.Executor Exception in task
   \tat org.apache.spark
 2026-03-01T12:00:06.123Z INFO stormkeeper.worker.process stopping
 """.splitlines()
@@ -59,7 +59,7 @@ def test_whether_it_has_told_of_an_error():
 def test_spark_s_own_records_belong_to_nothing():
     lines = [
         "2026-03-01T12:00:02.123Z WARNING stormkeeper.worker.beater heartbeats do not go out",
-        "2026-03-01 12:00:03,391 ERROR TorrentBroadcast Store broadcast broadcast_0 fail",
+        "2026-03-01T12:00:03.391Z ERROR org.apache.spark.broadcast.TorrentBroadcast it fails",
         "  java.io.IOException: no space left",
         "  \tat org.apache.spark",
     ]
@@ -80,6 +80,9 @@ def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
         "2026-03-01T12:00:05.123Z WARNING pyspark.ml.util not theirs",
         "2026-03-01T12:00:06.123Z ERROR SQLQueryContextLogger not theirs",
         "  what belongs to it",
+        "2026-03-01T12:00:07.123Z WARNING org.apache.spark not theirs",
+        "2026-03-01T12:00:08.123Z WARNING com.example.Sink of a jar of theirs",
+        "2026-03-01T12:00:09.123Z WARNING pysparkling only begins so",
     ]
     assert said(lines, log) == [
         "worker: my.job: 3 rows are late",
@@ -87,6 +90,8 @@ def test_the_user_s_own_loggers_are_heard_and_pyspark_s_are_not():
         "  Traceback (most recent call last):",
         "  TimeoutError: 5 s",
         "worker: root: out of disk",
+        "worker: com.example.Sink: of a jar of theirs",
+        "worker: pysparkling: only begins so",
     ]
     # What a job says itself does not tell why its worker has ended.
     assert not log.has_failed

@@ -14,9 +14,6 @@ from stormkeeper.daemon.logs import CONTINUED
 #: A record's first line: its time, its level, its logger, its message.
 _RECORD = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z (?P<level>[A-Z]+) +(?P<logger>\S+) (?P<text>.*)")
 
-#: Spark's, as `daemon/log4j2.properties` has it written.
-_SPARKS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
-
 #: What the JVM says of itself when it starts, and the worker when it beats.
 _CEREMONY = re.compile(
     r"^(?:WARNING: (?:Using incubator modules|A terminally deprecated method|A restricted method"
@@ -31,8 +28,11 @@ _OURS = "stormkeeper"
 #: Whose errors are the end of a worker.
 _FAILING = "stormkeeper.worker.process"
 
-#: Loggers of PySpark and what it stands on, with those below them.
-_ENGINE = frozenset({"py4j", "pyspark", "DataFrameQueryContextLogger", "SQLQueryContextLogger"})
+#: Loggers of Spark and what it stands on, in Python and in the JVM, with those below them.
+_ENGINE = re.compile(
+    r"(?:py4j|pyspark|DataFrameQueryContextLogger|SQLQueryContextLogger"
+    r"|org\.apache|org\.sparkproject|io\.netty)(?:\.|$)"
+)
 
 
 @dataclass
@@ -75,8 +75,6 @@ class WorkerLog:
         for line in lines:
             if record := _RECORD.match(line):
                 self._begin(record, said, unseen)
-            elif _SPARKS.match(line):
-                self._is_shown, self._within = False, unseen
             elif self._within is not None and line.startswith(CONTINUED):
                 self._within.append(line)
             elif ceremony := _CEREMONY.match(line):
@@ -87,14 +85,14 @@ class WorkerLog:
         return said
 
     def _begin(self, record: re.Match[str], said: Said, unseen: list[str]) -> None:
-        room = record["logger"].partition(".")[0]
-        self._is_shown = record["level"] in _SHOWN and room not in _ENGINE
+        logger, is_loud = record["logger"], record["level"] in _SHOWN
+        self._is_shown = is_loud and not _ENGINE.match(logger)
         if self._is_shown:
-            ours = room == _OURS
-            text = record["text"] if ours else f"{record['logger']}: {record['text']}"
-            self.has_failed |= record["logger"] == _FAILING and record["level"] != "WARNING"
+            ours = logger.partition(".")[0] == _OURS
+            text = record["text"] if ours else f"{logger}: {record['text']}"
+            self.has_failed |= logger == _FAILING and record["level"] != "WARNING"
             said.notes.append(f"{self._name}: {text}")
             self._within = said.notes
         else:
             # What says that all is well has one line.
-            self._within = unseen if record["level"] in _SHOWN else None
+            self._within = unseen if is_loud else None
