@@ -114,7 +114,7 @@ def test_an_executor_with_most_of_the_work_is_found(spark):
     assert hot.value == pytest.approx(0.6)
     assert 0.2 < hot.threshold < 0.4
     assert (hot.component, hot.node, hot.until) == ("words", None, None)
-    assert hot.evidence.startswith("the busiest of 8 executors had 60 % of the work")
+    assert hot.evidence.startswith("the busiest of 8 executors had 60.0 % of the work")
     assert found["held-up"].severity == "critical"
     assert found["idle"].value == pytest.approx(1.4)
 

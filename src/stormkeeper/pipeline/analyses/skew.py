@@ -88,7 +88,7 @@ def skewed_components(
         F.when(
             one,
             F.format_string(
-                "the busiest of %d executors had %.0f %% of the work, where up to %.0f %% is "
+                "the busiest of %d executors had %.1f %% of the work, where up to %.1f %% is "
                 "usual, in %d of the last %d buckets",
                 "executors",
                 F.col("share_mean") * 100,
@@ -99,7 +99,7 @@ def skewed_components(
         )
         .otherwise(
             F.format_string(
-                "the work of %d executors varied by %.0f %% of its mean, where up to %.0f %% is "
+                "the work of %d executors varied by %.1f %% of its mean, where up to %.1f %% is "
                 "usual, in %d of the last %d buckets",
                 "executors",
                 F.col("cv_mean") * 100,
