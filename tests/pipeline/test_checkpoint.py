@@ -24,6 +24,7 @@ def noted(place, *done, query=QUERY):
     (place / "offsets").mkdir()
     (place / "metadata").write_text(json.dumps({"id": query}))
     for number in done:
+        (place / "offsets" / str(number)).write_text("v1\n{}\n{}")
         (place / "commits" / str(number)).write_text("v1\n{}")
         (place / "commits" / f".{number}.crc").write_text("")
     return place
@@ -97,6 +98,22 @@ def test_a_checkpoint_that_is_configured_is_refused_and_stays(tmp_path, how):
     ):
         checkpoint.begin(place, directory)
     assert (place / "commits" / "9").exists()
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+@pytest.mark.parametrize("left", [b"", bytes(20)])
+def test_what_a_power_failure_left_begins_anew(tmp_path, caplog, log, left):
+    caplog.set_level(logging.WARNING, "stormkeeper.pipeline.checkpoint")
+    place = noted(checkpoint.default(published(tmp_path, 10)), 9, 10)
+    (place / log / "10").write_bytes(left)
+    checkpoint.begin(place, tmp_path)
+    assert not place.exists()
+    (line,) = caplog.messages
+    assert f"{log}/10 was not written whole" in line
+    configured = noted(tmp_path / "place", 10)
+    (configured / log / "10").write_bytes(left)
+    with pytest.raises(TableError, match=f"{log}/10 was not written whole, .*: delete the checkp"):
+        checkpoint.begin(configured, tmp_path)
 
 
 def test_what_cannot_be_read_is_said(tmp_path):

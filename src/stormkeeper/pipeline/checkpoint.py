@@ -5,7 +5,8 @@ or restored without their checkpoint, what was read before would never be in the
 batch must come from the checkpoint's query, and from the newest micro-batch that it has as done.
 
 The other way round there is no harm: tables without a checkpoint have the Pacemakers read from
-their beginning, and go on.
+their beginning, and go on. So it is, too, where a power failure left a file of the checkpoint
+empty: Spark does not wait until the disk has one, and refuses such a checkpoint at every start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 #: these is done to it. Whoever reads the tables passes over such names.
 WITHIN_TABLES: Final = ".checkpoint"
 
+#: Of how many batches, the newest, Spark reads what was noted when a query begins.
+_READ_FIRST: Final = 2
+
 
 def default(directory: Path) -> Path:
     """Return the folder of the checkpoint that goes with the tables of a folder."""
@@ -45,21 +49,23 @@ def begin(checkpoint: Path, directory: Path) -> None:
         read or written.
     """
     try:
-        if _belongs(checkpoint, directory):
+        torn = _torn(checkpoint)
+        if torn is None and _belongs(checkpoint, directory):
             return
         if checkpoint == default(directory):
-            log.warning(
-                "the tables in %s are not those that the checkpoint %s goes with: the Pacemakers "
-                "are read from their beginning",
-                directory,
-                checkpoint,
-            )
+            what = f"the tables in {directory} are not those that the checkpoint {checkpoint} is of"
+            log.warning("%s: the Pacemakers are read from their beginning", torn or what)
             _remove(checkpoint)
             return
     except OSError as error:
         raise TableError(
             f"the tables in {directory} and their checkpoint {checkpoint} cannot be used: {error}"
         ) from error
+    if torn is not None:
+        raise TableError(
+            f"{torn}: delete the checkpoint {checkpoint}, with which nothing is lost: the "
+            "Pacemakers are then read from their beginning"
+        )
     raise TableError(
         f"pipeline.checkpoint.dir, {checkpoint}, does not go with the tables in {directory}: "
         "workers that are silent now would never be in them; set pipeline.tables.dir to the "
@@ -103,6 +109,17 @@ def _belongs(checkpoint: Path, directory: Path) -> bool:
     if found is None or found.origin.query != done.query:
         return False
     return found.origin.batch >= done.batch
+
+
+def _torn(checkpoint: Path) -> str | None:
+    """Say which of the files that Spark reads first was not written whole, if one was not."""
+    for name in ("offsets", "commits"):
+        batches = [path for path in (checkpoint / name).glob("*") if path.name.isdecimal()]
+        for path in sorted(batches, key=lambda path: int(path.name))[-_READ_FIRST:]:
+            with path.open("rb") as file:
+                if file.read(1) != b"v":  # of its version
+                    return f"{path} was not written whole, as after a power failure"
+    return None
 
 
 def _is_remains(checkpoint: Path) -> bool:
