@@ -1,7 +1,8 @@
 """How far each part of each server was read in this run, which is further than offsets say.
 
 A batch's offsets are made before it is read: so the next one reads again what came meanwhile, and
-what the one before had, whose read may have failed. Where the driver is on the machine of those who
+what the one before had, whose read may have failed; if two have failed, what the first one missed
+is not read. Where the driver is on the machine of those who
 read, a file for each part says how far it was read: the next batch begins there. It is in the
 folder in which they put rows aside, of one query and one run: what is in there was read in batches
 that were published, but for the newest, and when that fails, the run ends.
@@ -33,7 +34,8 @@ def begun(folder: str, server: str, part: Part | None, span: Span) -> Span:
         return span
     if instance != span.instance:
         return span
-    return replace(span, after=max(span.after, revision))
+    # That is less than offsets say where reads have failed since.
+    return replace(span, after=revision)
 
 
 def _file(folder: str, server: str, part: Part | None) -> Path:
