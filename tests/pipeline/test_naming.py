@@ -139,6 +139,43 @@ def test_a_topology_that_nimbus_does_not_know_is_no_failure(nimbus, tmp_path):
     assert sight.seen.unanswered == 0
 
 
+def test_an_answer_that_cannot_be_read_keeps_no_other_from_being_asked_for(nimbus, tmp_path):
+    sight, odd = Sight(), "odd-1-17"
+
+    def ask(storm_id):
+        if storm_id == odd:
+            raise RecursionError("too deep")
+        return there.ask(storm_id)
+
+    with (
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, ask, sight) as asking,
+    ):
+        leave(nimbus, SMALL)
+        asking.named(pulses((odd, "n", 1, heartbeat(odd, {(1, 1): spout(1)}))))
+        until(lambda: sight.seen.unanswered)
+        assert odd in sight.seen.why_unanswered
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+
+
+def test_what_nobody_foresaw_does_not_end_the_asking(nimbus, tmp_path, monkeypatch, caplog):
+    sight = Sight()
+    with (
+        naming(settings(tmp_path, nimbus.port), sight) as there,
+        Naming(there.store, there.ask, sight, outage_secs=(0.01, 0.05)) as asking,
+    ):
+        leave(nimbus, SMALL)
+        with monkeypatch.context() as patched:
+            patched.setattr(sight, "lacks_names", lambda _: 1 / 0)
+            asking.named(of_storm())
+            until(lambda: sight.seen.unanswered)
+        assert "ZeroDivisionError" in caplog.text
+        asking.named(of_storm())
+        until(lambda: names_in(tmp_path) == SMALL.tasks)
+        until(lambda: sight.seen.unnamed == 0)
+
+
 def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
     leave(nimbus, SMALL)
     sight = Sight()
@@ -173,6 +210,8 @@ def test_a_disk_that_refuses_loses_no_name(nimbus, tmp_path):
         ("[]", None),
         ("", None),
         ("no JSON", None),
+        (f'{{"topology.worker.timeout.secs": {"9" * 400}}}', None),
+        ("[" * 100_000, None),
         (None, None),
     ],
 )

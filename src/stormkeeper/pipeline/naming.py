@@ -186,6 +186,9 @@ class Naming:
                 self._take(seen)
             except (TableError, OSError) as error:
                 self._rest(f"the table of components cannot be kept: {error}")
+            except Exception as error:  # without this thread, what is seen would pile up
+                log.exception("asking Nimbus for components failed, and is tried again")
+                self._rest(f"{type(error).__name__}: {error}")
 
     def _next(self) -> Mapping[str, tuple[int, int]] | None:
         """Wait until there is something to do, and return what was seen; None at the end."""
@@ -230,6 +233,8 @@ class Naming:
             return
         except StormkeeperError as error:
             self._sight.asked(str(error))
+        except Exception as error:  # of this topology's answer; others may be read
+            self._sight.asked(f"its answer about {storm_id} cannot be read: {error!r}")
         else:
             self._names.learn(storm_id, *told, time.time())
             self._sight.asked(None)
@@ -327,6 +332,6 @@ def timeout_in(topology_conf: str | None) -> float | None:
     try:
         found = json.loads(topology_conf or "{}")[_TIMEOUT]
         secs = float(found)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return secs if 0 < secs < inf else None
