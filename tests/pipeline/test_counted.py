@@ -1,6 +1,8 @@
 """The tables of what was counted, from batch to batch."""
 
 import random
+from dataclasses import replace
+from functools import partial
 from math import inf, nan
 
 import pyarrow as pa
@@ -129,6 +131,35 @@ def test_a_topology_is_the_sum_of_its_workers_whichever_are_new():
     assert {r["read_at"] for r in found.of(tables.COMPONENT_STATS)} == {row["read_at"]}
     assert found.emitted(tables.EXECUTOR_STATS) == [9]
     assert sorted(found.emitted(tables.WORKER_STATS)) == [5, 9, 100]
+
+
+def test_names_of_workers_that_are_gone_do_not_stay():
+    """One topology is there, and beside it in each batch a new one, which is silent in the next."""
+    sums, reports, revision = None, None, 0
+    for batch in range(20):
+        changes = [
+            change_of(where, details, revision + number, 0.0)
+            for number, (where, details) in enumerate(
+                [one("t-1-17", 1, 5), one(f"u-{batch}-17", 1, 5)]
+            )
+        ]
+        revision += 2
+        health = Coverage(1000.0 + 60 * batch, None, Position("x", revision), 1e6, 1e6, 1)
+        readings = [
+            rows.of_page("a:1", page_of("x", changes, 1000.0 + 60 * batch)),
+            rows.of_server("a:1", health),
+        ]
+        taken = Batch.of(pa.Table.from_batches(map(decode_batch, readings)))
+        limits = replace(LIMITS, forget_secs=100)
+        reports, newest = next_reports(reports, taken.rows, limits, period_secs=3)
+        counting = Counting()
+        for pulses in taken.pulses(newest):
+            for piece in pieces(pulses):
+                counting.add(apart(piece))
+        found = counting.tables(partial(lambda now: now, sums), reports)
+        sums = pa.concat_tables(found[tables.WORKER_STATS])
+    assert sums.num_rows == 3 * 4
+    assert len(sums["storm_id"].unify_dictionaries().chunk(0).dictionary) == 3
 
 
 def test_a_batch_without_a_new_reading_adds_nothing():

@@ -87,4 +87,19 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
     workers = groups_by(before, WorkerId._fields)
     one_each = before.select(WorkerId._fields).take(workers.first)
     is_silent = pc.is_in(worker_keys(one_each.cast(read.schema)), silent)
-    return before.filter(is_silent.take(workers.of))
+    return _without_unused(before.filter(is_silent.take(workers.of)))
+
+
+def _without_unused(rows: pa.Table) -> pa.Table:
+    """Return rows whose dictionaries have what is used, else they would keep all that ever was."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            chunks = [_of_used(chunk) for chunk in rows[field.name].chunks]
+            rows = rows.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return rows
+
+
+def _of_used(texts: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = pc.unique(texts.indices).drop_null()
+    numbers = pc.index_in(texts.indices, used)
+    return pa.DictionaryArray.from_arrays(numbers, texts.dictionary.take(used))
