@@ -8,7 +8,8 @@ import psutil
 import pytest
 from pyspark.errors import PySparkException
 
-from stormkeeper.pipeline import process
+from stormkeeper.conf import defaults
+from stormkeeper.pipeline import process, queries
 from support.pipelines import PipelineProcess
 from support.waiting import DEADLINE_SECS, until
 
@@ -73,6 +74,23 @@ def test_a_stop_that_comes_before_the_imports_are_done_is_one_like_any_other(tmp
         assert pipeline.errors == []
         assert pipeline.stops == ["stopping: nothing was begun; asked by SIGTERM"]
         assert not pipeline.folder.exists()
+
+
+@pytest.mark.spark
+def test_a_stop_between_the_queries_starts_is_heeded(spark, pacemaker, tmp_path):
+    """Though the first one has not made its source yet, which may take a minute."""
+    stop = threading.Event()
+    running = []
+    conf = defaults().with_values({"pipeline.tables.dir": str(tmp_path)})
+    with process._places(conf) as places:
+        begun = queries.start(spark, conf, [pacemaker.address], places, stopped=stop.is_set)
+        try:
+            for query in begun:
+                running.append(query)
+                stop.set()
+            assert [query.name for query in running] == ["liveness"]
+        finally:
+            process._stop_between_batches(running)
 
 
 @pytest.mark.spark

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,8 +41,8 @@ from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
 
-#: Starts the queries in a session, one after another.
-Start = Callable[[SparkSession], Iterable[StreamingQuery]]
+#: Starts the queries in a session, one after another, until it is told that the process is to stop.
+Start = Callable[[SparkSession, Callable[[], bool]], Iterable[StreamingQuery]]
 
 #: How often the queries are looked at, in seconds.
 _POLL_SECS: Final = 0.2
@@ -167,15 +166,16 @@ def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start,
         _observed(conf, sight),
         naming(conf, sight) as names,
     ):
-        start = partial(
-            queries.start,
-            conf=conf,
-            servers=servers,
-            places=places,
-            sight=sight,
-            named=names.named,
-            timeouts=Timeouts(conf),
-        )
+        timeouts = Timeouts(conf)
+
+        def start(session: SparkSession, stopped: Callable[[], bool]) -> Iterator[StreamingQuery]:
+            return queries.start(
+                *(session, conf, servers, places, sight),
+                named=names.named,
+                timeouts=timeouts,
+                stopped=stopped,
+            )
+
         yield start, watch
 
 
@@ -337,7 +337,7 @@ def _run(
     running: list[StreamingQuery] = []
     try:
         try:
-            for query in start(session):
+            for query in start(session, lambda: stop.stopped):
                 running.append(query)  # so that those before one that does not start are stopped
             watch.start(session)
             while all(query.isActive for query in running) and not stop.wait(_POLL_SECS):

@@ -159,8 +159,11 @@ def start(
     *,
     named: Named = lambda pulses: pulses,
     timeouts: Timeouts = dict,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[StreamingQuery]:
     """Start the queries that keep the tables, one after another, and tell `sight` of them.
+
+    Once it has `stopped`, no more are started.
 
     Raises
     ------
@@ -184,20 +187,22 @@ def start(
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
     for name in NAMES:
+        if stopped():
+            return
         query = begin(name)
         yield query
-        _wait_for_source(query)
+        _wait_for_source(query, stopped)
 
 
-def _wait_for_source(query: StreamingQuery) -> None:
-    """Wait until a query has made its source.
+def _wait_for_source(query: StreamingQuery, stopped: Callable[[], bool]) -> None:
+    """Wait until a query has made its source, no longer than to a stop.
 
     Two that do so at once fail in every batch: Spark 4.3 has all queries add to one map of what the
     source's Python is given, and the map has lost count then.
     """
     deadline = time.monotonic() + _SOURCE_SECS
     while query.status["message"].startswith("Initializing") and query.isActive:
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline or stopped():
             return
         time.sleep(_POLL_SECS)
 
