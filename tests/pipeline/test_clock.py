@@ -1,75 +1,204 @@
 """A clock that is set between two batches."""
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pipeline import decode, queries, rows, tables
+from stormkeeper.pipeline import current, decode, queries, rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.clock import Clock
 from stormkeeper.pipeline.current import WORKER_LIVENESS
-from support.heartbeats import change_of, heartbeat, page_of, path
+from stormkeeper.pipeline.reports import WORKER_REPORTS
+from support.heartbeats import change_of, heartbeat, page_of, path, spout
 
 NOW = 1_772_366_400.0
+LIMITS = Limits(9, 30, forget_secs=600)
 
 
-class Clocks:
-    """A machine's clocks, of which one is set."""
+class Machine:
+    """A machine's clocks, of which one is set, and the tables of a query that runs on it."""
 
-    def __init__(self):
+    def __init__(self, advance):
         self.wall, self.steady = NOW, 7.0
+        self.kept = {}
+        self._advance = advance
+        self.start()
+
+    def start(self):
+        """Start the process that runs the query."""
+        self._clock = Clock(lambda: self.wall, lambda: self.steady)
 
     def pass_by(self, secs):
         self.wall, self.steady = self.wall + secs, self.steady + secs
 
+    def batch(self, changes=None, up=("a:1", "b:1"), instance="x", revision=1):
+        """Read what each server has (one that is not up cannot be read); return the new tables."""
+        on_time, began = self._clock.look(), self.wall
+        self.pass_by(0.1)
+        raw = []
+        for server in ("a:1", "b:1"):
+            position = Position(f"{instance} of {server}", revision)
+            health = Coverage(self.wall, None, position, 1e6, 1e6, 1)
+            if server not in up:
+                health = Coverage(self.wall, "refused")
+            elif server in (changes or {}):
+                page = page_of(position.instance, changes[server], self.wall)
+                raw.append(rows.of_page(server, page))
+            raw.append(rows.of_server(server, health))
+        read = Batch.of(pa.Table.from_batches([decode.decode_batch(one) for one in raw]))
+
+        def before(name, _since=None, schema=None):
+            table = on_time(name, self.kept.get(name))
+            return table if table is None or schema is None else table.cast(schema)
+
+        made = {}
+        for name, found in self._advance(before, read, (began, self.wall)):
+            pieces = [found] if isinstance(found, pa.Table) else [*found]
+            if pieces:
+                made[name] = pa.concat_tables(pieces)
+        self.kept |= made
+        return made
+
 
 @pytest.fixture
-def clocks(monkeypatch):
-    made = Clocks()
-    monkeypatch.setattr(queries, "Clock", lambda: Clock(lambda: made.wall, lambda: made.steady))
-    return made
+def watched():
+    return Machine(queries.liveness_tables(LIMITS))
+
+
+@pytest.fixture
+def counted():
+    return Machine(queries.statistics_tables(LIMITS, period_secs=3.0))
+
+
+def status_of(made, storm_id="t"):
+    (row,) = [r for r in made[tables.WORKER_LIVENESS].to_pylist() if r["storm_id"] == storm_id]
+    return row["status"], row["stale"], round(row["age_secs"])
 
 
 @pytest.mark.parametrize("set_secs", [3600.0, -3600.0, 1.5])
-def test_who_said_nothing_since_is_as_old_as_before(clocks, set_secs):
+def test_who_said_nothing_since_is_as_old_as_before(watched, set_secs):
     """A worker beats once, and is late and dead by its silence, however often the clock is set."""
-    advance = queries.liveness_tables(Limits(9, 30))
-    kept = {}
 
-    def status(*changes):
-        health = Coverage(clocks.wall, None, Position("x", 1), 1e6, 1e6, 1)
-        raw = [
-            rows.of_page("a:1", page_of("x", changes, clocks.wall)),
-            rows.of_server("a:1", health),
-        ]
-        batch = pa.Table.from_batches([decode.decode_batch(one) for one in raw])
-        between = (clocks.wall - 0.1, clocks.wall)
-        kept.update(advance(lambda name, _since=None: kept.get(name), Batch.of(batch), between))
-        (row,) = kept[tables.WORKER_LIVENESS].to_pylist()
-        return row["status"], round(row["age_secs"])
+    def status(changes=None):
+        status, _, age = status_of(watched.batch(changes))
+        return status, age
 
     small = set_secs if abs(set_secs) < 2 else 0
-    assert status(change_of(path("t"), heartbeat(), 1, 1.0)) == ("alive", 1)
-    clocks.pass_by(5)
-    clocks.wall += set_secs
-    assert status() == ("alive", round(6 + small))
-    clocks.pass_by(5)
-    assert status() == ("late", round(11 + small))
-    clocks.wall += set_secs
-    clocks.pass_by(10)
+    assert status({"a:1": [change_of(path("t"), heartbeat(), 1, 1.0)]}) == ("alive", 1)
+    watched.pass_by(5)
+    watched.wall += set_secs
+    assert status() == ("alive", round(6.1 + small))
+    watched.pass_by(5)
+    assert status() == ("late", round(11.2 + small))
+    watched.wall += set_secs
+    watched.pass_by(10)
     assert status()[0] == "late"
-    clocks.pass_by(10)
+    watched.pass_by(10)
     assert status()[0] == "dead"
 
 
-def test_what_is_noted_on_the_table_stays():
-    clocks = Clocks()
-    clock = Clock(lambda: clocks.wall, lambda: clocks.steady)
-    empty = WORKER_LIVENESS.empty_table()
-    noted = empty.replace_schema_metadata({"a": "b"})
-    assert clock.on_time(noted) is noted
-    clocks.wall += 60
-    assert clock.on_time(noted).schema.equals(noted.schema, check_metadata=True)
-    assert clock.on_time(None) is None
+@pytest.mark.parametrize("set_secs", [0.0, 3600.0, -3600.0])
+def test_a_server_that_is_away_does_not_vouch_for_a_silence(watched, set_secs):
+    """Though workers have left it, if that was before others' last pulses there."""
+    beats = [path("t"), path("u")]
+    watched.batch({"a:1": [change_of(where, heartbeat(), 1, 0.0) for where in beats]})
+    watched.pass_by(5)
+    watched.batch({"b:1": [change_of(beats[1], heartbeat(), 1, 0.0)]})
+    watched.pass_by(5)
+    watched.batch({"a:1": [change_of(beats[0], heartbeat(), 2, 0.0)]}, revision=2)
+    watched.wall += set_secs
+    watched.pass_by(40)
+    status, stale, _ = status_of(watched.batch(up=["b:1"]))
+    assert (status, stale) == ("late", True)
+
+
+def test_a_start_with_a_clock_that_is_behind_keeps_nobody_alive_for_long(watched):
+    watched.batch({"a:1": [change_of(path("t"), heartbeat(), 1, 0.0)]})
+    watched.wall -= 3600
+    watched.start()
+    assert status_of(watched.batch())[0] == "alive"
+    watched.wall += 3600
+    watched.pass_by(31)
+    status, _, age = status_of(watched.batch())
+    assert (status, age) == ("dead", 31)
+
+
+def beat(emitted, uptime, at, revision=1):
+    details = heartbeat("t", {(1, 1): spout(emitted)}, uptime_secs=uptime, time_secs=int(at))
+    return [change_of(path("t"), details, revision, 0.0)]
+
+
+@pytest.mark.parametrize("set_secs", [0.0, 10.0, 3600.0, -10.0, -3600.0])
+def test_nothing_counts_twice_where_the_workers_clock_is_set_too(counted, set_secs):
+    """As on a machine that was asleep; uptimes go by a clock that nobody sets."""
+    counted.batch({"a:1": beat(1_000, 60, counted.wall)})
+    (first,) = counted.kept[tables.WORKER_REPORTS].to_pylist()
+    counted.pass_by(20)
+    counted.wall += set_secs
+    made = counted.batch({"a:1": beat(1_100, 80, counted.wall, 2)}, revision=2)
+    (second,) = counted.kept[tables.WORKER_REPORTS].to_pylist()
+    assert second["started_at"] == first["started_at"]
+    assert second["skipped"] <= 7
+    (known,) = counted.kept[tables.EXECUTOR_COUNTERS].to_pylist()
+    assert known["emitted"] == 1_100
+    minutes = [
+        made[name].to_pylist() for name in (tables.ROLLUP_OPEN, tables.ROLLUP_1M) if name in made
+    ]
+    assert sum(row["emitted"] for rows_ in minutes for row in rows_) in (100, 1_100)
+    assert sum(row["restarts"] for rows_ in minutes for row in rows_) == 0
+
+
+def test_pulses_are_taken_on_another_server_after_the_clock_was_set_back(counted):
+    counted.batch({"a:1": beat(5, 60, counted.wall)})
+    counted.wall -= 1800
+    counted.pass_by(15)
+    counted.batch({"b:1": beat(9, 75, counted.wall)})
+    (report,) = counted.kept[tables.WORKER_REPORTS].to_pylist()
+    assert (report["server"], report["uptime_secs"]) == ("b:1", 75)
+    (known,) = counted.kept[tables.EXECUTOR_COUNTERS].to_pylist()
+    assert known["emitted"] == 9
+
+
+@pytest.mark.parametrize("set_secs", [3600.0, -3600.0])
+def test_who_is_remembered_without_a_row_is_so_by_the_clock_that_was_set(watched, set_secs):
+    watched.batch({"a:1": [change_of(path("t"), heartbeat(), 1, 0.0)]})
+    watched.pass_by(40)
+    watched.batch()  # it is dead
+    watched.pass_by(700)
+    watched.batch(up=["b:1"])
+    (before,) = current.forgotten(watched.kept[tables.WORKER_LIVENESS])
+    watched.wall += set_secs
+    watched.batch(up=["b:1"])
+    (after,) = current.forgotten(watched.kept[tables.WORKER_LIVENESS])
+    assert after == before._replace(last_seen=pytest.approx(before.last_seen + set_secs))
+
+
+def test_what_is_noted_on_a_table_stays():
+    wall = [NOW]
+    clock = Clock(lambda: wall[0], lambda: 7.0)
+    noted = WORKER_LIVENESS.empty_table().replace_schema_metadata({"a": "b"})
+    assert clock.look()(tables.WORKER_LIVENESS, noted) is noted
+    wall[0] += 60
+    on_time = clock.look()
+    moved = on_time(tables.WORKER_LIVENESS, noted)
+    assert moved.schema.equals(noted.schema, check_metadata=True)
+    assert on_time(tables.WORKER_LIVENESS, None) is None
+
+
+def test_when_a_worker_was_started_stays_as_it_was_said():
+    wall, started = [NOW], datetime.fromtimestamp(NOW - 60, UTC)
+    clock = Clock(lambda: wall[0], lambda: 7.0)
+    clock.look()
+    wall[0] += 3600
+    table = pa.Table.from_pylist(
+        [{"received_at": datetime.fromtimestamp(NOW, UTC), "started_at": started}, {}],
+        WORKER_REPORTS,
+    )
+    moved, other = clock.look()(tables.WORKER_REPORTS, table).to_pylist()
+    assert moved["received_at"].timestamp() == NOW + 3600
+    assert moved["started_at"] == started
+    assert (other["received_at"], other["started_at"]) == (None, None)

@@ -10,15 +10,29 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stormkeeper.pipeline import current, rows, tables
+
 #: A clock that is kept right by small steps makes no difference to an age. Nor does a machine that
 #: is busy between two looks at its clocks.
 _SMALL_SECS: Final = 2.0
+
+#: What tables of the present say of when something was heard, which is compared with what is heard
+#: now. When a worker was started stays as it was said first, for two tables have it.
+_HEARD: Final = {
+    tables.WORKER_LIVENESS: ("last_seen", "moved_at"),
+    tables.WORKER_REPORTS: ("received_at",),
+    tables.EXECUTOR_COUNTERS: ("at",),
+}
+
+#: Brings a table of the batch before, by its name, to the clock as it is now.
+OnTime = Callable[[str, pa.Table | None], pa.Table | None]
 
 
 class Clock:
     """Brings times of the batch before to a clock that was set since then.
 
-    Else all who have sent nothing since would be older by as much, and so dead, or younger.
+    Else all who have sent nothing since would be older by as much, and so dead, or younger; and
+    those who have sent something would seem to have been started anew, or not to have sent it yet.
 
     Parameters
     ----------
@@ -35,16 +49,40 @@ class Clock:
         self._steady = steady
         self._ahead: float | None = None
 
-    def on_time(self, liveness: pa.Table | None) -> pa.Table | None:
-        """Return the liveness table of the batch before, as of the clock as it is now.
+    def look(self) -> OnTime:
+        """Return what brings the tables of the batch before to the clock as it is now.
 
-        The first time, when nothing is known of before, it is as it was.
+        The first time, when nothing is known of before, they are as they were. But nothing was
+        heard later than now, whatever they say: the clock may have been set back before the start.
         """
-        before, self._ahead = self._ahead, self._wall() - self._steady()
+        now = self._wall()
+        before, self._ahead = self._ahead, now - self._steady()
         set_secs = 0.0 if before is None else self._ahead - before
-        if liveness is None or abs(set_secs) <= _SMALL_SECS:
-            return liveness
-        place = liveness.schema.get_field_index("last_seen")
-        moved = pc.add(liveness["last_seen"], pa.scalar(timedelta(seconds=set_secs)))
-        field = liveness.schema.field(place)
-        return liveness.set_column(place, field, moved.cast(field.type))
+        if abs(set_secs) <= _SMALL_SECS:
+            set_secs = 0.0
+
+        def on_time(name: str, table: pa.Table | None) -> pa.Table | None:
+            if table is None or name not in _HEARD:
+                return table
+            for column in _HEARD[name]:
+                if column in table.column_names:
+                    table = _moved(table, column, set_secs, now)
+            if set_secs:
+                table = table.replace_schema_metadata(current.moved_notes(table, set_secs))
+            return table
+
+        return on_time
+
+
+def _moved(table: pa.Table, name: str, secs: float, now: float) -> pa.Table:
+    heard = known = table[name]
+    if secs:
+        heard = pc.add(heard, pa.scalar(timedelta(seconds=secs))).cast(heard.type)
+    latest = pc.max(heard).as_py()
+    if latest is not None and latest.timestamp() > now + _SMALL_SECS:
+        latest = rows.timestamps([now])[0]
+        heard = pc.if_else(pc.greater(heard, latest), latest, heard)
+    if heard is known:
+        return table
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), heard)

@@ -273,12 +273,23 @@ def merged_notes(
     return {_FORGOTTEN: json.dumps([one for one in noted if has(one[0][0])]).encode()}
 
 
+def moved_notes(table: pa.Table, secs: float) -> Mapping[bytes, bytes] | None:
+    """Return a table's metadata, with what `remembering` noted moved by so many seconds."""
+    noted: Mapping[bytes, bytes] | None = table.schema.metadata
+    if noted is None or _FORGOTTEN not in noted:
+        return noted
+    moved = [row._replace(last_seen=max(0.0, row.last_seen + secs)) for row in forgotten(table)]
+    return {**noted, _FORGOTTEN: _note(moved)}
+
+
 def remembering(schema: pa.Schema, result: Step) -> pa.Schema:
     """Return a table's schema with a note of the workers that have no row any more."""
-    noted = [
-        [row.worker, *(getattr(row, name) for name in _REMEMBERED)] for row in result.forgotten
-    ]
-    return schema.with_metadata({_FORGOTTEN: json.dumps(noted)})
+    return schema.with_metadata({_FORGOTTEN: _note(result.forgotten)})
+
+
+def _note(forgotten: Iterable[Row]) -> bytes:
+    noted = [[row.worker, *(getattr(row, name) for name in _REMEMBERED)] for row in forgotten]
+    return json.dumps(noted).encode()
 
 
 def _table(result: Step, now: float) -> pa.Table:

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.heartbeats import coverage
 from stormkeeper.heartbeats.following import Part
 from stormkeeper.pipeline import current, tables
+from stormkeeper.pipeline.clock import OnTime
 from stormkeeper.pipeline.decode import part_numbers
 from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.statistics import buckets
@@ -94,17 +94,23 @@ class Growth:
             )
 
 
-def before(store: TableStore, part: Part) -> Before:
-    """Return what reads the part of a query's tables as they are before a batch."""
-    return partial(_read, store, part)
+def before(store: TableStore, part: Part, on_time: OnTime) -> Before:
+    """Return what reads the part of a query's tables as they are before a batch, on time."""
+
+    def read(
+        name: str, since: datetime | None = None, schema: pa.Schema | None = None
+    ) -> pa.Table | None:
+        return on_time(name, _read(store, part, name, since, schema))
+
+    return read
 
 
 def _read(
     store: TableStore,
     part: Part,
     name: str,
-    since: datetime | None = None,
-    schema: pa.Schema | None = None,
+    since: datetime | None,
+    schema: pa.Schema | None,
 ) -> pa.Table | None:
     written = store.read_parts(name, schema)
     if (part.count == 1 and len(written) <= 1) or since is not None:

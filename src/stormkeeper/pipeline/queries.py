@@ -296,10 +296,9 @@ def liveness_tables(
     timeouts
         Returns the topologies' own timeouts.
     """
-    clock = Clock()
 
     def advance(before: Before, batch: Batch, between: tuple[float, float]) -> Made:
-        previous = clock.on_time(before(tables.WORKER_LIVENESS))
+        previous = before(tables.WORKER_LIVENESS)
         now_known = replace(limits, timeouts=timeouts())
         liveness = current.next_liveness(
             previous, batch.rows, now_known, between, last_pulses, reports=reports()
@@ -373,20 +372,22 @@ class Keeper:
         self._advance = advance
         self._published = published
         self._parts = parts
+        self._clock = Clock()
 
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Read the batch and publish the next tables."""
         origin = origin_of(batch, number)
         if self._tables.has(origin):
             return
-        began = time.time()
+        began, on_time = time.time(), self._clock.look()
         told: dict[str, Rows] = {}
 
         def advanced() -> Iterator[Made]:
             read = by_part(batch, self._parts)
             # Nothing here holds what a part has, so that it goes once it is written.
             for part in [Part(one, self._parts) for one in range(self._parts)]:
-                yield self._advanced(part, next(read), began, told)
+                before = divided.before(self._tables, part, on_time)
+                yield self._advanced(before, next(read), began, told)
                 give_back()
             next(read, None)  # Spark has more to say: that this was all
 
@@ -394,8 +395,7 @@ class Keeper:
             self._tables.publish_in_parts(origin, advanced())
         self._published(told)
 
-    def _advanced(self, part: Part, batch: Batch, began: float, told: dict[str, Rows]) -> Made:
-        before = divided.before(self._tables, part)
+    def _advanced(self, before: Before, batch: Batch, began: float, told: dict[str, Rows]) -> Made:
         for name, rows in self._advance(before, batch, (began, time.time())):
             if name in _TOLD:
                 told[name] = rows
