@@ -60,7 +60,9 @@ def data_files(folder: Path) -> set[str]:
 
 
 def store(folder: Path, *specs: TableSpec, **settings: object) -> TableStore:
-    """A store of `STATE` and `EVENTS`, or of other tables."""
+    """A store of `STATE` and `EVENTS`, or of other tables. A clock that is given is not set."""
+    if "clock" in settings:
+        settings = {"steady": settings["clock"], **settings}
     return TableStore(folder, specs or (STATE, EVENTS), **{"interval_secs": 15.0, **settings})
 
 

@@ -62,8 +62,8 @@ class TableStore:
         How long a file stays after it has left the manifest.
     fan_in
         How many files of a log are merged into one.
-    clock
-        Gives seconds since the epoch.
+    clock, steady
+        The machine's clock, in seconds since the epoch, and one that nobody sets.
     """
 
     def __init__(
@@ -75,12 +75,14 @@ class TableStore:
         keep_secs: float = KEEP_SECS,
         fan_in: int = FAN_IN,
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._specs = {spec.name: spec for spec in specs}
         self._interval_secs = interval_secs
         self._keep_secs = keep_secs
         self._clock = clock
+        self._kept_by = retention.Clock(steady)
         self._place = Place(folder)
         self._compactor = Compactor(folder, self._specs, fan_in)
         #: The commit that we know the manifest to have; None before ours, or if we do not know.
@@ -293,6 +295,7 @@ class TableStore:
     ) -> Manifest:
         """Return the manifest that follows."""
         at = datetime.fromtimestamp(now, UTC)
+        kept_by = self._kept_by.at(at, before.written_at if before else None)
         tables = dict(before.tables) if before else {}
         for name, spec in self._specs.items():
             entry = _entry(tables.get(name), spec)
@@ -301,7 +304,7 @@ class TableStore:
             else:
                 files = _merged(entry.files, [merge for merge in merges if merge.table == name])
                 files += [part[name] for part in written if name in part]
-                files = retention.kept(files, spec.retention, at)
+                files = retention.kept(files, spec.retention, kept_by)
             tables[name] = msgspec.structs.replace(entry, files=files)
         version = before.version + 1 if before else 1
         return Manifest(manifest.FORMAT, version, origin, at, self._interval_secs, tables)
