@@ -143,7 +143,7 @@ def make(folder, length):
         manifest.stage(place, at)
         manifest.publish(place)
     with TableStore(folder / tables.ALERTS, rounds.specs(conf), interval_secs=60) as store:
-        store.commit(Origin("q", 1), {tables.ALERTS: alerts(now)})
+        store.publish(Origin("q", 1), {tables.ALERTS: alerts(now)})
     return sizes
 
 

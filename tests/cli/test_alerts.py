@@ -47,8 +47,8 @@ def written(tmp_path):
         news = [{"at": datetime.now(UTC), "change": how, **row} for how, row in changes]
         log = pa.Table.from_pylist(news, schema=ALERT_HISTORY)
         with TableStore(place, specs(defaults()), interval_secs=60, clock=clock) as tables_:
-            tables_.commit(
-                Origin("q", next(numbers)), {tables.ALERTS: current}, {tables.ALERT_HISTORY: log}
+            tables_.publish(
+                Origin("q", next(numbers)), {tables.ALERTS: current, tables.ALERT_HISTORY: log}
             )
         return ["-c", f"pipeline.tables.dir={tmp_path}"]
 
@@ -109,7 +109,7 @@ def test_without_tables_it_says_what_to_do(tmp_path):
 
 def test_before_the_first_round_it_says_when_that_is(tmp_path):
     with store(tmp_path / tables.LIVENESS) as others:
-        others.commit(Origin("q", 1), {})
+        others.publish(Origin("q", 1), {})
     ran = run("-c", f"pipeline.tables.dir={tmp_path}")
     assert ran.exit_code == 1
     assert f"no alerts in {tmp_path} yet: the first round" in ran.stderr
@@ -117,7 +117,7 @@ def test_before_the_first_round_it_says_when_that_is(tmp_path):
 
 def test_it_waits_for_the_first_round(written, tmp_path):
     with store(tmp_path / tables.LIVENESS) as others:
-        others.commit(Origin("q", 1), {})
+        others.publish(Origin("q", 1), {})
     arguments = ["alerts", "-f", "-c", f"pipeline.tables.dir={tmp_path}"]
     with Running(arguments, os.environ) as running:
         assert f"no alerts in {tmp_path} yet: the first round" in running.remark()

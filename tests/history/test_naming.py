@@ -49,11 +49,11 @@ def written(tmp_path):
 
     def write(names=(("split", 1, 4), ("words", 5, 6)), **tables):
         with store(tmp_path / "statistics", *SPECS) as into:
-            into.commit(origin(0), {}, tables)
+            into.publish(origin(0), tables)
         found = [dict(zip(COMPONENT, (ID, *name), strict=True)) for name in names]
         table = pa.Table.from_pylist(found, schema=COMPONENTS.schema)
         with store(tmp_path / "names", COMPONENTS) as into:
-            into.commit(origin(0), {"components": table})
+            into.publish(origin(0), {"components": table})
         return tmp_path
 
     return write

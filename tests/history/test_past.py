@@ -73,7 +73,7 @@ def written(tmp_path):
 
     def write(folder, *specs, **rows):
         with store(tmp_path / folder, *specs) as tables:
-            tables.commit(origin(next(number)), {}, rows)
+            tables.publish(origin(next(number)), rows)
         return tmp_path
 
     return write
@@ -303,7 +303,7 @@ def test_alerts_the_severest_first(tmp_path):
         alert("worst", "critical", 1),
     ]
     with store(tmp_path / "alerts", ALERTS, HISTORY) as tables:
-        tables.commit(origin(1), {"alerts": table(ALERT, *rows)})
+        tables.publish(origin(1), {"alerts": table(ALERT, *rows)})
     with Past(tmp_path) as past:
         assert [row["id"] for row in happenings.alerts(past)] == ["worst", "new", "old"]
         ended = happenings.alerts(past, ended=True)
@@ -340,7 +340,7 @@ def test_files_of_earlier_releases_are_read(written):
 def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
     folder = tmp_path / name
     with store(folder / "liveness", EVENTS) as tables:
-        tables.commit(origin(0), {}, {"worker_events": table(EVENT, event(1, "late"))})
+        tables.publish(origin(0), {"worker_events": table(EVENT, event(1, "late"))})
     with Past(folder) as past:
         assert len(happenings.events(past, "wc")) == 1
 

@@ -20,7 +20,7 @@ def test_rows_are_the_same_when_they_were_packed(spark):
     changes += [change_of(path("u"), b"garbage", 6, 1.0), change_of("/elsewhere", None, 7, 1.0)]
     raw = pa.Table.from_batches(
         [
-            rows.of_page("a:1", page_of("x", changes, 1_772_366_400.0)),
+            rows.of_pages("a:1", [page_of("x", changes, 1_772_366_400.0)]),
             rows.of_server("a:1", Coverage(1_772_366_400.0, "gone")),
         ]
     )

@@ -33,7 +33,7 @@ def noted(place, *done, query=QUERY):
 def published(directory, number, query=QUERY):
     spec = TableSpec(tables.SERVERS, SERVERS, "current")
     with TableStore(directory, [spec], interval_secs=5) as store:
-        store.commit(Origin(query, number), {tables.SERVERS: SERVERS.empty_table()})
+        store.publish(Origin(query, number), {tables.SERVERS: SERVERS.empty_table()})
     return directory
 
 

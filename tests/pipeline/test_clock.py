@@ -8,12 +8,12 @@ import pytest
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pipeline import current, decode, queries, rows, tables
+from stormkeeper.pipeline import current, queries, rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.clock import Clock
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.reports import WORKER_REPORTS
-from support.heartbeats import change_of, heartbeat, page_of, path, spout
+from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path, spout
 
 NOW = 1_772_366_400.0
 LIMITS = Limits(9, 30, forget_secs=600)
@@ -47,9 +47,9 @@ class Machine:
                 health = Coverage(self.wall, "refused")
             elif server in (changes or {}):
                 page = page_of(position.instance, changes[server], self.wall)
-                raw.append(rows.of_page(server, page))
+                raw.append(rows.of_pages(server, [page]))
             raw.append(rows.of_server(server, health))
-        read = Batch.of(pa.Table.from_batches([decode.decode_batch(one) for one in raw]))
+        read = Batch.of(pa.Table.from_batches([decode_batch(one) for one in raw]))
 
         def before(name, _since=None, schema=None):
             table = on_time(name, self.kept.get(name))

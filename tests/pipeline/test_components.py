@@ -11,9 +11,8 @@ from stormkeeper.pipeline.components import (
     joined,
     unnamed,
 )
-from stormkeeper.pipeline.decode import decode_batch
 from support import vectors
-from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
 
@@ -23,7 +22,7 @@ WORDS = [Tasks("words", 10, 10), Tasks("words", 11, 11)]
 
 def pulses(**by_topology):
     changes = [change_of(path(storm_id), beat, 1, 0.0) for storm_id, beat in by_topology.items()]
-    return pa.Table.from_batches([decode_batch(rows.of_page("a:1", page_of("x", changes, 1.0)))])
+    return pa.Table.from_batches([decode_batch(rows.of_pages("a:1", [page_of("x", changes, 1.0)]))])
 
 
 def named(stats, component):

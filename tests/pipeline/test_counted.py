@@ -16,7 +16,6 @@ from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.batch import Batch
 from stormkeeper.pipeline.counted import Counting
-from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.reports import next_reports
 from stormkeeper.pipeline.statistics.readings import (
     EXECUTOR_STATS,
@@ -36,7 +35,7 @@ from stormkeeper.pipeline.statistics.summaries import (
     worker_stats,
 )
 from stormkeeper.thrift.writer import Release
-from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 from support.reported_topologies import heartbeats_of, reported
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
@@ -88,7 +87,7 @@ class Tables:
         """Take in a batch as it was read."""
         table = pa.Table.from_batches(
             [
-                decode_batch(rows.of_page("a:1", page)),
+                decode_batch(rows.of_pages("a:1", [page])),
                 decode_batch(rows.of_server("a:1", health)),
             ]
         )
@@ -146,7 +145,7 @@ def test_names_of_workers_that_are_gone_do_not_stay():
         revision += 2
         health = Coverage(1000.0 + 60 * batch, None, Position("x", revision), 1e6, 1e6, 1)
         readings = [
-            rows.of_page("a:1", page_of("x", changes, 1000.0 + 60 * batch)),
+            rows.of_pages("a:1", [page_of("x", changes, 1000.0 + 60 * batch)]),
             rows.of_server("a:1", health),
         ]
         taken = Batch.of(pa.Table.from_batches(map(decode_batch, readings)))

@@ -6,12 +6,12 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.pipeline import decode, rows
-from stormkeeper.pipeline.decode import decode_batch, heartbeats, statistics
+from stormkeeper.pipeline.decode import heartbeats, statistics
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.thrift.serialization import Compression, deserialize, serialize
 from support import vectors
 from support.decoding import ENGINES
-from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 
 GOLDEN = {
     vector["name"]: bytes.fromhex(vector["hex"])
@@ -31,7 +31,7 @@ def raw(*pulses):
     readings = [
         change_of(where, details, number, 0.5) for number, (where, details) in enumerate(pulses)
     ]
-    return rows.of_page("a:1", page_of("x", readings, 1000.0))
+    return rows.of_pages("a:1", [page_of("x", readings, 1000.0)])
 
 
 def test_the_arrow_schema_is_the_one_that_spark_expects():

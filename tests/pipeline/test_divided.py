@@ -70,7 +70,7 @@ def batches(seed):
         health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
         down = Coverage(now, "gone")
         read = [
-            rows.of_page(server, page_of("x", changes, now)),
+            rows.of_pages(server, [page_of("x", changes, now)]),
             rows.of_server(server, health),
             rows.of_server({"a:1": "b:1", "b:1": "a:1"}[server], down),
             rows.of_server("c:1", health if secs == 10 else down),
@@ -80,7 +80,7 @@ def batches(seed):
                 change_of(path(id_, "n", 9), heartbeat(id_, completed=True), number, 1.0)
                 for number, id_ in enumerate(TOPOLOGIES)
             ]
-            read.append(rows.of_page("c:1", page_of("x", done, now)))
+            read.append(rows.of_pages("c:1", [page_of("x", done, now)]))
         yield now, pa.Table.from_batches(read)
 
 

@@ -110,7 +110,7 @@ def test_the_reader_without_this_package_sees_the_newest_batch(tmp_path):
     with TableStore(folder, queries.specs(defaults(), tables.LIVENESS), interval_secs=5) as store:
         for number, status in enumerate(("late", "alive")):
             rows = pa.Table.from_pylist([{**row, "status": status}], schema=WORKER_LIVENESS)
-            store.commit(Origin("q", number), {tables.WORKER_LIVENESS: rows})
+            store.publish(Origin("q", number), {tables.WORKER_LIVENESS: rows})
     (example,) = examples("sql")
     with duckdb.connect() as database:
         found = database.execute(example.replace("/data/heartbeats", str(tmp_path / "tables")))

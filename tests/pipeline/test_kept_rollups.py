@@ -13,10 +13,9 @@ from stormkeeper.history.asking import Past
 from stormkeeper.history.statistics import course
 from stormkeeper.pipeline import queries, rows
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.store import TableStore
-from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 
 HOUR = 1_700_002_800.0
 ID = "wc-1-17"
@@ -32,7 +31,7 @@ def batch(now, revision, workers):
         beat = heartbeat(ID, executors, time_secs=int(now), uptime_secs=uptime)
         changes.append(change_of(path(ID, "n", port), beat, revision, 1.0))
     health = Coverage(now, None, Position("x", revision), 1e6, 1e6, len(changes))
-    read = [rows.of_page("a:1", page_of("x", changes, now)), rows.of_server("a:1", health)]
+    read = [rows.of_pages("a:1", [page_of("x", changes, now)]), rows.of_server("a:1", health)]
     return Batch.of(pa.Table.from_batches([decode_batch(one) for one in read]))
 
 

@@ -9,13 +9,12 @@ from stormkeeper import conf
 from stormkeeper.local import ports
 from stormkeeper.pipeline import rows, tables
 from stormkeeper.pipeline.components import unnamed
-from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.pipeline.naming import Naming, Timeouts, naming, timeout_in
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
+from support.heartbeats import bolt, change_of, decode_batch, heartbeat, page_of, path, spout
 from support.nimbus_service import nimbuses
 from support.statistics_examples import example
 from support.storm_topologies import leave
@@ -35,7 +34,7 @@ def nimbus(tmp_path):
 
 def pulses(*workers):
     changes = [change_of(path(*worker), beat, 1, 0.0) for *worker, beat in workers]
-    return pa.Table.from_batches([decode_batch(rows.of_page("a:1", page_of("x", changes, 1.0)))])
+    return pa.Table.from_batches([decode_batch(rows.of_pages("a:1", [page_of("x", changes, 1.0)]))])
 
 
 def of_storm():

@@ -24,7 +24,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "heartbeat_tables.py"
 @pytest.mark.parametrize("published", [7, 8])
 def test_a_first_batch_that_follows_the_tables_is_taken(tmp_path, published):
     with store(tmp_path) as tables_of_query:
-        tables_of_query.commit(origin(published), {"state": state(1)})
+        tables_of_query.publish(origin(published), {"state": state(1)})
     checkpoint.check_next(origin(8), tmp_path)
     checkpoint.check_next(origin(0, "another"), tmp_path)
 
@@ -33,7 +33,7 @@ def test_a_first_batch_that_follows_the_tables_is_taken(tmp_path, published):
 def test_a_first_batch_that_does_not_is_refused_with_the_remedy(tmp_path, published):
     if published is not None:
         with store(tmp_path) as tables_of_query:
-            tables_of_query.commit(published, {"state": state(1)})
+            tables_of_query.publish(published, {"state": state(1)})
     with pytest.raises(TableError, match=r"has to be a folder that they share, too\. If the tab"):
         checkpoint.check_next(origin(8), tmp_path)
 

@@ -17,7 +17,7 @@ from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import decode, process, queries, tables
-from stormkeeper.pipeline.rows import of_page, of_server
+from stormkeeper.pipeline.rows import of_pages, of_server
 from stormkeeper.tables.store import TableStore
 from support.heartbeats import bolt, change_of, heartbeat, page_of, path, spout
 from support.pipelines import PipelineProcess
@@ -319,7 +319,7 @@ def test_a_reader_whose_clock_is_wrong_makes_nobody_dead(spark, tmp_path, ahead)
         page = page_of("x", [change_of(path("t"), heartbeat(), number, 1.0)], there)
         health = Coverage(there, None, Position("x", number), 1e6, 1e6, 1)
         down = Coverage(began, "gone")
-        raw = [of_page("a:1", page), of_server("a:1", health), of_server("b:1", down)]
+        raw = [of_pages("a:1", [page]), of_server("a:1", health), of_server("b:1", down)]
         keeper(spark.createDataFrame(pa.Table.from_batches(raw)), number)
         (row,) = present(tmp_path, tables.WORKER_LIVENESS)
         assert (row["status"], row["age_secs"]) == ("alive", pytest.approx(1.0, abs=0.001))

@@ -2,16 +2,16 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS
-from stormkeeper.pipeline import decode, rejected, rows
+from stormkeeper.pipeline import rejected, rows
 from stormkeeper.pipeline.rejected import REJECTED, next_rejected
-from support.heartbeats import change_of, heartbeat, page_of, path
+from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path
 
 NOW = 1_772_366_400.0
 
 
 def batch(*changes, instance="x"):
-    found = rows.of_page("a:6699", page_of(instance, changes, NOW))
-    return pa.Table.from_batches([decode.decode_batch(found)])
+    found = rows.of_pages("a:6699", [page_of(instance, changes, NOW)])
+    return pa.Table.from_batches([decode_batch(found)])
 
 
 def step(recent, *changes, **more):

@@ -5,9 +5,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import WITHOUT_REVISIONS, Position
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pipeline import decode, rows
+from stormkeeper.pipeline import rows
 from stormkeeper.pipeline.reports import WORKER_REPORTS, next_reports
-from support.heartbeats import change_of, heartbeat, page_of, path
+from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path
 
 LIMITS = Limits(late_secs=9, timeout_secs=30)
 NOW = 1_772_366_400.0
@@ -20,8 +20,8 @@ def batch(now, instance="x", **changes):
     for server in (A, B):
         page = page_of(instance, changes.get(server[0], []), now)
         health = Coverage(now, None, Position(instance, 9), 1e6, 1e6, 1)
-        found += [rows.of_page(server, page), rows.of_server(server, health)]
-    return pa.Table.from_batches([decode.decode_batch(one) for one in found])
+        found += [rows.of_pages(server, [page]), rows.of_server(server, health)]
+    return pa.Table.from_batches([decode_batch(one) for one in found])
 
 
 def beat(revision, age=0.0, **more):
@@ -74,10 +74,10 @@ def test_who_is_forgotten_is_not_taken_for_new():
 
     def found(now):
         read = (
-            rows.of_page(A, page_of(WITHOUT_REVISIONS, [last], now)),
+            rows.of_pages(A, [page_of(WITHOUT_REVISIONS, [last], now)]),
             rows.of_server(A, Coverage(now, None, Position(WITHOUT_REVISIONS, 0))),
         )
-        return pa.Table.from_batches([decode.decode_batch(one) for one in read])
+        return pa.Table.from_batches([decode_batch(one) for one in read])
 
     table, counts = None, []
     for secs in (0, 31, 3601, 3606, 3611):

@@ -16,8 +16,8 @@ def up(at):
 
 def batch(**servers):
     """Return a batch as the pipeline reads it, of these servers and one pulse."""
-    pulse = rows.of_page(
-        "b", page_of("i", [change_of("/workerbeats/wc-1-17/n-1", b"x", 7, 1.0)], 5.0)
+    pulse = rows.of_pages(
+        "b", [page_of("i", [change_of("/workerbeats/wc-1-17/n-1", b"x", 7, 1.0)], 5.0)]
     )
     found = [pulse, *(rows.of_server(name, health) for name, health in servers.items())]
     return pa.Table.from_batches(list(decode.decode_batches(iter(found))))

@@ -84,9 +84,8 @@ SPECS = [
 def write(folder, number=0, clock=time.time, **rows):
     """Commit rows of the tables; columns that they do not name are null."""
     with store(folder / "statistics", *SPECS, clock=clock) as tables:
-        tables.commit(
+        tables.publish(
             origin(number),
-            {},
             {
                 name: pa.Table.from_pylist(
                     [{**dict.fromkeys(COLUMNS[name]), **row} for row in given],

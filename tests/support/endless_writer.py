@@ -22,7 +22,7 @@ def write(folder: Path) -> None:
     with sole_writer(folder), store(folder, fan_in=3) as tables:
         before = manifest.load(folder)
         for number in itertools.count(before.origin.batch + 1 if before else 0):
-            tables.commit(origin(number), {"state": state(number)}, {"events": events(number)})
+            tables.publish(origin(number), {"state": state(number), "events": events(number)})
 
 
 def main(folder: Path, kills: int) -> None:

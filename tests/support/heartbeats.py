@@ -3,8 +3,11 @@
 import time
 from collections.abc import Mapping
 
+import pyarrow as pa
+
 from stormkeeper.heartbeats.following import ChangePage, PathChange, Position
 from stormkeeper.pacemaker.client import PacemakerClient
+from stormkeeper.pipeline.decode import TYPED, Engine, decode_batches
 from stormkeeper.thrift.records import (
     BoltStats,
     ClusterWorkerHeartbeat,
@@ -99,3 +102,10 @@ def page_of(instance, changes, read_at):
     """Return a page of one instance's changes."""
     newest = max((one.revision or 0 for one in changes), default=0)
     return ChangePage(changes, read_at, Position(instance, newest))
+
+
+def decode_batch(batch: pa.RecordBatch, engine: Engine | None = None) -> pa.RecordBatch:
+    """Decode one Arrow batch of the source's rows to one batch."""
+    decoded = pa.Table.from_batches(decode_batches(iter([batch]), engine), schema=TYPED)
+    found = decoded.combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema=TYPED)

@@ -29,14 +29,14 @@ def write(folder: Path, begin: int, end: int) -> None:
         for number in range(begin, end + 1):
             now[0] = number * 700.0
             rows = events(number, secs=now[0])
-            tables.commit(origin(number), {"state": state(number)}, {"events": rows, "short": rows})
+            tables.publish(origin(number), {"state": state(number), "events": rows, "short": rows})
             tables.settle(60)
 
 
 def settle(folder: Path) -> None:
     """Have all that no manifest names removed."""
     with store(folder, keep_secs=-1, fan_in=1000, clock=lambda: BEGAN + 1e6) as tables:
-        tables.commit(origin(0, "the last"))
+        tables.publish(origin(0, "the last"), {})
 
 
 def steps(folder: Path, last: int) -> None:

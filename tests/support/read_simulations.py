@@ -8,10 +8,9 @@ from stormkeeper.heartbeats.coverage import Coverage
 from stormkeeper.heartbeats.following import Position
 from stormkeeper.pipeline import queries, rows, tables
 from stormkeeper.pipeline.batch import Batch
-from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.store import TableStore
-from support.heartbeats import change_of, page_of
+from support.heartbeats import change_of, decode_batch, page_of
 from support.simulations import PERIOD_SECS, write_truth
 from support.tables import origin
 
@@ -52,7 +51,7 @@ class Statistics:
             changes.append(change_of(beat.path, beat.details, self._revision, age))
         health = Coverage(now, None, Position("x", self._revision), 1e6, 1e6, 1)
         servers = [
-            rows.of_page("a:6699", page_of("x", changes, now)),
+            rows.of_pages("a:6699", [page_of("x", changes, now)]),
             rows.of_server("a:6699", health),
         ]
         batch = pa.Table.from_batches([decode_batch(one) for one in servers])

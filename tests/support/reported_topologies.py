@@ -7,7 +7,6 @@ from math import inf, nan
 import pyarrow as pa
 
 from stormkeeper.pipeline import rows
-from stormkeeper.pipeline.decode import decode_batch
 from stormkeeper.statistics.reports import Component, ExecutorReport
 from stormkeeper.thrift.records import (
     BoltStats,
@@ -19,7 +18,7 @@ from stormkeeper.thrift.records import (
     SpoutStats,
 )
 from stormkeeper.thrift.serialization import serialize
-from support.heartbeats import WINDOWS, change_of, page_of, path
+from support.heartbeats import WINDOWS, change_of, decode_batch, page_of, path
 
 COMPONENTS = {"__acker": "bolt", "lines": "spout", "more": "spout", "words": "bolt", "out": "bolt"}
 STREAMS = ("default", "side", "__ack")
@@ -89,7 +88,7 @@ def heartbeats_of(topologies: list[Reported]) -> pa.Table:
 
 def decoded(changes, read_at) -> pa.Table:
     """Return changes of a server as rows of `decode.heartbeats`."""
-    batch = decode_batch(rows.of_page("a:1", page_of("x", changes, read_at)))
+    batch = decode_batch(rows.of_pages("a:1", [page_of("x", changes, read_at)]))
     return pa.Table.from_batches([batch]).drop_columns(["kind", "health"])
 
 

@@ -95,10 +95,10 @@ def test_the_files_of_a_day_are_few(rows, size, hours):
 def test_merged_files_have_the_same_rows(tmp_path):
     with store(tmp_path, fan_in=4, keep_secs=-1) as tables:
         for number in range(21):
-            tables.commit(origin(number), {}, {"events": events(number)})
+            tables.publish(origin(number), {"events": events(number)})
             assert tables.settle(60)
             assert values(tmp_path, "events") == list(range(number + 1))
-        tables.commit(origin(21))
+        tables.publish(origin(21), {})
         levels = [one.level for one in Tables(tmp_path).manifest.tables["events"].files]
         assert levels == [2, 1, 0]
         assert Tables(tmp_path).arrow("events")["subject"].to_pylist()[:16] == sorted(
@@ -124,29 +124,29 @@ def held(monkeypatch):
 def test_a_merge_of_what_has_gone_meanwhile_is_not_used(tmp_path, held):
     now = [at(0).timestamp()]
     with store(tmp_path, SHORT, fan_in=2, keep_secs=60, clock=lambda: now[0]) as tables:
-        tables.commit(origin(0), {}, {"short": events(0)})
-        tables.commit(origin(1), {}, {"short": events(300)})
+        tables.publish(origin(0), {"short": events(0)})
+        tables.publish(origin(1), {"short": events(300)})
         now[0] += 3601
-        tables.commit(origin(2))
+        tables.publish(origin(2), {})
         held.set()
         assert tables.settle(60)
         assert len(data_files(tmp_path)) == 3
-        tables.commit(origin(3))
+        tables.publish(origin(3), {})
         assert values(tmp_path, "short") == [300]
         for number in (4, 5):
             now[0] += 61
-            tables.commit(origin(number))
+            tables.publish(origin(number), {})
         assert data_files(tmp_path) == Tables(tmp_path).manifest.paths
 
 
 def test_commits_do_not_wait_for_a_merge(tmp_path, held):
     with store(tmp_path, fan_in=2) as tables:
         for number in range(8):
-            tables.commit(origin(number), {}, {"events": events(number)})
+            tables.publish(origin(number), {"events": events(number)})
         assert not tables.settle(0)
         held.set()
         assert tables.settle(60)
-        tables.commit(origin(8))
+        tables.publish(origin(8), {})
         assert values(tmp_path, "events") == list(range(8))
         assert len(Tables(tmp_path).files("events")) == 7
 
@@ -154,18 +154,18 @@ def test_commits_do_not_wait_for_a_merge(tmp_path, held):
 def test_a_merge_that_fails_leaves_all_as_it_is(tmp_path, caplog, monkeypatch):
     numbers = random.Random(0).sample(range(10**7), 1000)
     with store(tmp_path, fan_in=2) as tables:
-        tables.commit(origin(0), {}, {"events": events(*numbers[:500])})
+        tables.publish(origin(0), {"events": events(*numbers[:500])})
         with room_for(9000):
-            tables.commit(origin(1), {}, {"events": events(*numbers[500:])})
+            tables.publish(origin(1), {"events": events(*numbers[500:])})
             assert tables.settle(60)
         assert "files of the table events could not be merged, and stay as they are" in caplog.text
         assert data_files(tmp_path) == Tables(tmp_path).manifest.paths
-        tables.commit(origin(2))
+        tables.publish(origin(2), {})
         assert values(tmp_path, "events") == sorted(numbers)
         monkeypatch.setattr(compaction.time, "monotonic", lambda: float("inf"))
-        tables.commit(origin(3))
+        tables.publish(origin(3), {})
         monkeypatch.undo()
         assert tables.settle(60)
-        tables.commit(origin(4))
+        tables.publish(origin(4), {})
         assert values(tmp_path, "events") == sorted(numbers)
         assert len(Tables(tmp_path).files("events")) == 1

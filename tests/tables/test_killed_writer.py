@@ -58,5 +58,5 @@ def test_readers_see_whole_commits_beside_writers_that_are_killed(tmp_path):
     assert told["looks"] > 20
     assert Tables(folder).manifest.version > 40
     with store(folder, keep_secs=-1, fan_in=1000) as tables:
-        tables.commit(origin(0, "another query"))
+        tables.publish(origin(0, "another query"), {})
     assert data_files(folder) == Tables(folder).manifest.paths

@@ -47,11 +47,9 @@ class AnyCourse(RuleBasedStateMachine):
 
     def commit(self, rows, numbers):
         secs = self.now - BEGAN
-        self.writer.commit(
-            origin(self.batch),
-            {} if rows is None else {"state": state(*rows)},
-            {"events": events(*numbers, secs=secs), "short": events(*numbers, secs=secs)},
-        )
+        named = {} if rows is None else {"state": state(*rows)}
+        named |= {name: events(*numbers, secs=secs) for name in ("events", "short")}
+        self.writer.publish(origin(self.batch), named)
 
     @rule(rows=st.none() | NUMBERS, numbers=NUMBERS)
     def commits(self, rows, numbers):

@@ -12,7 +12,7 @@ def filled(folder):
     with store(folder) as tables:
         for number in range(3):
             rows = events(10 * number, 10 * number + 5)
-            tables.commit(origin(number), {"state": state(number)}, {"events": rows})
+            tables.publish(origin(number), {"state": state(number), "events": rows})
     return folder
 
 
@@ -27,7 +27,7 @@ def test_all_tables_are_of_one_commit(tmp_path):
     assert tables.names() == ["events", "state"]
     assert tables.schema("events") == EVENTS.schema
     with store(folder) as writer:
-        writer.commit(origin(7), {"state": state(7)}, {"events": events(7)})
+        writer.publish(origin(7), {"state": state(7), "events": events(7)})
     assert tables.arrow("state")["x"].to_pylist() == [2]
     assert len(tables.arrow("events")) == 6
     assert values(folder, "state") == [7]
@@ -69,12 +69,12 @@ def test_files_are_read_by_whatever_reads_parquet(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a[b]", "a:b", "a b%20", "a*?"])
 def test_a_folders_name_is_taken_as_it_is(tmp_path, name):
-    store(tmp_path / name).commit(origin(0), {"state": state(1)})
+    store(tmp_path / name).publish(origin(0), {"state": state(1)})
     assert values(tmp_path / name, "state") == [1]
 
 
 def test_a_log_that_nothing_was_written_to_is_empty(tmp_path):
-    store(tmp_path).commit(origin(0), {"state": state(1)})
+    store(tmp_path).publish(origin(0), {"state": state(1)})
     assert Tables(tmp_path).arrow("events") == EVENTS.schema.empty_table()
 
 

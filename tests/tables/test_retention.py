@@ -86,9 +86,9 @@ def test_a_start_goes_by_the_newest_tables_at_first(before, kept_by):
 def test_rows_outlast_a_clock_that_was_wrong_for_a_while(tmp_path):
     wall, steady = [BEGAN], [0.0]
     tables = store(tmp_path, SHORT, clock=lambda: wall[0], steady=lambda: steady[0])
-    tables.commit(origin(0), {}, {"short": events(0)})
+    tables.publish(origin(0), {"short": events(0)})
     wall[0] += 40 * DAY
-    tables.commit(origin(1), {}, {"short": events(1)})
+    tables.publish(origin(1), {"short": events(1)})
     wall[0] -= 40 * DAY
-    tables.commit(origin(2), {}, {"short": events(2)})
+    tables.publish(origin(2), {"short": events(2)})
     assert values(tmp_path, "short") == [0, 1, 2]

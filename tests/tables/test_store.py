@@ -30,8 +30,8 @@ from support.tables import (
 def test_a_commit_replaces_current_tables_and_adds_to_logs(tmp_path):
     tables = store(tmp_path / "t")
     assert tables.read("state") is None
-    assert tables.commit(origin(0), {"state": state(1, 2)}, {"events": events(1, 2)}) == 1
-    assert tables.commit(origin(1), {"state": state(3)}, {"events": events(3)}) == 2
+    assert tables.publish(origin(0), {"state": state(1, 2), "events": events(1, 2)}) == 1
+    assert tables.publish(origin(1), {"state": state(3), "events": events(3)}) == 2
     assert tables.read("state").to_pydict() == {"x": [3]}
     assert values(tmp_path / "t", "state") == [3]
     assert values(tmp_path / "t", "events") == [1, 2, 3]
@@ -39,8 +39,8 @@ def test_a_commit_replaces_current_tables_and_adds_to_logs(tmp_path):
 
 def test_what_a_commit_does_not_name_stays(tmp_path):
     tables = store(tmp_path)
-    tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
-    tables.commit(origin(1), {}, {"events": events()})
+    tables.publish(origin(0), {"state": state(1), "events": events(1)})
+    tables.publish(origin(1), {"events": events()})
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1], [1])
     assert len(Tables(tmp_path).files("events")) == 1, "no rows need no file"
 
@@ -54,9 +54,9 @@ def test_rows_of_a_log_may_come_in_parts_that_are_made_while_they_are_written(tm
             yield rows
 
     tables = store(tmp_path)
-    tables.commit(origin(0), {}, {"events": parts(events(), events(5, 2), events(4))})
-    tables.commit(origin(1), {}, {"events": parts(events())})
-    tables.commit(origin(2), {}, {"events": parts()})
+    tables.publish(origin(0), {"events": parts(events(), events(5, 2), events(4))})
+    tables.publish(origin(1), {"events": parts(events())})
+    tables.publish(origin(2), {"events": parts()})
     assert len(made) == 4
     (file,) = manifest.load(tmp_path).tables["events"].files
     assert (file.rows, file.earliest, file.latest) == (3, at(2), at(5))
@@ -151,7 +151,7 @@ def test_a_dictionary_that_has_a_value_twice_is_written_as_its_values(tmp_path):
     place = rows.column_names.index("subject")
     # What a table is sorted by is no dictionary.
     with store(tmp_path, SHORT) as tables:
-        tables.commit(origin(0), {}, {"short": rows.set_column(place, "subject", texts)})
+        tables.publish(origin(0), {"short": rows.set_column(place, "subject", texts)})
         assert tables.read("short")["subject"].to_pylist() == ["wc", "x", "wc", "z"]
 
 
@@ -161,20 +161,20 @@ def test_if_a_part_cannot_be_made_nothing_is_published(tmp_path):
         raise ZeroDivisionError
 
     tables = store(tmp_path)
-    tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    tables.publish(origin(0), {"state": state(1), "events": events(1)})
     with pytest.raises(ZeroDivisionError):
-        tables.commit(origin(1), {"state": state(2)}, {"events": parts()})
+        tables.publish(origin(1), {"state": state(2), "events": parts()})
     with pytest.raises(TableError, match="differ from it"):
-        tables.commit(origin(1), {"state": state(2)}, {"events": iter([state(1)])})
+        tables.publish(origin(1), {"state": state(2), "events": iter([state(1)])})
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([1], [1])
     assert len(data_files(tmp_path)) == 2
-    tables.commit(origin(1), {"state": state(2)}, {"events": [events(2)]})
+    tables.publish(origin(1), {"state": state(2), "events": [events(2)]})
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([2], [1, 2])
 
 
 def test_the_manifest_says_what_the_tables_are(tmp_path):
-    store(tmp_path, clock=lambda: BEGAN).commit(
-        origin(7), {"state": state(1)}, {"events": events(5, 2)}
+    store(tmp_path, clock=lambda: BEGAN).publish(
+        origin(7), {"state": state(1), "events": events(5, 2)}
     )
     found = msgspec.json.decode((tmp_path / "manifest.json").read_bytes())
     assert (found["format"], found["version"], found["interval_secs"]) == (1, 1, 15.0)
@@ -191,26 +191,26 @@ def test_the_manifest_says_what_the_tables_are(tmp_path):
 def test_a_micro_batch_that_is_repeated_changes_nothing(tmp_path):
     tables = store(tmp_path)
     assert not tables.has(origin(0))
-    tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    tables.publish(origin(0), {"state": state(1), "events": events(1)})
     before = (tmp_path / "manifest.json").read_bytes()
     for again in (tables, store(tmp_path)):
         assert again.has(origin(0))
         assert not again.has(origin(1))
         assert not again.has(origin(0, "another query"))
-        assert again.commit(origin(0), {"state": state(2)}, {"events": events(2)}) == 1
+        assert again.publish(origin(0), {"state": state(2), "events": events(2)}) == 1
     assert (tmp_path / "manifest.json").read_bytes() == before
 
 
 def test_a_query_that_begins_anew_goes_on_in_the_same_tables(tmp_path):
     for number in range(3):
-        store(tmp_path).commit(origin(number), {}, {"events": events(number)})
-    store(tmp_path).commit(origin(0, "another query"), {}, {"events": events(3)})
+        store(tmp_path).publish(origin(number), {"events": events(number)})
+    store(tmp_path).publish(origin(0, "another query"), {"events": events(3)})
     assert values(tmp_path, "events") == [0, 1, 2, 3]
 
 
 def test_rows_are_sorted_as_the_table_is(tmp_path):
     tables = store(tmp_path)
-    tables.commit(origin(0), {}, {"events": events(5, 3, 4, 0)})
+    tables.publish(origin(0), {"events": events(5, 3, 4, 0)})
     (path,) = Tables(tmp_path).files("events")
     assert pq.read_table(path)["x"].to_pylist() == [0, 3, 4, 5]
     assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
@@ -219,7 +219,7 @@ def test_rows_are_sorted_as_the_table_is(tmp_path):
 def test_names_alone_are_looked_up_in_a_dictionary(tmp_path):
     """Numbers that differ from row to row are larger with one."""
     with store(tmp_path) as tables:
-        tables.commit(origin(0), {}, {"events": events(1, 2, 3)})
+        tables.publish(origin(0), {"events": events(1, 2, 3)})
     (file,) = Tables(tmp_path).files("events")
     group = pq.ParquetFile(file).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
@@ -230,40 +230,37 @@ def test_names_alone_are_looked_up_in_a_dictionary(tmp_path):
 def test_what_is_new_in_a_log_is_read_alone(tmp_path):
     tables = store(tmp_path)
     for number in range(3):
-        tables.commit(origin(number), {}, {"events": events(10 * number, 10 * number + 5)})
+        tables.publish(origin(number), {"events": events(10 * number, 10 * number + 5)})
     assert sorted(tables.read("events", at(15))["x"].to_pylist()) == [10, 15, 20, 25]
     assert len(tables.read("events", at(26))) == 0
 
 
 def test_a_current_table_keeps_its_metadata(tmp_path):
     tables = store(tmp_path)
-    tables.commit(origin(0), {"state": state(2, 1).replace_schema_metadata({"a": "b"})})
+    tables.publish(origin(0), {"state": state(2, 1).replace_schema_metadata({"a": "b"})})
     assert tables.read("state").schema.metadata == {b"a": b"b"}
-    tables.commit(origin(1), {"state": state()})
+    tables.publish(origin(1), {"state": state()})
     assert not tables.read("state").schema.metadata
 
 
 @pytest.mark.parametrize(
-    ("current", "appended", "told"),
+    ("given", "told"),
     [
-        ({"states": state(1)}, {}, "no table 'states' is of the kind current; these are: state"),
-        ({"events": events(1)}, {}, "'events' is of the kind current"),
-        ({}, {"state": state(1)}, "'state' is of the kind log; these are: events"),
-        ({"state": pa.table({"y": [1]})}, {}, "rows for state differ from it in x, y"),
-        ({"state": pa.table({"x": ["a"]})}, {}, "rows for state have other types"),
+        ({"states": state(1)}, "no table 'states' is known; these are: state, events"),
+        ({"state": pa.table({"y": [1]})}, "rows for state differ from it in x, y"),
+        ({"state": pa.table({"x": ["a"]})}, "rows for state have other types"),
         (
-            {},
             {"events": pa.table({"at": pa.array([None], TIME), "subject": ["a"], "x": [1]})},
             "rows for events have no at",
         ),
     ],
 )
-def test_rows_that_are_not_the_tables_are_refused(tmp_path, current, appended, told):
+def test_rows_that_are_not_the_tables_are_refused(tmp_path, given, told):
     tables = store(tmp_path)
     with pytest.raises(TableError, match=told):
-        tables.commit(origin(0), current, appended)
+        tables.publish(origin(0), given)
     assert not (tmp_path / "manifest.json").exists()
-    tables.commit(origin(0), {"state": state(1)})
+    tables.publish(origin(0), {"state": state(1)})
 
 
 @pytest.mark.parametrize(
@@ -285,12 +282,12 @@ def test_a_table_that_cannot_be_is_refused(settings, told):
 
 
 def test_old_files_stay_readable_when_columns_come_and_go(tmp_path):
-    store(tmp_path).commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    store(tmp_path).publish(origin(0), {"state": state(1), "events": events(1)})
     schema = pa.schema([("at", TIME), ("x", pa.int64()), ("node", pa.string())])
     newer = TableSpec("events", schema, "log", time="at")
     rows = events(2).drop_columns("subject").append_column("node", pa.array(["a"]))
     with store(tmp_path, newer, fan_in=2) as tables:
-        tables.commit(origin(1), {}, {"events": rows})
+        tables.publish(origin(1), {"events": rows})
         found = Tables(tmp_path).arrow("events").sort_by("x")
         assert found.schema == schema
         assert found.drop_columns("at").to_pylist() == [
@@ -300,7 +297,7 @@ def test_old_files_stay_readable_when_columns_come_and_go(tmp_path):
         assert Tables(tmp_path).manifest.tables["events"].version == 2
         assert values(tmp_path, "state") == [1], "a table that is no more stays as it was"
         assert tables.settle(60)
-        tables.commit(origin(2))
+        tables.publish(origin(2), {})
         assert Tables(tmp_path).arrow("events").sort_by("x") == found
         assert len(Tables(tmp_path).files("events")) == 1
 
@@ -313,9 +310,9 @@ def test_old_files_stay_readable_when_columns_come_and_go(tmp_path):
     ],
 )
 def test_a_table_that_has_become_another_is_refused(tmp_path, spec):
-    store(tmp_path).commit(origin(0), {"state": state(1)})
+    store(tmp_path).publish(origin(0), {"state": state(1)})
     with pytest.raises(TableError, match="move the folder of the tables away"):
-        store(tmp_path, spec).commit(origin(1))
+        store(tmp_path, spec).publish(origin(1), {})
     assert values(tmp_path, "state") == [1]
 
 
@@ -324,10 +321,10 @@ def test_a_log_keeps_what_is_young_enough(tmp_path):
     tables = store(tmp_path, SHORT, clock=lambda: now[0])
     for secs in (0, 1000, 3600):
         now[0] = BEGAN + secs
-        tables.commit(origin(secs), {}, {"short": events(secs)})
+        tables.publish(origin(secs), {"short": events(secs)})
     assert values(tmp_path, "short") == [0, 1000, 3600]
     now[0] += 1
-    tables.commit(origin(1))
+    tables.publish(origin(1), {})
     assert values(tmp_path, "short") == [1000, 3600]
 
 
@@ -335,27 +332,27 @@ def test_a_log_keeps_what_has_room(tmp_path):
     some = TableSpec("some", EVENTS.schema, "log", time="at", retention=Retention(mb=0.01))
     tables = store(tmp_path, some)
     for number in range(20):
-        tables.commit(origin(number), {}, {"some": events(number)})
+        tables.publish(origin(number), {"some": events(number)})
     kept = values(tmp_path, "some")
     assert kept == list(range(20 - len(kept), 20))
     assert sum(Path(path).stat().st_size for path in Tables(tmp_path).files("some")) <= 0.01 * 2**20
     assert len(kept) > 3
-    tables.commit(origin(20), {}, {"some": events(*range(100, 5000))})
+    tables.publish(origin(20), {"some": events(*range(100, 5000))})
     assert len(values(tmp_path, "some")) == 4900, "the newest stays, however large"
 
 
 def test_a_file_stays_for_a_while_after_it_has_left(tmp_path):
     now = [BEGAN]
     tables = store(tmp_path, clock=lambda: now[0], keep_secs=300)
-    tables.commit(origin(0), {"state": state(1)})
+    tables.publish(origin(0), {"state": state(1)})
     early = Tables(tmp_path)
     now[0] += 10_000
-    tables.commit(origin(1), {"state": state(2)})
+    tables.publish(origin(1), {"state": state(2)})
     now[0] += 300
-    tables.commit(origin(2))
+    tables.publish(origin(2), {})
     assert early.arrow("state").to_pydict() == {"x": [1]}
     now[0] += 1
-    tables.commit(origin(3))
+    tables.publish(origin(3), {})
     with pytest.raises(TableError, match=r"the table state in .* cannot be read"):
         early.arrow("state")
     assert data_files(tmp_path) == Tables(tmp_path).manifest.paths
@@ -364,34 +361,34 @@ def test_a_file_stays_for_a_while_after_it_has_left(tmp_path):
 def test_a_clock_that_was_set_back_keeps_no_file_for_ever(tmp_path):
     now = [BEGAN]
     tables = store(tmp_path, clock=lambda: now[0], keep_secs=60)
-    tables.commit(origin(0), {"state": state(1)})
-    tables.commit(origin(1), {"state": state(2)})
+    tables.publish(origin(0), {"state": state(1)})
+    tables.publish(origin(1), {"state": state(2)})
     now[0] -= 1e6
-    tables.commit(origin(2))
+    tables.publish(origin(2), {})
     assert len(data_files(tmp_path)) == 2
     now[0] += 61
-    tables.commit(origin(3))
+    tables.publish(origin(3), {})
     assert data_files(tmp_path) == Tables(tmp_path).manifest.paths
 
 
 def test_what_somebody_else_put_there_stays(tmp_path):
     tables = store(tmp_path, keep_secs=-1)
-    tables.commit(origin(0), {"state": state(1)})
+    tables.publish(origin(0), {"state": state(1)})
     others = [tmp_path / "state" / "mine.parquet", tmp_path / "notes" / "000000000001-00000000.txt"]
     for path in others:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
         os.utime(path, (1000, 1000))
-    tables.commit(origin(1), {"state": state(2)})
+    tables.publish(origin(1), {"state": state(2)})
     assert all(path.exists() for path in others)
 
 
 def test_a_second_writer_is_noticed(tmp_path):
     tables = store(tmp_path)
-    tables.commit(origin(0), {"state": state(1)})
-    store(tmp_path).commit(origin(0, "another query"), {"state": state(2)})
+    tables.publish(origin(0), {"state": state(1)})
+    store(tmp_path).publish(origin(0, "another query"), {"state": state(2)})
     with pytest.raises(TableError, match=r"another pipeline writes to .*pipeline.checkpoint.dir"):
-        tables.commit(origin(1), {"state": state(3)})
+        tables.publish(origin(1), {"state": state(3)})
     assert values(tmp_path, "state") == [2]
 
 
@@ -417,18 +414,18 @@ def test_a_folder_that_was_moved_is_not_begun_anew(tmp_path, another):
     folder, moved = tmp_path / "tables", tmp_path / "moved"
     folder.mkdir()
     tables = store(folder)
-    tables.commit(origin(0), {"state": state(1)})
+    tables.publish(origin(0), {"state": state(1)})
     folder.rename(moved)
     if another:
         folder.mkdir()
     with pytest.raises(TableError, match="remove or rename what is there now, move the folder"):
-        tables.commit(origin(1), {"state": state(2)})
+        tables.publish(origin(1), {"state": state(2)})
     assert manifest.load(folder) is None
     assert values(moved, "state") == [1]
     if another:
         folder.rmdir()
     moved.rename(folder)
-    tables.commit(origin(1), {"state": state(2)})
+    tables.publish(origin(1), {"state": state(2)})
     assert values(folder, "state") == [2]
 
 
@@ -450,10 +447,10 @@ def test_what_the_file_system_refuses_is_said(tmp_path, monkeypatch, place, call
     tables = store(tmp_path)
     monkeypatch.setattr(place, call, refuse)
     with pytest.raises(TableError, match=os.strerror(number)) as raised:
-        tables.commit(origin(0), {"state": state(1)}, {"events": events(1)})
+        tables.publish(origin(0), {"state": state(1), "events": events(1)})
     assert remedy in str(raised.value)
     monkeypatch.undo()
-    tables.commit(origin(0), {"state": state(2)}, {"events": events(2)})
+    tables.publish(origin(0), {"state": state(2), "events": events(2)})
     assert (values(tmp_path, "state"), values(tmp_path, "events")) == ([2], [2])
 
 
@@ -471,7 +468,7 @@ def test_all_that_a_manifest_names_is_safe_before_the_manifest_is(tmp_path, monk
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", replaced)
-    store(tmp_path).commit(origin(0), {"state": state(1)}, {"events": events(1)})
+    store(tmp_path).publish(origin(0), {"state": state(1), "events": events(1)})
     before, after = done[: done.index("replaced")], done[done.index("replaced") + 1 :]
     for path in Tables(tmp_path).manifest.paths:
         file = tmp_path / path
@@ -482,7 +479,7 @@ def test_all_that_a_manifest_names_is_safe_before_the_manifest_is(tmp_path, monk
 
 
 def test_a_repeated_micro_batch_is_safe_before_it_is_said_to_be_there(tmp_path, monkeypatch):
-    store(tmp_path).commit(origin(0), {"state": state(1)})
+    store(tmp_path).publish(origin(0), {"state": state(1)})
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
     assert store(tmp_path).has(origin(0))
@@ -492,7 +489,7 @@ def test_a_repeated_micro_batch_is_safe_before_it_is_said_to_be_there(tmp_path, 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"format": 1}', b'{"format": 1, "tables": 7}'])
 def test_a_manifest_that_was_damaged_is_said(tmp_path, text):
     (tmp_path / "manifest.json").write_bytes(text)
-    for use in (lambda: Tables(tmp_path), lambda: store(tmp_path).commit(origin(0))):
+    for use in (lambda: Tables(tmp_path), lambda: store(tmp_path).publish(origin(0), {})):
         with pytest.raises(TableError, match=r"manifest.json is damaged: .*; restore the folder"):
             use()
 
@@ -505,6 +502,6 @@ def test_a_manifest_of_a_newer_release_is_not_guessed_at(tmp_path):
 
 def test_a_time_beyond_all_is_kept(tmp_path):
     tables = store(tmp_path, SHORT, clock=lambda: BEGAN)
-    tables.commit(origin(0), {}, {"short": events(1, secs=1e9)})
+    tables.publish(origin(0), {"short": events(1, secs=1e9)})
     assert Tables(tmp_path).arrow("short")["at"].to_pylist() == [at(1e9)]
     assert STATE.order == ()

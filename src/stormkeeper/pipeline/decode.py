@@ -260,13 +260,6 @@ def typed_rows(rows: pa.Table) -> pa.Table:
     return pa.Table.from_batches(decode_batches(iter(rows.to_batches())), TYPED)
 
 
-def decode_batch(batch: pa.RecordBatch, engine: Engine | None = None) -> pa.RecordBatch:
-    """Decode one Arrow batch of the source's rows to one batch."""
-    decoded = pa.Table.from_batches(decode_batches(iter([batch]), engine), schema=TYPED)
-    found = decoded.combine_chunks().to_batches()
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=TYPED)
-
-
 def _values(details: pa.Array) -> Iterator[bytes | None]:
     for start in range(0, len(details), _AT_ONCE):
         yield from details.slice(start, _AT_ONCE).to_pylist()

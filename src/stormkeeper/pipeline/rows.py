@@ -72,11 +72,6 @@ def of_pages(server: str, pages: Sequence[ChangePage]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def of_page(server: str, page: ChangePage) -> pa.RecordBatch:
-    """Do as `of_pages` for one page."""
-    return of_pages(server, [page])
-
-
 def _of_each(
     pages: Sequence[ChangePage], of: pa.DataType, value: Callable[[ChangePage], Any]
 ) -> pa.Array:

@@ -124,8 +124,10 @@ class Compactor:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._guard = threading.Lock()
-        self._finished: list[Merge] = []  # under the guard, as is:
+        #: Under the guard, both.
+        self._finished: list[Merge] = []
         self._outputs: set[str] = set()
+        #: By the thread, which has ended when it is read.
         self._not_before = 0.0
 
     @property

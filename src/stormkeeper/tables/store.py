@@ -160,20 +160,6 @@ class TableStore:
         """
         return self._compactor.settle(deadline_secs)
 
-    def commit(
-        self,
-        origin: Origin,
-        current: Mapping[str, pa.Table] | None = None,
-        appended: Mapping[str, Rows] | None = None,
-    ) -> int:
-        """Do as `publish`, with tables of the kind ``current`` apart from what is new in logs."""
-        tables: dict[str, Rows] = {}
-        for kind, given in (("current", current or {}), ("log", appended or {})):
-            for name in given:
-                self._check(name, kind)
-            tables |= given
-        return self.publish(origin, tables)
-
     def publish(self, origin: Origin, tables: Mapping[str, Rows]) -> int:
         """Publish the tables of one micro-batch, all at once; return the number of the commit.
 
@@ -208,14 +194,12 @@ class TableStore:
         except OSError as error:
             raise refused(self._folder, error) from error
 
-    def _check(self, name: str, kind: str | None = None) -> TableSpec:
-        spec = self._specs.get(name)
-        if spec is None or (kind is not None and spec.kind != kind):
-            alike = [one.name for one in self._specs.values() if kind in (None, one.kind)]
-            known = ", ".join(alike)
-            what = f" is of the kind {kind}" if kind else " is known"
-            raise TableError(f"no table {name!r}{what}; these are: {known}")
-        return spec
+    def _spec(self, name: str) -> TableSpec:
+        try:
+            return self._specs[name]
+        except KeyError:
+            known = ", ".join(self._specs)
+            raise TableError(f"no table {name!r} is known; these are: {known}") from None
 
     def _commit(self, origin: Origin, parts: Iterable[Made]) -> int:
         self._place.check()
@@ -271,7 +255,7 @@ class TableStore:
             coming = deque[Future[None]]()
             names: dict[str, None] = {}
             for name, rows in part:
-                spec = self._check(name)
+                spec = self._spec(name)
                 if isinstance(rows, pa.Table):
                     files.add(spec, [rows])
                     files.finish(name)

@@ -112,10 +112,10 @@ def written(folder, files):
                 table(spec, rows[some])
                 for spec, rows in ((MINUTES, rollup(1, 1)), (TEN, rollup(10, 29)))
             )
-            statistics.commit(origin(number), {}, {MINUTES.name: minutes, TEN.name: ten})
+            statistics.publish(origin(number), {MINUTES.name: minutes, TEN.name: ten})
             present = {LIVENESS.name: table(LIVENESS, liveness())}
             news = {EVENTS.name: table(EVENTS, events()[some])}
-            of_workers.commit(origin(number), present, news)
+            of_workers.publish(origin(number), present | news)
 
 
 def together(pieces):
@@ -177,7 +177,7 @@ def sizes(count, draw):
 @pytest.mark.parametrize(("rule", "rows"), [("throughput", courses), ("growth", sizes)])
 def test_topologies_that_are_left_out_are_not_found(spark, tmp_path, monkeypatch, rule, rows):
     with store(tmp_path, TEN, clock=NOW.timestamp) as written:
-        written.commit(origin(0), {}, {TEN.name: table(TEN, rows(400, random.Random(5)))})
+        written.publish(origin(0), {TEN.name: table(TEN, rows(400, random.Random(5)))})
     (question,) = (one for one in questions.chosen(defaults()) if one.rule == rule)
     found, whole = Tables(tmp_path), replace(question, narrowed=together)
     asked = question.rows(found, NOW)

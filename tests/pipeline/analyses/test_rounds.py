@@ -107,7 +107,7 @@ def test_what_is_asked_is_what_may_have_another_answer(tmp_path):
     with store(tmp_path, LIVENESS, EVENTS, clock=lambda: clock[0]) as written:
         event = {"at": NOW, "storm_id": "t", "topology": "t", "node": "n", "event": "late"}
         news = {tables.WORKER_EVENTS: table(EVENTS, [event])}
-        written.commit(origin(1), {tables.WORKER_LIVENESS: liveness(NOW)}, news)
+        written.publish(origin(1), {tables.WORKER_LIVENESS: liveness(NOW)} | news)
         found = Tables(tmp_path)
         assert due(replace(nodes, table="other"), found, None, NOW) is None
         assert due(nodes, found, None, later(75)) is not None  # five intervals
@@ -119,7 +119,7 @@ def test_what_is_asked_is_what_may_have_another_answer(tmp_path):
         assert due(ten, found, asked, later(-1)) is not None  # the clock was set back
         assert due(flapping, found, asked, later(1)) is not None
         newer = table(EVENTS, [{**event, "at": later(1)}])
-        written.commit(origin(2), {}, {tables.WORKER_EVENTS: newer})
+        written.publish(origin(2), {tables.WORKER_EVENTS: newer})
         assert due(ten, Tables(tmp_path), asked, later(2)) == Asked(later(2), later(1))
 
 
@@ -206,7 +206,7 @@ def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queri
         def publish(number, secs, **how):
             clock[0] = later(secs).timestamp()
             found = liveness(later(secs), **how)
-            written.commit(origin(number), {tables.WORKER_LIVENESS: found})
+            written.publish(origin(number), {tables.WORKER_LIVENESS: found})
 
         publish(1, 0, late_nodes=[3])
         before = alerts(alert("p", rule="pacemaker_late"), alert("x", rule="no_more", seen=-9999))

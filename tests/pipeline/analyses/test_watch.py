@@ -81,7 +81,7 @@ def test_an_analysis_that_hangs_is_given_up_and_the_others_go_on(spark, tmp_path
             for number in range(48)
         ]
         table = pa.Table.from_pylist(rows, schema=LIVENESS.schema)
-        written.commit(origin(1), {tables.WORKER_LIVENESS: table})
+        written.publish(origin(1), {tables.WORKER_LIVENESS: table})
         one.start(spark)
         try:
             until(lambda: sight.seen.alerts.get(("node_late", "critical")) == 1)
