@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -129,3 +132,27 @@ def test_it_loads_little(written):
     loaded = imported_by(["history", "wc", *written(event(60, "late"))], os.environ)
     assert "duckdb" in loaded
     assert not loaded & (HEAVY - {"asyncio"})
+
+
+@pytest.mark.skipif(
+    os.geteuid() == 0 and not shutil.which("setpriv"),
+    reason="root may read everything, and needs setpriv to do without",
+)
+@pytest.mark.parametrize("forbidden", ["", "liveness", "liveness/worker_events"])
+def test_tables_that_may_not_be_read_are_said_to_be_in_one_line(written, tmp_path, forbidden):
+    options = written(event(60, "late"))
+    (tmp_path / forbidden).chmod(0)
+    powers = "--bounding-set=-dac_override,-dac_read_search"
+    command_ = ["setpriv", powers] if os.geteuid() == 0 else []
+    command_ += [sys.executable, "-m", "stormkeeper", "history", "wc", *options]
+    try:
+        told = subprocess.run(command_, capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        (tmp_path / forbidden).chmod(0o700)
+    assert (told.returncode, told.stdout) == (1, "")
+    (line,) = told.stderr.splitlines()
+    place = tmp_path / (forbidden or "liveness")
+    assert line == (
+        f"storm: the tables in {place} cannot be read: Permission denied; run as the user of the "
+        "pipeline that writes them, or as one of its group"
+    )

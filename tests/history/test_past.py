@@ -253,7 +253,7 @@ def test_only_the_newest_files_are_read_for_the_newest_reading(written):
     written("statistics", READINGS, component_stats=table(READING, reading(15, "b", "600")))
     with Past(folder) as past:
         assert [row["component"] for row in statistics.newest(past, "wc")] == ["b"]
-        assert statistics.topologies(past) == ["wc"]
+        assert statistics.topologies(past) == (["wc"], [])
 
 
 def test_files_are_sorted_by_what_is_asked_for():

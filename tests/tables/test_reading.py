@@ -86,3 +86,17 @@ def test_what_is_not_there_is_said(folder, tmp_path_factory):
         tables.arrow("event")
     with pytest.raises(TableError, match="the table state has no time"):
         tables.arrow("state", since=datetime.now(UTC))
+
+
+def test_the_folder_above_the_tables_names_those_to_open(tmp_path):
+    store(tmp_path / "liveness").publish(origin(0), {"state": state(1)})
+    with pytest.raises(TableError, match=rf"open {tmp_path}/liveness$"):
+        Tables(tmp_path)
+    with pytest.raises(TableError, match="there are no tables in"):
+        Tables(tmp_path / "elsewhere")
+
+
+def test_a_time_without_a_zone_is_refused(tmp_path):
+    store(tmp_path).publish(origin(0), {"events": events(1)})
+    with pytest.raises(TableError, match="since and until need a time zone"):
+        Tables(tmp_path).arrow("events", since=datetime(2026, 3, 1))

@@ -12,6 +12,8 @@ import duckdb
 
 from stormkeeper.errors import TableError
 from stormkeeper.history.naming import named
+from stormkeeper.tables import manifest
+from stormkeeper.tables.places import unreadable
 from stormkeeper.tables.reading import Tables
 
 #: What DuckDB calls the types of columns.
@@ -56,13 +58,12 @@ class Past:
     """
 
     def __init__(self, folder: Path | str) -> None:
-        places = [Path(folder) / name for name in _FOLDERS]
-        self._tables = [Tables(place) for place in places if (place / "manifest.json").exists()]
+        self._folder = Path(folder)
+        self._tables = [Tables(place) for place in self._places()]
         if not self._tables:
             raise TableError(
                 f"there are no tables in {folder} (pipeline.tables.dir); has `storm pipeline` run?"
             )
-        self._folder = Path(folder)
         self._database = duckdb.connect(config={"threads": _THREADS})
         # The machine's may be one that it does not know, such as GMT+5.
         self._database.execute("SET TimeZone = 'UTC'")
@@ -72,6 +73,16 @@ class Past:
 
     def __exit__(self, *_: object) -> None:
         self._database.close()
+
+    def _places(self) -> list[Path]:
+        found = []
+        for place in [self._folder / name for name in _FOLDERS]:
+            try:
+                if (place / manifest.NAME).exists():
+                    found.append(place)
+            except OSError as error:
+                raise unreadable(place, error) from error
+        return found
 
     def table(self, name: str, since: datetime | None = None, until: datetime | None = None) -> str:
         """Return a table as SQL has it after FROM: all of its columns, whatever its files have.
@@ -150,6 +161,8 @@ class Past:
             columns = [column[0] for column in answer.description]
             return [dict(zip(columns, map(_in_utc, row), strict=True)) for row in answer.fetchall()]
         except duckdb.Error as error:
+            for tables in self._tables:
+                tables.check_access()  # DuckDB takes what it may not read for what is not there
             raise TableError(f"the tables in {self._folder} cannot be read: {error}") from error
 
     def _with(self, name: str) -> Tables:
@@ -171,9 +184,14 @@ def of_topology(given: str, *, is_id: bool) -> tuple[str, list[str]]:
     return "topology = ? AND storm_id = ?", [found[1], given]
 
 
+def is_id(given: str) -> bool:
+    """Return whether a given word looks like a topology's id."""
+    return _STORM_ID.fullmatch(given) is not None
+
+
 def names_of(given: str) -> tuple[bool, ...]:
     """Return what a given word may be, in the order to try it: a topology's name, its id."""
-    return (False, True) if _STORM_ID.fullmatch(given) else (False,)
+    return (False, True) if is_id(given) else (False,)
 
 
 def _in_utc(value: Any) -> Any:

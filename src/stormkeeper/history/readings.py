@@ -8,7 +8,7 @@ from typing import Any
 
 from stormkeeper.errors import TableError
 from stormkeeper.history import statistics
-from stormkeeper.history.asking import Past
+from stormkeeper.history.asking import Past, is_id
 from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
 
 
@@ -99,7 +99,9 @@ def _unknown(past: Past, topology: str, component: str | None) -> TableError:
     if component is not None and rows:
         there = sorted({row["component"] for row in rows})
         return TableError(f"{topology} has no component {component!r}; {meant(component, there)}")
-    names = statistics.topologies(past)
+    names, ids = statistics.topologies(past)
     if not names:
         return TableError(f"nothing has been counted yet: {NO_HEARTBEATS}")
+    if is_id(topology):
+        names = ids
     return TableError(f"nothing is known of a topology {topology!r}; {meant(topology, names)}")

@@ -184,12 +184,16 @@ def _executors(
     )
 
 
-def topologies(past: Past) -> list[str]:
-    """Return the names of the topologies of the newest reading, sorted."""
-    name = "component_stats"
-    rows = past.table(name, past.latest(name))
-    found = past.ask(f"SELECT DISTINCT topology FROM {rows} ORDER BY topology")
-    return [row["topology"] for row in found]
+def topologies(past: Past) -> tuple[list[str], list[str]]:
+    """Return the names and the ids of topologies of the last day, each sorted."""
+    newest, day = past.latest("component_stats"), "rollup_10m"
+    rows = [past.table("component_stats", newest)]
+    if newest is not None and past.has(day):
+        rows.append(past.table(day, newest - timedelta(days=1)))
+    of_each = (f"SELECT DISTINCT topology, storm_id FROM {each}" for each in rows)
+    found = past.ask(" UNION ".join(of_each))
+    names, ids = ({row[name] for row in found} - {None} for name in ("topology", "storm_id"))
+    return sorted(names), sorted(ids)
 
 
 def course(

@@ -22,11 +22,16 @@ def meant(given: str, there: Sequence[str]) -> str:
 
     Examples
     --------
-    >>> meant("wc2", ["clicks", "wc"]), meant("10.0.0.6", ["c1-10.0.0.5", "c1-10.0.0.6"])
+    >>> meant("WC2", ["clicks", "wc"]), meant("10.0.0.6", ["c1-10.0.0.5", "c1-10.0.0.6"])
     ('did you mean wc?', 'did you mean c1-10.0.0.6?')
     """
-    near = [name for name in there if given in name] or difflib.get_close_matches(given, there)
+    near = [name for name in there if given in name] or _alike(given, there)
     if near:
         return f"did you mean {' or '.join(near[:_NAMED])}?"
     more = f", and {len(there) - _NAMED} more" if len(there) > _NAMED else ""
     return f"these are there: {', '.join(there[:_NAMED])}{more}"
+
+
+def _alike(given: str, there: Sequence[str]) -> list[str]:
+    cases = {name.casefold(): name for name in there}
+    return [cases[name] for name in difflib.get_close_matches(given.casefold(), cases)]

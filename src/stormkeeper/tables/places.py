@@ -107,6 +107,15 @@ def refused(folder: Path, error: OSError) -> TableError:
     return TableError(f"the tables in {folder} cannot be written: {reason}; {remedy}")
 
 
+def unreadable(folder: Path, error: OSError) -> TableError:
+    """Return what to say where the file system refuses to read."""
+    reason = os.strerror(error.errno) if error.errno else error
+    remedy = ""
+    if isinstance(error, PermissionError):
+        remedy = "; run as the user of the pipeline that writes them, or as one of its group"
+    return TableError(f"the tables in {folder} cannot be read: {reason}{remedy}")
+
+
 def sync(folder: Path) -> None:
     """Have the names in a folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

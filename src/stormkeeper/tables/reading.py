@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from stormkeeper.errors import TableError
 from stormkeeper.tables import manifest
 from stormkeeper.tables.manifest import DataFile, Entry, Manifest
+from stormkeeper.tables.places import unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,11 +61,32 @@ class Tables:
         try:
             found = manifest.load(self.folder)
         except OSError as error:
-            raise TableError(f"the tables in {self.folder} cannot be read: {error}") from error
+            raise unreadable(self.folder, error) from error
         if found is None:
-            raise TableError(f"there are no tables in {self.folder}; has `storm pipeline` run?")
+            raise self._nothing()
         #: Which commit it is, and what is in it.
         self.manifest: Manifest = found
+
+    def _nothing(self) -> TableError:
+        there = sorted(str(place.parent) for place in self.folder.glob(f"*/{manifest.NAME}"))
+        if there:
+            return TableError(f"{self.folder} has folders of tables: open {' or '.join(there)}")
+        return TableError(f"there are no tables in {self.folder}; has `storm pipeline` run?")
+
+    def check_access(self) -> None:
+        """See to it that this user may read the tables' files.
+
+        Raises
+        ------
+        TableError
+            Not so.
+        """
+        for folder in {(self.folder / path).parent for path in self.manifest.paths}:
+            try:
+                with os.scandir(folder):
+                    pass
+            except OSError as error:
+                raise unreadable(folder, error) from error
 
     def names(self) -> list[str]:
         """Return the tables' names."""
@@ -155,6 +178,8 @@ class Tables:
             only = before if only is None else only & before
         try:
             return parquet.read(self.folder, files, self.schema(name), columns=columns, only=only)
+        except PermissionError as error:
+            raise unreadable(self.folder / name, error) from error
         except (OSError, pa.ArrowException) as error:
             raise TableError(
                 f"the table {name} in {self.folder} cannot be read: {error}"
@@ -201,6 +226,8 @@ class Tables:
             return entry.files
         if entry.time is None:
             raise TableError(f"the table {name} has no time: read it without since and until")
+        if any(at is not None and at.tzinfo is None for at in (since, until)):
+            raise TableError("since and until need a time zone, as datetime.now(UTC) has")
         return [file for file in entry.files if _may_have(file, since, until)]
 
 
