@@ -77,7 +77,7 @@ def test_a_table_of_eighty_columns(written):
         "  so",
     ]
     assert (
-        "critical  node_late  10 min 0 s ago, ended 2 min 10 s ago  node-8"
+        "critical  node_late  10 min 0 s ago, found last 2 min 10 s ago  node-8"
         in run("--ended", *options).output
     )
     assert "skew" not in run("--severity", "critical", *options).output
@@ -150,6 +150,18 @@ def test_it_follows_what_begins_and_ends(written, tmp_path, as_json):
         line = running.line()
         assert "ended" in line
         assert "node-7" in line
+        assert running.interrupt() == 0
+
+
+def test_who_follows_is_told_when_nothing_is_written_any_more(written):
+    """Once, and when there is something again; an interval is 60 s."""
+    options = written(alert("node-7"), clock=lambda: time.time() - 235)
+    with Running(["alerts", "-f", *options], os.environ) as running:
+        said = running.remark()
+        assert "these tables are 4 min" in said
+        assert "does `storm pipeline` run?" in said
+        written(alert("node-7"))
+        assert running.remark().endswith("these tables are written again")
         assert running.interrupt() == 0
 
 

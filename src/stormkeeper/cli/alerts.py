@@ -15,7 +15,7 @@ import click
 from stormkeeper.cli.columns import aligned, escaped
 from stormkeeper.cli.durations import duration
 from stormkeeper.cli.effects import json_option
-from stormkeeper.cli.freshness import remark_on_age
+from stormkeeper.cli.freshness import age_of, remark_on_age
 from stormkeeper.cli.listing import remark
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf, until_interrupted
 from stormkeeper.errors import TableError
@@ -67,11 +67,11 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
 
         folder = folders.of_tables(conf)
         with Past(folder) as past:
-            found, seen = list[dict[str, Any]](), None
+            found, seen, is_old = list[dict[str, Any]](), None, False
             if past.has("alerts"):
                 found = happenings.alerts(past, ended=ended, severity=severity)
                 seen = past.written_at("alert_history")
-                remark_on_age(past, "alerts")
+                is_old = remark_on_age(past, "alerts")
         if seen is None:
             reason = (
                 f"there are no alerts in {folder} yet: the first round of the pipeline's "
@@ -87,13 +87,13 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         else:
             _echo(map(_as_json, found))
         if follow:
-            for change in _changes(folder, seen):
+            for change in _changes(folder, seen, is_old=is_old):
                 if severity in (None, change["severity"]) or change["change"] == "severity":
                     click.echo(_as_json(change) if as_json else _line(change))
 
 
-def _changes(folder: Path, seen: datetime | None) -> Iterator[Mapping[str, Any]]:
-    """Yield what is new in the history, for ever; say once if it cannot be read.
+def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[Mapping[str, Any]]:
+    """Yield what is new in the history, for ever; say once if it cannot be read, or becomes old.
 
     Without a time that was `seen` there is none yet, and then all of it is new.
     """
@@ -101,15 +101,22 @@ def _changes(folder: Path, seen: datetime | None) -> Iterator[Mapping[str, Any]]
     from stormkeeper.history.asking import Past
 
     manifest, read, complaint = folder / "alerts" / "manifest.json", None, None
+    interval_secs = 0.0
     while True:
         time.sleep(_LOOK_SECS)
         try:
             written = manifest.stat().st_mtime_ns
             if written == read:
+                assert seen is not None
+                said = None if is_old else age_of(seen, interval_secs)
+                if said is not None:
+                    remark(said)
+                    is_old = True
                 continue
             with Past(folder) as past:
                 news = happenings.changes(past, seen or _BEGINNING)
                 seen = past.written_at("alert_history")
+                interval_secs = past.interval_secs("alert_history")
         except (OSError, TableError) as error:
             if seen is None and isinstance(error, FileNotFoundError):
                 continue
@@ -119,6 +126,9 @@ def _changes(folder: Path, seen: datetime | None) -> Iterator[Mapping[str, Any]]
             continue
         if complaint is not None:
             remark("the alerts are read again")
+        if is_old and age_of(seen, interval_secs) is None:
+            remark("these tables are written again")
+            is_old = False
         read, complaint = written, None
         yield from news
 
@@ -131,7 +141,7 @@ def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:
     for alert in found:
         since = f"{_ago(alert['since'], now)} ago"
         if alert["until"] is not None:
-            since += f", ended {_ago(alert['until'], now)} ago"
+            since += f", found last {_ago(alert['until'], now)} ago"
         rows.append((alert["severity"], alert["rule"], since, escaped(alert["subject"])))
     head, *lines = aligned(rows)
     yield head

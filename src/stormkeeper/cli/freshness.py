@@ -23,15 +23,20 @@ def limit_secs(interval_secs: float) -> float:
     return max(_INTERVALS * interval_secs, _LEAST_SECS)
 
 
+def age_of(written_at: datetime, interval_secs: float) -> str | None:
+    """Say how old tables are that are to be written at this interval, None if they are not old."""
+    age = (datetime.now(UTC) - written_at).total_seconds()
+    if age <= limit_secs(interval_secs):
+        return None
+    return (
+        f"these tables are {duration(int(age))} old, where the pipeline writes them every"
+        f" {interval_secs:g} s: does `storm pipeline` run?"
+    )
+
+
 def remark_on_age(past: Past, name: str) -> bool:
     """Say on stderr if a table has not been written for long; return whether that is so."""
-    interval = past.interval_secs(name)
-    age = (datetime.now(UTC) - past.written_at(name)).total_seconds()
-    if age <= limit_secs(interval):
-        return False
-    click.echo(
-        f"storm: these tables are {duration(int(age))} old, where the pipeline writes them every"
-        f" {interval:g} s: does `storm pipeline` run?",
-        err=True,
-    )
-    return True
+    said = age_of(past.written_at(name), past.interval_secs(name))
+    if said is not None:
+        click.echo(f"storm: {said}", err=True)
+    return said is not None
