@@ -211,6 +211,8 @@ def test_what_is_not_there(tmp_path, options):
     ran = run("other", *options)
     assert ran.stderr == "storm: nothing is known of a topology 'other'; these are there: wc\n"
     assert run("other", "--since", "2h", *options).stderr == ran.stderr
+    assert "did you mean wc?" in run("WC", *options).stderr
+    assert f"did you mean {WC}?" in run(f"{WC}7", *options).stderr
     ran = run("wc", "--component", "join", *options)
     assert ran.exit_code == 1
     assert ran.stderr == "storm: wc has no component 'join'; these are there: split, words\n"
@@ -310,10 +312,32 @@ def test_drawings_fit_where_they_are_shown(options, monkeypatch, columns, width)
     assert ran.exit_code == 0, ran.stderr
     assert max(map(len, ran.stdout.splitlines())) == width
     assert "\x1b" not in ran.stdout
+    assert "executed, tuples/s (last 3)" in ran.stdout
+    assert "capacity, busiest executor (last 0.3)" in ran.stdout
     if width >= 80:
         assert "wc: executed, tuples/s (last 3)" in ran.stdout
-        assert "wc: capacity of the busiest executor (last 0.3)" in ran.stdout
+        assert "wc: capacity, busiest executor (last 0.3)" in ran.stdout
         assert "failed" not in ran.stdout
+
+
+def test_a_drawing_says_what_it_is_of_however_long_the_name(tmp_path, options, monkeypatch):
+    pytest.importorskip("plotext")
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "a-topology-with-a-name-of-more-than-fifty-characters-and-some"
+    rows = [
+        bucket(secs, topology=name, storm_id=f"{name}-1-17", executed=60, emitted=60)
+        for secs in (70, 80, 90)
+    ]
+    write(tmp_path, 0, rollup_1m=rows)
+    ran = run(name, "--plot", *options)
+    assert "a-topology-with-a-name-of-more-than-fifty-chara…: emitted, tuples/s (l" in ran.stdout
+    marks = ran.stdout.splitlines()[11].split()
+    assert len(marks) == len(set(marks))
+
+
+def test_a_topology_of_the_last_day_is_among_those_that_may_be_meant(tmp_path, options):
+    write(tmp_path, 0, **reading(ago(20)), rollup_10m=[bucket(7200, topology="clicks")])
+    assert "did you mean clicks?" in run("click", *options).stderr
 
 
 @pytest.mark.usefixtures("course")

@@ -14,6 +14,10 @@ import plotext
 _HEIGHT: Final = 11
 _NARROWEST, _WIDEST = 40, 160
 
+#: How much wider a drawing is than what is above it, and of what length a title tells nothing.
+_BESIDE: Final = 6
+_SHORTEST: Final = 4
+
 #: What a drawing is of: a column, whether it is a count, what is written above it.
 _DRAWN: Final = (
     ("emitted", True, "emitted, tuples/s"),
@@ -21,7 +25,7 @@ _DRAWN: Final = (
     ("failed", True, "failed, tuples/s"),
     ("complete_ms_avg", False, "complete latency, ms"),
     ("execute_ms_avg", False, "execute latency, ms"),
-    ("capacity", False, "capacity of the busiest executor"),
+    ("capacity", False, "capacity, busiest executor"),
 )
 
 
@@ -47,9 +51,17 @@ def of_course(buckets: Sequence[dict[str, Any]], bucket_secs: int, title: str) -
         points = [(row["bucket"], row[name] / divisor) for row in buckets if row[name] is not None]
         if any(value for _, value in points):
             newest = f"{points[-1][1]:,.4g}"
-            label = f"{title}: {text} (last {newest})"
+            label = _label(title, f"{text} (last {newest})", width)
             drawings.append(_drawing(points, bucket_secs, label, width))
     return "\n".join(drawings)
+
+
+def _label(title: str, text: str, width: int) -> str:
+    """Return what is written above a drawing, which would have nothing where it is too wide."""
+    room = width - len(text) - _BESIDE
+    if len(title) > room:
+        title = f"{title[: room - 1]}…" if room > _SHORTEST else ""
+    return f"{title}: {text}" if title else text
 
 
 def _drawing(
@@ -71,7 +83,8 @@ def _drawing(
     first, last = points[0][0], points[-1][0]
     ticks = [*_ticks(first, last)]
     form = "%H:%M" if last - first <= timedelta(days=1) else "%m-%d %H:%M"
-    figure.ruler("x").ticks([at.timestamp() for at in ticks], [f"{at:{form}}" for at in ticks])
+    labels = {f"{at:{form}}": at.timestamp() for at in reversed(ticks)}  # each once
+    figure.ruler("x").ticks([*labels.values()], [*labels])
     figure.ruler("y").lim(0, None)
     return "\n".join(line.rstrip() for line in plotext.uncolorize(str(figure.build())).splitlines())
 
