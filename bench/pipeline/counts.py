@@ -62,6 +62,7 @@ def compare(truth, statistics, reports, verdict):
         database.execute("SET TimeZone = 'UTC'")
         forgotten = truth.lives.keys() - reports.keys()
         _of_executors(database, statistics, rows, forgotten, verdict)
+        rows = {id_: _of_holders(of_one, truth) for id_, of_one in rows.items()}
         expected = {id_: _component_sums(of_one) for id_, of_one in rows.items()}
         _of_sums(database, statistics, "component_stats", expected, verdict)
         expected = {id_: _topology_sums(of_one) for id_, of_one in rows.items()}
@@ -88,6 +89,18 @@ def _rows(lasts, named):
                         streams[key][name] = value
                 for (source, stream), values in streams.items() or [((None, None), {})]:
                     yield one | {"window": window, "source": source, "stream": stream} | values
+
+
+def _of_holders(rows, truth):
+    """Return what counts: of a worker that was moved, its executors are another's that began later.
+
+    A worker in a simulation has the same executors in each of its lives.
+    """
+    holders = {}
+    for row in rows:
+        began = truth.lives[row["worker"]][-1].started_at
+        holders[row["tasks"]] = max(holders.get(row["tasks"], (0.0, ())), (began, row["worker"]))
+    return [row for row in rows if row["tasks"][0] < 1 or holders[row["tasks"]][1] == row["worker"]]
 
 
 def _by_stream(values):

@@ -5,63 +5,15 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from stormkeeper.heartbeats.coverage import Coverage
-from stormkeeper.heartbeats.following import Position
 from stormkeeper.heartbeats.liveness import Limits
-from stormkeeper.pipeline import current, queries, rows, tables
-from stormkeeper.pipeline.batch import Batch
+from stormkeeper.pipeline import current, queries, tables
 from stormkeeper.pipeline.clock import Clock
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.reports import WORKER_REPORTS
-from support.heartbeats import change_of, decode_batch, heartbeat, page_of, path, spout
+from support.heartbeats import change_of, heartbeat, path, spout
+from support.one_query import NOW, Machine
 
-NOW = 1_772_366_400.0
 LIMITS = Limits(9, 30, forget_secs=600)
-
-
-class Machine:
-    """A machine's clocks, of which one is set, and the tables of a query that runs on it."""
-
-    def __init__(self, advance):
-        self.wall, self.steady = NOW, 7.0
-        self.kept = {}
-        self._advance = advance
-        self.start()
-
-    def start(self):
-        """Start the process that runs the query."""
-        self._clock = Clock(lambda: self.wall, lambda: self.steady)
-
-    def pass_by(self, secs):
-        self.wall, self.steady = self.wall + secs, self.steady + secs
-
-    def batch(self, changes=None, up=("a:1", "b:1"), instance="x", revision=1):
-        """Read what each server has (one that is not up cannot be read); return the new tables."""
-        on_time, began = self._clock.look(), self.wall
-        self.pass_by(0.1)
-        raw = []
-        for server in ("a:1", "b:1"):
-            position = Position(f"{instance} of {server}", revision)
-            health = Coverage(self.wall, None, position, 1e6, 1e6, 1)
-            if server not in up:
-                health = Coverage(self.wall, "refused")
-            elif server in (changes or {}):
-                page = page_of(position.instance, changes[server], self.wall)
-                raw.append(rows.of_pages(server, [page]))
-            raw.append(rows.of_server(server, health))
-        read = Batch.of(pa.Table.from_batches([decode_batch(one) for one in raw]))
-
-        def before(name, _since=None, schema=None):
-            table = on_time(name, self.kept.get(name))
-            return table if table is None or schema is None else table.cast(schema)
-
-        made = {}
-        for name, found in self._advance(before, read, (began, self.wall)):
-            pieces = [found] if isinstance(found, pa.Table) else [*found]
-            if pieces:
-                made[name] = pa.concat_tables(pieces)
-        self.kept |= made
-        return made
 
 
 @pytest.fixture

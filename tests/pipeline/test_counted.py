@@ -55,7 +55,7 @@ def counted(previous, newest, reports):
     for some in read:
         counting.add(some)
     sums = None if previous is None else previous.cast(ENCODED)
-    found = counting.tables(lambda: sums, reports)
+    found = counting.tables(lambda: sums, None, reports)
     found[tables.EXECUTOR_STATS] = map(laid_out, read)
     whole = {}
     for name, schema in SCHEMAS.items():
@@ -155,7 +155,7 @@ def test_names_of_workers_that_are_gone_do_not_stay():
         for pulses in taken.pulses(newest):
             for piece in pieces(pulses):
                 counting.add(apart(piece))
-        found = counting.tables(partial(lambda now: now, sums), reports)
+        found = counting.tables(partial(lambda now: now, sums), None, reports)
         sums = pa.concat_tables(found[tables.WORKER_STATS])
     assert sums.num_rows == 3 * 4
     assert len(sums["storm_id"].unify_dictionaries().chunk(0).dictionary) == 3

@@ -7,6 +7,7 @@ worker has counted, as its newest reading said it, is kept in a table of its own
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,17 +16,19 @@ from stormkeeper.paths import WorkerId
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.judging import worker_keys
 from stormkeeper.pipeline.statistics.grouping import groups_by
+from stormkeeper.pipeline.statistics.holders import HELD, superseded
 from stormkeeper.pipeline.statistics.increments import READINGS, counters
 from stormkeeper.pipeline.statistics.readings import Apart
 from stormkeeper.pipeline.statistics.summaries import (
     ENCODED,
-    WORKER_STATS,
     component_stats,
     tallied,
     topology_stats,
     worker_stats,
 )
 from stormkeeper.tables.store import Rows
+
+_WORKER: Final = pa.schema([READINGS.field(name) for name in WorkerId._fields])
 
 
 class Counting:
@@ -34,7 +37,7 @@ class Counting:
     def __init__(self) -> None:
         self._readings = [READINGS.empty_table()]
         self._sums = [ENCODED.empty_table()]
-        self._workers = [WORKER_STATS.empty_table().select(WorkerId._fields)]
+        self._workers = [_WORKER.empty_table()]
 
     def add(self, read: Apart) -> None:
         """Take in pulses of some workers, one of each."""
@@ -42,19 +45,26 @@ class Counting:
         self._readings.append(counters(executors))
         self._sums.append(worker_stats(executors))
         workers = read.workers.select(WorkerId._fields)
-        self._workers.append(workers.cast(self._workers[0].schema))
+        self._workers.append(workers.cast(_WORKER))
 
     def readings(self) -> pa.Table:
         """Return what executors have counted in all, as `buckets.next_rollups` takes it."""
         return pa.concat_tables(self._readings)
 
-    def tables(self, previous: Callable[[], pa.Table | None], reports: pa.Table) -> dict[str, Rows]:
+    def tables(
+        self,
+        previous: Callable[[], pa.Table | None],
+        executors: pa.Table | None,
+        reports: pa.Table,
+    ) -> dict[str, Rows]:
         """Return the next table of workers' sums, and the rows that are new in the logs.
 
         Parameters
         ----------
         previous
             Reads the table of workers' sums so far, as `ENCODED`; None at the beginning.
+        executors
+            The newest readings of executors so far, as `HELD`; None at the beginning.
         reports
             The next table of worker reports; workers that are not in it have no sums either.
 
@@ -65,14 +75,27 @@ class Counting:
         cannot be read leaves what the one before it said.
         """
         read = pa.concat_tables(self._workers)
-        kept = _kept(previous, read, reports)
+        kept, sums = _kept(previous, read, reports), self._sums
+        if len(gone := self._superseded(executors, read, reports)):
+            kept, *sums = [_of_workers(some, gone, others=True) for some in (kept, *sums)]
         is_changed = pc.is_in(kept["storm_id"], pc.unique(read["storm_id"]))
-        of_changed = pa.concat_tables([kept.filter(is_changed), *self._sums])
+        of_changed = pa.concat_tables([kept.filter(is_changed), *sums])
         return {
-            tables.WORKER_STATS: [pa.concat_tables([kept, *self._sums]).unify_dictionaries()],
+            tables.WORKER_STATS: [pa.concat_tables([kept, *sums]).unify_dictionaries()],
             tables.COMPONENT_STATS: component_stats(of_changed),
             tables.TOPOLOGY_STATS: topology_stats(of_changed),
         }
+
+    def _superseded(
+        self, executors: pa.Table | None, read: pa.Table, reports: pa.Table
+    ) -> pa.Array:
+        held = self.readings().select(HELD.names)
+        if executors is not None:
+            workers = worker_keys(executors)
+            is_silent = pc.invert(pc.is_in(workers, worker_keys(read)))
+            is_known = pc.is_in(workers, worker_keys(reports))
+            held = pa.concat_tables([held, executors.filter(pc.and_(is_silent, is_known))])
+        return superseded(held)
 
 
 def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.Table) -> pa.Table:
@@ -83,20 +106,24 @@ def _kept(previous: Callable[[], pa.Table | None], read: pa.Table, reports: pa.T
     before = previous() if len(silent) else None
     if before is None:
         return ENCODED.empty_table()
-    before = before.replace_schema_metadata()
-    workers = groups_by(before, WorkerId._fields)
-    one_each = before.select(WorkerId._fields).take(workers.first)
-    is_silent = pc.is_in(worker_keys(one_each.cast(read.schema)), silent)
-    return _without_unused(before.filter(is_silent.take(workers.of)))
+    return _without_unused(_of_workers(before.replace_schema_metadata(), silent))
 
 
-def _without_unused(rows: pa.Table) -> pa.Table:
+def _of_workers(table: pa.Table, workers: pa.Array, *, others: bool = False) -> pa.Table:
+    """Return the rows of these workers, or of all others."""
+    found = groups_by(table, WorkerId._fields)
+    one_each = table.select(WorkerId._fields).take(found.first)
+    is_one = pc.is_in(worker_keys(one_each.cast(_WORKER)), workers)
+    return table.filter((pc.invert(is_one) if others else is_one).take(found.of))
+
+
+def _without_unused(table: pa.Table) -> pa.Table:
     """Return rows whose dictionaries have what is used, else they would keep all that ever was."""
-    for place, field in enumerate(rows.schema):
+    for place, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            chunks = [_of_used(chunk) for chunk in rows[field.name].chunks]
-            rows = rows.set_column(place, field, pa.chunked_array(chunks, field.type))
-    return rows
+            chunks = [_of_used(chunk) for chunk in table[field.name].chunks]
+            table = table.set_column(place, field, pa.chunked_array(chunks, field.type))
+    return table
 
 
 def _of_used(texts: pa.DictionaryArray) -> pa.DictionaryArray:

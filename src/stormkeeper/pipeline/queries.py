@@ -40,7 +40,7 @@ from stormkeeper.pipeline.options import Options
 from stormkeeper.pipeline.rejected import KNOWN_SECS, REJECTED, next_rejected
 from stormkeeper.pipeline.servers import SERVERS, next_servers
 from stormkeeper.pipeline.sight import Sight
-from stormkeeper.pipeline.statistics import buckets, readings, summaries
+from stormkeeper.pipeline.statistics import buckets, holders, readings, summaries
 from stormkeeper.pipeline.statistics.readings import apart, laid_out, pieces
 from stormkeeper.pipeline.statistics.rollups import OPEN, ROLLUP
 from stormkeeper.pipeline.tables import LIVENESS, STATISTICS
@@ -334,7 +334,8 @@ def statistics_tables(
         since = datetime.fromtimestamp(between[1] - KNOWN_SECS, UTC)
         yield tables.REJECTED, next_rejected(partial(before, tables.REJECTED, since), batch.rows)
         sums = partial(before, tables.WORKER_STATS, schema=summaries.ENCODED)
-        counted = counting.tables(sums, found)
+        executors = before(tables.EXECUTOR_COUNTERS, schema=holders.HELD)
+        counted = counting.tables(sums, executors, found)
         newest_readings = counting.readings()
         del counting
         while counted:

@@ -6,6 +6,7 @@
 ``grouping``     aggregates of groups of rows
 ``sums``         the arithmetic: sums within 64 bits, averages, capacity
 ``on_spark``     the same for DataFrames; the newest reading of each worker; who is assigned
+``holders``      whose an executor is, where several workers have said that it is theirs
 ``named``        the components of executors whose workers do not name them
 ``increments``   what each executor counted from one reading to the next
 ``rollups``      what components counted minute by minute, and in longer buckets
