@@ -245,19 +245,20 @@ def test_a_course_of_time(options):
 def test_a_bucket_after_a_gap_is_marked(tmp_path, options):
     buckets = [
         bucket(secs, executed=60, interval_secs=interval)
-        for secs, interval in ((300, 15.2), (240, 135.0), (180, 16.0))
+        for secs, interval in ((360, 15.2), (300, 135.0), (240, 29.0), (180, 36.0))
     ]
     write(tmp_path, rollup_1m=buckets)
     *lines, last = run("wc", "--since", "1h", *options).stdout.splitlines()
-    assert [at.endswith("*") for at in table(lines, "TIME")] == [False, True, False]
+    assert [at.endswith("*") for at in table(lines, "TIME")] == [False, True, False, True]
     said = "also counts of up to 2 min 15 s before, when workers were not read."
     assert last == f"* {said}"
     found = json.loads(run("wc", "--since", "1h", "--json", *options).stdout)
-    assert [row["interval_secs"] for row in found["buckets"]] == [15.2, 135.0, 16.0]
+    assert [row["interval_secs"] for row in found["buckets"]] == [15.2, 135.0, 29.0, 36.0]
     assert found["interval_secs"] == 15
     pytest.importorskip("plotext")
     last = run("wc", "--since", "1h", "--plot", *options).stdout.splitlines()[-1]
-    assert last == f"{buckets[1]['bucket']:%m-%d %H:%M}: {said}"
+    marked = [f"{buckets[place]['bucket']:%m-%d %H:%M}" for place in (1, 3)]
+    assert last == f"{', '.join(marked)}: {said}"
 
 
 @pytest.mark.usefixtures("course")

@@ -169,7 +169,9 @@ def of_gaps(
 def _after_gaps(
     buckets: Sequence[dict[str, Any]], bucket_secs: int, interval_secs: float
 ) -> Sequence[dict[str, Any]]:
-    longest = bucket_secs + interval_secs
+    # A reading is in one bucket, though it may be of some time before. What is read as usual says
+    # nothing false, nor does what is of a small part of a bucket.
+    longest = interval_secs + max(interval_secs, bucket_secs / 4)
     return [row for row in buckets if (row["interval_secs"] or 0) > longest]
 
 
