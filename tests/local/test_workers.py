@@ -27,7 +27,7 @@ def write(machines):
     """Write what a worker of a machine writes, as the process of this pid."""
 
     def write(number, text, pid=None):
-        folder = machines[number].artifacts(ID, 6700)
+        folder = machines[number].artifacts(ID, 6700 + number)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "worker.pid").write_text(f"{pid or os.getpid()}\n")
         with (folder / "worker.log").open("a") as log:
@@ -42,17 +42,17 @@ def test_nothing_is_known_before_anything_is_there(workers):
     assert workers.processes() == []
 
 
-def test_the_output_of_all_comes_line_by_line(workers, write):
+def test_the_output_of_all_comes_line_by_line_and_says_of_which_of_several(workers, write):
     write(0, "one\ntw")
     workers.look(ID)
     assert workers.output == (["one"], 1)
     write(0, "o\n")
     write(1, "three\n")
     workers.look(ID)
-    assert workers.output == (["one", "two", "three"], 3)
+    assert workers.output == (["one", "6700: two", "6701: three"], 3)
     write(0, "more\n" * KEPT_LINES)
     workers.look(ID)
-    assert workers.output == (["more"] * KEPT_LINES, KEPT_LINES + 3)
+    assert workers.output == (["6700: more"] * KEPT_LINES, KEPT_LINES + 3)
 
 
 def test_a_log_that_has_become_shorter_is_read_on(workers, write, machines):

@@ -88,13 +88,19 @@ class Workers:
             if said.beats and not slot.is_ready:
                 slot.is_ready = True
                 notes.append(f"worker {storm_id} beats (process {slot.pid})")
-            self._output = [*self._output, *said.output][-KEPT_LINES:]
-            self._output_count += len(said.output)
+            output = said.output
+            if len(self._slots) > 1:
+                output = [f"{slot.folder.name}: {line}" for line in output]
+            self._output = [*self._output, *output][-KEPT_LINES:]
+            self._output_count += len(output)
         return notes
 
     @property
     def output(self) -> tuple[Sequence[str], int]:
-        """The last lines that the topology has printed, and how many there have been."""
+        """The last lines that the topology has printed, and how many there have been.
+
+        Where it has several workers, a line begins with its worker's port.
+        """
         return self._output, self._output_count
 
     @property
