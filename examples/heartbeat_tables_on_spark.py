@@ -6,6 +6,7 @@ r"""Keeps tables of all heartbeats, as ``storm pipeline`` does, in a Spark appli
 What it is given is configuration, as after the ``-c`` of ``storm``; a storm.yaml is read, too.
 """
 
+import logging
 import sys
 
 from pyspark.sql import SparkSession
@@ -13,6 +14,8 @@ from pyspark.sql import SparkSession
 from stormkeeper.conf import load
 from stormkeeper.pipeline import process
 
+logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
 spark = SparkSession.builder.appName("heartbeat-tables").getOrCreate()
+spark.sparkContext.setLogLevel("WARN")  # else Spark tells of every batch
 process.keep(spark, load(overrides=sys.argv[1:]))
 spark.stop()
