@@ -71,7 +71,7 @@ def _run(stack, shape, secs, folder, pacemakers, settle_secs, conf, seed):
     simulating = stack.enter_context(
         daemons.simulation(servers, told, shape, settle_secs + secs, seed)
     )
-    simulating.until(lambda it: any("are ready" in line for line in it.lines), SIMULATION_SECS)
+    simulating.until(lambda it: any("ready after" in line for line in it.lines), SIMULATION_SECS)
     time.sleep(settle_secs)
     named = {f"pacemaker {n}": server.pid for n, server in enumerate(servers, start=1)}
     named |= {"simulation": simulating.pid, "pipeline": pipeline.pid}

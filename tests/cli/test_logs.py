@@ -153,7 +153,11 @@ def test_a_machine_that_is_missing_is_named_and_the_others_are_read(ask, cluster
     ("arguments", "code", "said"),
     [
         (["wc", "--component", "sums"], 1, "wc has no component sums; it has counts, lines"),
-        (["wc", "--worker", "host-x:6700"], 1, "no supervisor is registered on host-x"),
+        (
+            ["wc", "--worker", "host-x:6700"],
+            1,
+            "no supervisor is registered on host-x; these are: ",
+        ),
         (["wc", "--worker", "host-x"], 2, "'host-x' is no HOST:PORT of a worker"),
         (["wc", "--since", "soon"], 2, "'soon' is no time such as 90s, 10m, 2h or 1d"),
         (["wc", "--worker", "a:1", "--component", "b"], 2, "exclude each other"),

@@ -85,7 +85,7 @@ def test_what_the_pacemaker_holds_is_the_truth(pacemaker, tmp_path):
     assert sum(event["acknowledged"] for event in ended) == summary["acknowledged"]
     assert summary["sent"] == summary["acknowledged"] + summary["failed"] > 0
     assert summary["workers"] == 6
-    assert "6 workers of 2 topologies are ready" in ran.stderr
+    assert "s: 6 workers of 2 topologies" in ran.stderr
 
 
 def run(servers, *, truth=None, keys=(), **options):

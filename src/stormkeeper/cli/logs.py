@@ -165,7 +165,8 @@ def _machines(
     if worker is not None:
         there = log_places.only(found, {worker}) or log_places.of_host(*worker, supervisors)
         if not there:
-            raise Fault(f"no supervisor is registered on {worker[0]}")
+            hosts = ", ".join(sorted({each.hostname for each in supervisors.values()})) or "none"
+            raise Fault(f"no supervisor is registered on {worker[0]}; these are: {hosts}")
         return there
     if assignment is None and cluster.storm_base(storm_id) is None:
         return None

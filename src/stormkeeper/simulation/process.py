@@ -16,6 +16,7 @@ from typing import Any, Final
 from stormkeeper import paths
 from stormkeeper.conf import Conf
 from stormkeeper.daemon.lifecycle import StopSignals, raise_file_limit
+from stormkeeper.daemon.logs import counted
 from stormkeeper.errors import ConfigError, PacemakerUnavailableError, SimulationError
 from stormkeeper.pacemaker.client.pool import PacemakerPool, connect
 from stormkeeper.simulation import cluster
@@ -252,9 +253,10 @@ class _Run:
                 return
         # Nothing of all that is ever garbage: it need not be looked through again and again.
         gc.freeze()
-        workers, topologies = self._options.profile.workers, self._options.profile.topologies
-        took = self._clock() - self._began
-        self._say(f"{workers} workers of {topologies} topologies are ready after {took:.1f} s")
+        profile, took = self._options.profile, self._clock() - self._began
+        workers = counted(profile.workers, "worker")
+        topologies = "1 topology" if profile.topologies == 1 else f"{profile.topologies} topologies"
+        self._say(f"ready after {took:.1f} s: {workers} of {topologies}")
 
     async def until(self, stop: StopSignals) -> dict[str, Any]:
         """Send heartbeats until the duration is over or a signal comes; return the summary."""
