@@ -1,13 +1,15 @@
 import json
 import logging
+import socket
 
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.errors import TableError
+from stormkeeper.errors import StormkeeperError, TableError
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import checkpoint, process, queries, tables
 from stormkeeper.pipeline.servers import SERVERS
+from stormkeeper.pipeline.sight import Sight
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.specs import TableSpec
 from stormkeeper.tables.store import TableStore
@@ -159,6 +161,15 @@ def test_a_refused_pipeline_makes_no_folder(tmp_path):
     ):
         pass
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_pipeline_whose_port_is_taken_makes_no_folder(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        conf = places(tables=tmp_path / "tables")
+        conf = conf.with_values({"pipeline.metrics.port": taken.getsockname()[1]})
+        with pytest.raises(StormkeeperError, match="to another port, or to 0"):
+            process._held(conf, [], Sight()).__enter__()
+    assert not (tmp_path / "tables").exists()
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["gone", "another in its place"])

@@ -161,9 +161,9 @@ def _servers(conf: Conf) -> list[str]:
 def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start, Watch]]:
     """Hold what the pipeline writes and serves; yield what starts its queries and its analyses."""
     with (
+        _observed(conf, sight),  # before folders are made: its port may be taken
         _places(conf) as places,
         _watch(conf, sight) as watch,
-        _observed(conf, sight),
         naming(conf, sight) as names,
     ):
         timeouts = Timeouts(conf)
