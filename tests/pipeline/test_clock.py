@@ -10,6 +10,7 @@ from stormkeeper.pipeline import current, queries, tables
 from stormkeeper.pipeline.clock import Clock
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.reports import WORKER_REPORTS
+from stormkeeper.pipeline.statistics.buckets import EXECUTOR_COUNTERS
 from support.heartbeats import change_of, heartbeat, path, spout
 from support.one_query import NOW, Machine
 
@@ -154,3 +155,11 @@ def test_when_a_worker_was_started_stays_as_it_was_said():
     assert moved["received_at"].timestamp() == NOW + 3600
     assert moved["started_at"] == started
     assert (other["received_at"], other["started_at"]) == (None, None)
+
+
+def test_readings_by_another_machines_clock_that_is_ahead_stay_as_they_were():
+    """So their distances stay, by which an executor's incarnations are told apart."""
+    ahead = {"at": datetime.fromtimestamp(NOW + 600, UTC)}
+    table = pa.Table.from_pylist([ahead], EXECUTOR_COUNTERS)
+    on_time = Clock(lambda: NOW, lambda: 7.0).look()
+    assert on_time(tables.EXECUTOR_COUNTERS, table) is table

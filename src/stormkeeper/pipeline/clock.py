@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from math import inf
 from typing import Final
 
 import pyarrow as pa
@@ -23,6 +24,9 @@ _HEARD: Final = {
     tables.WORKER_REPORTS: ("received_at",),
     tables.EXECUTOR_COUNTERS: ("at",),
 }
+
+#: Of these tables, times are by our clock; of others, by the clocks of those who have read.
+_BY_OUR_CLOCK: Final = frozenset({tables.WORKER_LIVENESS, tables.WORKER_REPORTS})
 
 #: Brings a table of the batch before, by its name, to the clock as it is now.
 OnTime = Callable[[str, pa.Table | None], pa.Table | None]
@@ -64,9 +68,10 @@ class Clock:
         def on_time(name: str, table: pa.Table | None) -> pa.Table | None:
             if table is None or name not in _HEARD:
                 return table
+            latest = now if name in _BY_OUR_CLOCK else inf
             for column in _HEARD[name]:
                 if column in table.column_names:
-                    table = _moved(table, column, set_secs, now)
+                    table = _moved(table, column, set_secs, latest)
             if set_secs:
                 table = table.replace_schema_metadata(current.moved_notes(table, set_secs))
             return table
@@ -74,14 +79,14 @@ class Clock:
         return on_time
 
 
-def _moved(table: pa.Table, name: str, secs: float, now: float) -> pa.Table:
+def _moved(table: pa.Table, name: str, secs: float, latest: float) -> pa.Table:
     heard = known = table[name]
     if secs:
         heard = pc.add(heard, pa.scalar(timedelta(seconds=secs))).cast(heard.type)
-    latest = pc.max(heard).as_py()
-    if latest is not None and latest.timestamp() > now + _SMALL_SECS:
-        latest = rows.timestamps([now])[0]
-        heard = pc.if_else(pc.greater(heard, latest), latest, heard)
+    last = pc.max(heard).as_py()
+    if last is not None and last.timestamp() > latest + _SMALL_SECS:
+        at = rows.timestamps([latest])[0]
+        heard = pc.if_else(pc.greater(heard, at), at, heard)
     if heard is known:
         return table
     place = table.schema.get_field_index(name)
