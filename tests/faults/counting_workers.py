@@ -28,8 +28,10 @@ SILENT: Final = "silent-1-17"
 class Worker:
     """One worker: where it beats to, and what it has counted."""
 
-    def __init__(self, storm_id: str, node: str, server: str) -> None:
-        self.storm_id, self.node, self.server = storm_id, node, server
+    def __init__(self, storm_id: str, number: int, server: str) -> None:
+        self.storm_id, self.node, self.server = storm_id, f"node-{number}", server
+        #: Of its spout, and of its bolt: a topology's tasks are each of one worker.
+        self.tasks = 2 * number + 1, 2 * number + 2
         #: Beats of this incarnation that a server took, and of those before.
         self.beats, self.before = 0, 0
         self.started = time.time()
@@ -38,9 +40,10 @@ class Worker:
     def details(self) -> bytes:
         """Return the next heartbeat, without names of components, as Storm's own workers'."""
         counted = ROWS * (self.beats + 1)
+        first, second = self.tasks
         executors = {
-            (1, 1): spout(counted, acked=counted),
-            (2, 2): bolt({("lines", "default"): counted}, counted),
+            (first, first): spout(counted, acked=counted),
+            (second, second): bolt({("lines", "default"): counted}, counted),
         }
         uptime = int(time.time() - self.started)
         return heartbeat(self.storm_id, executors, uptime_secs=uptime)
@@ -67,7 +70,7 @@ class CountingWorkers:
         self._clients: dict[str, PacemakerClient] = {}
         named = {**TOPOLOGIES, RESTARTED: 1, SILENT: 1}
         self.workers = [
-            Worker(storm_id, f"node-{number}", self._chance.choice(servers))
+            Worker(storm_id, number, self._chance.choice(servers))
             for storm_id, count in named.items()
             for number in range(count)
         ]

@@ -130,7 +130,7 @@ def test_a_silent_node_is_an_alert_until_it_is_heard_again(start_pacemaker, tmp_
         assert ended["until"] >= alert["seen_at"]
         until(lambda: pipeline.metric(gauge) == [0.0])
         assert "node_late" not in printed(pipeline)
-        assert "ended" in printed(pipeline, "--ended")
+        assert "found last" in printed(pipeline, "--ended")
         history = [row for row in pipeline.alerts(tables.ALERT_HISTORY) if of_node(row)]
         history.sort(key=lambda row: row["at"])
         assert [row["change"] for row in history if row["change"] != "severity"] == [

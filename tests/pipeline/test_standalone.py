@@ -30,11 +30,12 @@ def beat(servers, counted):
     """Have two workers of each topology say what they have counted."""
     for number, storm_id in enumerate(TOPOLOGIES):
         with PacemakerClient(servers[number % len(servers)].address) as client:
-            for node in ("a", "b"):
+            for node, first in (("a", 1), ("b", 3)):
                 executors = {
-                    (1, 1): spout(counted + number),
-                    (2, 2): bolt({("lines", "default"): counted + number}),
+                    (first, first): spout(counted + number),
+                    (first + 1, first + 1): bolt({("lines", "default"): counted + number}),
                 }
+                executors[first + 1, first + 1].component = "words"
                 client.send_pulse(path(storm_id, node), heartbeat(storm_id, executors))
 
 
