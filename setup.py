@@ -16,7 +16,7 @@ MODULES = ["stormkeeper.pacemaker.server._compiled", "stormkeeper.pipeline.decod
 #: reads a sanitizer's report.
 is_checked = "-fsanitize" in os.environ.get("CFLAGS", "")
 COMPILED = ["-g0"] if is_checked else ["-g0", "-fno-asynchronous-unwind-tables"]
-LINKED = [] if is_checked else ["-s"]
+LINKED = [] if is_checked else ["-s", "-Wl,-z,noseparate-code"]
 
 setup(
     ext_modules=[

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: auto_pickle=False, language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled engine: the twins of `pulse_index.PulseIndex` and
 `asyncio_channels.AsyncioChannels`.
 

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: auto_pickle=False, language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled engine of decoding: the twin of `plain.Builder`, which it makes columns like.
 
 The rules that hold here:
