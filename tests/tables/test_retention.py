@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stormkeeper.tables.retention import DOUBT_SECS, Clock
+from stormkeeper.tables.retention import DOUBT_SECS, RetentionClock
 from support.tables import BEGAN, SHORT, events, origin, store, values
 
 DAY = 86_400.0
@@ -13,7 +13,7 @@ DAY = 86_400.0
 class Machine:
     def __init__(self, before=None):
         self.wall, self.steady = BEGAN, 5.0
-        self._clock = Clock(lambda: self.steady)
+        self._clock = RetentionClock(lambda: self.steady)
         self._before = None if before is None else self._time(self.wall + before)
 
     @staticmethod

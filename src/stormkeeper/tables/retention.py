@@ -25,7 +25,7 @@ DOUBT_SECS: Final = 3600.0
 _SMALL_SECS: Final = 60.0
 
 
-class Clock:
+class RetentionClock:
     """The time by which rows are too old.
 
     It goes by the machine's clock, and while that is ahead of what has passed, by what has passed.

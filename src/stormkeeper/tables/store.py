@@ -82,7 +82,7 @@ class TableStore:
         self._interval_secs = interval_secs
         self._keep_secs = keep_secs
         self._clock = clock
-        self._kept_by = retention.Clock(steady)
+        self._kept_by = retention.RetentionClock(steady)
         self._place = Place(folder)
         self._compactor = Compactor(folder, self._specs, fan_in)
         #: The commit that we know the manifest to have; None before ours, or if we do not know.
