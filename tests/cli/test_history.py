@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.store import TableStore
-from support.command import HEAVY, imported_by
+from support.command import AS_ANY_USER, HEAVY, imported_by, needs_any_user
 
 WC = "wc-1-1700000000"
 
@@ -134,19 +133,14 @@ def test_it_loads_little(written):
     assert not loaded & (HEAVY - {"asyncio"})
 
 
-@pytest.mark.skipif(
-    os.geteuid() == 0 and not shutil.which("setpriv"),
-    reason="root may read everything, and needs setpriv to do without",
-)
+@needs_any_user
 @pytest.mark.parametrize("forbidden", ["", "liveness", "liveness/worker_events"])
 def test_tables_that_may_not_be_read_are_said_to_be_in_one_line(written, tmp_path, forbidden):
     options = written(event(60, "late"))
     (tmp_path / forbidden).chmod(0)
-    powers = "--bounding-set=-dac_override,-dac_read_search"
-    command_ = ["setpriv", powers] if os.geteuid() == 0 else []
-    command_ += [sys.executable, "-m", "stormkeeper", "history", "wc", *options]
+    asked = [*AS_ANY_USER, sys.executable, "-m", "stormkeeper", "history", "wc", *options]
     try:
-        told = subprocess.run(command_, capture_output=True, text=True, timeout=60, check=False)
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
     finally:
         (tmp_path / forbidden).chmod(0o700)
     assert (told.returncode, told.stdout) == (1, "")

@@ -1,10 +1,10 @@
 import json
-import os
-import shutil
 import subprocess
 import sys
 
 import pytest
+
+from support.command import AS_ANY_USER, needs_any_user
 
 KEY = "nimbus.thrift.port"
 
@@ -74,18 +74,13 @@ def test_wrong_configuration_is_one_line_and_exit_code_2(storm, tmp_path, argume
         assert len(told.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(
-    os.geteuid() == 0 and not shutil.which("setpriv"),
-    reason="root may read everything, and needs setpriv to do without",
-)
+@needs_any_user
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_file_that_may_not_be_read_is_one_line_as_well(tmp_path, as_json):
     path = tmp_path / "forbidden.yaml"
     path.touch(0)
-    powers = "--bounding-set=-dac_override,-dac_read_search"
-    command = ["setpriv", powers] if os.geteuid() == 0 else []
-    command += [sys.executable, "-m", "stormkeeper", "pacemaker", "--config", str(path)]
-    command += ["--log-json"] if as_json else []
+    command = [sys.executable, "-m", "stormkeeper", "pacemaker", "--config", str(path)]
+    command = [*AS_ANY_USER, *command, *(["--log-json"] if as_json else [])]
     told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (told.returncode, told.stdout) == (2, "")
     [line] = told.stderr.splitlines()

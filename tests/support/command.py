@@ -1,7 +1,9 @@
 """The installed ``storm`` command, and what a command line imports."""
 
 import ast
+import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,12 +11,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from support.waiting import DEADLINE_SECS
 
 STORM = Path(sys.executable).with_name("storm")
 
 #: What makes a command slow to start, and so must wait until it is needed.
 HEAVY = {"pyspark", "py4j", "thriftpy2", "pandas", "numpy", "pyarrow", "rich", "kazoo", "asyncio"}
+
+#: What a command begins with that may read what any user may: root may read everything.
+AS_ANY_USER = (
+    ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+)
+
+needs_any_user = pytest.mark.skipif(
+    bool(AS_ANY_USER) and not shutil.which("setpriv"),
+    reason="root may read everything, and needs setpriv to do without",
+)
 
 
 def imported_by(arguments: Sequence[str], environ: Mapping[str, str]) -> set[str]:
