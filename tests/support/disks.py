@@ -1,9 +1,33 @@
 """Disks that are full, and what is on them."""
 
 import resource
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
+    """Mount a disk of that size at a folder; yields what mounts it again with other options.
+
+    Skips the test where this process may not mount.
+    """
+
+    def mount(options: str) -> None:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    try:
+        mount(f"size={size}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"mounting a disk needs root: {error}")
+    try:
+        yield lambda options: mount(f"remount,{options}")
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What every daemon does: start, ready line, signals, logs, a Spark session."""
+"""What every daemon does: start, ready line, signals, logs, disks, a Spark session."""
