@@ -15,7 +15,8 @@ def here(*ports):
     return tuple(Address("127.0.0.1", port) for port in ports)
 
 
-SITE = Site(Path("/run"), "a mark", 4711, Places(*here(2181), here(6701, 6702), here(6627, 6628)))
+_PLACES = Places(*here(2181), here(6701, 6702), here(6627, 6628))
+SITE = Site(Path("/run"), "a mark", 4711, _PLACES, cores=4)
 
 
 def rows_of(*overrides, pipeline=True):
@@ -75,6 +76,13 @@ def test_each_server_has_a_port_of_its_own_and_a_folder_where_it_keeps_something
 
 def slots(rows):
     return [options(rows[name])[5] for name in SITE.machines]
+
+
+def test_supervisors_share_the_cores_of_the_machine_unless_the_user_says_it(rows):
+    for name in SITE.machines:
+        assert "supervisor.cpu.capacity=200" in options(rows[name])
+        told = options(rows_of("supervisor.cpu.capacity=300")[name])
+        assert not any("capacity" in option for option in told)
 
 
 def test_each_supervisor_has_one_slot_unless_the_user_says_which(rows):

@@ -1,6 +1,7 @@
 """What a local run shows, in a terminal and in a pipe."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -102,6 +103,15 @@ def test_picture_fits_its_terminal(width):
     out = io.StringIO()
     Console(file=out, width=width).print(render(picture(output=["x" * 500])))
     assert max(len(line) for line in out.getvalue().splitlines()) <= width
+
+
+@pytest.mark.parametrize("view", [LineView, LiveView])
+def test_what_a_worker_waits_for_is_shown(view):
+    seen = picture()
+    worker = replace(seen.snapshot.workers[0], waiting="no executor has come")
+    waiting = replace(seen, snapshot=replace(seen.snapshot, workers=[worker]))
+    assert "no executor has come" in text_of(view, waiting)
+    assert "waiting" not in text_of(LineView, seen)
 
 
 def test_live_view_redraws_the_newest_picture():

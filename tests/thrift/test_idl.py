@@ -180,6 +180,7 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
         ("ExecutorStats", "partial_batches"): False,
         ("ClusterWorkerHeartbeat", "completed"): False,
         ("ClusterWorkerHeartbeat", "inactive"): False,
+        ("ClusterWorkerHeartbeat", "waiting"): False,
         ("Assignment", "launches"): False,
         ("KillOptions", "purge"): False,
         ("StormBase", "deadline_ms"): False,

@@ -67,9 +67,11 @@ def test_what_only_our_workers_say_is_shown_where_they_say_it():
     stats = r.ExecutorStats({"600": {"a": 7}}, {}, spout, 1.0, partial_batches={"600": 3})
     record = beat({r.ExecutorInfo(1, 1): stats})
     record.completed = record.inactive = True
+    record.waiting = "no executor\x1b"
     lines = [line.split() for line in render(record).splitlines()]
     assert ["completed", "true"] in lines
     assert ["inactive", "true"] in lines
+    assert ["waiting", "no", r"executor\x1b"] in lines
     assert lines[-1] == ["partial-batches", "-", "3"]
 
 

@@ -3,7 +3,7 @@ import threading
 
 from py4j.protocol import Py4JError
 
-from stormkeeper.worker.executors import Absence, ExecutorWatch
+from stormkeeper.worker.executors import Absence, ExecutorWatch, wanted
 from support.waiting import until
 
 
@@ -26,23 +26,28 @@ def test_whoever_never_had_one_is_told_from_who_lost_all():
 
 
 def test_a_watch_says_when_there_was_none_for_too_long():
-    counts, said = itertools.chain([0, 2], itertools.repeat(0)), []
-    watch = ExecutorWatch(
-        lambda: next(counts), lambda: said.append(1), limit_secs=0.02, look_secs=0.005
-    )
+    counts = itertools.chain([0, 2], itertools.repeat(0))
+    watch = ExecutorWatch(lambda: next(counts), str, limit_secs=0.02, look_secs=0.005)
     until(lambda: watch.has_lost)
-    assert said == []
+    assert watch.waiting is None
 
 
-def test_a_watch_says_once_that_none_has_come_and_waits_on():
-    looks, said = itertools.count(), []
-    watch = ExecutorWatch(
-        lambda: 0 * next(looks), lambda: said.append(1), limit_secs=0, wait_secs=0, look_secs=0.001
-    )
-    until(lambda: next(looks) > 100 and said)
-    assert said == [1]
+def test_a_watch_says_what_is_waited_for_until_an_executor_comes(caplog):
+    count = [0]
+    watch = ExecutorWatch(lambda: count[0], lambda: "two cores", wait_secs=0.001, look_secs=0.001)
+    until(lambda: watch.waiting == "two cores")
+    count[0] = 1
+    until(lambda: watch.waiting is None)
     assert not watch.has_lost
+    assert caplog.messages == ["two cores"]
     watch.close()
+
+
+def test_a_driver_that_waits_says_what_it_asks_for():
+    conf = {"spark.master": "spark://here:7077", "spark.cores.max": "2"}
+    said = wanted(conf.get)
+    assert "spark.master=spark://here:7077: others have its cores or memory" in said
+    assert "asks for spark.cores.max=2 and spark.executor.memory=1g" in said
 
 
 def test_a_watch_leaves_a_jvm_that_is_gone_to_others():
@@ -52,6 +57,6 @@ def test_a_watch_leaves_a_jvm_that_is_gone_to_others():
         looked.set()
         raise Py4JError("the JVM is gone")
 
-    watch = ExecutorWatch(count, lambda: None, limit_secs=0, look_secs=0.001)
+    watch = ExecutorWatch(count, str, limit_secs=0, look_secs=0.001)
     assert looked.wait(60.0)
     assert not watch.has_lost

@@ -30,6 +30,8 @@ def test_what_a_standalone_master_is_told():
     assert told["spark.driver.host"] == "machine-7"
     assert told["spark.driver.bindAddress"] == "0.0.0.0"
     assert remote.defaults(conf, 2)["spark.cores.max"] == "1"
+    half = conf.with_values({"supervisor.cpu.capacity": 800})
+    assert remote.defaults(half, 16)["spark.cores.max"] == "2"
     assert remote.defaults(defaults(), 1)["spark.driver.host"] == socket.gethostname()
 
 

@@ -43,6 +43,8 @@ class Pulse:
     count: int = 1
     #: Whether it says that all queries of the worker have ended by themselves.
     completed: bool = False
+    #: What the worker waits for; empty where it waits for nothing.
+    waiting: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class WorkerSeen:
     components: Mapping[str, Counts]
     #: Whether all of its queries have ended by themselves.
     completed: bool = False
+    #: What the worker waits for; empty where it waits for nothing.
+    waiting: str = ""
 
     def gap_at(self, now: float) -> float:
         """Return the longest silence; the one that lasts at `now` counts, unless it is the end."""
@@ -148,6 +152,7 @@ class Ledger:
                 0.0,
                 pulse.components,
                 pulse.completed,
+                pulse.waiting,
             )
             return
         if pulse.received < before.last_received:
@@ -162,4 +167,5 @@ class Ledger:
             max(before.max_gap_secs, pulse.received - before.last_received),
             pulse.components,
             pulse.completed,
+            pulse.waiting,
         )

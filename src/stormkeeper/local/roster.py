@@ -6,10 +6,11 @@ workers.
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
@@ -27,6 +28,7 @@ _PYTHON = (sys.executable, "-P", "-m")
 FIRST_SLOT = 6700
 
 _SLOTS = "supervisor.slots.ports"
+_CAPACITY = "supervisor.cpu.capacity"
 
 _LISTENING = re.compile(r"^(?:zookeeper|pacemaker|nimbus) listening on (\S+)$")
 _REGISTERED = re.compile(r"^supervisor ready (\S+)$")
@@ -93,6 +95,8 @@ class Site:
         Where the servers listen.
     machines
         Names of the supervisors, each of which is a machine to the others.
+    cores
+        What this machine has.
     """
 
     directory: Path
@@ -100,6 +104,7 @@ class Site:
     parent: int
     places: Places
     machines: tuple[str, ...] = ("supervisor 1", "supervisor 2")
+    cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     @property
     def conf_file(self) -> Path:
@@ -180,7 +185,12 @@ def roster(conf: Conf, site: Site, *, pipeline: bool) -> tuple[PlannedProcess, .
         own = (*port, *_of_its_own(site, f"nimbus {number}"))
         rows.append(_server(site, f"nimbus {number}", "nimbus", str(address), *own, stop_order=1))
     rows += [
-        _supervisor(site, name, conf[_SLOTS] if conf.is_override(_SLOTS) else [slot])
+        _supervisor(
+            site,
+            name,
+            conf[_SLOTS] if conf.is_override(_SLOTS) else [slot],
+            has_capacity=conf.is_override(_CAPACITY),
+        )
         for slot, name in enumerate(site.machines, FIRST_SLOT)
     ]
     for number, address in enumerate(places.pacemakers, 1):
@@ -208,9 +218,14 @@ def _server(
     )
 
 
-def _supervisor(site: Site, name: str, slots: Sequence[int]) -> PlannedProcess:
+def _supervisor(
+    site: Site, name: str, slots: Sequence[int], *, has_capacity: bool
+) -> PlannedProcess:
     ports = ", ".join(map(str, slots))
     options = ("-c", f"{_SLOTS}=[{ports}]", *_of_its_own(site, name))
+    if not has_capacity:
+        # All supervisors of the run share the machine.
+        options += ("-c", f"{_CAPACITY}={100 * site.cores / len(site.machines):g}")
     return PlannedProcess(
         name=name,
         command=_storm(site, "supervisor", *options),

@@ -162,6 +162,7 @@ class LineView:
             counts = " · ".join(
                 f"{named(name, c)} {flow(c)}" for name, c in sorted(seen.components.items())
             )
+            counts += f"  waiting: {seen.waiting}" if seen.waiting else ""
             self._print(
                 f"{picture.up_secs:4.0f} s  {seen.worker.storm_id} at {seen.worker.port}: "
                 f"pulse {seen.pulses}, {picture.now - seen.last_received:.1f} s ago "
@@ -218,6 +219,10 @@ def render(picture: Picture) -> RenderableType:
     ]
     if picture.waits_for:
         parts.append(Text(f"Waiting: {picture.waits_for}", style="yellow", overflow="fold"))
+    for seen in picture.snapshot.workers:
+        if seen.waiting:
+            text = f"The worker at {seen.worker.port} waits: {seen.waiting}"
+            parts.append(Text(text, style="yellow", overflow="fold"))
     if picture.output:
         lines = "\n".join(picture.output[-OUTPUT_LINES:])
         parts.append(Panel(Text(lines, no_wrap=True, overflow="ellipsis"), title="topology says"))

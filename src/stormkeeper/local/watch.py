@@ -145,6 +145,7 @@ def pulses(look: Look) -> list[Pulse]:
                 component_counts(beat),
                 1 + overwritten,
                 bool(beat.completed),
+                beat.waiting or "",
             )
         )
     return found

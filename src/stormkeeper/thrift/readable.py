@@ -188,6 +188,8 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
         yield "completed    true"
     if beat.inactive:
         yield "inactive     true"
+    if beat.waiting:
+        yield f"waiting      {_printable(beat.waiting)}"
     yield f"executors    {len(beat.executor_stats)}"
     for name, text in also:
         yield f"{name:<11}  {text}"

@@ -104,6 +104,7 @@ class ClusterWorkerHeartbeat(TPayload):
     uptime_secs: int
     completed: bool | None
     inactive: bool | None
+    waiting: str | None
     def __init__(
         self,
         storm_id: str,
@@ -112,6 +113,7 @@ class ClusterWorkerHeartbeat(TPayload):
         uptime_secs: int,
         completed: bool | None = None,
         inactive: bool | None = None,
+        waiting: str | None = None,
     ) -> None: ...
 
 class NodeInfo(TPayload):

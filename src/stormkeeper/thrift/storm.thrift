@@ -66,6 +66,9 @@ struct ClusterWorkerHeartbeat {
   1000: optional bool completed
   // Ours: true while its queries wait, as the topology is not active.
   1001: optional bool inactive
+  // What a worker waits for that runs and gets no further, as "no executor has come from ..."; left
+  // out where it waits for nothing.
+  1004: optional string waiting
 }
 
 // ---- assignments: which worker runs what ----------------------------------------------------------

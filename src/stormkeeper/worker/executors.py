@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from stormkeeper.worker.remote import is_standalone
@@ -20,8 +19,9 @@ log = logging.getLogger(__name__)
 #: started anew one after another meanwhile.
 LOST_SECS: Final = 20.0
 
-#: How long a driver may wait for its first executor before the log says so, in seconds.
-_WAIT_SECS: Final = 60.0
+#: How long a driver may wait for an executor before the worker says so, in seconds. An executor of
+#: a cluster with free cores takes 2 to 5 s to register.
+WAIT_SECS: Final = 12.0
 
 _LOOK_SECS: Final = 1.0
 
@@ -66,8 +66,8 @@ class ExecutorWatch:
     ----------
     count
         Returns how many executors there are; raises Py4JError when nobody can tell any more.
-    on_wait
-        Called once if the first one has not come in `wait_secs`.
+    wanted
+        Returns what the driver waits for, in words. Called if there is no executor for `wait_secs`.
     limit_secs
         For how long there may be none, once there was one.
     look_secs
@@ -77,17 +77,19 @@ class ExecutorWatch:
     def __init__(
         self,
         count: Callable[[], int],
-        on_wait: Callable[[], None],
+        wanted: Callable[[], str],
         *,
         limit_secs: float = LOST_SECS,
-        wait_secs: float = _WAIT_SECS,
+        wait_secs: float = WAIT_SECS,
         look_secs: float = _LOOK_SECS,
     ) -> None:
         self._count = count
-        self._on_wait = on_wait
+        self._wanted = wanted
         self._limit_secs = limit_secs
         self._wait_secs = wait_secs
         self._look_secs = look_secs
+        #: What the driver waits for; None while it has executors.
+        self.waiting: str | None = None
         self._lost = threading.Event()
         self._closed = threading.Event()
         threading.Thread(target=self._look, name="executor-watch", daemon=True).start()
@@ -102,7 +104,7 @@ class ExecutorWatch:
         self._closed.set()
 
     def _look(self) -> None:
-        absence, said = Absence(), False
+        absence = Absence()
         while not self._closed.wait(self._look_secs):
             try:
                 count = self._count()
@@ -112,9 +114,11 @@ class ExecutorWatch:
             if absence.had_one and secs >= self._limit_secs:
                 self._lost.set()
                 return
-            if not absence.had_one and secs >= self._wait_secs and not said:
-                said = True
-                self._on_wait()
+            if not secs:
+                self.waiting = None
+            elif secs >= self._wait_secs and self.waiting is None:
+                self.waiting = self._wanted()
+                log.warning("%s", self.waiting)
 
 
 def watch(session: SparkSession, values: Mapping[str, Any]) -> ExecutorWatch | None:
@@ -137,18 +141,23 @@ def watch(session: SparkSession, values: Mapping[str, Any]) -> ExecutorWatch | N
         return None
     tracker = context._jsc.sc().statusTracker()
     # The driver is one of those that Spark counts.
-    return ExecutorWatch(lambda: len(tracker.getExecutorInfos()) - 1, lambda: _say(context))
+    return ExecutorWatch(
+        lambda: len(tracker.getExecutorInfos()) - 1, lambda: wanted(context.getConf().get)
+    )
 
 
-def _say(context: SparkContext) -> None:
-    conf = context.getConf()
-    log.warning(
-        "no executor has come yet from spark.master=%s: others have its cores or memory"
-        " (this driver asks for spark.cores.max=%s, with spark.executor.memory=%s), or executors"
-        " cannot reach it at spark.driver.host=%s; what they say is in the work folders of Spark's"
-        " workers",
-        context.master,
-        conf.get("spark.cores.max"),
-        conf.get("spark.executor.memory", "1g"),
-        conf.get("spark.driver.host"),
+def wanted(conf: Callable[[str, str], str | None]) -> str:
+    """Say what a driver waits for that has no executors; pure.
+
+    Parameters
+    ----------
+    conf
+        Returns the value of a setting of Spark, or what it is given as the default.
+    """
+    return (
+        f"no executor has come from spark.master={conf('spark.master', '')}: others have its cores"
+        f" or memory (this driver asks for spark.cores.max={conf('spark.cores.max', 'all')} and"
+        f" spark.executor.memory={conf('spark.executor.memory', '1g')}), or executors cannot reach"
+        f" the driver at spark.driver.host={conf('spark.driver.host', '')}; the logs of executors"
+        " are in the work folders of Spark's workers"
     )

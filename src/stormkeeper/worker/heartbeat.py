@@ -32,6 +32,7 @@ def heartbeat(
     uptime_secs: int,
     completed: bool = False,
     inactive: bool = False,
+    waiting: str | None = None,
 ) -> ClusterWorkerHeartbeat:
     """Return the record of a heartbeat.
 
@@ -49,6 +50,8 @@ def heartbeat(
         Whether all of its queries have ended by themselves, well.
     inactive
         Whether its queries wait, as the topology is not active.
+    waiting
+        What the worker waits for; None: for nothing.
     """
     return ClusterWorkerHeartbeat(
         storm_id=storm_id,
@@ -62,6 +65,7 @@ def heartbeat(
         uptime_secs=uptime_secs,
         completed=completed or None,
         inactive=inactive or None,
+        waiting=waiting,
     )
 
 

@@ -419,6 +419,7 @@ class Worker:
             uptime_secs=int(now - self._began),
             completed=self._completed or query is not None,
             inactive=self._waits,
+            waiting=self._session.waiting,
         )
 
     def _finish(self) -> None:

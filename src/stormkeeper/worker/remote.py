@@ -44,8 +44,9 @@ def is_standalone(master: object) -> bool:
 def defaults(conf: Conf, cores: int) -> dict[str, str]:
     """Return what a driver tells a standalone master where nobody says anything else.
 
-    - It takes no more cores than its slot has of this machine. Without a limit the first driver
-      would get all cores of the cluster, and the second would wait for ever.
+    - It takes no more cores than its slot has of this machine (`supervisor.cpu.capacity`, where
+      that says what the supervisor has of it). Without a limit the first driver would get all cores
+      of the cluster, and the second would wait for ever.
     - Executors come back to it by the name that this machine has in the cluster. It listens on all
       addresses, as that name may be a loopback address on the machine itself.
 
@@ -56,8 +57,10 @@ def defaults(conf: Conf, cores: int) -> dict[str, str]:
     cores
         What this machine has.
     """
+    capacity = conf["supervisor.cpu.capacity"]
+    of_supervisor = cores if capacity is None else int(capacity / 100)
     return {
-        "spark.cores.max": str(slot_cores(conf, cores)),
+        "spark.cores.max": str(slot_cores(conf, of_supervisor)),
         "spark.driver.host": hostname(conf),
         "spark.driver.bindAddress": "0.0.0.0",
     }

@@ -230,6 +230,11 @@ class WorkerSession:
             self._watch.close()
         self._watch = executors.watch(session, self._given)
 
+    @property
+    def waiting(self) -> str | None:
+        """What the session waits for: executors that do not come; None: for nothing."""
+        return None if self._watch is None else self._watch.waiting
+
     def check_executors(self) -> None:
         """Look whether the session, if there is one, has what runs its tasks.
 
