@@ -268,7 +268,7 @@ def test_a_crash_is_reported_with_the_error_that_the_worker_itself_has_reported(
     package, manifest = packed(contents(collect(tmp_path / "job" / "job.py", tmp_path)))
     leader.submit(JOB, package, {"spark.master": "local[1]"})
     leader.assign(JOB, supervisor.start(), PORT, manifest.name)
-    begin = "the worker in slot 6700 crashed (1 in a row): it ended with exit code 1: "
+    begin = "ValueError: no day\nthe worker in slot 6700 crashed (1 in a row): it ended with exit"
 
     def crash():
         return [text for text in errors(leader, JOB, manifest.name) if text.startswith(begin)]

@@ -51,7 +51,7 @@ def test_a_crash_has_the_error_that_the_worker_itself_has_reported(storm, compon
     began = time.time() - 60
     storm.report_error("wc-1-1", component, "first", host="a.example", port=6700)
     storm.report_error("wc-1-1", component, "no day", host="a.example", port=6700)
-    said = f"{CRASH}: no day"
+    said = f"no day\n{CRASH}"
     assert crashed(storm, began=began) == {component: said}
     # Its own report is not the worker's.
     assert crashed(storm, began=began) == {component: said}
@@ -61,13 +61,15 @@ def test_a_worker_may_fail_in_the_second_of_its_start(storm):
     storm.report_error("wc-1-1", "out", "no day", host="a.example", port=6700)
     [error] = storm.errors("wc-1-1", "out")
     told = crashed(storm, began=error.error_time_secs + 0.9)
-    assert told == {"out": f"{CRASH}: no day"}
+    assert told == {"out": f"no day\n{CRASH}"}
 
 
-def test_a_traceback_begins_a_line(storm):
+def test_the_exception_stands_first(storm):
     cause = "Traceback (most recent call last):\n  …\nValueError: no day"
     storm.report_error("wc-1-1", "out", cause, host="a.example", port=6700)
-    assert crashed(storm, began=1.0) == {"out": f"{CRASH}:\n{cause}"}
+    assert crashed(storm, began=1.0) == {"out": f"ValueError: no day\n{CRASH}:\n{cause}"}
+    # The next crash in this second has the worker's error for its cause, not this report.
+    assert crashed(storm, began=1.0) == {"out": f"ValueError: no day\n{CRASH}:\n{cause}"}
 
 
 @pytest.mark.parametrize(

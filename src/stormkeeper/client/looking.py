@@ -18,6 +18,7 @@ from stormkeeper.thrift.nimbus import (
     TopologyPageInfo,
     TopologySummary,
 )
+from stormkeeper.topology.faults import newest_line
 
 #: What is shown as the status of a topology whose queries have all ended by themselves.
 COMPLETED: Final = "COMPLETED"
@@ -221,18 +222,3 @@ def _component(id_: str, kind: str, stats: ComponentAggregateStats) -> Component
         error=None if error is None else newest_line(error.error),
         error_time_secs=None if error is None else error.error_time_secs,
     )
-
-
-def newest_line(error: str) -> str:
-    r"""Return in one line what an error says happened: of a traceback of Python's, its last line.
-
-    Examples
-    --------
-    >>> newest_line("it failed:\nTraceback (most recent call last):\n  …\nValueError: no day\n")
-    'it failed: ValueError: no day'
-    """
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    traces = [number for number, line in enumerate(lines) if line.startswith("Traceback (most ")]
-    if not traces:
-        return lines[0] if lines else ""
-    return " ".join([*lines[: min(traces[0], 1)], lines[-1]])

@@ -19,7 +19,7 @@ from stormkeeper import paths
 from stormkeeper.errors import StormkeeperError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.records import SlotAssignment
-from stormkeeper.topology.faults import is_crash
+from stormkeeper.topology.faults import crash_with_cause, is_crash
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class Reports:
     def _texts(self, report: _Report) -> dict[str, str]:
         """Return what is reported, by component."""
         if own := self._own_errors(report):
-            return {component: _with_cause(report.text, text) for component, text in own.items()}
+            return {component: crash_with_cause(report.text, text) for component, text in own.items()}
         text = f"{report.text}{_LOG_END}{report.log_end}" if report.log_end else report.text
         return dict.fromkeys(report.assignment.claims, text)
 
@@ -157,11 +157,6 @@ class Reports:
             if of_it:
                 found[component] = of_it[0]
         return found
-
-
-def _with_cause(text: str, cause: str) -> str:
-    # A traceback begins a line, by which it is known as one.
-    return f"{text}:{chr(10) if cause.startswith('Traceback ') else ' '}{cause}"
 
 
 def last_lines(file: Path) -> str:

@@ -31,8 +31,9 @@ def starts_nothing(script: Path) -> str:
     )
 
 
-#: What a report of a crash begins with.
+#: How the line of a crash begins.
 _CRASH: Final = "the worker in slot "
+_TRACEBACK: Final = "Traceback (most "
 
 
 def crash(port: int, number: int, reason: str) -> str:
@@ -40,9 +41,40 @@ def crash(port: int, number: int, reason: str) -> str:
     return f"{_CRASH}{port} crashed ({number} in a row): {reason}"
 
 
+def crash_with_cause(line: str, cause: str) -> str:
+    """Return the report of a crash whose cause is known, which begins with the exception.
+
+    Storm's UI shows the first 200 characters of an error.
+
+    Parameters
+    ----------
+    line
+        What `crash` returned.
+    cause
+        What the worker itself has reported.
+    """
+    first = newest_line(cause)
+    return f"{first}\n{line}" if first == cause.strip() else f"{first}\n{line}:\n{cause}"
+
+
 def is_crash(error: str) -> bool:
     """Return whether an error of a component is the report of a crash."""
-    return error.startswith(_CRASH)
+    return any(line.startswith(_CRASH) for line in error.splitlines()[:2])
+
+
+def newest_line(error: str) -> str:
+    r"""Return in one line what happened: of a Python traceback its last line.
+
+    Examples
+    --------
+    >>> newest_line("it failed:\nTraceback (most recent call last):\n  …\nValueError: no day\n")
+    'it failed: ValueError: no day'
+    """
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    traces = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    if not traces or is_crash(error):
+        return lines[0] if lines else ""
+    return " ".join([*lines[: min(traces[0], 1)], lines[-1]])
 
 
 def frame_unread(bolt: str) -> str:
