@@ -13,10 +13,17 @@ from stormkeeper.nimbus.deciding import Memory, decide
 from stormkeeper.nimbus.lifecycle import Command, Event, after
 from stormkeeper.nimbus.scheduling import mapping
 from stormkeeper.nimbus.scheduling.actions import Assign, FinishRebalance, Remove
+from stormkeeper.nimbus.scheduling.cluster import Crashes
 from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.nimbus.times import Times
 from stormkeeper.state.storm.snapshot import ClusterSnapshot
-from stormkeeper.thrift.records import StormBase, SupervisorInfo, TopologyStatus
+from stormkeeper.thrift.records import (
+    CrashSeries,
+    SlotReport,
+    StormBase,
+    SupervisorInfo,
+    TopologyStatus,
+)
 from support.clusters import EPOCH, NOW
 
 TIMES = Times(monitor=10.0, launch=120.0, limits=Limits(9.0, 30.0), kept=300.0)
@@ -109,6 +116,37 @@ def test_a_topology_gets_a_worker_and_then_there_is_nothing_to_do(leader):
     assert [each.queries for each in leader.assignments[ID].launches] == [["q"]]
     assert leader.look(1).actions == ()
     assert leader.memory.texts == {ID: "Fully Scheduled"}
+
+
+def crashing(leader, count):
+    """Have the supervisor of the one worker say how often it has crashed in a row."""
+    [launch] = leader.assignments[ID].launches
+    series = CrashSeries(count, NOW - 60, "it ended with exit code 1")
+    report = SlotReport(launch.claim, "backing_off", NOW, series)
+    leader.supervisors[launch.node].slots = {launch.port: report}
+    return series
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["moved", "its supervisor is lost"])
+def test_crashes_are_counted_on_at_another_supervisor(is_gone):
+    leader = Leader()
+    leader.submit(facts=replace(FACTS, is_shared=True))
+    leader.look()
+    series = crashing(leader, 4)
+    assert leader.look(1).actions == ()
+    leader.supervisors["t"] = SupervisorInfo(NOW, "other", "t", [], [6700], uptime_secs=999)
+    leader.supervisors["s"].uptime_secs = 999
+    if is_gone:
+        del leader.supervisors["s"]
+    [action] = leader.look(200).actions
+    [launch] = action.launches
+    assert (launch.slot.node, launch.crashes) == ("t", Crashes(4, NOW - 60, series.error))
+    [record] = leader.assignments[ID].launches
+    assert record.crashes == series
+    # The next supervisor counts on from there.
+    crashing(leader, 5)
+    leader.look(201)
+    assert [each.count for each in leader.memory.crashes.values()] == [5]
 
 
 def test_it_looks_again_when_the_period_is_over(leader):

@@ -205,7 +205,7 @@ class TestFromOutside:
 
 
 def test_the_form_of_the_file(state, file):
-    """Changed only with its version."""
+    """Fields with defaults may be added; other changes need another version."""
     state.save({6700: SLOTS[6700]})
     work = {
         "storm_id": "counts-1-1",
@@ -213,9 +213,10 @@ def test_the_form_of_the_file(state, file):
         "version": "v",
         "memory_bytes": 2**30,
         "restart": "never",
+        "crashes": None,
     }
     worker = {"worker_id": "w1", "assignment": work, "process": {"pid": 47, "started": 11}}
-    slot = {"wanted": work, "worker": worker, "crashes": 3, "outcome": None}
+    slot = {"wanted": work, "worker": worker, "crashes": 3, "outcome": None, "crashing_since": 0}
     assert json.loads(file.read_bytes()) == {
         "version": 1,
         "boot": process_table.boot_id(),

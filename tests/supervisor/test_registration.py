@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor import registration
+from stormkeeper.supervisor.records import SlotAssignment
 from stormkeeper.supervisor.registration import Facts, Machine, Registration, info
+from stormkeeper.supervisor.slots import SlotState, SlotStatus
+from stormkeeper.thrift import records as thrift
 from stormkeeper.thrift.records import LaunchClaim
 from stormkeeper.topology.claims import Claim
 from support.waiting import until
@@ -68,6 +72,19 @@ def test_a_host_without_an_address_is_at_home():
     assert registration.address("no-such-host.invalid") == "127.0.0.1"
 
 
+WORK = SlotAssignment("wc-1-1", {"out": "1-2-0"})
+CRASHING = SlotStatus(SlotState.BACKING_OFF, WORK, None, 3, "it ended by SIGKILL\nin short", 1_000)
+RUNNING = SlotStatus(SlotState.RUNNING, WORK, "w1", 0, "")
+
+
+def test_a_slot_says_since_when_it_does_what_it_does():
+    first = registration.slot_reports({6700: CRASHING, 6701: RUNNING}, {}, 50.5)
+    again = registration.slot_reports({6700: CRASHING}, first, 60)
+    assert (again, again[6700].since_secs) == (first, 50)
+    starting = replace(CRASHING, state=SlotState.WAITING_FOR_WORKER_START)
+    assert registration.slot_reports({6700: starting}, again, 70)[6700].since_secs == 70
+
+
 @pytest.fixture
 def storm():
     storm = StormClusterState(MemoryEnsemble().session(), Codec())
@@ -89,6 +106,11 @@ def test_it_is_written_at_first_and_at_each_change(storm):
         registered.tell(frozenset({6701, 6700}), {6700: LaunchClaim(7, 3)})
         until(lambda: said().used_ports == [6700, 6701])
         assert said().stopped_workers == {6700: LaunchClaim(7, 3)}
+        registered.tell(frozenset(), {}, {6700: CRASHING, 6701: RUNNING})
+        until(lambda: said().slots)
+        [(port, slot)] = said().slots.items()
+        assert (port, slot.claim, slot.state) == (6700, LaunchClaim(1, 2), "backing_off")
+        assert slot.crashes == thrift.CrashSeries(3, 1_000, "it ended by SIGKILL")
         registered.refuse(None)
         until(lambda: said().refuses is None)
         assert registered.refuses is None

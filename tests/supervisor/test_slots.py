@@ -31,6 +31,7 @@ from stormkeeper.supervisor.events import (
 )
 from stormkeeper.supervisor.process_table import ProcessId
 from stormkeeper.supervisor.records import (
+    CrashSeries,
     Outcome,
     Restart,
     SlotAssignment,
@@ -461,6 +462,19 @@ class TestWatched:
         assert played.say(event, event) == []
         assert played.state is SlotState.RUNNING
         assert played.slot.record().worker.process == PROCESS
+
+
+def test_work_that_has_crashed_elsewhere_goes_on_with_that_count():
+    moved = replace(COUNTS, crashes=CrashSeries(4, 1_000, "it ended with exit code 1"))
+    played = Played()
+    (fetch,) = played.say(Wanted(moved))
+    status = played.slot.status()
+    assert (status.crashes, status.crashing_since) == (4, 1_000)
+    assert status.reason == "it ended with exit code 1"
+    worker_id = played.relaunch(fetch)  # at once: the leader has decided anew
+    done = played.say(Ended(worker_id, 1), Gone(worker_id))
+    assert [each.crashes for each in done if isinstance(each, ReportCrash)] == [5]
+    assert played.slot.record().crashing_since == 1_000
 
 
 class TestAfterARestart:

@@ -8,19 +8,20 @@ which claims it may have given, and what was told of each topology.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from stormkeeper.nimbus import deadlines
 from stormkeeper.nimbus.deadlines import Due
 from stormkeeper.nimbus.scheduling import reading
-from stormkeeper.nimbus.scheduling.actions import Action, Remove, SetStatus, counter_after
-from stormkeeper.nimbus.scheduling.cluster import Cluster
+from stormkeeper.nimbus.scheduling.actions import Action, Assign, Remove, SetStatus, counter_after
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Crashes
 from stormkeeper.nimbus.scheduling.mapping import Facts
 from stormkeeper.nimbus.scheduling.planning import plan
 from stormkeeper.nimbus.scheduling.watching import Watch, judge
 from stormkeeper.nimbus.times import Times
 from stormkeeper.state.storm.snapshot import ClusterSnapshot
+from stormkeeper.topology.claims import Claim
 
 #: How long after a worker's time is over it is looked at, in seconds: it is dead only then.
 _AFTER_SECS: Final = 0.05
@@ -40,12 +41,15 @@ class Memory:
         What is told of topologies, by their ids: their ``sched_status``.
     next_counter
         The least counter that no claim of this reign can have had.
+    crashes
+        What supervisors told last of the crashes of workers that are still launched, by claim.
     """
 
     watch: Watch = field(default_factory=Watch)
     due: Mapping[str, Due] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     next_counter: int = 0
+    crashes: Mapping[Claim, Crashes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +126,60 @@ def decide(
         next_counter=memory.next_counter,
         launch_secs=times.launch,
     )
-    actions = plan(cluster)
+    crashes = _crashes(memory.crashes, cluster)
+    actions = tuple(_with_crashes(each, cluster, crashes) for each in plan(cluster))
     after = Memory(
         watch=watch,
         due=due,
         texts=_texts(memory.texts, cluster, actions),
         next_counter=counter_after(actions, epoch, memory.next_counter),
+        crashes=crashes,
     )
     return Decision(
         tuple(each for each in actions if not isinstance(each, SetStatus)),
         after,
         cluster,
         _again_at(after, now, times),
+    )
+
+
+def _crashes(before: Mapping[Claim, Crashes], cluster: Cluster) -> dict[Claim, Crashes]:
+    """Return what is known of the crashes of each launch; a supervisor that is lost told last."""
+    told = {
+        claim: one for each in cluster.supervisors.values() for claim, one in each.crashes.items()
+    }
+    found = {}
+    for topology in cluster.topologies.values():
+        for launch in topology.launches:
+            is_there = launch.slot.node in cluster.supervisors
+            last = None if is_there else before.get(launch.claim)
+            known = told.get(launch.claim) or last
+            if known is not None:
+                found[launch.claim] = known
+    return found
+
+
+def _with_crashes(action: Action, cluster: Cluster, crashes: Mapping[Claim, Crashes]) -> Action:
+    """Have new launches go on with the count of what has crashed elsewhere."""
+    topology = cluster.topologies.get(action.storm_id)
+    if not isinstance(action, Assign) or topology is None:
+        return action
+    had: dict[str, Crashes] = {}
+    for launch in topology.launches:
+        known = crashes.get(launch.claim)
+        if known is not None:
+            had |= dict.fromkeys(launch.queries, known)
+    old = {launch.claim for launch in topology.launches}
+    return Assign(
+        action.storm_id,
+        tuple(
+            launch
+            if launch.claim in old
+            else replace(
+                launch, crashes=max((had[q] for q in launch.queries if q in had), default=None)
+            )
+            for launch in action.launches
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from stormkeeper.supervisor.assignments import Assigned
-from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
+from stormkeeper.supervisor.records import CrashSeries, Restart, SlotAssignment, SlotRecord
 from stormkeeper.thrift.records import Assignment, LaunchClaim, WorkerLaunch
 from stormkeeper.topology.claims import Claim
 
@@ -85,6 +85,7 @@ def orders(
             claims=dict.fromkeys(sorted(launch.queries), str(claim)),
             memory_bytes=int(launch.memory_mb * _MIB) if launch.memory_mb > 0 else None,
             restart=restart(storm_id),
+            crashes=_crashes(launch),
         )
         for port, (claim, storm_id, launch) in newest.items()
     }
@@ -128,6 +129,11 @@ def started(assignment: SlotAssignment, number: int) -> dict[str, str]:
 def _is_placed_on(assignment: Assignment, node: str) -> bool:
     executors = (assignment.executor_node_port or {}).values()
     return any(place.node == node for place in (*executors, *(assignment.worker_resources or {})))
+
+
+def _crashes(launch: WorkerLaunch) -> CrashSeries | None:
+    found = launch.crashes
+    return None if found is None else CrashSeries(found.count, found.since_secs, found.error)
 
 
 def _claim(launch: WorkerLaunch) -> Claim:

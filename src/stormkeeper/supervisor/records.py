@@ -38,6 +38,15 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class CrashSeries:
+    """Crashes of the same work in a row: how many, since when (1970), how the last one ended."""
+
+    count: int
+    since_secs: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlotAssignment:
     """What a slot is to run. If anything of it but `restart` changes, that is a new launch.
 
@@ -53,6 +62,8 @@ class SlotAssignment:
         What the worker and all that it starts may take; None: no limit.
     restart
         What to do when it ends by itself.
+    crashes
+        Of the same queries before this launch, in whichever slots; None: none is known.
     """
 
     storm_id: str
@@ -60,6 +71,7 @@ class SlotAssignment:
     version: str = ""
     memory_bytes: int | None = None
     restart: Restart = Restart.ON_FAILURE
+    crashes: CrashSeries | None = None
 
     def is_same_launch(self, other: "SlotAssignment | None") -> bool:
         """Return whether a worker of `other` has all that this one is launched with."""
@@ -107,9 +119,12 @@ class SlotRecord:
         How often in a row a worker crashed, without a long run in between.
     outcome
         How `wanted` has ended, if it is not run again.
+    crashing_since
+        When the first of these crashes was, in seconds since 1970; 0: there was none.
     """
 
     wanted: SlotAssignment | None = None
     worker: WorkerRecord | None = None
     crashes: int = 0
     outcome: Outcome | None = None
+    crashing_since: int = 0

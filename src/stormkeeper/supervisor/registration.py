@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 import stormkeeper
@@ -16,7 +17,9 @@ from stormkeeper.conf import Conf
 from stormkeeper.conf.hostname import hostname
 from stormkeeper.errors import StateClosedError, StateError
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.thrift.records import LaunchClaim, SupervisorInfo
+from stormkeeper.supervisor.slots import SlotState, SlotStatus
+from stormkeeper.thrift.records import CrashSeries, LaunchClaim, SlotReport, SupervisorInfo
+from stormkeeper.topology.claims import Claim
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +79,14 @@ class Facts:
         By port, the newest launch of which nothing runs any more.
     refuses
         Why it takes no new work; None: it does.
+    slots
+        By port, what there is to say of the slots whose worker does not simply run.
     """
 
     used_ports: frozenset[int] = frozenset()
     stopped: Mapping[int, LaunchClaim] = field(default_factory=dict)
     refuses: str | None = None
+    slots: Mapping[int, SlotReport] = field(default_factory=dict)
 
 
 def address(host: str) -> str:
@@ -106,7 +112,47 @@ def info(machine: Machine, facts: Facts, *, now: float, uptime_secs: float) -> S
         stopped_workers=dict(facts.stopped) or None,
         http_port=machine.http_port,
         refuses=facts.refuses,
+        slots=dict(facts.slots),
     )
+
+
+def slot_reports(
+    slots: Mapping[int, SlotStatus], before: Mapping[int, SlotReport], now: float
+) -> dict[int, SlotReport]:
+    """Return by port what there is to say of slots whose worker does not simply run.
+
+    Parameters
+    ----------
+    slots
+        All slots.
+    before
+        What was said of them last.
+    now
+        Seconds since 1970.
+    """
+    found = {}
+    for port, slot in slots.items():
+        claims = [] if slot.assignment is None else list(slot.assignment.claims.values())
+        if not claims or (slot.state is SlotState.RUNNING and not slot.crashes):
+            continue
+        claim = min(Claim.parse(text) for text in claims)
+        launch, state = LaunchClaim(claim.epoch, claim.counter), slot.state.name.lower()
+        last, reason = before.get(port), (slot.reason.splitlines() or [""])[0]
+        is_same = last is not None and (last.claim, last.state) == (launch, state)
+        found[port] = SlotReport(
+            claim=launch,
+            state=state,
+            since_secs=last.since_secs if last is not None and is_same else int(now),
+            crashes=CrashSeries(slot.crashes, slot.crashing_since, reason)
+            if slot.crashes
+            else None,
+            reason=reason or None,
+        )
+    return found
+
+
+def _crashes(facts: Facts) -> dict[int, int]:
+    return {port: each.crashes.count for port, each in facts.slots.items() if each.crashes}
 
 
 class Registration:
@@ -157,9 +203,15 @@ class Registration:
         self._woken.set()
         self._thread.join(_END_SECS)
 
-    def tell(self, used_ports: frozenset[int], stopped: Mapping[int, LaunchClaim]) -> None:
-        """Say which slots are used, and which launches have stopped."""
-        self._change(used_ports=used_ports, stopped=stopped)
+    def tell(
+        self,
+        used_ports: frozenset[int],
+        stopped: Mapping[int, LaunchClaim],
+        slots: Mapping[int, SlotStatus] = MappingProxyType({}),
+    ) -> None:
+        """Say which slots are used, which launches have stopped, and how the slots are."""
+        reports = slot_reports(slots, self._facts.slots, time.time())
+        self._change(used_ports=used_ports, stopped=stopped, slots=reports)
 
     def refuse(self, reason: str | None) -> None:
         """Say why no new work is taken; None: it is."""
@@ -169,7 +221,10 @@ class Registration:
         with self._lock:
             before = self._facts
             self._facts = replace(before, **changes)  # type: ignore[arg-type]
-            if self._facts != before:
+            # Steps of a start wait for the next period: thousands of workers may start at once.
+            if replace(self._facts, slots={}) != replace(before, slots={}) or _crashes(
+                self._facts
+            ) != _crashes(before):
                 self._woken.set()
 
     def _run(self) -> None:

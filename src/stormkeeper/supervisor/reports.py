@@ -134,7 +134,9 @@ class Reports:
     def _texts(self, report: _Report) -> dict[str, str]:
         """Return what is reported, by component."""
         if own := self._own_errors(report):
-            return {component: crash_with_cause(report.text, text) for component, text in own.items()}
+            return {
+                component: crash_with_cause(report.text, text) for component, text in own.items()
+            }
         text = f"{report.text}{_LOG_END}{report.log_end}" if report.log_end else report.text
         return dict.fromkeys(report.assignment.claims, text)
 

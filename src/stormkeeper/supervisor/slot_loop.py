@@ -297,11 +297,12 @@ class SlotLoop:
     def _tell(self) -> None:
         """Say how the slots are, where it is asked for."""
         used = frozenset(port for port, record in self._records.items() if record.worker)
-        self._means.registration.tell(used, stopped(self._orders, self._records))
+        slots = {port: slot.status() for port, slot in self._slots.items()}
+        self._means.registration.tell(used, stopped(self._orders, self._records), slots)
         self._memory = {port: size for port, size in self._memory.items() if port in used}
         self.seen = Seen(
             time.monotonic(),
-            {port: slot.status() for port, slot in self._slots.items()},
+            slots,
             dict(self._memory),
             self._launches,
             self._crashes,

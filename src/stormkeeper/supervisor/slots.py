@@ -11,6 +11,7 @@ The rules that hold here:
 - Whatever is waited for has a limit, and `Slot.deadline` is the next one.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -93,6 +94,8 @@ class SlotStatus:
     reason
         Why the last worker crashed or is being ended, or what keeps the next one from its start;
         empty if nothing went wrong.
+    crashing_since
+        When the first of these crashes was, in seconds since 1970; 0: there was none.
     """
 
     state: SlotState
@@ -100,6 +103,7 @@ class SlotStatus:
     worker_id: str | None
     crashes: int
     reason: str
+    crashing_since: int = 0
 
 
 class _Phase(Enum):
@@ -154,6 +158,8 @@ class Slot:
         counts as running until `Gone` is said of it; what was wanted, as wanted.
     now
         Seconds on a monotonic clock, as in all that follows.
+    clock
+        Seconds since 1970, for when the first crash was.
     """
 
     def __init__(
@@ -163,12 +169,15 @@ class Slot:
         *,
         record: SlotRecord | None = None,
         now: float = 0.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._new_worker_id = new_worker_id
         self._times = times
         self._recorded = record or SlotRecord()
         self._wanted = self._recorded.wanted
         self._crashes = self._recorded.crashes
+        self._crashing_since = self._recorded.crashing_since
         self._outcome = self._recorded.outcome
         self._worker: _Worker | None = None
         self._preparation: Preparation | None = None
@@ -225,6 +234,7 @@ class Slot:
             worker=launch,
             crashes=self._crashes,
             outcome=self._outcome,
+            crashing_since=self._crashing_since,
         )
 
     def status(self) -> SlotStatus:
@@ -232,7 +242,9 @@ class Slot:
         worker_id = self._worker.id if self._worker else None
         preparing = self._preparation.reason if self._preparation else ""
         reason = preparing or self._reason
-        return SlotStatus(self._state(), self._wanted, worker_id, self._crashes, reason)
+        return SlotStatus(
+            *(self._state(), self._wanted, worker_id, self._crashes, reason, self._crashing_since)
+        )
 
     def _state(self) -> SlotState:
         if self._worker is not None:
@@ -306,11 +318,15 @@ class Slot:
             if self._outcome is not None and not self._outcome.stands_under(assignment.restart):
                 self._outcome = None
             return
+        reason = ""
         if assignment is None or not assignment.is_same_work(self._wanted):
-            self._crashes = 0
-        # Somebody has decided anew: it is tried at once.
+            self._crashes = self._crashing_since = 0
+            if assignment is not None and (before := assignment.crashes) is not None:
+                self._crashes, self._crashing_since = before.count, before.since_secs
+                reason = before.error
+        # The leader has decided anew: the next start is at once.
         self._not_before = -inf
-        self._wanted, self._outcome, self._reason = assignment, None, ""
+        self._wanted, self._outcome, self._reason = assignment, None, reason
 
     def _started(self, worker: _Worker, process: ProcessId) -> None:
         if worker.is_answered:
@@ -351,7 +367,7 @@ class Slot:
             worker.is_unwanted = True
             self._ask_to_end(worker, now)
         if self._crashes and now >= worker.running_since + self._times.stable:
-            self._crashes, self._reason = 0, ""
+            self._crashes, self._crashing_since, self._reason = 0, 0, ""
         if now < worker.deadline:
             return
         match worker.phase:
@@ -402,12 +418,14 @@ class Slot:
         restart = (self._wanted if is_wanted and self._wanted else worker.assignment).restart
         if not worker.fault and worker.exit_code == 0 and restart is not Restart.ALWAYS:
             if is_wanted:
-                self._outcome, self._crashes, self._reason = Outcome.COMPLETED, 0, ""
+                self._outcome = Outcome.COMPLETED
+                self._crashes, self._crashing_since, self._reason = 0, 0, ""
             return
         reason = worker.fault or _how_it_ended(worker.exit_code)
         crashes = 1
         if is_wanted:
             self._crashes += 1
+            self._crashing_since = self._crashing_since or int(self._clock())
             crashes, self._reason = self._crashes, reason
             self._not_before = now + self._times.delay(crashes)
             if restart is Restart.NEVER and worker.is_answered:  # else it never ran

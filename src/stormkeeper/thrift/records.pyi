@@ -10,6 +10,7 @@ __all__ = [
     "BoltStats",
     "Checkpoints",
     "ClusterWorkerHeartbeat",
+    "CrashSeries",
     "Credentials",
     "DebugOptions",
     "ErrorInfo",
@@ -28,6 +29,7 @@ __all__ = [
     "ProfileAction",
     "ProfileRequest",
     "RebalanceOptions",
+    "SlotReport",
     "SpoutStats",
     "StormBase",
     "SupervisorInfo",
@@ -145,6 +147,12 @@ class LaunchClaim(TPayload):
     counter: int
     def __init__(self, epoch: int, counter: int) -> None: ...
 
+class CrashSeries(TPayload):
+    count: int
+    since_secs: int
+    error: str
+    def __init__(self, count: int, since_secs: int, error: str) -> None: ...
+
 class WorkerLaunch(TPayload):
     node: str
     port: int
@@ -153,6 +161,7 @@ class WorkerLaunch(TPayload):
     start_time_secs: int
     memory_mb: float
     released: bool | None
+    crashes: CrashSeries | None
     def __init__(
         self,
         node: str,
@@ -162,6 +171,22 @@ class WorkerLaunch(TPayload):
         start_time_secs: int,
         memory_mb: float,
         released: bool | None = None,
+        crashes: CrashSeries | None = None,
+    ) -> None: ...
+
+class SlotReport(TPayload):
+    claim: LaunchClaim
+    state: str
+    since_secs: int
+    crashes: CrashSeries | None
+    reason: str | None
+    def __init__(
+        self,
+        claim: LaunchClaim,
+        state: str,
+        since_secs: int,
+        crashes: CrashSeries | None = None,
+        reason: str | None = None,
     ) -> None: ...
 
 class Assignment(TPayload):
@@ -331,6 +356,7 @@ class SupervisorInfo(TPayload):
     stopped_workers: dict[int, LaunchClaim] | None
     http_port: int | None
     refuses: str | None
+    slots: dict[int, SlotReport] | None
     def __init__(
         self,
         time_secs: int,
@@ -346,6 +372,7 @@ class SupervisorInfo(TPayload):
         stopped_workers: dict[int, LaunchClaim] | None = None,
         http_port: int | None = None,
         refuses: str | None = None,
+        slots: dict[int, SlotReport] | None = None,
     ) -> None: ...
 
 class NimbusSummary(TPayload):

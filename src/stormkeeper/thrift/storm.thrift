@@ -96,6 +96,15 @@ struct LaunchClaim {
   2: required i64 counter
 }
 
+// Ours: crashes of the same work in a row, without a long run in between.
+struct CrashSeries {
+  1: required i32 count
+  // When the first one was, in seconds since 1970.
+  2: required i64 since_secs
+  // How the last one ended, in one line.
+  3: required string error
+}
+
 // Ours: a worker that a leader has launched, with the topology's queries that it runs. A released one
 // is to stop, or has stopped; it is kept until its queries run elsewhere.
 struct WorkerLaunch {
@@ -106,6 +115,21 @@ struct WorkerLaunch {
   5: required i64 start_time_secs
   6: required double memory_mb
   7: optional bool released
+  // How often its queries have crashed in a row before this launch, in whichever slots.
+  8: optional CrashSeries crashes
+}
+
+// Ours: what a supervisor says of a slot in which a worker is to run.
+struct SlotReport {
+  1: required LaunchClaim claim
+  // The slot's state: waiting_for_code, waiting_for_environment, backing_off,
+  // waiting_for_worker_start, running, ending, completed, failed.
+  2: required string state
+  // Since when, in seconds since 1970.
+  3: required i64 since_secs
+  4: optional CrashSeries crashes
+  // What keeps the worker from its start, in one line.
+  5: optional string reason
 }
 
 // The list keys are executors: [first task, last task].
@@ -249,6 +273,8 @@ struct SupervisorInfo {
   1001: optional i32 http_port
   // Ours: why it takes no new work; absent where it does.
   1002: optional string refuses
+  // Ours: by port, the slots whose worker does not simply run; absent where it does not tell.
+  1003: optional map<i64, SlotReport> slots
 }
 
 // tlsPort came with Storm 3.

@@ -15,6 +15,15 @@ from stormkeeper.thrift.records import TopologyStatus
 from stormkeeper.topology.claims import Claim
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Crashes:
+    """Crashes of the same work in a row: how many, since when, and how the last one ended."""
+
+    count: int
+    since_secs: int
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Supervisor:
     """A supervisor that is there: its session with the store lives.
@@ -35,6 +44,8 @@ class Supervisor:
         How long it has run.
     refuses
         Why it takes no new work; None: it does.
+    crashes
+        The crashes in a row that it tells of, by the launch that crashed.
     """
 
     id: str
@@ -45,6 +56,7 @@ class Supervisor:
     stopped: Mapping[int, Claim] = field(default_factory=dict)
     uptime_secs: float = inf
     refuses: str | None = None
+    crashes: Mapping[Claim, Crashes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +76,8 @@ class Launch:
     is_released
         Whether it is to stop, or has stopped. Its slot is its topology's until its queries have
         another one. For a query whose checkpoint is on one machine it says which.
+    crashes
+        How often its queries have crashed in a row before this launch, in whichever slots.
     """
 
     slot: Slot
@@ -72,6 +86,7 @@ class Launch:
     started_at: int = 0
     memory_mb: float = 0
     is_released: bool = False
+    crashes: Crashes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,15 @@ Our supervisors read ``launches``, which also say which worker runs which querie
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 from typing import Final
 
-from stormkeeper.nimbus.scheduling.cluster import Launch, Supervisor, Topology
+from stormkeeper.nimbus.scheduling.cluster import Crashes, Launch, Supervisor, Topology
 from stormkeeper.paths import Slot
 from stormkeeper.thrift.records import (
     Assignment,
+    CrashSeries,
     LaunchClaim,
     NodeInfo,
     StormBase,
@@ -50,7 +51,16 @@ def supervisor(id_: str, info: SupervisorInfo, *, refuses: str | None = None) ->
         },
         uptime_secs=inf if info.uptime_secs is None else info.uptime_secs,
         refuses=info.refuses if refuses is None else refuses,
+        crashes={
+            Claim(each.claim.epoch, each.claim.counter): _crashes(each.crashes)
+            for each in (info.slots or {}).values()
+            if each.crashes is not None
+        },
     )
+
+
+def _crashes(series: CrashSeries) -> Crashes:
+    return Crashes(series.count, series.since_secs, series.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +133,7 @@ def launches(assignment: Assignment) -> tuple[Launch, ...]:
             started_at=each.start_time_secs,
             memory_mb=each.memory_mb,
             is_released=bool(each.released),
+            crashes=None if each.crashes is None else _crashes(each.crashes),
         )
         for each in assignment.launches
     )
@@ -176,6 +187,7 @@ def _record(launch: Launch) -> WorkerLaunch:
         start_time_secs=launch.started_at,
         memory_mb=launch.memory_mb,
         released=launch.is_released or None,
+        crashes=None if launch.crashes is None else CrashSeries(**asdict(launch.crashes)),
     )
 
 
