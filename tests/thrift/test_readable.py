@@ -68,9 +68,15 @@ def test_what_only_our_workers_say_is_shown_where_they_say_it():
     record = beat({r.ExecutorInfo(1, 1): stats})
     record.completed = record.inactive = True
     record.waiting = "no executor\x1b"
-    lines = [line.split() for line in render(record).splitlines()]
+    record.jvm_silent_ms = 12_000
+    record.queries = [r.QueryActivity("totals", 6, 40, 7, 900), r.QueryActivity("new")]
+    shown = render(record)
+    assert "totals, batch 6 ended 40 ms before, batch 7 runs for 900 ms\n" in shown
+    lines = [line.split() for line in shown.splitlines()]
     assert ["completed", "true"] in lines
     assert ["inactive", "true"] in lines
+    assert ["jvm-silent", "12000", "ms"] in lines
+    assert ["query", "new"] in lines
     assert ["waiting", "no", r"executor\x1b"] in lines
     assert lines[-1] == ["partial-batches", "-", "3"]
 

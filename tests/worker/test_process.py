@@ -327,9 +327,18 @@ rates.writeStream.queryName("held").foreachBatch(hold).start().awaitTermination(
 
 
 @pytest.mark.slow
-def test_a_batch_without_end_holds_up_a_stop_for_no_longer_than_all_of_it_may_take(start, script):
+def test_a_batch_without_end_is_told_and_does_not_hold_up_a_stop(start, pacemakers, script):
     worker = start(script(SLOW))
     worker.wait_for(r"^in the batch$")
+    beats = Beats(pacemakers, worker.path)
+
+    def activity():
+        beat = beats.newest()
+        return beat and beat.queries and beat.queries[0]
+
+    until(lambda: activity() and (activity().running_ms or 0) > 3000)
+    assert (activity().query, activity().running_batch, activity().last_batch) == ("held", 0, None)
+    assert beats.newest().jvm_silent_ms is None
     began = time.monotonic()
     assert worker.stop() == 0, worker.text
     assert time.monotonic() - began < 28.0  # what starts workers kills them not much later

@@ -23,6 +23,7 @@ from stormkeeper.thrift.records import (
     ExecutorStats,
     GlobalStreamId,
     NodeInfo,
+    QueryActivity,
 )
 
 _INDENT = "  "
@@ -188,6 +189,10 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
         yield "completed    true"
     if beat.inactive:
         yield "inactive     true"
+    if beat.jvm_silent_ms is not None:
+        yield f"jvm-silent   {beat.jvm_silent_ms} ms"
+    for query in beat.queries or ():
+        yield f"query        {_activity(query)}"
     if beat.waiting:
         yield f"waiting      {_printable(beat.waiting)}"
     yield f"executors    {len(beat.executor_stats)}"
@@ -196,6 +201,15 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
     for executor, stats in _in_order(beat.executor_stats):
         yield ""
         yield from _executor(executor, stats)
+
+
+def _activity(query: QueryActivity) -> str:
+    parts = [_printable(query.query)]
+    if query.last_batch is not None:
+        parts.append(f"batch {query.last_batch} ended {query.since_last_ms} ms before")
+    if query.running_batch is not None:
+        parts.append(f"batch {query.running_batch} runs for {query.running_ms} ms")
+    return ", ".join(parts)
 
 
 def _date(secs: int) -> str:

@@ -28,6 +28,7 @@ __all__ = [
     "PrivateWorkerKey",
     "ProfileAction",
     "ProfileRequest",
+    "QueryActivity",
     "RebalanceOptions",
     "SlotReport",
     "SpoutStats",
@@ -99,6 +100,21 @@ class ExecutorStats(TPayload):
         partial_batches: dict[str, int] | None = None,
     ) -> None: ...
 
+class QueryActivity(TPayload):
+    query: str
+    last_batch: int | None
+    since_last_ms: int | None
+    running_batch: int | None
+    running_ms: int | None
+    def __init__(
+        self,
+        query: str,
+        last_batch: int | None = None,
+        since_last_ms: int | None = None,
+        running_batch: int | None = None,
+        running_ms: int | None = None,
+    ) -> None: ...
+
 class ClusterWorkerHeartbeat(TPayload):
     storm_id: str
     executor_stats: dict[ExecutorInfo, ExecutorStats]
@@ -106,6 +122,8 @@ class ClusterWorkerHeartbeat(TPayload):
     uptime_secs: int
     completed: bool | None
     inactive: bool | None
+    queries: list[QueryActivity] | None
+    jvm_silent_ms: int | None
     waiting: str | None
     def __init__(
         self,
@@ -115,6 +133,8 @@ class ClusterWorkerHeartbeat(TPayload):
         uptime_secs: int,
         completed: bool | None = None,
         inactive: bool | None = None,
+        queries: list[QueryActivity] | None = None,
+        jvm_silent_ms: int | None = None,
         waiting: str | None = None,
     ) -> None: ...
 

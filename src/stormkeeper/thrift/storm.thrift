@@ -56,6 +56,19 @@ struct ExecutorStats {
   1001: optional map<string, i64> partial_batches
 }
 
+// Ours: what one running query of a worker does. Durations end at the heartbeat: a reader adds the
+// heartbeat's age.
+struct QueryActivity {
+  // The query's id in the topology; in a plain script, the query's name.
+  1: required string query
+  // The newest batch that ended in this worker, and the milliseconds since.
+  2: optional i64 last_batch
+  3: optional i64 since_last_ms
+  // The batch that runs, and for how many milliseconds; absent while the query waits for its trigger.
+  4: optional i64 running_batch
+  5: optional i64 running_ms
+}
+
 // A worker's heartbeat: /workerbeats/<storm id>/<node>-<port>.
 struct ClusterWorkerHeartbeat {
   1: required string storm_id
@@ -66,6 +79,10 @@ struct ClusterWorkerHeartbeat {
   1000: optional bool completed
   // Ours: true while its queries wait, as the topology is not active.
   1001: optional bool inactive
+  // Ours: each query that runs; absent where there is none.
+  1002: optional list<QueryActivity> queries
+  // Ours: milliseconds for which the worker's JVM has not answered; absent while it answers.
+  1003: optional i64 jvm_silent_ms
   // What a worker waits for that runs and gets no further, as "no executor has come from ..."; left
   // out where it waits for nothing.
   1004: optional string waiting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stormkeeper.thrift.records import (
@@ -12,6 +12,7 @@ from stormkeeper.thrift.records import (
     ExecutorSpecificStats,
     ExecutorStats,
     GlobalStreamId,
+    QueryActivity,
     SpoutStats,
 )
 from stormkeeper.topology.plan import Executor
@@ -32,6 +33,8 @@ def heartbeat(
     uptime_secs: int,
     completed: bool = False,
     inactive: bool = False,
+    queries: Sequence[QueryActivity] = (),
+    jvm_silent_ms: int | None = None,
     waiting: str | None = None,
 ) -> ClusterWorkerHeartbeat:
     """Return the record of a heartbeat.
@@ -50,6 +53,10 @@ def heartbeat(
         Whether all of its queries have ended by themselves, well.
     inactive
         Whether its queries wait, as the topology is not active.
+    queries
+        What each query does that runs.
+    jvm_silent_ms
+        How long the worker's JVM has not answered; None while it answers.
     waiting
         What the worker waits for; None: for nothing.
     """
@@ -65,6 +72,8 @@ def heartbeat(
         uptime_secs=uptime_secs,
         completed=completed or None,
         inactive=inactive or None,
+        queries=[*queries] or None,
+        jvm_silent_ms=jvm_silent_ms,
         waiting=waiting,
     )
 

@@ -57,10 +57,11 @@ from stormkeeper.worker.failure import log_failure, readable_text
 from stormkeeper.worker.file_sinks import FileSinks
 from stormkeeper.worker.heartbeat import heartbeat
 from stormkeeper.worker.job import Job
+from stormkeeper.worker.jvm_watch import JvmWatch
 from stormkeeper.worker.live_queries import LiveQueries
 from stormkeeper.worker.log_file import LogFile
 from stormkeeper.worker.overrides import with_credentials
-from stormkeeper.worker.query_events import QueryEvents
+from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.reports import Reports
 from stormkeeper.worker.running import TopologyRun
 from stormkeeper.worker.script_queries import ScriptQueries, writes_counted
@@ -148,6 +149,10 @@ class Worker:
         self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
         self._sinks = FileSinks(self._claiming.take_for_script if job.script_claim else None)
         self._countdown = Countdown()
+        self._silence_secs = conf["supervisor.worker.timeout.secs"]
+        self._jvm = JvmWatch(self._events, self._silence_secs / 3)
+        #: The queries of the topology; None where the script is a plain one.
+        self._query_ids: frozenset[str] | None = None
         self._queries_stopped = threading.Event()
         self._script_began = False
         self._script_over = threading.Event()
@@ -181,6 +186,7 @@ class Worker:
             job = self._job
             scripts.prepare(job.script_file, job.all_arguments, job.all_py_files, job.root)
             self._beater.start()
+            self._jvm.start()
             if self._alive is not None:
                 self._alive.start()
             self._reports.wait_known(lambda: self._ending.is_asked)
@@ -246,6 +252,7 @@ class Worker:
 
     def _lost(self) -> WorkerError | None:
         """Return why the script's main thread waits for what cannot come any more, if it does."""
+        self._jvm.look()
         try:
             self._session.check_executors()
         except WorkerError as error:
@@ -332,6 +339,7 @@ class Worker:
         self._events.counter = TopologyCounts(the_plan, self._statistics)
         self._events.attach(self._session.get())
         left = [query.id for query in the_plan.queries]
+        self._query_ids = frozenset(left)
         while left and not self._ending.is_asked:
             run = TopologyRun(
                 self._built(the_plan.only(left), topology, conf),
@@ -419,13 +427,22 @@ class Worker:
             uptime_secs=int(now - self._began),
             completed=self._completed or query is not None,
             inactive=self._waits,
+            queries=self._jvm.activities(self._name_of) if query is None else (),
+            jvm_silent_ms=self._jvm.silent_ms if query is None else None,
             waiting=self._session.waiting,
         )
+
+    def _name_of(self, run: Run) -> str | None:
+        """Return the name of a query in heartbeats; None for one that a bolt starts by itself."""
+        if self._query_ids is not None:
+            return run.name if run.name in self._query_ids else None
+        return run.name or self._job.script_id or "query"
 
     def _finish(self) -> None:
         with self._finishing:
             if not self._finished:
                 self._finished = True
+                self._jvm.close()
                 self._beater.close(min(BEAT_SECS, self._countdown.left(LAST_BEAT_SECS)))
                 self._reports.close()
                 self._session.end(min(JVM_SECS, self._countdown.left(END_SECS)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,6 +34,8 @@ class Run:
     name: str | None
     batches: int = 0
     last_batch: int = -1
+    #: When the last batch was reported, in seconds of a monotonic clock; None before the first.
+    last_at: float | None = None
     ended: bool = False
     #: Text of the exception that ended it, pages of it; None where there was none.
     error: str | None = None
@@ -106,7 +109,7 @@ class QueryEvents:
             run = self._runs.get(run_id)
             if run is None or number <= run.last_batch:
                 return
-            run.last_batch = number
+            run.last_batch, run.last_at = number, time.monotonic()
         seen = self.readings.take(run.query_id, number).with_last(observed)
         self.counter.batch(run, seen, took_ms)
         with self._changed:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stormkeeper.pipeline.decoding.values import decode
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, QueryActivity
 from stormkeeper.thrift.serialization import Compression, Release, serialize, uncompressed
 from support import vectors
 from support.decoding import ENGINES, any_heartbeat, by_records, rows_of
@@ -56,6 +56,15 @@ def test_any_heartbeat_is_what_its_record_says(beats, compression, release):
 @given(heartbeats)
 def test_the_compiled_engine_leaves_none_alone_that_a_writer_makes(beat):
     assert ENGINES["compiled"].builder().add(serialize(beat, Compression.PLAIN))
+
+
+def test_what_our_workers_add_is_skipped():
+    beat = ClusterWorkerHeartbeat("t-1-1", {}, 5, 6)
+    beat.queries = [QueryActivity("a", 7, 40, 8, 900), QueryActivity("b")]
+    beat.jvm_silent_ms = 12_000
+    value = serialize(beat, Compression.PLAIN)
+    assert all_the_same([value])[0]["error"] is None
+    assert all(engine.builder().add(value) for engine in ENGINES.values())
 
 
 @pytest.mark.skipif("compiled" not in ENGINES, reason="no compiled engine was built here")
