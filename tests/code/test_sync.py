@@ -1,6 +1,7 @@
 """Two or three Nimbuses with real files on a store in memory, and what the network does to them."""
 
 import logging
+import shutil
 
 import pytest
 
@@ -8,7 +9,7 @@ from stormkeeper import paths
 from stormkeeper.code import keys, replication
 from stormkeeper.code.fetching import Patience
 from stormkeeper.code.sync import LONGEST_REST_SECS, Resting
-from stormkeeper.errors import NotLeaderError
+from stormkeeper.errors import BlobNotFoundError, BlobStorageError, NotLeaderError
 from support.code import Cluster, activate, code_of, cut_after, damages, hangs
 from support.disks import files, room_for
 from support.waiting import until
@@ -126,6 +127,101 @@ def test_a_nimbus_that_lost_its_disk_says_no_more_that_it_has_the_code(cluster, 
     assert missing.lost == keys.of_topology(WC)
     assert missing.held_last_by == (str(one.id),)
     one.storm.disconnect()
+
+
+LOSSES = {
+    "folder": shutil.rmtree,
+    "data": lambda folder: shutil.rmtree(folder / "data"),
+    "cut off": lambda folder: [path.write_bytes(b"") for path in (folder / "data").iterdir()],
+    "replaced": lambda folder: (shutil.rmtree(folder), folder.mkdir()),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_lost_files_are_withdrawn_and_fetched_again(cluster, one, two, loss, caplog):
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    two.code.sync.run_once()
+    assert holders(one) == 2
+    LOSSES[loss](two.folder)
+    assert two.code.sync.missing()[WC].keys == keys.of_topology(WC)
+    cluster.faults[str(one.id)] = cut_after(0)
+    two.code.sync.run_once()
+    assert holders(one) == 1
+    assert f"the blob {WC}-stormjar.jar is lost in {two.folder}" in caplog.text
+    cluster.faults.clear()
+    two.code.sync._unreached.worked(str(one.id))
+    two.code.sync._woken.clear()
+    two.code.sync.run_once()
+    assert whole(two)
+    assert holders(one) == 2
+    cluster.stop(two)
+    assert whole(cluster.start(2))
+
+
+def test_a_file_in_place_of_the_folder_is_survived(one, two):
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    two.code.sync.run_once()
+    shutil.rmtree(two.folder)
+    two.folder.touch()
+    two.code.sync.run_once()
+    assert holders(one) == 1
+    two.folder.unlink()
+    for key in keys.of_topology(WC):
+        two.code.sync._refused.worked((str(one.id), key))
+    two.code.sync.run_once()
+    assert whole(two)
+
+
+def test_one_after_another_loses_its_disk_and_no_code_is_lost(cluster, one, two):
+    nimbuses = (one, two, cluster.start(3))
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    for each in nimbuses * 2:
+        for other in nimbuses:
+            other.code.sync.run_once()
+        shutil.rmtree(each.folder)
+    each.code.sync.run_once()
+    assert all(whole(each) for each in nimbuses)
+
+
+def test_a_disk_that_was_away_has_its_blobs_again(one, two):
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    data = one.folder / "data"
+    away = data.rename(one.folder / "away")
+    one.code.sync.run_once()
+    assert one.code.sync.missing()[WC].lost == keys.of_topology(WC)
+    data.rmdir()
+    away.rename(data)
+    one.code.sync.run_once()
+    assert whole(one)
+    assert holders(two) == 1
+
+
+def test_a_loss_that_a_reader_finds_is_told(one):
+    told = []
+    one.code.sync._lost = lambda: told.append(one.code.store.losses)
+    one.code.upload(WC, code_of(WC))
+    shutil.rmtree(one.folder / "data")
+    with pytest.raises(BlobStorageError):
+        one.code.store.open(f"{WC}-stormjar.jar")
+    assert told == [3]
+    with pytest.raises(BlobNotFoundError):
+        one.code.store.open(f"{WC}-stormjar.jar")
+
+
+def test_changed_bytes_are_found_and_fetched_again(cluster, caplog):
+    one, two = cluster.start(1), cluster.start(2, scrub_secs=0.01)
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    two.code.sync.run_once()
+    path = two.folder / "data" / two.code.store.get(f"{WC}-stormjar.jar").sha256
+    path.write_bytes(bytes(path.stat().st_size))
+    two.code.start()
+    until(lambda: "its bytes have changed" in caplog.text)
+    until(lambda: holders(one) == 2 and whole(two))
 
 
 def test_a_copy_that_was_cut_is_gone_on_with_by_the_next_process(cluster, one, two):
@@ -330,7 +426,7 @@ def test_keys_that_are_none_are_left_alone(one):
 def test_it_goes_on_after_the_store_was_away(live, caplog):
     one, two = live.start(1), live.start(2)
     two.code.start()
-    until(two.code.sync._thread.is_alive)
+    until(two.code.sync._threads[0].is_alive)
     with caplog.at_level(logging.WARNING):
         live.ensemble.suspend(two.storm.state)
         two.code.sync.wake()
@@ -345,7 +441,7 @@ def test_it_ends_with_its_session(live):
     one.code.start()
     one.storm.disconnect()
     one.code.sync.wake()
-    until(lambda: not one.code.sync._thread.is_alive())
+    until(lambda: not one.code.sync._threads[0].is_alive())
 
 
 def test_rest_grows_ends_and_is_forgotten(clock):

@@ -5,6 +5,10 @@ under another name, brought to the disk, and renamed. So a blob is there as a wh
 version, or not at all, whatever a crash leaves; and whoever reads one goes on with what it was when
 it was opened. Bytes that several blobs have are kept once, and those that none has are deleted.
 
+A disk can lose files while the process runs. `BlobStore.verify` drops the blobs whose files are
+gone or have another size, and `BlobStore.scrub` those whose checksum is wrong: then they are not
+here, and can be fetched again.
+
 Other names are ``….new``, of what is being written, and ``<sha256>.part``, of what is being
 fetched, which a later process goes on with.
 """
@@ -14,14 +18,17 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import logging
+import os
 import threading
+import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from stormkeeper.code import keys
-from stormkeeper.code.drafts import Content, Draft, storing, sync_folder
+from stormkeeper.code.drafts import BLOCK, Content, Draft, storing, sync_folder
 from stormkeeper.errors import BlobNotFoundError, BlobStorageError, CodeError, SerializationError
 from stormkeeper.state.storm.blobs import BlobRecord
 
@@ -31,6 +38,9 @@ log = logging.getLogger(__name__)
 _NEW: Final = ".new"
 _PART: Final = ".part"
 _JSON: Final = ".json"
+
+#: The share of the time that `BlobStore.scrub` reads; it rests for the remainder.
+SCRUB_SHARE: Final = 0.02
 
 #: In place of a record: whichever there is.
 _ANY: Final[Any] = object()
@@ -56,16 +66,16 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         #: Where they are.
         self.folder = folder
+        #: Called when `open` or `scrub` finds that blobs are lost, on the thread that finds it.
+        self.on_loss: Callable[[], None] = lambda: None
+        #: How many blobs were lost since the start.
+        self.losses = 0
         self._data = folder / "data"
         self._keys = folder / "keys"
         self._lock = threading.RLock()
         self._records: dict[str, BlobRecord] = {}
         with storing(folder, "keep blobs"):
-            # A topology's configuration is for nobody else's eyes.
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._data.mkdir(exist_ok=True)
-            self._keys.mkdir(exist_ok=True)
-            self._owned = (folder / "lock").open("ab")
+            self._owned = self._make()
         try:
             self._own()
             with storing(folder, "read the blobs"):
@@ -102,16 +112,91 @@ class BlobStore:
         BlobNotFoundError
             There is none.
         BlobStorageError
-            It cannot be read.
+            It cannot be read. If its file is gone, the blob is dropped as `verify` does.
         """
-        with self._lock, storing(self.folder, f"read {key}"):
-            record = self._records.get(key)
-            if record is None:
-                raise BlobNotFoundError(f"there is no blob {key} here")
-            return record, self._path(record.sha256).open("rb", buffering=0)
+        try:
+            with self._lock, storing(self.folder, f"read {key}"):
+                record = self._records.get(key)
+                if record is None:
+                    raise BlobNotFoundError(f"there is no blob {key} here")
+                return record, self._path(record.sha256).open("rb", buffering=0)
+        except BlobStorageError:
+            if self.verify():
+                self.on_loss()
+            raise
+
+    def verify(self) -> list[str]:
+        """Drop the blobs whose files are gone or have another size; returns their keys.
+
+        Reads no file. The store's folders, and records whose files are gone, are written again
+        where the disk allows it.
+
+        Raises
+        ------
+        BlobStorageError
+            The folder was replaced, and another process uses it.
+        """
+        with self._lock:
+            self._restore()
+            sizes = {record.sha256: record.size for record in self._records.values()}
+            lost = self._drop(
+                {sha256 for sha256, size in sizes.items() if not self._has(sha256, size)}
+            )
+            for key, record in self._records.items():
+                if not self._file(key).exists():
+                    with suppress(OSError, BlobStorageError):
+                        self._write(key, record)
+        self._report(lost, "its bytes are gone or cut off")
+        return lost
+
+    def scrub(self, wait: Callable[[float], bool] = lambda _: False) -> list[str]:
+        """Read all blobs, and drop those whose bytes have changed; returns their keys.
+
+        Parameters
+        ----------
+        wait
+            Sleeps for seconds between two blocks, so that the reading takes `SCRUB_SHARE` of the
+            time; returns True to end early.
+        """
+        damaged: list[str] = []
+        for record in {record.sha256: record for record in self.all().values()}.values():
+            digest = hashlib.sha256()
+            try:
+                with self._path(record.sha256).open("rb", buffering=0) as file:
+                    # The disk is to be read, and not what the kernel remembers of it.
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    while True:
+                        began = time.monotonic()
+                        block = file.read(BLOCK)
+                        digest.update(block)
+                        if not block:
+                            break
+                        if wait((time.monotonic() - began) * (1 / SCRUB_SHARE - 1)):
+                            return damaged
+            except FileNotFoundError:
+                continue  # deleted meanwhile, or `verify` finds it
+            except OSError as error:
+                log.warning("%s cannot be read: %s", self._path(record.sha256), error)
+            if digest.hexdigest() != record.sha256:
+                damaged += self.discard_damaged(record.sha256)
+        return damaged
+
+    def discard_damaged(self, sha256: str) -> list[str]:
+        """Drop the blobs that have the bytes with that checksum, as these have changed."""
+        with self._lock:
+            lost = self._drop({sha256})
+            with suppress(OSError):
+                self._path(sha256).unlink(missing_ok=True)
+        self._report(lost, "its bytes have changed")
+        if lost:
+            self.on_loss()
+        return lost
 
     def draft(self) -> Draft:
         """Begin a blob, whose CRC is counted."""
+        if not self._data.is_dir():
+            with self._lock:
+                self._restore()
         return Draft(self._data / f"{uuid.uuid4()}{_NEW}", counted=True)
 
     def part(self, sha256: str) -> Path:
@@ -133,8 +218,8 @@ class BlobStore:
         key, record
             The blob.
         draft
-            Its bytes, finished. They are the store's afterwards, or gone. None: bytes that another
-            version or another blob has.
+            Its bytes, finished. They are the store's afterwards, or gone. None: bytes that are here
+            already, such as those of another version or of a dropped blob.
         expected
             The record that is to be replaced, None for no blob; any, if left out.
 
@@ -160,7 +245,7 @@ class BlobStore:
                 if draft is not None:
                     draft.discard()
                 return False
-            if draft.content() != content if draft is not None else not data.exists():
+            if draft.content() != content if draft is not None else not self._is_here(content):
                 raise ValueError(f"these are not the bytes of {key} with the SHA-256 {content}")
             try:
                 with storing(self.folder, f"store {key}"):
@@ -212,6 +297,54 @@ class BlobStore:
             for path in self._data.glob(f"*{_PART}"):
                 if path.name.removesuffix(_PART) not in wanted:
                     path.unlink(missing_ok=True)
+
+    def _drop(self, checksums: Collection[str]) -> list[str]:
+        lost = sorted(key for key, each in self._records.items() if each.sha256 in checksums)
+        for key in lost:
+            del self._records[key]
+        self.losses += len(lost)
+        return lost
+
+    def _report(self, lost: Iterable[str], why: str) -> None:
+        for key in lost:
+            log.error("the blob %s is lost in %s: %s; it is fetched again", key, self.folder, why)
+
+    def _has(self, sha256: str, size: int) -> bool:
+        """Return whether there is a file of that size for a checksum."""
+        try:
+            return self._path(sha256).stat().st_size == size
+        except OSError:
+            return False
+
+    def _is_here(self, content: Content) -> bool:
+        """Return whether these bytes are here; they are read unless a blob vouches for them."""
+        if self.has(content.sha256):
+            return self._has(*content)
+        try:
+            return self._is_whole(content)
+        except OSError:
+            return False
+
+    def _make(self) -> BinaryIO:
+        """Make the folders where they are missing, and open the file of the lock."""
+        # Private: a topology's configuration may have secrets in it.
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._data.mkdir(exist_ok=True)
+        self._keys.mkdir(exist_ok=True)
+        return (self.folder / "lock").open("ab")
+
+    def _restore(self) -> None:
+        """Make the folders again, and own them, where they were removed."""
+        if self._owned.closed:
+            return
+        with suppress(OSError):
+            owned = self._make()
+            if os.path.sameopenfile(owned.fileno(), self._owned.fileno()):
+                owned.close()
+                return
+            self._owned.close()
+            self._owned = owned
+            self._own()
 
     def _path(self, sha256: str) -> Path:
         return self._data / sha256

@@ -116,6 +116,7 @@ def _copy(store: BlobStore, key: str, path: Path) -> None:
         raise
     if draft.content().sha256 != record.sha256:
         draft.discard()
+        store.discard_damaged(record.sha256)
         raise BlobStorageError(
-            f"{key} is damaged in {store.folder}: start this process again, which fetches it anew"
+            f"{key} was damaged in {store.folder}, and is fetched again: try again in a moment"
         )

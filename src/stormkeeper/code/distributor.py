@@ -76,6 +76,8 @@ class LocalCodeDistributor(CodeDistributor):
         Returns what a leader writes with, None while this Nimbus does not lead.
     submitted
         Returns the ids of topologies that are being submitted here; see `CodeSync`.
+    lost
+        Called when blobs that were here are lost; see `CodeSync`.
 
     Raises
     ------
@@ -92,6 +94,7 @@ class LocalCodeDistributor(CodeDistributor):
         *,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._storm = storm
         self._nimbus_id = nimbus_id
@@ -125,8 +128,10 @@ class LocalCodeDistributor(CodeDistributor):
             peers,
             period_secs=settings.period_secs,
             delay_secs=settings.delay_secs,
+            scrub_secs=settings.scrub_secs,
             leader=leader,
             submitted=submitted,
+            lost=lost,
             tidy=self._expire,
         )
 

@@ -59,13 +59,19 @@ class Inbox:
         self._most_bytes = most_bytes
         self._now = now
         self._sessions: Sessions[Draft] = Sessions("upload", idle_secs, Draft.discard, clock=clock)
+        self.restore()
         with storing(folder, "keep uploaded files"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in folder.glob("*.new"):
                 path.unlink(missing_ok=True)
 
+    def restore(self) -> None:
+        """Make the folder where it is missing."""
+        with storing(self._folder, "keep uploaded files"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def begin(self) -> str:
         """Begin a file, and return where it will be."""
+        self.restore()
         path = self._folder / f"{uuid.uuid4()}.new"
         session = self._sessions.begin(lambda: Draft(path))
         return str(self._folder / f"stormjar-{session}.jar")

@@ -30,6 +30,8 @@ class Settings:
     period_secs: float = 120.0
     #: How long a blob is kept that is not needed.
     delay_secs: float = 300.0
+    #: Time between the end of one check of all checksums and the beginning of the next.
+    scrub_secs: float = 3600.0
 
     @classmethod
     def from_conf(cls, conf: Conf) -> Settings:

@@ -3,6 +3,9 @@
 Watches start it: on the topologies, on the numbers of all blobs, and on who holds those that cannot
 be fetched yet. So a new topology's code is fetched as soon as somebody has it. A period
 (``nimbus.code.sync.freq.secs``) finds what no watch has told.
+
+Each round looks at the files first: a blob that is lost on the disk is withdrawn in ZooKeeper, and
+fetched again. A second thread checks the checksums, slowly, an hour after the last time.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
 from stormkeeper import paths
 from stormkeeper.code import fetching, keys, planning
 from stormkeeper.code.blobs import BlobStore
+from stormkeeper.code.drafts import storing
 from stormkeeper.code.fetching import Patience
 from stormkeeper.code.planning import Fetch, Missing, Plan, Snapshot
 from stormkeeper.errors import (
@@ -106,6 +111,10 @@ class CodeSync:
         topology is in ZooKeeper.
     answer_secs
         How long a peer may take for one answer.
+    scrub_secs
+        Time between the end of one check of all checksums and the beginning of the next.
+    lost
+        Called when blobs that were here are found to be lost, on the thread that finds it.
     tidy
         Called in each round, for what else has to be done now and then.
     clock
@@ -124,6 +133,8 @@ class CodeSync:
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
         answer_secs: float = fetching.ANSWER_SECS,
+        scrub_secs: float = 3600.0,
+        lost: Callable[[], None] = lambda: None,
         tidy: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -135,6 +146,8 @@ class CodeSync:
         self._delay_secs = delay_secs
         self._leader = leader
         self._submitted = submitted
+        self._scrub_secs = scrub_secs
+        self._lost = lost
         self._tidy = tidy
         self._clock = clock
         self._unreached: Resting[str] = Resting(clock)
@@ -147,11 +160,16 @@ class CodeSync:
         self._rounds = threading.Condition()
         self._begun = 0
         self._ended = 0
-        self._thread = threading.Thread(target=self._run, name="code-sync", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, name="code-sync", daemon=True),
+            threading.Thread(target=self._scrub, name="code-scrub", daemon=True),
+        ]
+        store.on_loss = self._on_loss
 
     def start(self) -> None:
-        """Begin, in the thread."""
-        self._thread.start()
+        """Begin, in the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """End, after the answer that a peer owes; a later process goes on with what came."""
@@ -159,8 +177,9 @@ class CodeSync:
         self._woken.set()
         with self._rounds:
             self._rounds.notify_all()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(self._patience.answer_secs + _PATIENCE)
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(self._patience.answer_secs + _PATIENCE)
 
     def wake(self) -> None:
         """Have it look again at once."""
@@ -209,7 +228,6 @@ class CodeSync:
         with self._rounds:
             self._begun += 1
             this = self._begun
-        self._tidy()
         snapshot = replace(
             self._look(self.wake),
             resting=self._unreached.now(),
@@ -220,20 +238,25 @@ class CodeSync:
         )
         plan = planning.plan(snapshot)
         self._unneeded_since = dict(plan.unneeded_since)
-        records = (entry.record for entry in snapshot.entries.values())
-        self._store.drop_parts({record.sha256 for record in records if record})
         for key in plan.withdraw:
             if self._store.get(key) == snapshot.local.get(key):
                 self._storm.withdraw_blob(key, self._nimbus)
         for key in plan.announce:
             self._announce(key, snapshot.local[key], is_counted=key not in plan.count)
         self._forget(plan.forget)
-        for key in plan.delete:
-            self._storm.leave_blob(key, self._nimbus, snapshot.local[key].version)
-            if self._store.delete(key, expected=snapshot.local[key]):
-                log.info("deleted the blob %s, which nobody needs any more", key)
         for key in plan.awaited:
-            self._await(key, snapshot.entries.get(key))
+            entry = snapshot.entries.get(key)
+            self._await(key, entry)
+            if key not in snapshot.local and entry is not None:
+                self._adopt(key, entry.record)
+        with storing(self._store.folder, "remove what is not needed"):
+            self._tidy()
+            records = (entry.record for entry in snapshot.entries.values())
+            self._store.drop_parts({record.sha256 for record in records if record})
+            for key in plan.delete:
+                self._storm.leave_blob(key, self._nimbus, snapshot.local[key].version)
+                if self._store.delete(key, expected=snapshot.local[key]):
+                    log.info("deleted the blob %s, which nobody needs any more", key)
         for count, fetch in enumerate(plan.fetch):
             # What has changed meanwhile may be more urgent.
             if self._closing.is_set() or (count and self._woken.is_set()):
@@ -250,6 +273,11 @@ class CodeSync:
         submitted = tuple(self._submitted())
         self._storm.state.sync_path(paths.STORMS)
         topologies = self._storm.active_storms(callback)
+        # Only a blob whose files are there counts as one that this Nimbus has.
+        if self._store.verify():
+            self._lost()
+            if callback is None:
+                self.wake()
         local = self._store.all()
         entries = self._storm.blobs(None, callback)
         return Snapshot(
@@ -278,6 +306,14 @@ class CodeSync:
         if is_held and self._storm.blobs([key]).get(key) != seen:
             self.wake()
 
+    def _adopt(self, key: str, record: BlobRecord | None) -> None:
+        """Take a blob that no Nimbus has, where its bytes turn up on this disk again."""
+        if record is None:
+            return
+        with suppress(ValueError, BlobStorageError):
+            if self._store.put(key, record, None, expected=None):
+                self._announce(key, record, is_counted=True)
+
     def _fetch(self, fetch: Fetch, local: BlobRecord | None) -> None:
         key, record = fetch.key, fetch.record
         try:
@@ -293,6 +329,17 @@ class CodeSync:
             put = self._store.get(key) == record
         if put:
             self._announce(key, record, is_counted=True)
+
+    def _on_loss(self) -> None:
+        self.wake()
+        self._lost()
+
+    def _scrub(self) -> None:
+        while not self._closing.wait(self._scrub_secs):
+            try:
+                self._store.scrub(self._closing.wait)
+            except Exception:
+                log.exception("the checksums of blobs are not checked, and are tried again")
 
     def _fetch_from(
         self, source: str, key: str, record: BlobRecord, local: BlobRecord | None
