@@ -101,3 +101,36 @@ def test_what_a_command_says_of_a_file_is_what_check_says(check, storm):
     assert storm("localconfvalue", "pacemaker.port", "--config", "storm.yaml").stderr == (
         f"storm: {said}"
     )
+
+
+SECURE = (
+    "storm.thrift.transport: org.apache.storm.security.auth.kerberos.KerberosSaslTransportPlugin\n"
+    "supervisor.run.worker.as.user: true\n"
+    "topology.priority: 3\n"
+)
+
+
+def test_access_control_is_named_and_starts_no_daemon(check, storm):
+    told = check(SECURE)
+    assert told.returncode == 1
+    first, second = told.stdout.splitlines()
+    assert first.startswith("error: storm.yaml: line 1: storm.thrift.transport: asks for access")
+    assert second.startswith("error: storm.yaml: line 2: supervisor.run.worker.as.user: asks")
+    for daemon in ("nimbus", "supervisor"):
+        ended = storm(daemon, "--config", "storm.yaml")
+        assert ended.returncode == 2
+        assert "storm.thrift.transport (storm.yaml, line 1)" in ended.stderr
+        assert "supervisor.run.worker.as.user (storm.yaml, line 2)" in ended.stderr
+    told = check(SECURE + "stormkeeper.ignore.security.keys: true\n")
+    assert told.returncode == 0
+    assert len(told.stdout.splitlines()) == 2
+
+
+def test_servers_without_effect_are_warned_of(check):
+    told = check("nimbus.host: a\nnimbus.seeds: [b]\ndrpc.servers: [c]\n")
+    assert (told.returncode, told.stdout) == (
+        0,
+        "warning: storm.yaml: drpc.servers (storm.yaml, line 3) has no effect: there is no DRPC"
+        " here\nwarning: storm.yaml: nimbus.host (storm.yaml, line 1) has no effect: nimbus.seeds"
+        " is set, to b\n",
+    )

@@ -562,3 +562,21 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="directory"):
         Conf({}).write(target)
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "seeds"),
+    [
+        ("nimbus.host: a", [], ["a"]),
+        ("nimbus.host: 'a:6628'", [], ["a:6628"]),
+        ("nimbus.host: ''", [], ["localhost"]),
+        ("nimbus.host: a\nnimbus.seeds: [b, c]", [], ["b", "c"]),
+        ("nimbus.host: a\nnimbus.seeds: []", [], ["a"]),
+        ("nimbus.seeds: [b]", ["nimbus.host=a"], ["a"]),
+        ("nimbus.host: a", ["nimbus.seeds=[b]"], ["b"]),
+    ],
+)
+def test_nimbus_host_is_the_only_seed(write, text, overrides, seeds):
+    read = load(files=[write(text)], overrides=overrides)
+    assert read["nimbus.seeds"] == seeds
+    assert load(files=(), overrides=read.to_overrides())["nimbus.seeds"] == seeds

@@ -32,17 +32,20 @@ def check(file: Path, strict: bool, as_json: bool) -> None:
     """Find all that is wrong in FILE, a storm.yaml: one finding a line.
 
     It reports what the commands that read FILE report, but does not stop at the first error: values
-    that a key cannot have, unknown keys, text that is no YAML, and Pacemaker settings that nothing
-    switches on. It looks at FILE alone, not at what -c and --config set elsewhere. Of the files
-    that FILE names it opens only a JAAS file, and that only without pacemaker.auth.method.
+    that a key cannot have, unknown keys, text that is no YAML, keys of Storm's access control,
+    which Stormkeeper does not have, settings without effect, and passwords that every user of the
+    machine can read. It looks at FILE alone, not at what -c and --config set elsewhere. Of the
+    files that FILE names it opens only a JAAS file, and that only without pacemaker.auth.method.
 
     Exit code 0: nothing but warnings. 1: an error. 2: wrong usage, or there is no such file.
     """
     from stormkeeper import conf
+    from stormkeeper.conf import access_control
 
     keys, findings = conf.check(file, strict=strict)
     if not any(finding.is_error for finding in findings):
-        findings += _of_pacemakers(file)
+        findings += _warnings(file)
+    findings += access_control.findings(file)
     errors = sum(finding.is_error for finding in findings)
     if as_json:
         objects = [
@@ -60,14 +63,17 @@ def check(file: Path, strict: bool, as_json: bool) -> None:
     exit_with(1 if errors else 0)
 
 
-def _of_pacemakers(file: Path) -> "list[Finding]":
-    """Return what a Pacemaker would say of a file in which nothing else is wrong."""
-    from stormkeeper.conf import Finding, load
+def _warnings(file: Path) -> "list[Finding]":
+    """Return what daemons would warn of, for a file in which nothing is wrong."""
+    from stormkeeper.conf import Finding, access_control, load
     from stormkeeper.errors import ConfigError
     from stormkeeper.pacemaker.server.daemon import without_effect
 
     try:
-        lines = without_effect(load(files=[file], unknown="keep"))
+        conf = load(files=[file], unknown="keep")
+        lines = [*without_effect(conf), *access_control.without_effect(conf)]
     except ConfigError as error:
         return [Finding(None, f"{file}: {error}", is_error=True)]
-    return [Finding(None, f"{file}: {line}", is_error=False) for line in lines]
+    findings = [Finding(None, f"{file}: {line}", is_error=False) for line in lines]
+    readable = access_control.readable_secrets(conf)
+    return [*findings, *(Finding(None, line, is_error=False) for line in readable)]

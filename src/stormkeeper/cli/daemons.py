@@ -11,7 +11,7 @@ from stormkeeper.cli.options import (
     examples,
     exit_with,
     faults,
-    load_conf,
+    load_daemon_conf,
     log_option,
     log_warning,
     read_conf,
@@ -32,7 +32,7 @@ def pacemaker() -> None:
     HOST:PORT` when it is ready. SIGTERM and SIGINT stop it. On SIGHUP it reads configuration, users
     and certificates again.
     """
-    conf = load_conf()
+    conf = load_daemon_conf()
     from stormkeeper.pacemaker.server import daemon
 
     with faults():
@@ -58,7 +58,7 @@ def dev_zookeeper() -> None:
 
     Needs the extra stormkeeper[spark]; exit code 69: it is not installed.
     """
-    conf = load_conf()
+    conf = load_daemon_conf()
     from stormkeeper.local import dev_zookeeper as zookeeper
 
     with faults():
@@ -91,7 +91,7 @@ def pipeline() -> None:
     # Before anything that takes time: a stop is heeded from now on.
     with StopSignals() as stop, faults():
         extras.require("spark", "storm pipeline")
-        conf = load_conf()
+        conf = load_daemon_conf()
         # Arrow's own choice keeps what each thread has freed; and it is made at its first import.
         # Jemalloc keeps the least and costs the least, but is not in what is built for ARM.
         pool = "jemalloc" if platform.machine() == "x86_64" else "system"
@@ -128,7 +128,7 @@ def nimbus(take_over: bool) -> None:
 
     # Before anything that takes time: a stop is heeded from now on.
     with StopSignals() as stop, faults():
-        conf = load_conf()
+        conf = load_daemon_conf(has_clients=True)
         from stormkeeper.nimbus import process
 
         code = process.serve(conf, stop, may_take_over=take_over)

@@ -7,7 +7,14 @@ import click
 
 from stormkeeper import extras
 from stormkeeper.cli import files
-from stormkeeper.cli.options import conf_options, examples, exit_with, faults, load_conf, settings
+from stormkeeper.cli.options import (
+    conf_options,
+    examples,
+    exit_with,
+    faults,
+    load_daemon_conf,
+    settings,
+)
 
 _TABLES = "pipeline.tables.dir"
 
@@ -105,7 +112,7 @@ def local(
         _keep_tables_in(keep, no_pipeline=no_pipeline)
     with faults():
         extras.require("spark", "storm local")
-    conf = load_conf(unknown="keep")
+    conf = load_daemon_conf(has_clients=True, unknown="keep")
     from stormkeeper.topology import idle, source
 
     with faults():

@@ -195,6 +195,33 @@ def load_conf(unknown: "Unknown" = "warn") -> "Conf":
         return read_conf(unknown)
 
 
+def load_daemon_conf(*, has_clients: bool = False, unknown: "Unknown" = "warn") -> "Conf":
+    """Read a daemon's configuration, and warn of what in it is unsafe or has no effect.
+
+    Parameters
+    ----------
+    has_clients
+        Whether the daemon would be open to anyone although the configuration asks for access
+        control (`stormkeeper.conf.access_control`).
+    unknown
+        As for `load_conf`.
+
+    Raises
+    ------
+    ConfigFault
+        When something in it is wrong, or `has_clients` and it asks for access control.
+    """
+    conf = load_conf(unknown)
+    from stormkeeper.conf import access_control
+
+    with faults():
+        warnings = access_control.check(conf) if has_clients else []
+    warnings += [*access_control.without_effect(conf), *access_control.readable_secrets(conf)]
+    for line in warnings:
+        _warn(line)
+    return conf
+
+
 def read_conf(
     unknown: "Unknown" = "warn",
     warn: Callable[[str], None] | None = None,

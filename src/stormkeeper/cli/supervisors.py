@@ -12,6 +12,7 @@ from stormkeeper.cli.options import (
     exit_with,
     faults,
     load_conf,
+    load_daemon_conf,
     log_option,
 )
 
@@ -42,7 +43,7 @@ def supervisor() -> None:
     # Before anything that takes time: a stop is heeded from now on.
     with StopSignals() as stop, faults():
         extras.require("spark", "storm supervisor", "pyspark")
-        conf = load_conf()
+        conf = load_daemon_conf(has_clients=True)
         from stormkeeper.supervisor import process
 
         code = process.serve(conf, stop)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from stormkeeper.conf import Conf, mistyped
+from stormkeeper.conf.access_control import of_topology
 from stormkeeper.conf.keys import is_secret, storm_keys
 from stormkeeper.errors import ConfigError
 
@@ -66,20 +67,21 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
 
 
 def mistyped_own(own: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield what to say of keys that a topology brings along and nobody knows.
+    """Yield what to say of keys that a topology brings along and that have no effect.
 
     Parameters
     ----------
     own, name
         As of `sent`.
     """
-    for text in mistyped(own):
+    for text in (*mistyped(own), *of_topology(own)):
         yield f"the conf of the topology {name!r}: {text}"
 
 
 def mistyped_given(conf: Conf) -> Iterator[str]:
-    """Yield what to say of keys that the command line gives, for a topology, and nobody knows."""
-    for text in mistyped(key for key in conf if conf.is_override(key)):
+    """Yield what to say of keys that the command line gives a topology and that have no effect."""
+    given = [key for key in conf if conf.is_override(key)]
+    for text in (*mistyped(given), *of_topology(given)):
         yield f"-c: {text}"
 
 

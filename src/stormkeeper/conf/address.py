@@ -1,17 +1,27 @@
-"""Where a server listens: a host and a port, and how they are written in one word."""
+"""Hosts and addresses: which names are possible, and how a host is written with its port."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from stormkeeper.errors import ConfigError
 
-MAX_PORT = 65535
+MAX_PORT: Final = 65535
 
-#: A name or an IPv4 address. No comma, as a list of hosts is no host.
-_HOST = re.compile(r"[^\s/:,\[\]]+")
+#: Longest host name, in bytes as a name server gets it (RFC 1035, 2.3.4).
+_MAX_NAME_BYTES: Final = 253
+
+#: A part of a host name between dots: letters of any script, digits, - and _ within (Docker's and
+#: Kubernetes' names have _).
+_LABEL: Final = re.compile(r"(?![-])[\w-]{1,63}(?<![-])")
+
+#: What a template leaves in a file that it has not filled in.
+_PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,8 +47,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{host_in_url(self.host)}:{self.port}"
 
     @classmethod
     def parse(cls, text: str, default_port: int) -> Address:
@@ -74,9 +83,65 @@ def _split(text: str) -> tuple[str, str | None]:
             return text, None
     else:
         host, colon, port = text.partition(":")
-        if _HOST.fullmatch(host):
-            return host, port if colon else None
+        if host and not any(c.isspace() or c in "/,[]" for c in host):
+            return check_host(host), port if colon else None
+    if _PLACEHOLDER.search(text):
+        check_host(text)
     raise ConfigError(f"{text!r} is not host, host:port or [IPv6 address]:port")
+
+
+def check_host(text: str) -> str:
+    """Return `text` if it is a possible host name, or an IPv4 or IPv6 address without brackets.
+
+    Raises
+    ------
+    ConfigError
+        If no machine can have that name, as when it is a placeholder of a template.
+    """
+    if _is_v6(text):
+        return text
+    if _PLACEHOLDER.search(text):
+        raise ConfigError(f"{text!r} is a placeholder: put the name of the host there")
+    labels = text.removesuffix(".").split(".")
+    if len(text.encode()) > _MAX_NAME_BYTES or not all(map(_LABEL.fullmatch, labels)):
+        raise ConfigError(f"{text!r} is no host name")
+    # Resolvers take 10.1 for 10.0.0.1, and ask a name server for 10.0.0.256.
+    if len(labels) > 1 and all(label.isdecimal() for label in labels) and not _is_v4(text):
+        raise ConfigError(f"{text!r} is no IPv4 address")
+    return text
+
+
+def host_in_url(host: str) -> str:
+    """Return a host as it is written before a colon and a port: IPv6 in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def hostname(conf: Mapping[str, Any]) -> str:
+    """Return the name by which the rest of the cluster knows this machine.
+
+    That is ``storm.local.hostname``, or else the system's host name. No name server is asked, so a
+    daemon starts without one.
+
+    Raises
+    ------
+    ConfigError
+        If the system's host name is impossible.
+    """
+    configured: str | None = conf["storm.local.hostname"]
+    if configured:
+        return configured
+    try:
+        return check_host(socket.gethostname())
+    except ConfigError as error:
+        raise ConfigError(f"this system's host name: {error}; set storm.local.hostname") from error
+
+
+def _is_v4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_v6(text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from stormkeeper.conf.address import MAX_PORT, Address
+from stormkeeper.conf.address import MAX_PORT, Address, check_host
 from stormkeeper.errors import ConfigError
 
 #: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
@@ -96,7 +96,7 @@ class Key:
             try:
                 self.check(converted)
             except ConfigError as error:
-                raise ConfigError(f"expected {self.allowed}") from error
+                raise ConfigError(f"expected {self.allowed} ({error})") from error
         return converted
 
 
@@ -211,6 +211,23 @@ def amount_or_null(name: str, meaning: str) -> Key:
     return Key(name, kind, "a number above 0, or null", meaning)
 
 
+def host(name: str, meaning: str) -> Key:
+    """Return a key whose value is a host name or an address without a port."""
+    return Key(name, Text, "a host name or an IP address", meaning, check=check_host)
+
+
+def host_or_null(name: str, meaning: str, *, unset: tuple[Any, ...] = ()) -> Key:
+    """Return a key like `host` whose value may be null."""
+    allowed = "a host name or an IP address, or null"
+    return Key(name, Text | None, allowed, meaning, check=check_host, unset=unset)
+
+
+def one_server_or_null(name: str, meaning: str) -> Key:
+    """Return a key whose value is one address, or null; as in Storm, an empty text is null."""
+    allowed = "host or host:port, or null"
+    return Key(name, Text | None, allowed, meaning, check=check_address, unset=("",))
+
+
 def variables_or_null(name: str, meaning: str) -> Key:
     """Return a key whose value is a mapping of environment variables to texts, or null."""
     # A number or a switch in YAML is meant as it is written.
@@ -231,10 +248,15 @@ def texts(name: str, meaning: str) -> Key:
     return Key(name, list[Text], "a list of texts", meaning, is_list=True, unset=(None,))
 
 
+def check_address(value: str) -> None:
+    """Raise `ConfigError` unless it is ``host`` or ``host:port``."""
+    Address.parse(value, MAX_PORT)
+
+
 def check_addresses(value: list[str]) -> None:
     """Raise `ConfigError` unless all are ``host`` or ``host:port``."""
     for entry in value:
-        Address.parse(entry, MAX_PORT)
+        check_address(entry)
 
 
 def check_variables(value: dict[str, Any]) -> None:

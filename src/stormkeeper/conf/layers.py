@@ -35,8 +35,9 @@ Unknown = Literal["warn", "error", "keep"]
 #: Longest part of a wrong value that a message shows, in characters.
 _SHOWN = 80
 
-#: Stated in two ways, of which the newest layer's counts.
-_PACEMAKER_KEYS = ("pacemaker.servers", "pacemaker.host")
+#: Servers that Storm's older releases name by a single host. The newest layer that has one of the
+#: two keys counts; within a layer, the list does.
+_LISTS_AND_HOSTS = (("pacemaker.servers", "pacemaker.host"), ("nimbus.seeds", "nimbus.host"))
 
 
 class Conf(Mapping[str, Any]):
@@ -405,13 +406,15 @@ def _checked(values: Mapping[str, Any], source: str) -> dict[str, Any]:
             given = "a value that is not shown here" if is_secret(name) else _show(value)
             where = f"{source}: {name}" if source else name
             raise ConfigError(f"{where}: {error}; got {given}") from error
+    if checked.get("nimbus.host") and not values.get("nimbus.seeds"):
+        checked["nimbus.seeds"] = [checked["nimbus.host"]]
     return checked
 
 
 def _merge(merged: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    if any(layer.get(key) for key in _PACEMAKER_KEYS):
-        for key in _PACEMAKER_KEYS:
-            merged[key] = defaults()._values[key]
+    for keys in _LISTS_AND_HOSTS:
+        if any(layer.get(key) for key in keys):
+            merged.update({key: defaults()._values[key] for key in keys})
     merged.update(layer)
 
 

@@ -15,10 +15,12 @@ from stormkeeper.conf.kinds import (
     Text,
     amount_or_null,
     bytes_or_null,
-    check_addresses,
     check_distinct,
     class_of,
+    host,
+    host_or_null,
     one_of,
+    one_server_or_null,
     port,
     port_or_null,
     seconds,
@@ -84,10 +86,16 @@ PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 _ZNODE = r"^/([^/\s]+(/[^/\s]+)*)?$"
 
 _KEYS = (
+    switch(
+        "stormkeeper.ignore.security.keys",
+        "start although keys of Storm's access control are set, which nothing here enforces",
+    ),
     # Storm
     text("storm.local.dir", "folder for everything that a daemon keeps on disk"),
-    storms_text_or_null(
-        "storm.local.hostname", "this machine's name in the cluster; null: the system's host name"
+    host_or_null(
+        "storm.local.hostname",
+        "this machine's name in the cluster; null: the system's host name",
+        unset=("",),
     ),
     class_of(
         "storm.cluster.state.store",
@@ -184,19 +192,14 @@ _KEYS = (
     ),
     # Pacemaker
     servers("pacemaker.servers", "Pacemakers to write to and read from", unset=(None,)),
-    Key(
-        "pacemaker.host",
-        Text | None,
-        "host or host:port, or null",
-        "the only Pacemaker, as in Storm 1.x; pacemaker.servers comes first",
-        check=lambda value: check_addresses([value]),
-        unset=("",),
+    one_server_or_null(
+        "pacemaker.host", "the only Pacemaker, as in Storm 1.x; pacemaker.servers comes first"
     ),
     port(
         "pacemaker.port",
         "port that a Pacemaker listens on, and port of servers that name none; 0: any free one",
     ),
-    text("pacemaker.bind.host", "address that a Pacemaker listens on"),
+    host("pacemaker.bind.host", "address that a Pacemaker listens on"),
     whole(
         "pacemaker.thrift.message.size.max", "largest message of the protocol, in bytes", least=1
     ),
@@ -274,7 +277,7 @@ _KEYS = (
         "pacemaker.metrics.port",
         "HTTP port of a Pacemaker's metrics and health; 0: any free one; null: none",
     ),
-    text_or_null(
+    host_or_null(
         "pacemaker.metrics.bind.host", "address for that port; null: that of pacemaker.bind.host"
     ),
     one_of(
@@ -298,11 +301,12 @@ _KEYS = (
         least=1,
         unset=(None, []),
     ),
+    one_server_or_null("nimbus.host", "the only Nimbus, as in Storm 0.x; nimbus.seeds comes first"),
     port(
         "nimbus.thrift.port",
         "port of Nimbus's Thrift service; 0: `storm nimbus` takes any free one",
     ),
-    text("nimbus.bind.host", "address that Nimbus's Thrift service listens on"),
+    host("nimbus.bind.host", "address that Nimbus's Thrift service listens on"),
     whole(
         "nimbus.thrift.threads",
         "most calls that Nimbus carries out at a time; with 1 as with 2, as a submission waits for"
@@ -379,7 +383,7 @@ _KEYS = (
         "nimbus.metrics.port",
         "HTTP port of a Nimbus's metrics and health; 0: any free one; null: none",
     ),
-    text_or_null(
+    host_or_null(
         "nimbus.metrics.bind.host", "address for that port; null: that of nimbus.bind.host"
     ),
     # Supervisor and worker
@@ -406,7 +410,7 @@ _KEYS = (
         least=0,
         most=19,
     ),
-    text("supervisor.bind.host", "address that a supervisor's HTTP listens on"),
+    host("supervisor.bind.host", "address that a supervisor's HTTP listens on"),
     port_or_null(
         "logviewer.port",
         "HTTP port of a supervisor: logs, metrics, health; 0, or where it is taken: any free one;"
@@ -577,7 +581,7 @@ _KEYS = (
         "pipeline.metrics.port",
         "HTTP port of the heartbeat pipeline's metrics and health; 0: any free one; null: none",
     ),
-    text_or_null("pipeline.metrics.bind.host", "address for that port; null: 127.0.0.1"),
+    host_or_null("pipeline.metrics.bind.host", "address for that port; null: 127.0.0.1"),
     # User interface
     port("ui.port", "port of the web UI"),
 )

@@ -86,6 +86,16 @@ def read(text: str | bytes) -> Any:
         raise ConfigError("a value cannot be read as what it looks like; quote it") from None
 
 
+def key_lines(text: str | bytes) -> dict[str, int]:
+    """Return the line, from 1 on, of each key of the mapping in `text`; empty if it is no YAML."""
+    try:
+        node = yaml.compose(text, _SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return {}
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
+
+
 def write(values: Mapping[str, Any]) -> str:
     """Return `values` as a YAML document that `read` reads back to the same.
 

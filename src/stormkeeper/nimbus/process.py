@@ -16,7 +16,7 @@ from stormkeeper.code.distributor import LocalCodeDistributor
 from stormkeeper.code.peers import peers
 from stormkeeper.code.settings import Settings
 from stormkeeper.conf import Conf
-from stormkeeper.conf.hostname import hostname
+from stormkeeper.conf.address import hostname
 from stormkeeper.daemon.accepting import BACKLOG
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import (

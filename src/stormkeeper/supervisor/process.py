@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from stormkeeper import paths
 from stormkeeper.code.peers import peers
 from stormkeeper.conf import Conf
-from stormkeeper.conf.hostname import hostname
+from stormkeeper.conf.address import hostname
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.listening import address_of, is_loopback, listen

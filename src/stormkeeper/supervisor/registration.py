@@ -14,7 +14,7 @@ from typing import Final
 
 import stormkeeper
 from stormkeeper.conf import Conf
-from stormkeeper.conf.hostname import hostname
+from stormkeeper.conf.address import hostname
 from stormkeeper.errors import StateClosedError, StateError
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.supervisor.slots import SlotState, SlotStatus

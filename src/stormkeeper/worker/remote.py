@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from stormkeeper.conf import Conf
-from stormkeeper.conf.address import Address
-from stormkeeper.conf.hostname import hostname
+from stormkeeper.conf.address import Address, hostname
 from stormkeeper.errors import ConfigError, EngineError
 from stormkeeper.worker.sizes import slot_cores
 

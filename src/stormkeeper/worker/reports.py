@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from stormkeeper.conf import Conf
-from stormkeeper.conf.hostname import hostname
+from stormkeeper.conf.address import hostname
 from stormkeeper.errors import WorkerError
 from stormkeeper.state import factory
 from stormkeeper.state.access import Role

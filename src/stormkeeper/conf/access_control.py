@@ -1,0 +1,243 @@
+"""Storm's keys that say who may do what, or where to connect, and that nothing here reads.
+
+Until Nimbus and supervisors check who calls, a configuration that asks for it must not start them:
+its author believes that the cluster is closed. `IGNORE` starts them all the same. A key counts
+unless its value is empty or the default of one of Storm's releases, so a ``storm.yaml`` that
+repeats Storm's defaults asks for nothing. What a Pacemaker and ZooKeeper are asked for
+(``pacemaker.auth.*``, ``storm.zookeeper.auth.*``) is supported, and not among these keys.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from stormkeeper.conf.layers import Conf, Finding
+from stormkeeper.conf.yaml_text import key_lines, read
+from stormkeeper.errors import ConfigError
+
+#: Starts a daemon although its configuration asks for access control.
+IGNORE: Final = "stormkeeper.ignore.security.keys"
+
+_REFUSED: Final = (
+    "asks for access control, which Stormkeeper does not have: storm nimbus and storm supervisor do"
+    f" not start with it, unless {IGNORE} is true"
+)
+
+#: Storm's packages, now and before 1.0.
+_PACKAGES: Final = ("org.apache.storm.security.auth.", "backtype.storm.security.auth.")
+
+#: Values that ask for nothing, beside each key's own.
+_EMPTY: Final[tuple[Any, ...]] = (None, "", [], {}, False, 0, -1)
+
+_OPEN_TRANSPORT: Final = tuple(f"{package}SimpleTransportPlugin" for package in _PACKAGES)
+_NO_AUTHORIZER: Final = tuple(f"{package}authorizer.NoopAuthorizer" for package in _PACKAGES)
+_CREDENTIALS: Final = tuple(f"{package}DefaultHttpCredentialsPlugin" for package in _PACKAGES)
+
+#: Keys that ask for access control or encryption, and the values of each that do not.
+_ASKS: Final[Mapping[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(
+        (
+            "storm.thrift.transport",
+            "nimbus.thrift.transport",
+            "supervisor.thrift.transport",
+            "drpc.thrift.transport",
+            "drpc.invocations.thrift.transport",
+        ),
+        _OPEN_TRANSPORT,
+    ),
+    **dict.fromkeys(
+        ("nimbus.authorizer", "supervisor.authorizer", "drpc.authorizer"), _NO_AUTHORIZER
+    ),
+    "nimbus.impersonation.authorizer": tuple(
+        f"{package}authorizer.ImpersonationAuthorizer" for package in _PACKAGES
+    ),
+    "nimbus.thrift.tls.transport": (f"{_PACKAGES[0]}tls.TlsTransportPlugin",),
+    "storm.principal.tolocal": tuple(f"{p}DefaultPrincipalToLocal" for p in _PACKAGES),
+    "storm.group.mapping.service": tuple(f"{p}ShellBasedGroupsMapping" for p in _PACKAGES),
+    "ui.http.creds.plugin": _CREDENTIALS,
+    "drpc.http.creds.plugin": _CREDENTIALS,
+    "drpc.authorizer.acl.filename": ("drpc-auth-acl.yaml",),
+    **dict.fromkeys(
+        (
+            "drpc.authorizer.acl",
+            "drpc.authorizer.acl.strict",
+            "drpc.http.filter",
+            "drpc.http.filter.params",
+            "logs.groups",
+            "logs.users",
+            "logviewer.filter",
+            "logviewer.filter.params",
+            "nimbus.admins",
+            "nimbus.admins.groups",
+            "nimbus.daemon.users",
+            "nimbus.groups",
+            "nimbus.impersonation.acl",
+            "nimbus.supervisor.users",
+            "nimbus.thrift.client.use.tls",
+            "nimbus.thrift.tls.port",
+            "nimbus.thrift.tls.server.only",
+            "nimbus.users",
+            "storm.auth.simple-acl.admins",
+            "storm.auth.simple-acl.users",
+            "storm.auth.simple-acl.users.commands",
+            "storm.auth.simple-white-list.users",
+            "storm.blobstore.acl.validation.enabled",
+            "storm.doAsUser",
+            "storm.group.mapping.service.params",
+            "storm.messaging.netty.authentication",
+            "storm.messaging.netty.tls.enable",
+            "storm.zookeeper.drpcACL",
+            "supervisor.run.worker.as.user",
+            "supervisor.thrift.client.use.tls",
+            "supervisor.thrift.tls.client.auth.required",
+            "topology.groups",
+            "topology.readonly.groups",
+            "topology.readonly.users",
+            "topology.users",
+            "topology.worker.nimbus.thrift.client.use.tls",
+            "ui.filter",
+            "ui.filter.params",
+            "ui.groups",
+            "ui.users",
+            "x509.cert.principal.to.local.regex",
+            *(f"{server}.https.port" for server in ("drpc", "logviewer", "ui")),
+            *(f"{server}.https.need.client.auth" for server in ("drpc", "logviewer", "ui")),
+            *(f"{server}.https.want.client.auth" for server in ("drpc", "logviewer", "ui")),
+        ),
+        (),
+    ),
+}
+
+#: Files of keys and certificates, which ask for TLS.
+_TLS_FILE: Final = re.compile(
+    r"((nimbus|supervisor)\.thrift\.tls\.(server|client)"
+    r"|storm\.messaging\.netty\.tls(\.client)?|(drpc|logviewer|ui)\.https)"
+    r"\.(keystore|truststore|key|cert)\.path"
+)
+
+#: Keys that say where to connect and have no effect, and why.
+_NOWHERE: Final = {
+    "drpc.servers": "there is no DRPC here",
+    "storm.exhibitor.servers": "Exhibitor is not asked: name the ensemble's servers in"
+    " storm.zookeeper.servers",
+    "transactional.zookeeper.servers": "there is no Trident here",
+    "blobstore.hdfs.principal": "blobs are on the Nimbuses' own disks",
+    "storm.hdfs.login.principal": "blobs are on the Nimbuses' own disks",
+}
+
+#: Keys by whose names a value is a password. Storm has others with "credential" or "token" in
+#: their names, which hold classes and times.
+_PASSWORD: Final = re.compile(r"passw(or)?d|payload|secret|(access|private)[._]?key", re.IGNORECASE)
+
+
+def asks(values: Mapping[str, Any]) -> list[str]:
+    """Return the keys among `values` that ask for access control, which nothing here enforces."""
+    return sorted(
+        key
+        for key, value in values.items()
+        if (key in _ASKS or _TLS_FILE.fullmatch(key))
+        and value not in _EMPTY
+        and value not in _ASKS.get(key, ())
+    )
+
+
+def check(conf: Conf) -> list[str]:
+    """Return what to say, if anything, of keys of access control that `IGNORE` lets pass.
+
+    Raises
+    ------
+    ConfigError
+        If there are such keys and `IGNORE` does not say so. It names each, and where it stands.
+    """
+    keys = [_named(conf, key) for key in asks(conf)]
+    if keys and not conf[IGNORE]:
+        raise ConfigError(
+            f"the configuration asks for access control, which Stormkeeper does not have:"
+            f" {', '.join(keys)}. Remove the keys, or set {IGNORE} to true to start without"
+            " access control, where only trusted machines reach this one"
+        )
+    if not keys:
+        return []
+    return [f"access control is off, as {IGNORE} is true; without effect: {', '.join(keys)}"]
+
+
+def findings(path: Path) -> list[Finding]:
+    """Return the keys in a file that ask for access control, in the file's order."""
+    try:
+        text = path.read_bytes()
+        values = read(text)
+    except (OSError, ConfigError):
+        return []
+    if not isinstance(values, dict):
+        return []
+    lines, is_error = key_lines(text), values.get(IGNORE) is not True
+    return [
+        Finding(key, f"{path}: line {lines[key]}: {key}: {_REFUSED}", is_error)
+        for key in sorted(asks(values), key=lines.__getitem__)
+    ]
+
+
+def of_topology(own: Iterable[str]) -> Iterator[str]:
+    """Yield what to say of the keys of access control among those of a topology's conf."""
+    for key in own:
+        if key in _ASKS and key.startswith("topology."):
+            yield f"{key} has no effect: Stormkeeper does not check who calls"
+
+
+def without_effect(conf: Conf) -> Iterator[str]:
+    """Yield what to say of keys that name a server and have no effect."""
+    for key, why in _NOWHERE.items():
+        if conf.get(key) not in _EMPTY:
+            yield f"{_named(conf, key)} has no effect: {why}"
+    host, seeds = conf["nimbus.host"], conf["nimbus.seeds"]
+    if host is not None and seeds != [host]:
+        yield (
+            f"{_named(conf, 'nimbus.host')} has no effect: nimbus.seeds is set, to"
+            f" {', '.join(seeds)}"
+        )
+
+
+def readable_secrets(conf: Conf) -> Iterator[str]:
+    """Yield what to say of each file that has a password and that every user can read."""
+    for path in conf.files:
+        try:
+            is_readable = path.stat().st_mode & stat.S_IROTH and all(
+                folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents
+            )
+        except OSError:  # it is gone since it was read
+            continue
+        secret = [key for key in _lines(path) if _is_password(key, conf.get(key))]
+        if is_readable and secret:
+            yield (
+                f"{path} can be read by every user of this machine and holds {', '.join(secret)}:"
+                f" chmod o= {path}"
+            )
+
+
+def _is_password(key: str, value: Any) -> bool:
+    return isinstance(value, str) and value != "" and _PASSWORD.search(key) is not None
+
+
+def _named(conf: Conf, key: str) -> str:
+    """Return a key with the place where it is set, such as ``ui.filter (storm.yaml, line 3)``."""
+    where = "-c" if conf.is_override(key) else _line(conf, key)
+    return f"{key} ({where})" if where else key
+
+
+def _lines(path: Path) -> dict[str, int]:
+    try:
+        return key_lines(path.read_bytes())
+    except OSError:  # it is gone since it was read
+        return {}
+
+
+def _line(conf: Conf, key: str) -> str:
+    for path in reversed(list(conf.files)):
+        line = _lines(path).get(key)
+        if line is not None:
+            return f"{path}, line {line}"
+    return ""
