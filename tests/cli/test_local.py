@@ -180,9 +180,10 @@ def test_a_fault_in_the_source_is_said_before_anything_starts(tmp_path):
     said = [line for line in told.stderr.splitlines() if not line.startswith("import time:")]
     assert told.returncode == 1
     assert said == [
-        f"storm: {script}, line 2: No module named 'no_such_module': install it in the Python "
-        f"that runs storm ({sys.executable} -m pip install no_such_module), or bring it with "
-        "--py-files"
+        f"storm: {script}, line 2: No module named 'no_such_module': name the package that has it "
+        "in the requirements.txt beside the code, and install that file in the Python that runs "
+        f"the storm command ({sys.executable} -m pip install -r requirements.txt), or bring the "
+        "module with --py-files"
     ]
     assert "stormkeeper.topology.source" in imports
     assert not imports & {

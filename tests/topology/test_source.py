@@ -113,7 +113,12 @@ def changed(before, after):
     ("before", "after", "line", "message"),
     [
         ("(parallelism=2)", "(parallelism=2", 7, "'(' was never closed"),
-        ("from pyspark.sql", "from pysparc.sql", 2, "No module named 'pysparc.sql': install it"),
+        (
+            "from pyspark.sql",
+            "from pysparc.sql",
+            2,
+            "No module named 'pysparc.sql': name the package",
+        ),
         ("bolt(lines)", "bolt(liens)", 11, "the input 'liens' is unknown; is 'lines' meant?"),
         ('"lines", name', '"liens", name', 15, "the input 'liens' is unknown; is 'lines' meant?"),
         ("bolt(both)", "bolt(save)", 19, "the input 'save' is unknown"),
@@ -231,8 +236,10 @@ def test_modules_beside_it_and_those_it_brings_are_there(script, tmp_path):
     path.write_text("import unasked\n")
     text = said(path, *brought)
     assert text == (
-        f"{path}, line 1: No module named 'unasked': install it in the Python that runs storm "
-        f"({sys.executable} -m pip install unasked), or bring it with --py-files"
+        f"{path}, line 1: No module named 'unasked': name the package that has it in the "
+        "requirements.txt beside the code, and install that file in the Python that runs the storm "
+        f"command ({sys.executable} -m pip install -r requirements.txt), or bring the module with "
+        "--py-files"
     )
 
 

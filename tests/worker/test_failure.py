@@ -1,5 +1,4 @@
 import logging
-import sys
 
 import pytest
 
@@ -97,8 +96,10 @@ def test_the_log_has_one_line_and_the_rest_below_it(caplog):
 
 def test_a_module_that_is_not_there_comes_with_its_remedy():
     remedy = (
-        f"ModuleNotFoundError: No module named 'no_such.part': install it in the Python that runs "
-        f"storm ({sys.executable} -m pip install no_such), or bring it with --py-files"
+        f"ModuleNotFoundError: No module named 'no_such.part': name the package that has it in "
+        "the requirements.txt beside the code, and install that file in the Python that runs the "
+        "storm command (python -m pip install -r requirements.txt), or bring the module with "
+        "--py-files"
     )
     here = ModuleNotFoundError("No module named 'no_such.part'")
     assert readable(here) == remedy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -105,10 +104,13 @@ def writer_read(bolt: str) -> str:
 NOTHING = "nothing (is a `return` missing?)"
 
 
-def missing_module(name: str) -> str:
-    """Say that a module is not there, and how to bring it."""
-    package = name.partition(".")[0]
+def missing_module(name: str, python: str) -> str:
+    """Say that a module is not there, and how to bring it.
+
+    A package whose name is guessed from the module's may be another project's, so none is named.
+    """
     return (
-        f"No module named {name!r}: install it in the Python that runs storm "
-        f"({sys.executable} -m pip install {package}), or bring it with --py-files"
+        f"No module named {name!r}: name the package that has it in the requirements.txt beside "
+        "the code, and install that file in the Python that runs the storm command "
+        f"({python} -m pip install -r requirements.txt), or bring the module with --py-files"
     )

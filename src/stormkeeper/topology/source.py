@@ -66,7 +66,7 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
     modules = Modules([script.resolve().parent, *py_files])
     for node, name in _first_imports(tree.body):
         if runs_here and not modules.has(name):
-            raise _at(script, node.lineno, faults.missing_module(name))
+            raise _at(script, node.lineno, faults.missing_module(name, sys.executable))
         if not modules.knows(name):
             break  # it may bring others
     called = _names_of_topology(tree)

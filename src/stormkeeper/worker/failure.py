@@ -118,7 +118,7 @@ def _with_remedy(text: str) -> str:
     missing = _MISSING.search(text)
     if missing is None:
         return text
-    return f"{text[: missing.start(1)]}{faults.missing_module(missing[2])}"
+    return text[: missing.start(1)] + faults.missing_module(missing[2], "python")
 
 
 def _is_machinery(file: str) -> bool:
