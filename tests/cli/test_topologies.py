@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from stormkeeper.cli import effects
 from stormkeeper.cli.commands import storm as command
-from stormkeeper.client import looking, waiting
+from stormkeeper.client import acting, looking, waiting
+from stormkeeper.errors import RpcUnavailableError
 from stormkeeper.thrift.nimbus import (
     CommonAggregateStats,
     ComponentAggregateStats,
@@ -149,14 +150,46 @@ def test_kill_and_purge(run, nimbus):
     assert nimbus.purged == ["wc"]
 
 
-def test_kill_of_several_goes_on_after_an_error_if_told_to(run, nimbus):
+@pytest.mark.parametrize(("option", "exit_code"), [([], 1), (["-i"], 0)])
+def test_kill_of_several_goes_on_after_an_error(run, nimbus, option, exit_code):
+    for _ in range(2):
+        nimbus.has("a")
+        nimbus.has("c")
+        as_json = "--json" in option
+        told = run("kill", "a", "b", "c", *option)
+        assert told.exit_code == exit_code, told.output
+        assert "storm: b is not alive; `storm list` names those that are\n" in told.stderr
+        assert nimbus.topologies == {}
+        if as_json:
+            answers = [(each["name"], each["done"]) for each in json.loads(told.stdout)]
+            assert answers == [("a", True), ("b", False), ("c", True)]
+        else:
+            assert told.stdout == "Killed topology: a\nKilled topology: c\n"
+        option = [*option, "--json"]
+
+
+def test_kill_without_nimbus_says_which_are_not_killed(run, nimbus, monkeypatch):
     nimbus.has("a")
-    nimbus.has("c")
-    told = run("kill", "a", "b", "c", "-i", "--json")
-    assert told.exit_code == 0, told.output
-    killed = json.loads(told.stdout)
-    assert [(each["name"], each["done"]) for each in killed] == [("a", True), ("c", True)]
-    assert "warning: b is not alive" in told.stderr
+
+    def ends(*_, **__):
+        raise RpcUnavailableError("no route")
+
+    monkeypatch.setattr(acting, "kill", ends)
+    told = run("kill", "a", "c", "-w", "0", "-i")
+    assert told.exit_code == 1
+    assert told.stderr == (
+        "storm: a: no route\nstorm: c is not killed, as Nimbus was not reached\n"
+    )
+
+
+def test_kill_of_several_says_of_each_that_it_is_late(run, nimbus):
+    nimbus.looks = 1_000_000
+    nimbus.has("a")
+    nimbus.has("b")
+    told = run("kill", "a", "b", "-w", "0", "--timeout", "0.1")
+    assert told.exit_code == effects.NOT_YET
+    assert "storm: a: after 0 s, it is KILLED" in told.stderr
+    assert "storm: b: after 0 s, it is KILLED" in told.stderr
 
 
 def test_without_waiting_it_ends_at_once(run, nimbus):

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stormkeeper.cli import effects
 from stormkeeper.cli.effects import (
+    NotYetFault,
     connected,
     interrupted_with,
     json_option,
     waiting,
     waiting_options,
 )
-from stormkeeper.cli.options import conf_options, examples, load_conf
+from stormkeeper.cli.options import conf_options, examples, exit_with, load_conf
 from stormkeeper.cli.progress import Progress
-from stormkeeper.errors import StormkeeperError
+from stormkeeper.errors import RpcUnavailableError, StormkeeperError
 
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
@@ -114,7 +115,9 @@ def status(name: str | None, as_json: bool) -> None:
 @click.option(
     "--purge", is_flag=True, help="Remove the checkpoints, too, as soon as all has stopped."
 )
-@click.option("-i", "--ignore-errors", is_flag=True, help="Go on with the next one after an error.")
+@click.option(
+    "-i", "--ignore-errors", is_flag=True, help="End with exit code 0 if some cannot be killed."
+)
 @waiting_options(f"{_SOON:.0f} s longer than Nimbus waits")
 def kill(
     *,
@@ -130,44 +133,93 @@ def kill(
 
     Nimbus deactivates them at once, waits, and then removes them; running batches are finished.
     Checkpoints are kept for nimbus.checkpoint.retention.secs, so that `storm submit --from` goes on
-    from them. The command waits until the topologies are gone. Ctrl-C ends only that.
+    from them. If one cannot be killed, stderr says why, and the others are killed all the same. The
+    command waits until they are gone. Ctrl-C ends only that.
 
-    Exit code 1: one is not there or cannot be killed, or Nimbus was not reached; those before it
-    are killed (with -i: those behind it, too, and the exit code is 0). 4: one is killed, and not
-    gone in time.
+    With --json it is an array with an object for each NAME. One that was not killed has no id, and
+    its text says why.
+
+    Exit code 1: one is not there or cannot be killed, or Nimbus was not reached (with -i: 0, unless
+    Nimbus was not reached). 4: one is killed, and not gone in time.
     """
     with connected() as connection, Progress() as progress:
-        from stormkeeper.client import acting, looking
+        from stormkeeper.client import acting
 
-        killed: list[tuple[str, str, float]] = []
-        for name in names:
-            try:
-                waits = looking.kill_wait_secs(connection, name) if wait_secs is None else wait_secs
-                storm_id = acting.kill(connection, name, wait_secs, purge=purge)
-                killed.append((name, storm_id, waits))
-            except StormkeeperError as error:
-                if not ignore_errors:
-                    raise
-                progress.remark(f"warning: {error}")
-                continue
+        kills = _Kills(connection, progress, dict.fromkeys(names))
+        for name, _ in kills.ask(wait_secs, purge=purge):
             if not as_json:
                 click.echo(f"Killed topology: {name}")
-        ends: list[tuple[str, str, Seen | None, float]] = []
-        for name, storm_id, waits in killed:
+        ends: list[tuple[str, Seen | None, float]] = []
+        for name, (storm_id, waits) in kills.killed.items():
             seen, secs = None, timeout or waits + _SOON
             if not no_wait:
-                with interrupted_with(progress, f"{', '.join(names)}: killed, and gone in time"):
+                told = ", ".join(kills.killed)
+                with interrupted_with(progress, f"{told}: killed, and gone in time"):
                     wait = waiting(progress, name, secs, waits)
                     seen = acting.until_gone(connection, name, storm_id, wait)
-            ends.append((name, storm_id, seen, secs))
+            ends.append((name, seen, secs))
     if as_json:
-        objects = [
-            {"name": name, "id": storm_id, **effects.as_values(seen)}
-            for name, storm_id, seen, _ in ends
+        click.echo(json.dumps(kills.as_values({name: seen for name, seen, _ in ends})))
+    late = None
+    for name, seen, secs in ends:
+        try:
+            effects.end(name, seen, secs)
+        except NotYetFault as fault:
+            late = fault
+            click.echo(f"storm: {fault.message}", err=True)
+    if kills.refused and not (ignore_errors and kills.is_reached):
+        exit_with(1)
+    if late is not None:
+        exit_with(late.exit_code)
+
+
+class _Kills:
+    """The topologies that a command kills, and what Nimbus says of each."""
+
+    def __init__(
+        self, connection: Connection, progress: Progress, names: Mapping[str, None]
+    ) -> None:
+        self._connection = connection
+        self._progress = progress
+        self._names = names
+        #: The id of each that is killed, and how long Nimbus waits.
+        self.killed: dict[str, tuple[str, float]] = {}
+        #: Why each of the others is not.
+        self.refused: dict[str, str] = {}
+        self.is_reached = True
+
+    def ask(self, wait_secs: int | None, *, purge: bool) -> Iterator[tuple[str, str]]:
+        """Have Nimbus kill them; yield the name and id of each that it kills."""
+        from stormkeeper.client import acting, looking
+
+        for name in self._names:
+            if not self.is_reached:
+                self._refuse(name, f"{name} is not killed, as Nimbus was not reached")
+                continue
+            try:
+                waits: float | None = wait_secs
+                if waits is None:
+                    waits = looking.kill_wait_secs(self._connection, name)
+                storm_id = acting.kill(self._connection, name, wait_secs, purge=purge)
+            except StormkeeperError as error:
+                self.is_reached = not isinstance(error, RpcUnavailableError)
+                self._refuse(name, str(error))
+            else:
+                self.killed[name] = storm_id, waits
+                yield name, storm_id
+
+    def _refuse(self, name: str, why: str) -> None:
+        self.refused[name] = why
+        self._progress.remark(why if name in why else f"{name}: {why}")
+
+    def as_values(self, seen: Mapping[str, Seen | None]) -> list[dict[str, Any]]:
+        """Return a JSON object for each."""
+        return [
+            {"name": name, "id": None, "done": False, "text": self.refused[name]}
+            if name in self.refused
+            else {"name": name, "id": self.killed[name][0], **effects.as_values(seen[name])}
+            for name in self._names
         ]
-        click.echo(json.dumps(objects))
-    for name, _, seen, secs in ends:
-        effects.end(name, seen, secs)
 
 
 @click.command(epilog=examples("storm activate word-count"))
