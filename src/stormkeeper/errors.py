@@ -98,13 +98,16 @@ class RpcRefusedError(RpcError):
     message
         Whose answer it was, and its words.
     kind
-        Thrift's number for it: 1 no such method, 5 no result, 6 an internal error, 7 arguments that
-        it could not read.
+        Thrift's number for it: 0 the caller's own mistake, 1 no such method, 5 no result, 6 an
+        internal error, 7 arguments that it could not read.
+    reason
+        Its words alone.
     """
 
-    def __init__(self, message: str, kind: int) -> None:
+    def __init__(self, message: str, kind: int, reason: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+        self.reason = reason or message
 
 
 class RefusedError(StormkeeperError):
@@ -120,7 +123,11 @@ class LogsError(StormkeeperError):
 
 
 class CallRefusedError(RpcError):
-    """A call that we serve cannot be carried out, and its caller may know why, in these words."""
+    """A server cannot carry out a call now; the caller is told why, in these words."""
+
+
+class CallerError(CallRefusedError):
+    """A server refuses a call for what its caller asks: the same call would fail elsewhere, too."""
 
 
 class SimulationError(StormkeeperError):

@@ -98,7 +98,7 @@ def test_its_life(run):
     assert run("rebalance", "word-count", "-w", "60", "-n", "1", "--no-wait").exit_code == 0
     told = run("activate", "word-count")
     assert told.exit_code == 1
-    assert "word-count is REBALANCING, and takes no other command" in told.stderr
+    assert "is REBALANCING, and cannot activate: try again when" in told.stderr
     assert run("kill", "word-count", "-w", "60", "--no-wait").exit_code == 0
     told = run("kill", "word-count", "-w", "60", "--timeout", "0.1")
     assert told.exit_code == 4

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from stormkeeper.errors import CallRefusedError, StateUnavailableError
+from stormkeeper.errors import CallerError, CallRefusedError, StateUnavailableError
 from stormkeeper.rpc import dispatching
 from stormkeeper.rpc.dispatching import Caller, Dispatcher, caller
-from stormkeeper.rpc.messages import Kind, Message, read_fault, read_message
+from stormkeeper.rpc.messages import NO_ZOOKEEPER, Kind, Message, read_fault, read_message
 from stormkeeper.thrift.reader import decode
 from stormkeeper.thrift.writer import encode
 from support.rpc import Handler, example, number_body, text_body
@@ -78,7 +78,7 @@ def test_an_error_of_ours_has_one_line(dispatcher, handler, caplog):
         raise StateUnavailableError("no ZooKeeper")
 
     handler.echo = unreachable
-    assert told(dispatcher, "echo", text_body("a")) == (6, "Internal error processing echo")
+    told(dispatcher, "echo", text_body("a"))
     [line] = caplog.records
     assert (line.levelno, line.exc_info) == (logging.WARNING, None)
     assert line.getMessage() == "echo of 10.0.0.1:5 failed: no ZooKeeper"
@@ -92,6 +92,24 @@ def test_whoever_may_know_why_is_told(dispatcher, handler):
     text = "Internal error processing echo: not a leader"
     assert told(dispatcher, "echo", text_body("a")) == (6, text)
     assert dispatcher.calls == {("echo", "failed"): 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (CallerError("there is no a"), (0, "there is no a")),
+        (
+            StateUnavailableError("start one"),
+            (6, f"Internal error processing echo: {NO_ZOOKEEPER}: start one"),
+        ),
+    ],
+)
+def test_a_mistake_of_the_callers_is_no_internal_error(dispatcher, handler, error, answer):
+    def refuse(_):
+        raise error
+
+    handler.echo = refuse
+    assert told(dispatcher, "echo", text_body("a")) == answer
 
 
 def test_who_fails_often_does_not_fill_the_log(dispatcher, caplog):

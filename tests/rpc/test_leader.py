@@ -17,6 +17,7 @@ from stormkeeper.errors import (
     RpcRefusedError,
     RpcUnavailableError,
     StateError,
+    StateUnavailableError,
 )
 from stormkeeper.rpc import leader
 from stormkeeper.rpc.leader import LeaderClient
@@ -180,7 +181,7 @@ def test_seeds_that_say_nothing_are_waited_for_together(monkeypatch):
     ):
         client.nimbus.getNimbusConf()
     for seed in (one, other):
-        assert f"{seed}: no answer: a Nimbus that is busy, or no Nimbus" in str(error.value)
+        assert f"{seed}: no answer in 0 s: a Nimbus that waits for ZooKeeper or" in str(error.value)
 
 
 def test_how_long_a_search_takes_at_most():
@@ -205,7 +206,7 @@ def test_bytes_that_are_no_answer_are_passed_over(cluster):
     [
         (b"SSH-2.0-x\r\n", "what listens there is no Nimbus"),
         (b"HTTP/1.1 400 Bad Request\r\n", "what listens there is no Nimbus"),
-        (b"", "no answer: a Nimbus that is busy, or no Nimbus"),
+        (b"", "no answer in 5 s: a Nimbus that waits for ZooKeeper or is busy, or no Nimbus"),
     ],
 )
 def test_a_seed_that_is_something_else_is_said_in_a_few_words(answer, says):
@@ -220,6 +221,18 @@ def test_a_seed_that_is_something_else_is_said_in_a_few_words(answer, says):
     ):
         client.nimbus.getClusterInfo()
     assert str(error.value).endswith(f"config nimbus.seeds? (127.0.0.1:{port}: {says})")
+
+
+def test_nimbuses_without_zookeeper_say_so_and_elect_nobody(cluster):
+    [member] = cluster(1)
+    member.leader = StateUnavailableError("see that a majority runs")
+    with client_of([member.seed]) as client, pytest.raises(LeaderNotFoundError) as error:
+        client.nimbus.getClusterInfo()
+    assert str(error.value) == (
+        f"no Nimbus of [{member.seed}] can answer: {member.seed}: getLeader: this server does not"
+        " reach ZooKeeper: see that a majority runs"
+    )
+    assert not error.value.is_electing
 
 
 def test_no_leader_is_said_in_storms_words_and_why(cluster):

@@ -64,6 +64,14 @@ def fault(client, method, arguments):
     return error.value.message.removeprefix(prefix)
 
 
+def refusal(client, method, arguments):
+    """Why a method refuses what its caller asks, which is no internal error."""
+    with pytest.raises(TApplicationException) as error:
+        client.call(method, arguments)
+    assert error.value.type == TApplicationException.UNKNOWN
+    return error.value.message
+
+
 def place(leading, storm_id, *launches):
     """Have a topology's queries run: ``(node, port, queries)``."""
     known = leading.handler._given.submitted.get(storm_id)

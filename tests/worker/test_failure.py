@@ -96,7 +96,7 @@ def test_the_log_has_one_line_and_the_rest_below_it(caplog):
 
 def test_a_module_that_is_not_there_comes_with_its_remedy():
     remedy = (
-        f"ModuleNotFoundError: No module named 'no_such.part': name the package that has it in "
+        "ModuleNotFoundError: No module named 'no_such.part': name the package that has it in "
         "the requirements.txt beside the code, and install that file in the Python that runs the "
         "storm command (python -m pip install -r requirements.txt), or bring the module with "
         "--py-files"

@@ -23,7 +23,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.rpc.calling import Calls
 from stormkeeper.rpc.leader import LeaderClient
-from stormkeeper.rpc.messages import FaultKind
+from stormkeeper.rpc.messages import NO_ZOOKEEPER, FaultKind
 from stormkeeper.thrift.nimbus import (
     AlreadyAliveException,
     AuthorizationException,
@@ -126,7 +126,7 @@ class Connection:
                 self._client.find(time.monotonic() + self._finding_secs)
             except LeaderNotFoundError as error:
                 if not error.is_electing or time.monotonic() >= began + self._electing_secs:
-                    raise LeaderNotFoundError(f"{error}; {_REMEDY}") from error
+                    raise LeaderNotFoundError(_with_remedy(error)) from error
                 self._say("no Nimbus leads at present: waiting until one does")
                 time.sleep(_PAUSE_SECS)
             else:
@@ -189,11 +189,17 @@ class Connection:
         except NotAliveException as error:
             raise NotAliveError(f"{error}; `storm list` names those that are") from error
         except LeaderNotFoundError as error:
-            raise LeaderNotFoundError(
-                f"{error}; {_REMEDY}", is_electing=error.is_electing
-            ) from error
+            raise LeaderNotFoundError(_with_remedy(error), is_electing=error.is_electing) from error
+        except RpcRefusedError as error:
+            if error.kind != FaultKind.UNKNOWN:
+                raise
+            raise RefusedError(error.reason) from error
         except tuple(_IN_WORDS) as error:
             raise RefusedError(_IN_WORDS[type(error)].format(error)) from error
+
+
+def _with_remedy(error: LeaderNotFoundError) -> str:
+    return str(error) if NO_ZOOKEEPER in str(error) else f"{error}; {_REMEDY}"
 
 
 def _may_be_repeated(name: str, error: RpcRefusedError | RpcOutcomeUnknownError) -> bool:

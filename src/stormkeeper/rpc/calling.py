@@ -31,6 +31,7 @@ from stormkeeper.rpc.messages import (
     Kind,
     Message,
     bad_length,
+    internal_error,
     read_fault,
     read_message,
     record_frame,
@@ -267,13 +268,11 @@ class Client:
         try:
             if message.kind is Kind.EXCEPTION:
                 kind, text = read_fault(message.body)
-                # Storm's words, which say nothing more.
-                is_short = text == f"Internal error processing {method.name}"
-                raise RpcRefusedError(
-                    f"{self.address}: {method.name}: {text or 'no reason told'}"
-                    f"{'; its log says why' if is_short else ''}",
-                    kind,
-                )
+                beginning = internal_error(method.name)
+                reason = text.removeprefix(f"{beginning}: ") or "no reason given"
+                if reason == beginning:  # Storm's words, which say nothing more
+                    reason += "; its log says why"
+                raise RpcRefusedError(f"{self.address}: {method.name}: {reason}", kind, reason)
             assert method.answer is not None
             answer = decode(method.answer, message.body)
         except SerializationError as error:

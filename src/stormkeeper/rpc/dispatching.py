@@ -6,8 +6,11 @@ what happens                          what the client is told
 the handler returns a value           the value
 it returns None where one belongs     an answer without it: its Thrift library says MISSING_RESULT
 it raises what the method declares    that exception
+it raises a `CallerError`             UNKNOWN, with the error's text
+it raises a `CallRefusedError`        INTERNAL_ERROR, ``Internal error processing <method>: <text>``
+it does not reach ZooKeeper           the same, with `NO_ZOOKEEPER` before the text
 it raises anything else               INTERNAL_ERROR, ``Internal error processing <method>``; why is
-                                      in the log alone, unless it is a `CallRefusedError`
+                                      in the log alone
 the arguments cannot be read          PROTOCOL_ERROR
 there is no such method               UNKNOWN_METHOD
 ====================================  =============================================================
@@ -26,8 +29,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.daemon.line_budget import LineBudget
-from stormkeeper.errors import CallRefusedError, SerializationError, StormkeeperError
-from stormkeeper.rpc.messages import FaultKind, Kind, Message, fault_frame, record_frame
+from stormkeeper.errors import (
+    CallerError,
+    CallRefusedError,
+    SerializationError,
+    StateUnavailableError,
+    StormkeeperError,
+)
+from stormkeeper.rpc.messages import (
+    NO_ZOOKEEPER,
+    FaultKind,
+    Kind,
+    Message,
+    fault_frame,
+    internal_error,
+    record_frame,
+)
 from stormkeeper.thrift.idl import STRUCT, Method, Service, schema_of
 from stormkeeper.thrift.reader import decode
 
@@ -156,10 +173,7 @@ class Dispatcher:
             if declared is not None:
                 return DECLARED, declared
             self._tell(name, by, error)
-            text = f"Internal error processing {name}"
-            if isinstance(error, CallRefusedError):
-                text += f": {error}"
-            return FAILED, fault_frame(name, sequence, FaultKind.INTERNAL_ERROR, text)
+            return FAILED, _fault(name, sequence, error)
         finally:
             _CALLER.reset(mark)
 
@@ -195,6 +209,18 @@ def _declared(method: Method) -> dict[type, str]:
     assert method.answer is not None
     fields = schema_of(method.answer).fields
     return {field.type[1]: field.name for field in fields if field.id and field.type[0] == STRUCT}
+
+
+def _fault(name: str, sequence: int, error: Exception) -> bytes:
+    kind, text = FaultKind.INTERNAL_ERROR, internal_error(name)
+    match error:
+        case CallerError():
+            kind, text = FaultKind.UNKNOWN, str(error)
+        case CallRefusedError():
+            text += f": {error}"
+        case StateUnavailableError():
+            text += f": {NO_ZOOKEEPER}: {error}"
+    return fault_frame(name, sequence, kind, text)
 
 
 def _answer(method: Method, sequence: int, value: Any) -> bytes | None:

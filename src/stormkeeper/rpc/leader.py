@@ -32,7 +32,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.rpc.calling import Calls, Client
 from stormkeeper.rpc.head_starts import first_of
-from stormkeeper.rpc.messages import FaultKind
+from stormkeeper.rpc.messages import NO_ZOOKEEPER, FaultKind
 from stormkeeper.thrift.nimbus import AuthorizationException, Nimbus, NimbusCalls
 
 _log = logging.getLogger(__name__)
@@ -230,13 +230,15 @@ class LeaderClient:
             for (seed, address), error in zip(self._seeds, race.failures, strict=True):
                 if error is not None:
                     reasons[seed] = _in_words(address, error)
-                    is_electing |= isinstance(error, RpcRefusedError | _LeaderAwayError)
+                    is_electing |= _may_elect(error)
             pause = self._pause_after(number)
             if number == self._rounds or deadline - time.monotonic() <= pause:
                 break
             self._sleep(pause)
         seeds = ", ".join(seed for seed, _ in self._seeds)
         why = "; ".join(reasons.values()) or "there was no time to ask"
+        if NO_ZOOKEEPER in why:
+            raise LeaderNotFoundError(f"no Nimbus of [{seeds}] can answer: {why}")
         raise LeaderNotFoundError(
             f"Could not find leader nimbus from seed hosts [{seeds}]. Did you specify a valid list"
             f" of nimbus hosts for config nimbus.seeds? ({why})",
@@ -271,6 +273,12 @@ class LeaderClient:
         return Client(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)
 
 
+def _may_elect(error: BaseException) -> bool:
+    """Return whether a seed's answer means that a leader may be elected soon."""
+    # No election ends the wait for ZooKeeper.
+    return isinstance(error, RpcRefusedError | _LeaderAwayError) and NO_ZOOKEEPER not in str(error)
+
+
 def _in_words(seed: Address, error: BaseException) -> str:
     """Say why a seed did not lead to the leader; raise what is nobody's fault but ours."""
     match error:
@@ -278,7 +286,10 @@ def _in_words(seed: Address, error: BaseException) -> str:
             _log.debug("%s", error)
             return f"{seed}: what listens there is no Nimbus"
         case RpcOutcomeUnknownError():
-            return f"{seed}: no answer: a Nimbus that is busy, or no Nimbus"
+            return (
+                f"{seed}: no answer in {_SEED_SECONDS:.0f} s: a Nimbus that waits for ZooKeeper or"
+                " is busy, or no Nimbus"
+            )
         case StormkeeperError():
             return str(error)
         case AuthorizationException():

@@ -27,6 +27,8 @@ _head: Final = Struct(">Hxbi")
 _VERSION: Final = 0x8001
 #: The longest name of a method that is taken, in bytes: so much of it may stand in a log.
 _MAX_NAME: Final = 256
+#: How the text of a fault begins where the server does not reach ZooKeeper.
+NO_ZOOKEEPER: Final = "this server does not reach ZooKeeper"
 #: How TLS and HTTP begin, which somebody may speak to a port for Thrift.
 _OTHERS: Final = {
     b"\x16\x03": "TLS: this port speaks plain Thrift",
@@ -67,6 +69,11 @@ class FaultKind(IntEnum):
 _Fault: Any = idl.load_text(
     "struct ApplicationException { 1: optional string message, 2: optional i32 type }", __name__
 )["ApplicationException"]
+
+
+def internal_error(method: str) -> str:
+    """Return how Storm's servers begin the text of an internal error."""
+    return f"Internal error processing {method}"
 
 
 class Message(NamedTuple):

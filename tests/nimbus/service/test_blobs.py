@@ -3,7 +3,7 @@
 import pytest
 
 from stormkeeper.code import keys
-from support.nimbus_clients import declared, fault, submit
+from support.nimbus_clients import declared, refusal, submit
 from support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
@@ -51,7 +51,7 @@ def test_blobs_are_made_read_and_deleted(both, leading, client, other):
     client.call("finishBlobUpload", {"session": session})
     assert read_blob(client, "words.txt")[1] == b"three"
     arguments = {"key": "words.txt", "replication": 3}
-    assert "every Nimbus keeps a copy" in fault(client, "updateBlobReplication", arguments)
+    assert "every Nimbus keeps a copy" in refusal(client, "updateBlobReplication", arguments)
     until(lambda: both[1].code.store.get("words.txt") == leading.code.store.get("words.txt"))
     client.call("deleteBlob", {"key": "words.txt"})
     assert not other.call("isRemoteBlobExists", {"blobKey": "words.txt"})

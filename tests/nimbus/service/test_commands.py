@@ -6,7 +6,7 @@ from stormkeeper.errors import CallRefusedError
 from stormkeeper.nimbus.service import submitting
 from stormkeeper.thrift.nimbus import InvalidTopologyException
 from stormkeeper.thrift.records import Checkpoints, KillOptions, TopologyStatus
-from support.nimbus_clients import REQUEST, declared, fault, submit
+from support.nimbus_clients import REQUEST, declared, fault, refusal, submit
 from support.nimbus_service import SECRET
 from support.waiting import until
 
@@ -50,14 +50,14 @@ def test_a_topology_is_commanded_until_it_is_killed(leading, client, tmp_path):
     assert declared(client, "rebalance", {"name": "life", "options": options})[0] == (
         "InvalidTopologyException"
     )
-    assert "REBALANCING, and cannot activate" in fault(client, "activate", {"name": "life"})
+    assert "REBALANCING, and cannot activate" in refusal(client, "activate", {"name": "life"})
 
     client.call("killTopology", {"name": "life"})
     assert status() == "KILLED"
     assert leading.storm.storm_base(storm_id).deadline_ms == 1_700_000_030_000
     client.call("killTopologyWithOpts", {"name": "life", "options": {"wait_secs": 1}})
     assert leading.storm.storm_base(storm_id).deadline_ms == 1_700_000_001_000
-    assert "KILLED, and cannot deactivate" in fault(client, "deactivate", {"name": "life"})
+    assert "KILLED, and cannot deactivate" in refusal(client, "deactivate", {"name": "life"})
     leading.leader.remove_storm(storm_id)
     leading.removed.append((storm_id, base.owner))
     for arguments in ({}, {"user": base.owner}):
@@ -162,11 +162,11 @@ def test_credentials_log_levels_and_sampling_are_set(leading, client, other, tmp
         ("words", {"enable": False, "samplingpct": 20.0}),
     ]
     arguments = {"name": "set", "enable": True, "samplingPercentage": 101.0}
-    assert "from 0 to 100" in fault(client, "debug", arguments)
+    assert "from 0 to 100" in refusal(client, "debug", arguments)
     arguments = {"name": "set", "component": "x", "enable": True, "samplingPercentage": 1.0}
-    assert "set has no component x" in fault(client, "debug", arguments)
+    assert "set has no component x" in refusal(client, "debug", arguments)
 
     request = {"id": storm_id, "profileRequest": REQUEST}
-    assert "which no JVM profiler knows" in fault(client, "setWorkerProfiler", request)
+    assert "which no JVM profiler knows" in refusal(client, "setWorkerProfiler", request)
     pending = {"id": storm_id, "component_id": "words", "action": 0}
     assert client.call("getComponentPendingProfileActions", pending) == []

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from support import nimbus_ids
-from support.nimbus_clients import fault
+from support.nimbus_clients import refusal
 from support.nimbus_service import SECRET
 from support.statistics_examples import KEYS, assert_same, example
 from support.storm_topologies import leave
@@ -79,7 +79,7 @@ def test_the_pages_are_storms(of_storm, client):
             "is_include_sys": answer["sys"],
         }
         if answer["component"] == "nope":  # Storm shows an empty spout
-            assert "no component 'nope'" in fault(client, "getComponentPageInfo", arguments)
+            assert "no component 'nope'" in refusal(client, "getComponentPageInfo", arguments)
             continue
         found = as_told("ComponentPageInfo", client.call("getComponentPageInfo", arguments))
         assert_same(part_of(found, COMPONENT_PAGE), answer["result"])

@@ -2,12 +2,16 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from stormkeeper.errors import StateUnavailableError
+from stormkeeper.nimbus.service import clusters
+from stormkeeper.state.storage import ConnectionState
 from stormkeeper.thrift.records import StormBase, SupervisorInfo, TopologyStatus
 from support.heartbeats import bolt, heartbeat, path, spout
-from support.nimbus_clients import BEAT, fault, place, submit
+from support.nimbus_clients import BEAT, fault, place, refusal, submit
 
 pytestmark = pytest.mark.zookeeper
 
@@ -80,7 +84,7 @@ def test_where_a_topology_runs_and_how_it_does_is_told(leading, client, other, t
     assert (page["component_type"], page["num_tasks"], page["topology_status"]) == (1, 2, "ACTIVE")
     assert [one["error"] for one in page["errors"]] == ["second", "first"]
     unknown = {**arguments, "component_id": "x"}
-    assert "no component 'x'" in fault(client, "getComponentPageInfo", unknown)
+    assert "no component 'x'" in refusal(client, "getComponentPageInfo", unknown)
 
     assignments = client.call("getSupervisorAssignments", {"node": "sup-a"})
     assert storm_id in dict(assignments["storm_assignment"])
@@ -165,3 +169,14 @@ def test_a_topology_whose_code_is_lost_is_told_all_the_same(leading, client):
     assert client.call("getTopologyPageInfo", arguments)["topology_conf"] == "{}"
     assert "not on this Nimbus" in fault(client, "getTopologyConf", {"id": "lost-1-1"})
     leading.leader.remove_storm("lost-1-1")
+
+
+def test_who_leads_is_not_waited_for_without_zookeeper(monkeypatch):
+    """A client asks each seed for seconds, and a read of ZooKeeper takes longer to fail."""
+    monkeypatch.setattr(clusters, "_RECONNECT_SECS", 0.0)
+    state = SimpleNamespace(connection=ConnectionState.SUSPENDED)
+    given = SimpleNamespace(
+        storm=SimpleNamespace(state=state), conf={"storm.zookeeper.servers": ["zk-1", "zk-2"]}
+    )
+    with pytest.raises(StateUnavailableError, match=r"majority of the servers runs \(zk-1, zk-2;"):
+        clusters.Clusters(given).getLeader()

@@ -18,6 +18,7 @@ from stormkeeper.code.sessions import Sessions
 from stormkeeper.errors import (
     BlobInUseError,
     BlobNotFoundError,
+    CallerError,
     CallRefusedError,
     SerializationError,
 )
@@ -118,7 +119,7 @@ class Blobs(Served):
 
     def downloadChunk(self, session: str, /) -> bytes:
         """Refuse: no method begins such a download, in Storm either."""
-        raise CallRefusedError(f"no download {session} is under way: use beginBlobDownload")
+        raise CallerError(f"no download {session} is under way: use beginBlobDownload")
 
     def deleteBlob(self, key: str, /) -> None:
         """Delete a blob that no topology uses."""
@@ -163,7 +164,7 @@ class Blobs(Served):
         """Refuse: every Nimbus has every blob."""
         del replication
         self._record(key)
-        raise CallRefusedError("every Nimbus keeps a copy of every blob: start another Nimbus")
+        raise CallerError("every Nimbus keeps a copy of every blob: start another Nimbus")
 
     def createStateInZookeeper(self, key: str, /) -> None:
         """Do what Storm's clients ask for after an upload, and which its end has done here."""
@@ -192,9 +193,7 @@ class Blobs(Served):
 def _written(meta: SettableBlobMeta) -> bytes:
     data = encode(meta)
     if len(data) > _LONGEST_META:
-        raise CallRefusedError(
-            f"an access list may have {_LONGEST_META:,} bytes, and not {len(data):,}"
-        )
+        raise CallerError(f"an access list may have {_LONGEST_META:,} bytes, and not {len(data):,}")
     return data
 
 

@@ -5,15 +5,24 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import Final
 
 import stormkeeper
-from stormkeeper.errors import CallRefusedError, NoLeaderError, StateError
+from stormkeeper.errors import (
+    CallerError,
+    CallRefusedError,
+    NoLeaderError,
+    StateError,
+    StateUnavailableError,
+)
 from stormkeeper.nimbus.service import pages, summaries
 from stormkeeper.nimbus.service.given import Given
 from stormkeeper.nimbus.service.sharing import SharedRead
 from stormkeeper.nimbus.service.topology_conf import without_secrets
 from stormkeeper.nimbus.service.viewing import Viewing
 from stormkeeper.paths import NimbusId
+from stormkeeper.state.storage import ConnectionState
 from stormkeeper.statistics.reports import used_workers
 from stormkeeper.thrift.nimbus import (
     ClusterSummary,
@@ -24,6 +33,10 @@ from stormkeeper.thrift.nimbus import (
     TopologySummary,
 )
 from stormkeeper.thrift.records import Assignment, NimbusSummary, SupervisorInfo
+
+#: Seconds in which a lost connection to ZooKeeper should be back, fewer than a client waits.
+_RECONNECT_SECS: Final = 2.0
+_LOOK_SECS: Final = 0.05
 
 
 class Clusters(Viewing):
@@ -36,6 +49,7 @@ class Clusters(Viewing):
 
     def getLeader(self) -> NimbusSummary:
         """Return the Nimbus that leads."""
+        self._check_zookeeper()
         try:
             leader = self._given.leadership.leader_address()
         except NoLeaderError as error:
@@ -100,7 +114,7 @@ class Clusters(Viewing):
         infos = storm.all_supervisor_info()
         if supervisor_id:
             if supervisor_id not in infos:
-                raise CallRefusedError(f"there is no supervisor {supervisor_id}")
+                raise CallerError(f"there is no supervisor {supervisor_id}")
             chosen = {supervisor_id: infos[supervisor_id]}
         else:
             chosen = {id_: info for id_, info in infos.items() if info.hostname == host}
@@ -127,6 +141,18 @@ class Clusters(Viewing):
     def getNimbusConf(self) -> str:
         """Return this Nimbus's configuration as JSON, without what may be a secret."""
         return json.dumps(without_secrets(self._given.conf), sort_keys=True)
+
+    def _check_zookeeper(self) -> None:
+        """Raise an error before a client's patience is over, if there is no ZooKeeper."""
+        state, until = self._given.storm.state, time.monotonic() + _RECONNECT_SECS
+        while state.connection is not ConnectionState.CONNECTED:
+            if time.monotonic() >= until:
+                servers = ", ".join(self._given.conf["storm.zookeeper.servers"])
+                raise StateUnavailableError(
+                    f"see that a majority of the servers runs ({servers};"
+                    " storm.zookeeper.servers of that Nimbus)"
+                )
+            time.sleep(_LOOK_SECS)
 
     def _leader_or_none(self) -> NimbusId | None:
         try:

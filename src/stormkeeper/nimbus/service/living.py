@@ -17,7 +17,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from stormkeeper.errors import CallRefusedError, CodeError, ConfigError, NoNodeError, StatusError
+from stormkeeper.errors import (
+    CallerError,
+    CallRefusedError,
+    CodeError,
+    ConfigError,
+    NoNodeError,
+    StatusError,
+)
 from stormkeeper.nimbus import checkpoints, lifecycle
 from stormkeeper.nimbus.lifecycle import Command, Event
 from stormkeeper.nimbus.reign import Reign
@@ -124,7 +131,7 @@ class Living(Served):
         except StatusError as error:
             if command.event is Event.REBALANCE:
                 raise
-            raise CallRefusedError(str(error)) from error
+            raise CallerError(str(error)) from error
         log.info("%s: %s", storm_id, command.event.value)
         reign.wake()
 
@@ -147,12 +154,12 @@ def _check_purge(name: str, base: StormBase) -> None:
     """Refuse to remove checkpoints that are not where a supervisor can remove them."""
     kept = base.checkpoints
     if kept is None:
-        raise CallRefusedError(
+        raise CallerError(
             f"{name} is a plain script, which says itself where its checkpoints are: kill it"
             " without --purge, and remove them yourself"
         )
     if not checkpoints.is_removable(kept):
-        raise CallRefusedError(
+        raise CallerError(
             f"the checkpoints of {name} are in {kept.root}/{kept.folder}, and supervisors remove"
             " them only from disks: kill it without --purge, and remove them yourself"
         )

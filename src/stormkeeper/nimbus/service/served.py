@@ -12,8 +12,10 @@ from stormkeeper.errors import (
     BlobExistsError,
     BlobInUseError,
     BlobNotFoundError,
+    CallerError,
     CallRefusedError,
     CodeError,
+    InvalidBlobKeyError,
     InvalidPathError,
     NotLeaderError,
     RecordTooLargeError,
@@ -199,8 +201,8 @@ def told(key: str | None = None) -> Iterator[None]:
         yield
     except BlobInUseError:
         raise
-    except RecordTooLargeError as error:
-        raise CallRefusedError(str(error)) from error
+    except (RecordTooLargeError, InvalidBlobKeyError) as error:
+        raise CallerError(str(error)) from error
     except CodeError as error:
         if key is not None and isinstance(error, BlobExistsError):
             raise KeyAlreadyExistsException(key) from error

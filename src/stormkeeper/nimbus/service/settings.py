@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 
-from stormkeeper.errors import CallRefusedError, NoNodeError
+from stormkeeper.errors import CallerError, NoNodeError
 from stormkeeper.nimbus.service.served import Served, told
 from stormkeeper.thrift.nimbus import NotAliveException
 from stormkeeper.thrift.records import (
@@ -55,9 +55,9 @@ class Settings(Served):
         """Have rows of a component, or of a whole topology, be sampled, or no longer."""
         reign, storm_id, base = self._led(name)
         if component and component not in (base.component_executors or {component}):
-            raise CallRefusedError(f"{name} has no component {component}")
+            raise CallerError(f"{name} has no component {component}")
         if not 0 <= sampling_percentage <= 100:
-            raise CallRefusedError(
+            raise CallerError(
                 f"a sampling percentage is from 0 to 100, not {sampling_percentage:g}"
             )
         of = component or storm_id
@@ -80,7 +80,7 @@ class Settings(Served):
         """Refuse to profile a worker."""
         del request
         self._known(storm_id)
-        raise CallRefusedError(
+        raise CallerError(
             "workers are Python programs, which no JVM profiler knows: see Spark's own pages"
         )
 
@@ -97,7 +97,7 @@ class Settings(Served):
             self._base(storm_id)
         except NotAliveException as error:
             # Their methods do not declare it.
-            raise CallRefusedError(f"there is no topology {storm_id}") from error
+            raise CallerError(f"there is no topology {storm_id}") from error
 
 
 def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> LogConfig:
@@ -114,7 +114,7 @@ def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> Log
 
     Raises
     ------
-    CallRefusedError
+    CallerError
         A logger has no name.
     """
     levels: dict[str, LogLevel] = {}
@@ -124,7 +124,7 @@ def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> Log
         levels[name].action = LogLevelAction.UNCHANGED
     for name, level in (asked.named_logger_level or {}).items():
         if not name:
-            raise CallRefusedError("Named loggers need a valid name. Use ROOT for the root logger")
+            raise CallerError("Named loggers need a valid name. Use ROOT for the root logger")
         if level.action == LogLevelAction.UPDATE:
             updated = copy.copy(level)
             secs = level.reset_log_level_timeout_secs or 0

@@ -21,7 +21,7 @@ from typing import Any
 
 from stormkeeper import paths
 from stormkeeper.errors import (
-    CallRefusedError,
+    CallerError,
     CheckpointsError,
     OutcomeUnknownError,
     SerializationError,
@@ -225,7 +225,7 @@ class Submitting(Served):
         record = copy.copy(origin.record)
         record.ended_ms = int(self._given.clock() * 1000)
         if not leader.change_checkpoints(record, origin.version):
-            raise CallRefusedError(
+            raise CallerError(
                 f"the checkpoints of {record.storm_id} were changed meanwhile: submit it again"
             )
 
@@ -240,7 +240,7 @@ class Submitting(Served):
             return
         told = f"{found.copies} of {found.wanted} copies of its code"
         if secs != conf[WAIT_SECS]:
-            raise CallRefusedError(
+            raise CallerError(
                 f"{checked.name} is not submitted, as there are {told} after {secs:g} s: start"
                 " more Nimbuses, or submit it with a lower topology.min.replication.count"
             )

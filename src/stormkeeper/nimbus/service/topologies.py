@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 
-from stormkeeper.errors import CallRefusedError, UnknownComponentError
+from stormkeeper.errors import CallerError, UnknownComponentError
 from stormkeeper.nimbus.service import pages
 from stormkeeper.nimbus.service.topology_conf import without_secrets
 from stormkeeper.nimbus.service.viewing import Viewing
@@ -68,7 +68,7 @@ class Topologies(Viewing):
                 include_sys=include_sys,
             )
         except UnknownComponentError as error:
-            raise CallRefusedError(str(error)) from error
+            raise CallerError(str(error)) from error
 
     def getTopologyConf(self, storm_id: str, /) -> str:
         """Return a topology's saved configuration as JSON.
