@@ -13,6 +13,7 @@ from stormkeeper.errors import ConfigError, SupervisorError
 from stormkeeper.supervisor.directories import Directories
 from stormkeeper.supervisor.launching import Launching
 from stormkeeper.supervisor.records import Restart, SlotAssignment
+from stormkeeper.worker.alive import say_end
 from support.packages import of_folder, packed
 
 WC = "wc-1-1700000000"
@@ -62,6 +63,15 @@ def launching(tmp_path, code, monkeypatch):
     return Launching(
         conf.defaults().with_values(own), "sup-a", directories, code, lambda: next(numbers)
     )
+
+
+def test_what_a_worker_says_of_its_end_is_read(launching):
+    launching.command("w1", 6700, WORK, Path("/env/bin/python"))
+    assert launching.said_end("w1") is launching.said_end("other") is None
+    say_end(launching.alive("w1"), 0)
+    assert launching.said_end("w1") == 0
+    say_end(launching.alive("other"), 0)  # its folder is gone: the worker goes on to its end
+    say_end(None, 0)
 
 
 def test_the_command_line_is_the_workers(launching, code, tmp_path):

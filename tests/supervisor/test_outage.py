@@ -68,7 +68,7 @@ def test_an_adopted_worker_that_is_done_meanwhile_has_not_crashed(
     own_zookeeper.stop()
     until(lambda: leader.storm.state.connection is not ConnectionState.CONNECTED)
     until(lambda: "suspended" in supervisor.log)
-    order.write_text("0")
+    order.write_text("0 unsaid")
     until(lambda: not is_alive(worker["pid"]))
     until(lambda: "cannot be read yet" in supervisor.log)
     own_zookeeper.start()

@@ -383,6 +383,15 @@ class TestCrash:
         assert played.slot.status().crashes == 0
         assert played.slot.status().reason == ""
 
+    @pytest.mark.parametrize("exit_code", [0, AGAIN])
+    def test_an_exit_code_alone_is_no_end(self, played, exit_code):
+        played.run()
+        played.say(Ended("w1", exit_code, is_premature=True))
+        crash = played.say(Gone("w1"))[1]
+        assert f"exit code {exit_code} before its queries had ended" in crash.reason
+        assert played.slot.status().crashes == 1
+        assert played.slot.record().outcome is None
+
     def test_a_crash_is_reported_though_other_work_is_wanted_by_then(self, played):
         played.run()
         played.say(Ended("w1", 3))

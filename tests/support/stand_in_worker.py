@@ -2,8 +2,9 @@
 
 It is started by a supervisor as the real one is. It says in its log, as JSON, what it was started
 with. It gives signs of life until SIGTERM, or until there is a file, ``stand.in.order`` of its
-topology, that says with which code to exit. With ``stand.in.child`` it has a child in a session of
-its own. With ``stand.in.stubborn`` it does not end on SIGTERM.
+topology, that says with which code to exit; ``0 unsaid`` is an exit that user code brings about.
+With ``stand.in.child`` it has a child in a session of its own. With ``stand.in.stubborn`` it does
+not end on SIGTERM.
 """
 
 from pathlib import Path
@@ -20,7 +21,9 @@ if overrides.get("stand.in.child"):
     children.append(subprocess.Popen(["setsid", "sleep", "600"]))
 
 
-def stop(code):
+def stop(code, is_said=True):
+    if is_said and code in (0, 4):
+        alive.with_name("ended").write_text(str(code))
     for child in children:
         child.kill()
     sys.exit(code)
@@ -44,10 +47,10 @@ order = Path(overrides["stand.in.order"])
 while True:
     alive.touch()
     if order.exists():
-        code = int(order.read_text())
+        code, *unsaid = order.read_text().split()
         order.unlink()
         print(f"exits with {code}, as it was told", flush=True)
-        stop(code)
+        stop(int(code), not unsaid)
     time.sleep(0.05)
 """
 

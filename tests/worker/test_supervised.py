@@ -280,6 +280,7 @@ def test_a_plain_script_is_ended_and_run_again_and_completed_and_claimed(
     assert [path.name for path in folder.glob("checkpoint/claims/7*")] == ["7-1-0"]
     set_status(TopologyStatus.INACTIVE)
     assert worker.ended() == INACTIVE, worker.text
+    assert (folder / "ended").read_text() == str(INACTIVE)
     assert worker.lines[-1] == "after the query"
     assert not beat(storm).completed
     assert storm.ended_queries(STORM) == frozenset()
@@ -291,6 +292,7 @@ def test_a_plain_script_is_ended_and_run_again_and_completed_and_claimed(
     assert not [command for command in worker.command_lines() if "SparkSubmit" in command]
     set_status(TopologyStatus.ACTIVE)
     assert worker.ended(START_SECS) == 0, worker.text
+    assert (folder / "ended").read_text() == "0"
     assert written(folder) == Counter(map(str, range(6)))
     assert storm.ended_queries(STORM) == {"daily"}
     last = beat(storm)

@@ -467,7 +467,8 @@ _KEYS = (
     one_of(
         "topology.restart",
         Restart,
-        "start a worker again that ended by itself: always, unless its exit code is 0, or never",
+        "start a worker again that ended by itself: always, unless all of its queries have ended"
+        " by themselves, or never",
     ),
     variables_or_null(
         "topology.environment", "environment variables of a topology's workers, by their names"

@@ -76,6 +76,9 @@ class Ended:
     exit_code: int | None
     #: Whether the kernel ended some process of it, as it took more memory than it may.
     is_too_large: bool = False
+    #: Whether the exit code is that of a worker that has done its work, and the worker did not say
+    #: so: code of the topology has ended the process.
+    is_premature: bool = False
 
 
 @dataclass(frozen=True, slots=True)

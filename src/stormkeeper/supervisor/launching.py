@@ -26,6 +26,9 @@ from stormkeeper.supervisor.worker_processes import WorkerCommand
 #: The files of a launch, in its folder.
 _CONF, _OVERRIDES, _ALIVE = "worker.yaml", "topology.json", "heartbeats/alive"
 
+#: Beside the sign of life: the exit code of a worker that ends as it should.
+_ENDED = "ended"
+
 #: For this user alone.
 _MODE: Final = 0o600
 
@@ -118,6 +121,13 @@ class Launching:
     def alive(self, worker_id: str) -> Path:
         """Return the file that a worker touches as a sign of life."""
         return self._directories.worker(worker_id) / _ALIVE
+
+    def said_end(self, worker_id: str) -> int | None:
+        """Return the exit code that a worker has said it ends with; None if it has said nothing."""
+        try:
+            return int(self.alive(worker_id).with_name(_ENDED).read_text())
+        except (OSError, ValueError):
+            return None
 
     def restart(self, storm_id: str) -> Restart | None:
         """Return what a topology says of workers that end by themselves; None if it is not here."""

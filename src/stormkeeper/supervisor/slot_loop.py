@@ -26,9 +26,10 @@ from stormkeeper.supervisor.orders import Orders, orders, stopped
 from stormkeeper.supervisor.preparing import Preparing
 from stormkeeper.supervisor.records import Restart, SlotAssignment, SlotRecord
 from stormkeeper.supervisor.reports import last_lines
-from stormkeeper.supervisor.slots import Slot
+from stormkeeper.supervisor.slots import SAID, Slot
 from stormkeeper.supervisor.tidying import Needed, Tidying
 from stormkeeper.supervisor.waiting import Waiting
+from stormkeeper.supervisor.worker_processes import Look
 from stormkeeper.topology.faults import crash
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class _Worker:
     ended_at: float = inf
     #: The last change of its sign of life, in nanoseconds; None before the first one.
     beat: int | None = None
-    #: Whether one that has ended, nobody knows how, was done; None before that was asked.
+    #: Whether the queries of a worker that has ended are done; None before that was asked.
     is_done: bool | None = None
     #: Whether it was said that this could not be read.
     is_told: bool = False
@@ -248,13 +249,10 @@ class SlotLoop:
             else:
                 self._waiting.forget(worker_id)
                 worker.ended_at = min(worker.ended_at, now)
-            code = look.exit_code
-            if code is None and not look.is_alive:
-                is_done = self._is_done(worker, now)
-                if is_done is None:
-                    continue  # by the next look it may be known
-                code = 0 if is_done else None
-            for event in replace(look, exit_code=code).events(worker_id):
+            judged = look if look.is_alive else self._judged(worker_id, look, now)
+            if judged is None:
+                continue  # by the next look it may be known
+            for event in judged.events(worker_id):
                 self._hear(worker.port, event)
             if is_to_measure and look.is_alive:
                 size = self._means.processes.memory_bytes(worker_id)
@@ -265,8 +263,24 @@ class SlotLoop:
         period = min(_SOON_SECS, self._means.monitor_secs) if is_soon else self._means.monitor_secs
         self._look_at = time.monotonic() + period
 
+    def _judged(self, worker_id: str, look: Look, now: float) -> Look | None:
+        """Return with which exit code a worker has ended; None: that will be known later.
+
+        Exit code 0 alone proves nothing, as user code can end the process with any code. So a
+        worker says that its queries have ended: in a file, or else in the cluster's state.
+        """
+        said = self._means.launching.said_end(worker_id)
+        if said is not None:
+            return replace(look, exit_code=said)
+        code, worker = look.exit_code, self._workers[worker_id]
+        if code is None:
+            is_done = self._is_done(worker, now)
+            return None if is_done is None else replace(look, exit_code=0 if is_done else None)
+        is_done = code == 0 and self._is_done(worker, now)
+        return replace(look, is_premature=code in SAID and not is_done)
+
     def _is_done(self, worker: _Worker, now: float) -> bool | None:
-        """Return whether all queries of an adopted worker, whose end nobody saw, are done.
+        """Return whether all queries of a worker are done that has not said how it ended.
 
         None: that cannot be read, and there is time to ask again.
         """

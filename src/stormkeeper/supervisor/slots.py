@@ -58,6 +58,9 @@ _TOO_LARGE = 2
 #: queries stop and go on by that.
 AGAIN = 4
 
+#: Exit codes that count only if the worker itself has said that it ends with this code.
+SAID = frozenset((0, AGAIN))
+
 
 #: What to do about a worker that takes too much memory.
 _MORE = "give it more, or let it do less at a time"
@@ -342,6 +345,11 @@ class Slot:
         worker.has_ended, worker.exit_code = True, event.exit_code
         if event.is_too_large and event.exit_code not in (0, AGAIN) and not worker.fault:
             worker.fault = _ended_by_kernel(worker.assignment)
+        elif event.is_premature and not worker.fault:
+            worker.fault = (
+                f"it ended with exit code {event.exit_code} before its queries had ended: code of"
+                " the topology ends the process, as os._exit does"
+            )
         if worker.phase is not _Phase.KILLING:
             worker.phase = _Phase.LINGERING
             worker.deadline = now + self._times.linger

@@ -79,6 +79,8 @@ class Look:
         All processes of the worker that have not ended, in the order of their start.
     is_too_large
         Whether the kernel has ended some process of it, as it took too much memory.
+    is_premature
+        Whether it ended with the exit code of a worker that has done its work, without saying so.
     """
 
     process: ProcessId | None
@@ -86,12 +88,13 @@ class Look:
     exit_code: int | None
     members: tuple[ProcessId, ...]
     is_too_large: bool = False
+    is_premature: bool = False
 
     def events(self, worker_id: str) -> list[Event]:
         """Return what is to be said of it to the machine of the worker's slot, in that order."""
         said: list[Event] = []
         if not self.is_alive:
-            said.append(Ended(worker_id, self.exit_code, self.is_too_large))
+            said.append(Ended(worker_id, self.exit_code, self.is_too_large, self.is_premature))
         if not self.members:
             said.append(Gone(worker_id))
         return said

@@ -1,4 +1,4 @@
-"""A file whose time says to the supervisor that a worker gets on."""
+"""What a worker says to its supervisor by files: that it gets on, and that it ends as it should."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ log = logging.getLogger(__name__)
 
 #: How often it is asked whether the first beat has come round.
 _LOOK_SECS = 0.1
+
+
+#: Beside the sign of life. The supervisor reads it when the worker has ended.
+_ENDED = "ended"
+
+
+def say_end(alive: Path | None, code: int) -> None:
+    """Say beside a sign of life that the worker ends with an exit code, of its own accord.
+
+    User code can end the process with any code. So the supervisor takes no worker for one that has
+    done its work unless the worker says so.
+    """
+    if alive is None:
+        return
+    try:
+        alive.with_name(_ENDED).write_text(str(code))
+    except OSError as error:  # the cluster's state also says which queries have ended
+        log.warning("the supervisor cannot be told that the worker ends with %d: %s", code, error)
 
 
 def alive_file(

@@ -36,7 +36,7 @@ from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
 from stormkeeper.worker import script as scripts
 from stormkeeper.worker import settings
-from stormkeeper.worker.alive import alive_file
+from stormkeeper.worker.alive import alive_file, say_end
 from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import Built, build
 from stormkeeper.worker.claiming import Claiming
@@ -216,6 +216,7 @@ class Worker:
                 return self._ending.code
             self._reports.completed()
             self._completed = True
+            say_end(self._job.alive, 0)
             return 0
         finally:
             self._script_over.set()
@@ -236,6 +237,7 @@ class Worker:
             if self._finished:
                 return
             if self._job.script_id and self._script_began and not self._reports.is_active:
+                say_end(self._job.alive, INACTIVE)
                 self._ending.ask(INACTIVE)
             lost = self._lost()
             if lost is not None:
