@@ -65,7 +65,7 @@ def test_nimbus_gets_the_package_the_conf_and_the_structure(send, nimbus, told):
     assert standing.conf == {"topology.workers": 2}
     assert [*standing.structure.spouts] == ["plain-job"]
     assert ("sent", submitted.package_bytes, submitted.package_bytes) in told
-    assert [kind for kind, *_ in told].count("warn") == 0
+    assert [kind for kind, *_ in told].count("warn") == 1  # of the script's checkpoint
 
 
 def test_a_name_that_is_taken_is_said_before_anything_is_sent(send, nimbus):
@@ -112,7 +112,7 @@ def test_an_upload_that_ends_midway_begins_anew(send, nimbus, told):
 
     nimbus.beginFileUpload = refuse_once
     assert send().name == "plain-job"
-    [warning] = [text for kind, text, *_ in told if kind == "warn"]
+    _, warning = [text for kind, text, *_ in told if kind == "warn"]
     assert warning.endswith("; the upload begins anew")
 
 
@@ -165,7 +165,7 @@ def test_what_a_former_leader_was_sent_is_sent_to_the_next(send, nimbus, heir, t
     nimbus.submitTopologyWithOpts = end_the_reign
     assert send().storm_id == heir.topologies["plain-job"].id
     assert [*heir.packages] == ["plain-job"]
-    [warning] = [text for kind, text, *_ in told if kind == "warn"]
+    _, warning = [text for kind, text, *_ in told if kind == "warn"]
     assert warning.endswith("; another Nimbus leads now, and gets it")
 
 
@@ -184,7 +184,7 @@ def test_what_a_leader_took_without_knowing_it_is_not_called_refused(
     nimbus.submitTopologyWithOpts = take_and_fail
     assert send().storm_id == nimbus.topologies["plain-job"].id
     assert heir.packages == {}
-    assert [kind for kind, *_ in told].count("warn") == 0
+    assert [kind for kind, *_ in told].count("warn") == 1  # of the script's checkpoint
 
 
 def test_a_leader_that_goes_when_it_has_taken_a_topology_is_no_failure(send, nimbus, heir):
@@ -246,12 +246,26 @@ def test_what_it_gives_up_is_sent_and_told(send, nimbus, script, told):
     ]
 
 
-def test_a_script_goes_on_from_nobody_elses_checkpoints(send, nimbus):
-    with pytest.raises(TopologyError, match=r"plain_job.py is a plain script, .* without --from$"):
+def test_a_script_with_its_own_checkpoints_goes_on_by_itself(send, nimbus, script):
+    script.write_text(STREAMING.replace(".start", '.option("checkpointLocation", "/c").start'))
+    with pytest.raises(TopologyError, match=r"plain_job.py .* names its own .* without --from$"):
         send(going_on_from="old")
-    with pytest.raises(TopologyError, match="is a plain script"):
+    with pytest.raises(TopologyError, match="names its own checkpoints"):
         send("topology.checkpoint.from=old")
     assert nimbus.uploads == {}
+    send()
+    assert nimbus.topologies["plain-job"].conf == {"topology.checkpoint.scripts": False}
+
+
+def test_a_script_that_names_no_checkpoint_is_told_what_becomes_of_it(send, nimbus, script, told):
+    send("topology.checkpoint.scripts=false")
+    send(going_on_from="old", name="again")
+    assert nimbus.topologies["again"].conf == {"topology.checkpoint.from": "old"}
+    said = [text for kind, text, *_ in told if kind == "warn"]
+    assert len(said) == 3
+    assert all(f"{script} names no checkpointLocation" in text for text in said[:2])
+    assert "begins at batch 0 whenever its worker starts again" in said[0]
+    assert "has its checkpoint in the topology's folder" in said[1]
 
 
 def test_the_conf_is_json_for_nimbus(send, nimbus):

@@ -67,6 +67,7 @@ OURS = {
     "topology.checkpoint.abandon",
     "topology.checkpoint.dir",
     "topology.checkpoint.from",
+    "topology.checkpoint.scripts",
     "topology.checkpoint.shared",
     "topology.restart",
     "topology.worker.memory.mb",

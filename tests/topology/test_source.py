@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.source import check, imports_topology, modules_beside
+from stormkeeper.topology.source import check, imports_topology, modules_beside, names_checkpoints
 
 IMPORT = "from stormkeeper.topology import Topology\n"
 
@@ -282,3 +282,23 @@ def test_modules_beside_a_script(tmp_path):
     (tmp_path / "fourth.py").write_text("")
     names = ["first.py", "fourth.py", "loose", "package", "second.py"]
     assert modules_beside(tmp_path / "script.py") == [tmp_path / name for name in names]
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("a.writeStream.start()", False),
+        ("a.writeStream.option('checkpointLocation', place).start()", True),
+        ("a.writeStream.start(checkpointLocation=place)", True),
+        ("a.writeStream.start(); b.writeStream.option('checkpointlocation', p).start()", None),
+        ("spark.conf.set('spark.sql.streaming.checkpointLocation', p); a.writeStream", True),
+        ("beside.start(a)", True),
+        ("def f(:", None),
+    ],
+)
+def test_whether_a_script_names_its_checkpoints(lines, named, tmp_path):
+    beside = "def start(frame):\n frame.writeStream.option('checkpointLocation', 'x').start()\n"
+    (tmp_path / "beside.py").write_text(beside)
+    script = tmp_path / "job.py"
+    script.write_text(("import beside\n" if "beside" in lines else "") + lines + "\n")
+    assert names_checkpoints(script) is named

@@ -1,8 +1,11 @@
+import functools
+
 import pytest
 
 from stormkeeper.worker.batch_readings import Seen
+from stormkeeper.worker.file_sinks import Sink
 from stormkeeper.worker.query_events import Run
-from stormkeeper.worker.script_queries import ScriptQueries
+from stormkeeper.worker.script_queries import ScriptCheckpoints, ScriptQueries, checkpoint_name
 from stormkeeper.worker.statistics import ALL_TIME, WorkerStatistics
 
 
@@ -45,3 +48,37 @@ def test_which_query_failed_is_said_by_its_own_name(statistics, caplog):
     for name, said in (("named", "the query named has"), (None, "the query daily has")):
         queries.ended(Run("r", "q", name, error="ValueError: no"))
         assert f"{said} ended with an error: ValueError: no" in caplog.text
+
+
+def write(batch, number):
+    """A sink of a script."""
+
+
+@pytest.mark.parametrize(
+    ("sink", "name"),
+    [
+        (Sink(query="totals", format="parquet"), "totals"),
+        (Sink(query="a/b"), "a-b-07f4401c"),
+        (Sink(format="kafka", target="words"), "kafka-words"),
+        (Sink(format="parquet", target="/data/out"), "parquet-data-out-ae89d9e3"),
+        (Sink(function=write), "foreach-write"),
+        (Sink(function=functools.partial(write, number=1)), "foreach-write"),
+        (Sink(format="console"), "console"),
+        (Sink(), "sink"),
+    ],
+)
+def test_a_checkpoint_is_named_by_the_query_or_its_sink(sink, name):
+    assert checkpoint_name(sink) == name
+
+
+def test_each_start_of_a_process_has_the_checkpoint_of_that_start_of_the_one_before():
+    sinks = Sink(format="console"), Sink("q"), Sink("q"), Sink(format="memory"), Sink("q.2")
+    places = ["/c/t/console", "/c/t/q", "/c/t/q.2", None]
+    for _ in range(2):
+        checkpoints = ScriptCheckpoints(lambda: "/c/t")
+        found = [checkpoints.place(sink) for sink in sinks]
+        assert found[:4] == places
+        assert found[4].startswith("/c/t/q-2-")
+    for _ in range(ScriptCheckpoints.MOST - 2):
+        assert checkpoints.place(Sink("q"))
+    assert checkpoints.place(Sink("q")) is None

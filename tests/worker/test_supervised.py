@@ -261,7 +261,7 @@ from writing import writing_to
 folder = sys.argv[1]
 spark = SparkSession.builder.getOrCreate()
 lines = spark.readStream.option("maxFilesPerTrigger", 1).text(folder + "/in")
-writer = lines.writeStream.option("checkpointLocation", folder + "/checkpoint")
+writer = lines.writeStream.trigger(processingTime="300 milliseconds")
 if Path(folder, "once").exists():
     writer = writer.trigger(availableNow=True)
 writer.foreachBatch(writing_to(folder)).start().awaitTermination()
@@ -275,9 +275,20 @@ def test_a_plain_script_is_ended_and_run_again_and_completed_and_claimed(
 ):
     package(folder, {"daily.py": SCRIPT, "writing.py": WRITE}, arguments=(str(folder),))
     set_status(TopologyStatus.ACTIVE)
-    worker = start("daily=7-1-0")
+    worker = start("daily=7-0-9")
     until(lambda: written(folder), START_SECS)
-    assert [path.name for path in folder.glob("checkpoint/claims/7*")] == ["7-1-0"]
+    family = worker.family()
+    worker.send(signal.SIGKILL)
+    worker.ended()
+    all_gone(family)
+    before = written(folder)
+
+    # The script names no checkpoint, and goes on all the same.
+    worker = start("daily=7-1-0")
+    until(lambda: written(folder) > before, START_SECS)
+    [checkpoint] = folder.glob(f"local/checkpoints/{STORM}/daily/*")
+    assert checkpoint.name.startswith("foreach-writing_to-write-")
+    assert [path.name for path in checkpoint.glob("claims/7*")] == ["7-1-0"]
     set_status(TopologyStatus.INACTIVE)
     assert worker.ended() == INACTIVE, worker.text
     assert (folder / "ended").read_text() == str(INACTIVE)

@@ -25,6 +25,7 @@ from stormkeeper.errors import (
 )
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
 from stormkeeper.thrift.records import Credentials
+from stormkeeper.topology import faults, source
 from stormkeeper.topology.package.collecting import Code
 
 _SUBMIT: Final = "submitTopologyWithOpts"
@@ -35,6 +36,8 @@ _SUBMIT_SECS: Final = 60.0
 _FROM: Final = "topology.checkpoint.from"
 _QUERIES: Final = "topology.checkpoint.queries"
 _ABANDON: Final = "topology.checkpoint.abandon"
+#: Whether queries of a plain script that name no checkpoint have it in the topology's folder.
+_SCRIPTS: Final = "topology.checkpoint.scripts"
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
 #: As long as it waits where that is without an end.
 _COPIES_MOST_SECS: Final = 600.0
@@ -135,11 +138,19 @@ def submit(
         values[_FROM] = going_on_from
     if abandon:
         values[_ABANDON] = [*abandon]
-    if values.get(_FROM) is not None and description.kind == "script":
-        raise TopologyError(
-            f"{given.code} is a plain script, which says itself where its checkpoints are, and goes"
-            " on from them by itself: submit it without --from"
-        )
+    if description.kind == "script":
+        named = source.names_checkpoints(code.script, [code.root, *given.py_files])
+        if named:
+            # No machine is the home of its checkpoints then: it may run on any.
+            values.setdefault(_SCRIPTS, False)
+        keeps = values.get(_SCRIPTS, conf[_SCRIPTS])
+        if values.get(_FROM) is not None and not keeps:
+            raise TopologyError(
+                f"{given.code} is a plain script that names its own checkpoints, and goes on from"
+                " these: submit it without --from"
+            )
+        if not named:
+            told.warn(faults.unnamed_checkpoints(given.code, named is False, keeps))
     with packing.packed(given, code, description, told.say) as packed:
         name = packed.manifest.name
         _check_free(connection, name)
@@ -208,7 +219,7 @@ def send(
             break
     found = connection.nimbus.getTopologySummaryByName(name)
     if values.get(_FROM) is not None:
-        queries = [query.id for query in packed.description.queries]
+        queries = packed.description.query_ids
         with suppress(RpcError):  # it is submitted all the same
             saved = json.loads(connection.nimbus.getTopologyConf(found.id))
             lost = values.get(_ABANDON) or ()

@@ -477,6 +477,10 @@ _KEYS = (
         "topology.checkpoint.dir",
         "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",
     ),
+    switch(
+        "topology.checkpoint.scripts",
+        "queries of a plain script that name no checkpoint have it in the topology's folder",
+    ),
     text_or_null(
         "topology.checkpoint.from",
         "killed topology, by its id or name, from whose checkpoints a topology goes on",

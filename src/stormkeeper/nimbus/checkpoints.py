@@ -26,11 +26,12 @@ QUERIES: Final = "topology.checkpoint.queries"
 ABANDON: Final = "topology.checkpoint.abandon"
 DIR: Final = "topology.checkpoint.dir"
 SHARED: Final = "topology.checkpoint.shared"
+SCRIPTS: Final = "topology.checkpoint.scripts"
 
-#: Why a plain script goes on from nobody else's.
+#: Why a plain script with checkpoints of its own goes on from no other ones.
 OF_SCRIPTS: Final = (
-    "a plain script says itself where its checkpoints are, and goes on from them by itself: submit"
-    " it without --from"
+    "a plain script with topology.checkpoint.scripts: false names its own checkpoints, and goes on"
+    " from these: submit it without --from"
 )
 
 #: How many topologies are named in a message.
@@ -139,7 +140,7 @@ def _named(wanted: str, records: Mapping[str, Checkpoints]) -> Checkpoints:
     there = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
     raise CheckpointsError(
         f"there are no checkpoints of {wanted}: they go after nimbus.checkpoint.retention.secs, or"
-        " with `storm kill --purge`, and a plain script has its own."
+        " with `storm kill --purge`, and a plain script may name its own."
         + (f" There are some of: {there}" if there else " There are none at all")
     )
 

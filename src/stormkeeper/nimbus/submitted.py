@@ -75,11 +75,7 @@ class Submitted:
     @cached_property
     def queries(self) -> tuple[str, ...]:
         """What there is to run, each in one worker; a script is one query."""
-        if self.description is None:
-            return ()
-        if self.description.kind == "script":
-            return (self.description.name,)
-        return tuple(query.id for query in self.description.queries)
+        return () if self.description is None else self.description.query_ids
 
     @cached_property
     def executors(self) -> tuple[ExecutorDescription, ...]:

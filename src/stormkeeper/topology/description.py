@@ -91,6 +91,11 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """How many workers it can be spread over: a query, or a script, is in one as a whole."""
         return max(1, len(self.queries))
 
+    @property
+    def query_ids(self) -> tuple[str, ...]:
+        """The ids of what a cluster places: the queries, or the script as a whole."""
+        return (self.name,) if self.kind == "script" else tuple(query.id for query in self.queries)
+
     def plan(self) -> Plan:
         """Return what runs when it runs; of a script nothing is known.
 

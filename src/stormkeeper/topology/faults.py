@@ -30,6 +30,40 @@ def starts_nothing(script: Path) -> str:
     )
 
 
+def unnamed_checkpoints(script: Path, names_none: bool, keeps: bool) -> str:
+    """Say what becomes of the queries of a script that name no checkpoint.
+
+    Parameters
+    ----------
+    script
+        The script.
+    names_none
+        Whether the script names no checkpoint at all, or not one for each query.
+    keeps
+        Whether such a query gets a checkpoint in the topology's folder.
+    """
+    found = f"{script} names {'no' if names_none else 'not for each query a'} checkpointLocation"
+    if keeps:
+        return (
+            f"{found}: a query without one has its checkpoint in the topology's folder, and goes on"
+            " from there when its worker starts again; `storm submit --from` goes on there, too"
+        )
+    return f"{found}, and topology.checkpoint.scripts is false: a query without one {_ANEW}"
+
+
+#: What happens to a query without a checkpoint, and what to do.
+_ANEW: Final = (
+    "begins at batch 0 whenever its worker starts again, and writes its rows again. Name one with"
+    ' .option("checkpointLocation", …)'
+)
+
+
+def without_checkpoint(query: str) -> str:
+    """Say of a running query that it has no checkpoint that it could go on from."""
+    why = "as topology.checkpoint.scripts is false"
+    return f"the query {query!r} has no checkpoint, {why}: it {_ANEW}"
+
+
 #: How the line of a crash begins.
 _CRASH: Final = "the worker in slot "
 _TRACEBACK: Final = "Traceback (most "

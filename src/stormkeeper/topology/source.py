@@ -35,6 +35,10 @@ MODULES = ("stormkeeper.topology", "stormkeeper.topology.topology")
 _KNOWN = frozenset({"py4j", "pyspark", "stormkeeper"})
 
 
+#: The option of a writer, and the end of Spark's setting, that name a checkpoint; in lower case.
+_CHECKPOINT = "checkpointlocation"
+
+
 def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True) -> None:
     """Look for faults in the source of a script.
 
@@ -102,6 +106,39 @@ def imports_topology(script: Path, py_files: Sequence[Path] = ()) -> bool:
     """
     modules = Modules([script.resolve().parent, *py_files])
     return any(f"{name}.".startswith(f"{MODULES[0]}.") for name in reached(script, modules))
+
+
+def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | None:
+    """Return whether the queries of a plain script name their checkpoints.
+
+    Parameters
+    ----------
+    script, py_files
+        As of `check`.
+
+    Returns
+    -------
+    bool or None
+        True if the source, with that of the modules which come along, names a checkpoint as often
+        as it begins to write a stream; False if it names none; None if it names some.
+    """
+    modules = Modules([script.resolve().parent, *py_files])
+    try:
+        names = {*reached(script, modules)}
+        sources = {source for name in names for source, _ in modules.sources(name)}
+        trees = [parsed(source) for source in (script.read_bytes(), *sources) if source is not None]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    writes = sum(isinstance(node, ast.Attribute) and node.attr == "writeStream" for node in nodes)
+    named = sum(
+        (isinstance(node, ast.Constant) and str(node.value).lower().endswith(_CHECKPOINT))
+        or (isinstance(node, ast.keyword) and str(node.arg).lower() == _CHECKPOINT)
+        for node in nodes
+    )
+    if not named:
+        return False
+    return True if named >= writes else None
 
 
 def modules_beside(script: Path, py_files: Sequence[Path] = ()) -> list[Path]:

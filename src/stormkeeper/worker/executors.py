@@ -21,7 +21,7 @@ LOST_SECS: Final = 20.0
 
 #: How long a driver may wait for an executor before the worker says so, in seconds. An executor of
 #: a cluster with free cores takes 2 to 5 s to register.
-WAIT_SECS: Final = 12.0
+WAIT_SECS: Final = 15.0
 
 _LOOK_SECS: Final = 1.0
 

@@ -1,4 +1,4 @@
-"""Refuses a file sink whose folder belongs to another run: Spark would drop its rows silently.
+"""Knows the sinks of all streaming writers, and refuses a file sink that belongs to another run.
 
 A file sink (``format("parquet")`` and the like) keeps a log of its batches in ``_spark_metadata``,
 beside its files. It passes over a batch whose number is in the log, as one that it wrote before a
@@ -17,7 +17,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
@@ -32,9 +32,29 @@ _LOG = "_spark_metadata"
 #: Of a writer: its options, their names in lower case, and the name of its query.
 _Options = dict[str, Any]
 _QUERY = "query name"
+#: The same of its sink. No option of Spark's has a blank in its name.
+_FORMAT, _TABLE, _FUNCTION = "sink format", "sink table", "sink function"
 
 #: Where queries keep their checkpoints that do not say it themselves, below it by name.
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+
+#: What says something of a writer, or starts it.
+_METHODS = (
+    *("option", "options", "queryName", "format", "foreachBatch", "foreach"),
+    *("start", "toTable"),
+)
+
+
+class Sink(NamedTuple):
+    """What a writer says of its query and of its sink; None where it says nothing."""
+
+    query: str | None = None
+    format: str | None = None
+    #: The table, path or topic that is written to.
+    target: str | None = None
+    #: What ``foreachBatch`` or ``foreach`` was given.
+    function: object = None
 
 
 class FileSinks:
@@ -47,10 +67,18 @@ class FileSinks:
     on_start
         Told of each writer that any code is about to start where its checkpoint is to be, None
         where Spark makes one up. What it raises keeps the writer from its start. None: nobody is.
+    checkpoint
+        Returns the checkpoint of a query that names none, by what is known of its sink; None: Spark
+        is to make one up.
     """
 
-    def __init__(self, on_start: Callable[[str | None], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_start: Callable[[str | None], None] | None = None,
+        checkpoint: Callable[[Sink], str | None] = lambda _: None,
+    ) -> None:
         self._on_start = on_start
+        self._checkpoint = checkpoint
         self._known: WeakKeyDictionary[DataStreamWriter, _Options] = WeakKeyDictionary()
 
     def check(self, writer: DataStreamWriter) -> None:
@@ -68,8 +96,7 @@ class FileSinks:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Note what is set from now on, and check each writer that any code starts."""
-        names = ("option", "options", "queryName", "start", "toTable")
-        methods = {name: getattr(DataStreamWriter, name) for name in names}
+        methods = {name: getattr(DataStreamWriter, name) for name in _METHODS}
         for name, method in methods.items():
             setattr(DataStreamWriter, name, self._noting(method))
         try:
@@ -84,10 +111,10 @@ class FileSinks:
         @functools.wraps(method)
         def noting(*args: Any, **kwargs: Any) -> Any:
             given = signature.bind(*args, **kwargs).arguments
-            writer = given.pop("self")
+            writer = given.pop(next(iter(given)))  # however the method calls it
             self._note(writer, given)
-            if method.__name__ in ("start", "toTable") and self._on_start is not None:
-                self._on_start(_checkpoint(SparkSession.active(), self._known[writer]))
+            if method.__name__ in ("start", "toTable"):
+                self._starts(writer)
             if method.__name__ == "start":
                 self.check(writer)
             elif method.__name__ == "toTable":
@@ -98,11 +125,28 @@ class FileSinks:
 
         return noting
 
+    def _starts(self, writer: DataStreamWriter) -> None:
+        known = self._known[writer]
+        place = _checkpoint(SparkSession.active(), known)
+        if place is None:
+            place = self._checkpoint(_sink(known))
+            if place is not None:
+                writer.option("checkpointLocation", place)
+        if self._on_start is not None:
+            self._on_start(place)
+
     def _note(self, writer: DataStreamWriter, given: Mapping[str, Any]) -> None:
         known = self._known.setdefault(writer, {})
         found = {"path": given.get("path"), _QUERY: given.get("queryName")}
+        found |= {_FORMAT: given.get("source") or given.get("format")}
+        found |= {_TABLE: given.get("tableName"), _FUNCTION: given.get("func") or given.get("f")}
         found |= {given.get("key", ""): given.get("value"), **given.get("options", {})}
         known |= {name.lower(): value for name, value in found.items() if value is not None}
+
+
+def _sink(known: Mapping[str, Any]) -> Sink:
+    target = known.get(_TABLE) or known.get("path") or known.get("topic")
+    return Sink(known.get(_QUERY), known.get(_FORMAT), target, known.get(_FUNCTION))
 
 
 def _check(folder: str, options: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ from stormkeeper.worker.deadlines import (
 )
 from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED, Ending
 from stormkeeper.worker.failure import log_failure, readable_text
-from stormkeeper.worker.file_sinks import FileSinks
+from stormkeeper.worker.file_sinks import FileSinks, Sink
 from stormkeeper.worker.heartbeat import heartbeat
 from stormkeeper.worker.job import Job
 from stormkeeper.worker.jvm_watch import JvmWatch
@@ -64,7 +64,12 @@ from stormkeeper.worker.overrides import with_credentials
 from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.reports import Reports
 from stormkeeper.worker.running import TopologyRun
-from stormkeeper.worker.script_queries import ScriptQueries, writes_counted
+from stormkeeper.worker.script_queries import (
+    ScriptCheckpoints,
+    ScriptQueries,
+    checkpoint_name,
+    writes_counted,
+)
 from stormkeeper.worker.session import WorkerSession, check_jvm
 from stormkeeper.worker.statistics import WorkerStatistics
 from stormkeeper.worker.stopping import BatchGate, Countdown
@@ -147,7 +152,14 @@ class Worker:
         self._claiming = Claiming(job, self._checkpoint, self._events, self._ending)
         self._gate = BatchGate(self._claiming.admits)
         self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
-        self._sinks = FileSinks(self._claiming.take_for_script if job.script_claim else None)
+        self._script_checkpoints = ScriptCheckpoints(
+            lambda: settings.checkpoint(self._run_conf(), job.storm_id, job.script_id or "")
+        )
+        self._sinks = (
+            FileSinks(self._claiming.take_for_script, self._script_checkpoint)
+            if job.script_claim
+            else FileSinks()
+        )
         self._countdown = Countdown()
         self._silence_secs = conf["supervisor.worker.timeout.secs"]
         self._jvm = JvmWatch(self._events, self._silence_secs / 3)
@@ -397,6 +409,15 @@ class Worker:
                         f"{job.script} defines no Topology, so there is no query "
                         f"{next(iter(named))!r}: leave out {option}"
                     )
+
+    def _script_checkpoint(self, sink: Sink) -> str | None:
+        if self._run_conf()["topology.checkpoint.scripts"]:
+            return self._script_checkpoints.place(sink)
+        if sink.format != "memory":
+            said = faults.without_checkpoint(checkpoint_name(sink))
+            log.warning("%s", said)
+            self._reports.noted(said)
+        return None
 
     def _stay(self) -> None:
         """Wait for the queries that a plain script has left running."""

@@ -89,6 +89,12 @@ class Reports:
             self._report_error(self._link, component, str(error))
         self._link.settle(REPORT_SECS)
 
+    def noted(self, text: str) -> None:
+        """Report what is wrong while the worker runs on."""
+        if self._link is not None:
+            for component in self._job.reported:
+                self._report_error(self._link, component, text)
+
     def ended(self, query: str) -> None:
         """Have it said that a query has ended by itself."""
         if self._link is not None and self._has_end:

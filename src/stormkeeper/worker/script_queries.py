@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 import threading
 import time
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from pyspark.sql import DataFrame
@@ -23,12 +26,16 @@ from stormkeeper.topology.plan import Executor
 from stormkeeper.worker.batch_readings import Seen
 from stormkeeper.worker.building import counted
 from stormkeeper.worker.failure import readable_text
+from stormkeeper.worker.file_sinks import Sink
 from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.statistics import Work, WorkerStatistics
 
 log = logging.getLogger(__name__)
 
 _OBSERVATION = "stormkeeper:sink"
+
+#: Longest name of a checkpoint, in characters, without its checksum and number.
+_LONGEST = 60
 
 
 class ScriptQueries:
@@ -95,6 +102,59 @@ class ScriptQueries:
     def any(self) -> bool:
         """Whether a query was ever started."""
         return bool(self._components)
+
+
+class ScriptCheckpoints:
+    """Gives checkpoints to a script's queries that name none, the same ones in each process.
+
+    Such a query is known by its name, or else by its sink, and by how many of the same name or sink
+    were started before it in this process. Each start is another query to Spark, so each start has
+    a checkpoint of its own: a loop over tables does not go on from the table before.
+
+    Parameters
+    ----------
+    folder
+        Returns the folder that all checkpoints are in.
+    """
+
+    #: Starts of queries of one name that get a checkpoint. A script that starts a query again and
+    #: again would fill the disk with checkpoints.
+    MOST = 100
+
+    def __init__(self, folder: Callable[[], str]) -> None:
+        self._folder = folder
+        self._starts = Counter[str]()
+
+    def place(self, sink: Sink) -> str | None:
+        """Return the checkpoint of a query that starts; None: it gets none.
+
+        Spark refuses to go on from the checkpoint of a memory sink, whose rows are gone by then.
+        """
+        if sink.format == "memory":
+            return None
+        name = checkpoint_name(sink)
+        self._starts[name] += 1
+        number = self._starts[name]
+        if number > self.MOST:
+            return None
+        return f"{self._folder()}/{name}" + (f".{number}" if number > 1 else "")
+
+
+def checkpoint_name(sink: Sink) -> str:
+    """Return the name of a folder for the checkpoint of a query, by its name or its sink; pure."""
+    if sink.query:
+        return _folder_name(sink.query)
+    if sink.function is not None:
+        function = getattr(sink.function, "func", sink.function)  # of a functools.partial
+        called = getattr(function, "__qualname__", type(function).__name__)
+        return _folder_name("foreach-" + called.replace("<locals>.", "").strip("<>"))
+    return _folder_name("-".join(filter(None, [sink.format or "sink", sink.target])))
+
+
+def _folder_name(text: str) -> str:
+    """Return a text as the name of a folder, with a checksum where the name does not say all."""
+    name = re.sub(r"[^A-Za-z0-9_]+", "-", text)[:_LONGEST].strip("-")
+    return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"
 
 
 @contextlib.contextmanager

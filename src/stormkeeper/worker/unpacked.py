@@ -43,9 +43,7 @@ class Unpacked:
     @property
     def queries(self) -> tuple[str, ...]:
         """The ids of all queries; a plain script is one."""
-        if self.is_script:
-            return (self.description.name,)
-        return tuple(query.id for query in self.description.queries)
+        return self.description.query_ids
 
     @property
     def py_files(self) -> list[Path]:

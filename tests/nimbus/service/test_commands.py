@@ -69,10 +69,14 @@ def test_a_topology_is_commanded_until_it_is_killed(leading, client, tmp_path):
     )
 
 
+#: The conf of a plain script that names its own checkpoints.
+OWN = '{"topology.checkpoint.scripts": false}'
+
+
 @pytest.mark.parametrize(
     ("name", "graph", "conf", "why"),
     [
-        ("job", "script", "{}", "job is a plain script"),
+        ("job", "script", OWN, "job is a plain script"),
         ("far", None, '{"topology.checkpoint.dir": "s3a://b"}', "far are in s3a://b/far-"),
     ],
 )
@@ -85,11 +89,15 @@ def test_what_supervisors_cannot_remove_is_not_purged(leading, client, name, gra
     leading.handler.killTopologyWithOpts(name, KillOptions(wait_secs=0))
 
 
-def test_a_script_goes_on_from_nobody_elses_checkpoints(leading):
+def test_a_script_goes_on_unless_it_names_its_own_checkpoints(leading):
     leading.leader.set_checkpoints(Checkpoints("x-1-17", "x-1-17", "x", None, False, {"q": "a"}))
-    with pytest.raises(InvalidTopologyException, match="a plain script says itself"):
-        leading.submit("job2", "script", '{"topology.checkpoint.from": "x"}')
+    with pytest.raises(InvalidTopologyException, match="names its own checkpoints"):
+        leading.submit("job2", "script", OWN[:-1] + ', "topology.checkpoint.from": "x"}')
     assert leading.submissions.continued() == set()
+    going_on = leading.submit("job2", "script", '{"topology.checkpoint.from": "x"}')
+    assert leading.storm.storm_base(going_on).checkpoints.folder == "x-1-17"
+    begun = leading.submit("job3", "script", "{}")
+    assert leading.storm.storm_base(begun).checkpoints.folder == begun
 
 
 def test_of_two_that_go_on_from_the_same_checkpoints_one_is_refused(leading, monkeypatch):

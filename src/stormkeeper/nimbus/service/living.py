@@ -155,8 +155,8 @@ def _check_purge(name: str, base: StormBase) -> None:
     kept = base.checkpoints
     if kept is None:
         raise CallerError(
-            f"{name} is a plain script, which says itself where its checkpoints are: kill it"
-            " without --purge, and remove them yourself"
+            f"{name} is a plain script that names its own checkpoints: kill it without --purge, and"
+            " remove them yourself"
         )
     if not checkpoints.is_removable(kept):
         raise CallerError(

@@ -137,7 +137,7 @@ class Submitting(Served):
             package = self._package(location)
             description = _described(package)
             structure.check_package(topology, description)
-            if origin is not None and description.kind == "script":
+            if origin is not None and _names_its_own(description, conf):
                 raise InvalidTopologyException(checkpoints.OF_SCRIPTS)
             structure.check_limits(
                 conf["topology.workers"], max(1, len(description.executors)), self._given.conf
@@ -317,8 +317,13 @@ def _base(checked: _Checked, now: int) -> StormBase:
     )
 
 
+def _names_its_own(description: Description, conf: Mapping[str, Any]) -> bool:
+    """Return whether a topology keeps no checkpoints in a folder of the cluster."""
+    return description.kind == "script" and not conf.get(checkpoints.SCRIPTS, True)
+
+
 def _checkpoints(checked: _Checked) -> Checkpoints | None:
-    if checked.description.kind == "script":
+    if _names_its_own(checked.description, checked.conf):
         return None
     if checked.kept is not None:
         return checkpoints.continued(checked.kept, checked.storm_id, checked.name)

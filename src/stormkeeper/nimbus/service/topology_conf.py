@@ -42,7 +42,7 @@ _FIXED: Final = {
     **dict.fromkeys(
         (
             *(checkpoints.DIR, checkpoints.FROM, checkpoints.QUERIES),
-            *(checkpoints.ABANDON, checkpoints.SHARED),
+            *(checkpoints.ABANDON, checkpoints.SHARED, checkpoints.SCRIPTS),
         ),
         "its checkpoints stay where they are",
     ),
