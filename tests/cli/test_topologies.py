@@ -88,12 +88,14 @@ def test_the_status_of_the_cluster(run, nimbus):
         SupervisorSummary("node-1", 7_260, 4, 3, "s1", "0.1", memory, 1024.0),
         SupervisorSummary("node-3", 5, 1, 2, "s3"),
     ]
+    nimbus.disk_fault = "it is\x1b full"
     host, port = nimbus.leader
     told = run("status")
     assert told.exit_code == 0, told.output
     assert [" ".join(line.split()) for line in told.stdout.splitlines()] == [
         "NIMBUS LEADS RUNS FOR RELEASE",
         f"{host}:{port} yes 1 s 2.8.0",
+        f"the Nimbus {host}:{port} takes no uploads: it is\\x1b full",
         "",
         "SUPERVISOR ID FREE SLOTS FREE MEMORY RUNS FOR RELEASE",
         "node-1 s1 1 of 4 3,072 of 4,096 MB 2 h 1 min 0.1",
@@ -106,6 +108,7 @@ def test_the_status_of_the_cluster(run, nimbus):
     ]
     found = json.loads(run("status", "--json").stdout)
     assert [each["leader"] for each in found["nimbuses"]] == [True]
+    assert [each["disk_fault"] for each in found["nimbuses"]] == ["it is\x1b full"]
     assert found["supervisors"][1] == {
         "id": "s2",
         "host": "node-2",

@@ -202,7 +202,7 @@ def test_a_disk_that_was_away_has_its_blobs_again(one, two):
 
 def test_a_loss_that_a_reader_finds_is_told(one):
     told = []
-    one.code.sync._lost = lambda: told.append(one.code.store.losses)
+    one.code.sync.on_loss = lambda: told.append(one.code.store.losses)
     one.code.upload(WC, code_of(WC))
     shutil.rmtree(one.folder / "data")
     with pytest.raises(BlobStorageError):

@@ -3,6 +3,7 @@
 import pytest
 
 from stormkeeper.nimbus.election import (
+    DISK_PAUSE_SECS,
     FETCH_PAUSE_SECS,
     FETCHES,
     FIRST_PAUSE_SECS,
@@ -29,6 +30,7 @@ from stormkeeper.nimbus.election_events import (
     Look,
     NotTold,
     QueueChanged,
+    Recheck,
     Saw,
     Stand,
     StandAside,
@@ -147,7 +149,11 @@ def suspended():
         (first, CheckFailed(), [GiveUp(MINE)], False),
         (first, Checked(frozenset("a")), [GiveUp(MINE), Fetch(frozenset("a"))], False),
         (first, Checked(foreign=frozenset("a")), [GiveUp(MINE)], False),
+        (first, Checked(yields=True), [GiveUp(MINE)], False),
         (first, Checked(), [Elect(MINE)], True),
+        (out, Recheck(), [], False),
+        (waiting, Recheck(), [Check(None)], False),
+        (leading, Recheck(), [Check(MINE)], True),
         (leading, Stand(), [], True),
         (leading, QueueChanged(), [Look()], True),
         (leading, CUT, [Depose()], False),
@@ -462,6 +468,65 @@ class TestTheCode:
         assert script.saw(MINE) == []
         assert script.leads
         assert script.tell(Told()) == [Elect(MINE)]
+
+
+class TestALeaderThatChecksAgain:
+    def test_it_leads_on_while_it_checks_and_afterwards(self):
+        script = leading()
+        assert script.tell(Recheck()) == [Check(MINE)]
+        assert script.tell(Recheck()) == []
+        assert script.tell(Checked()) == [Check(MINE)]
+        assert script.tell(Checked()) == []
+        assert script.leads
+
+    def test_it_gives_the_lead_to_one_that_has_the_code(self):
+        script = leading()
+        script.tell(Recheck())
+        assert script.tell(Checked(frozenset("a"))) == [GiveUp(MINE), Depose()]
+        assert script.tell(Told(), Wrote()) == [Look()]
+        assert script.saw(BEHIND) == []
+        assert script.tell(Fetched()) == [Check(None)]
+        assert script.tell(Checked()) == [Take()]
+
+    def test_it_gives_the_lead_to_one_that_can_write(self):
+        script = leading()
+        script.tell(Recheck())
+        assert script.tell(Checked(frozenset("a"), yields=True)) == [GiveUp(MINE), Depose()]
+        assert script.tell(Told(), Wrote()) == [Look()]
+        assert script.saw(BEHIND) == []
+        assert script.later(DISK_PAUSE_SECS - 0.1) == []
+        assert script.later(0.1) == [Check(None)]
+        assert script.tell(Checked()) == [Look()]
+
+    @pytest.mark.parametrize("state", [leading, waiting])
+    def test_a_check_that_fails_changes_nothing_and_is_made_again(self, state):
+        script = state()
+        leads = script.leads
+        [check] = script.tell(Recheck())
+        assert script.tell(CheckFailed()) == []
+        assert script.leads == leads
+        assert script.later(FIRST_PAUSE_SECS) == [check]
+
+    def test_a_check_that_takes_too_long_ends_its_lead(self):
+        script = leading()
+        for _ in range(int(2 * HESITATION_SECS)):
+            script.later(1.0)
+            script.tell(QueueChanged())
+            script.saw(MINE, BEHIND)
+        assert script.tell(Recheck()) == [Check(MINE)]
+        for _ in range(int(HESITATION_SECS) - 1):
+            assert GiveUp(MINE) not in script.later(1.0)
+            script.tell(QueueChanged())
+            assert script.saw(MINE, BEHIND) == []
+        assert script.later(1.0) == [GiveUp(MINE)]
+        assert not script.leads
+
+    def test_one_that_becomes_the_first_meanwhile_is_checked_as_such(self):
+        script = waiting()
+        assert script.tell(Recheck()) == [Check(None)]
+        script.tell(QueueChanged())
+        assert script.saw(MINE) == []
+        assert script.tell(Checked()) == [Check(MINE)]
 
 
 class TestTopologiesOfJava:

@@ -27,8 +27,8 @@ LEADS = Seen(
 def ask():
     with served(Handler()) as (server, _):
 
-        def ask(path, seen, connection=ConnectionState.CONNECTED):
-            made = pages(lambda: seen, server, lambda: connection, 10.0, lambda: NOW)
+        def ask(path, seen, connection=ConnectionState.CONNECTED, **disk):
+            made = pages(lambda: seen, server, lambda: connection, 10.0, lambda: NOW, **disk)
             page = made[path]("")
             return page.status, page.body.decode()
 
@@ -64,6 +64,14 @@ def test_ready_is_who_reaches_zookeeper(ask):
     assert ask("/readyz", Seen()) == (200, "stands by\n")
     lost = ask("/readyz", LEADS, ConnectionState.SUSPENDED)
     assert lost == (503, "ZooKeeper cannot be reached\n")
+
+
+def test_a_disk_that_fails_is_shown(ask):
+    assert samples(ask("/metrics", LEADS)[1])[f"{PREFIX}disk_writable",] == 1
+    disk = {"disk_fault": lambda: "/disk is full", "lost_blobs": lambda: 3}
+    assert ask("/readyz", LEADS, **disk) == (503, "leads, and takes no uploads: /disk is full\n")
+    found = samples(ask("/metrics", Seen(), **disk)[1])
+    assert (found[f"{PREFIX}disk_writable",], found[f"{PREFIX}blobs_lost_total",]) == (0, 3)
 
 
 def test_healthy_is_a_leader_who_looks(ask):

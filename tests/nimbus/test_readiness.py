@@ -1,17 +1,22 @@
 """Whether a Nimbus may lead: by the code that it has, and by whose the topologies are."""
 
+import threading
+
 import pytest
 
 from stormkeeper.code.planning import Missing
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.nimbus.election_events import Checked
-from stormkeeper.nimbus.readiness import Readiness, foreign_to
+from stormkeeper.nimbus.readiness import DiskWatch, Readiness, foreign_to
+from stormkeeper.paths import NimbusId
+from stormkeeper.state import locks
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.thrift.records import NimbusSummary, StormBase, TopologyStatus
 from support.interposed import Interposed
 from support.leaders import lead
 from support.nimbuses import Shelf, share, submit, submit_by_java
+from support.waiting import until
 
 OURS, JAVAS = "ours-1-1700000000", "java-2-1700000000"
 
@@ -79,6 +84,69 @@ def test_a_store_that_cannot_be_read_is_told(ensemble, session, storm):
     ensemble.suspend(session)
     with pytest.raises(StateUnavailableError):
         Readiness(storm, Shelf()).check()
+
+
+ME, OTHER = NimbusId("me", 1, 0), NimbusId("other", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "others_fault", "is_queued", "yields"),
+    [
+        ("full", None, True, True),
+        ("full", None, False, False),
+        ("full", "gone", True, False),
+        (None, None, True, False),
+    ],
+)
+def test_a_bad_disk_yields_to_a_good_one_that_queues(
+    ensemble, storm, fault, others_fault, is_queued, yields
+):
+    other = StormClusterState(ensemble.session(), Codec())
+    for nimbus, its_fault in ((ME, fault), (OTHER, others_fault)):
+        storm.add_nimbus_host(NimbusSummary(*nimbus[:2], 0, False, "1", 0, its_fault))
+    locks.take(storm.state, str(ME).encode())
+    if is_queued:
+        locks.take(other.state, str(OTHER).encode())
+    readiness = Readiness(storm, Shelf(), nimbus=ME, disk_fault=lambda: fault)
+    assert readiness.check().yields == yields
+    other.disconnect()
+
+
+class TestTheDiskWatch:
+    def test_a_fault_is_told_after_each_probe_and_its_end_once(self):
+        faults, told = iter([None, "full", "full", None, None]), []
+        watch = DiskWatch(lambda: next(faults), told.append)
+        for _ in range(5):
+            watch.look()
+        assert told == ["full", "full", None]
+
+    def test_what_could_not_be_published_is_published_later(self):
+        faults, told = iter(["full", None, None]), []
+
+        def publish(fault):
+            told.append(fault)
+            if len(told) == 2:
+                raise StateUnavailableError("away")
+
+        watch = DiskWatch(lambda: next(faults), publish)
+        for _ in range(3):
+            watch.look()
+        assert told == ["full", None, None]
+
+    def test_a_write_that_hangs_is_a_fault_until_it_ends(self):
+        goes_on = threading.Event()
+        watch = DiskWatch(lambda: goes_on.wait() and None, lambda _: None, hang_secs=0.01)
+        watch.look()
+        assert "a write has not ended" in watch.fault
+        goes_on.set()
+        until(lambda: watch.look() or watch.fault is None)
+
+    def test_it_probes_by_itself(self):
+        probes = []
+        watch = DiskWatch(lambda: probes.append(1), lambda _: None, period_secs=0.01)
+        watch.start()
+        until(lambda: len(probes) > 2)
+        watch.close()
 
 
 def test_what_java_wrote_last_is_foreign(session, storm):

@@ -27,7 +27,10 @@ LONGEST_CALM_SECS: Final = 300.0
 APART_SECS: Final = (0.2, 5.0)
 
 #: What keeps a session for as long as its server promised.
-HARM: Final = ("stop", "stop briefly", "cut", "cut briefly", "lose", "late lock", "leave", "code")
+HARM: Final = (
+    *("stop", "stop briefly", "cut", "cut briefly", "lose", "late lock", "leave", "code"),
+    *("lose disk", "fill disk", "take disk away"),
+)
 
 #: What a server, or somebody by hand, does without a warning.
 FORCE: Final = ("expire", "delete lock", "revoke lock")
@@ -83,17 +86,28 @@ class Elections:
         return [nimbus for nimbus in self._nimbuses if nimbus.is_leader]
 
     def has_one_leader(self) -> bool:
-        """Whether one leads, knows it and has written last, and all others wait in the queue."""
+        """Whether one leads, knows it and has written last, and all others wait in the queue.
+
+        Those whose disks take nothing do so only if nobody can write.
+        """
         leaders = self.leaders()
         told = [nimbus for nimbus in self._nimbuses if nimbus.decisions is not None]
         line = locks.queue(self._hand)
+        writable = [each for each in self._nimbuses if each.shelf.fault is None]
         return (
             len(leaders) == 1
             and leaders == told
             and bool(self.history.applied)
             and self.history.applied[-1].epoch == line[0].created
-            and sorted(lock.nimbus for lock in line) == [each.address for each in self._nimbuses]
+            and sorted(lock.nimbus for lock in line)
+            == [each.address for each in writable or self._nimbuses]
         )
+
+    def lacking(self) -> set[str]:
+        """Return the topologies whose code another one than the leader has alone."""
+        held = set().union(*(nimbus.shelf.storm_ids for nimbus in self._nimbuses))
+        [leader] = self.leaders()
+        return (held & set(leader.shelf.topologies())) - leader.shelf.storm_ids
 
     def _watch(self) -> None:
         leaders = [nimbus.address.host for nimbus in self.leaders()]
@@ -102,7 +116,9 @@ class Elections:
         self._clock.after(0.1, self._watch)
 
     def _committed(self, change: int, session_id: int, operations: Sequence[Operation]) -> None:
-        self.history.committed(change, session_id, operations)
+        # A Nimbus may register again, in a new session, in the midst of a leader's write.
+        if not all(each.path.startswith(paths.NIMBUSES) for each in operations):
+            self.history.committed(change, session_id, operations)
         for operation in operations:
             if isinstance(operation, Create) and operation.sequential:
                 holders = Counter(lock.holder for lock in self._line())
@@ -148,6 +164,11 @@ class Elections:
                 nimbus.shelf.storm_ids.discard(storm_id)
             if random.random() < 0.7:
                 whom.shelf.storm_ids.add(storm_id)
+        elif kind == "lose disk":
+            whom.lose_disk(None, None)
+        elif kind in ("fill disk", "take disk away"):
+            fault = "full" if kind == "fill disk" else "gone"
+            whom.lose_disk(fault, random.choice((short, long, 3 * long, None)))
         elif kind == "expire":
             self._ensemble.expire(whom.session)
         else:

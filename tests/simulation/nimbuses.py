@@ -3,10 +3,14 @@
 Each of an election's two threads is a chain of events here: an instruction is carried out after a
 while, and its answer is told after another. A Nimbus that was told that it leads writes until it is
 told that it does not, whatever `is_leader` says meanwhile.
+
+Its disk is a `Shelf`, which can be lost, full or read-only. As `DiskWatch` and `CodeSync` do, it is
+probed now and then, and code that is not there is copied from the others.
 """
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -14,7 +18,7 @@ from simulation.clock import Clock
 from simulation.decisions import BATCH, CODEC, Decisions
 from simulation.history import History, Outcome
 from stormkeeper import paths
-from stormkeeper.errors import OutcomeUnknownError
+from stormkeeper.errors import OutcomeUnknownError, StateError
 from stormkeeper.nimbus.election import Election
 from stormkeeper.nimbus.election_events import (
     ConnectionChanged,
@@ -23,6 +27,7 @@ from stormkeeper.nimbus.election_events import (
     Instruction,
     Look,
     QueueChanged,
+    Recheck,
     Stand,
     StandAside,
     Take,
@@ -30,6 +35,7 @@ from stormkeeper.nimbus.election_events import (
     Withdraw,
 )
 from stormkeeper.nimbus.queueing import Queueing
+from stormkeeper.nimbus.readiness import PROBE_SECS
 from stormkeeper.nimbus.reigning import Reigning
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.fences import FencedWriter
@@ -38,6 +44,7 @@ from stormkeeper.state.storage import ConnectionState, EventType
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.state.transactions import Create
+from stormkeeper.thrift.records import NimbusSummary
 from support.interposed import Interposed
 from support.nimbuses import Shelf
 
@@ -75,9 +82,17 @@ class SimulatedNimbus:
         self._queueing = Queueing(network, self.address, self._now)
         storm = StormClusterState(network, CODEC)
         self.shelf.topologies = storm.active_storms
+        self._storm = storm
         self._reigning = Reigning(
-            storm, self.shelf, elected=self._on_elected, deposed=self._on_deposed
+            storm,
+            self.shelf,
+            elected=self._on_elected,
+            deposed=self._on_deposed,
+            nimbus=self.address,
+            disk_fault=lambda: self.shelf.fault,
         )
+        # What is registered of the disk.
+        self._told_fault: str | None = "nothing is registered"
         self.session.register(self._on_event)
         self.session.add_listener(self._on_connection)
         #: What it decides, while it was told that it leads.
@@ -103,6 +118,7 @@ class SimulatedNimbus:
         self.tell(ConnectionChanged(True))
         self.tell(Stand())
         self._live()
+        self._look_at_disk()
 
     # What it does.
 
@@ -119,6 +135,19 @@ class SimulatedNimbus:
             if self.session.connection is ConnectionState.SUSPENDED:
                 self._mend_after(self._random.choice((1.0, 4.0, 1.5 * SESSION_SECS)))
         self._clock.after(self._random.uniform(0.1, 1.0), self._live)
+
+    def _look_at_disk(self) -> None:
+        if not self._is_stopped:
+            fault = self.shelf.fault
+            if fault is not None or fault != self._told_fault:
+                summary = NimbusSummary(*self.address[:2], 0, False, "1", disk_fault=fault)
+                with suppress(StateError):
+                    self._storm.add_nimbus_host(summary)
+                    self._told_fault = fault
+                self.tell(Recheck())
+            with suppress(StateError):
+                self.shelf.fetch(1.0)
+        self._clock.after(PROBE_SECS, self._look_at_disk)
 
     def _write(self, decisions: Decisions) -> None:
         attempt = decisions.next()
@@ -180,6 +209,18 @@ class SimulatedNimbus:
         self.tell(ConnectionChanged(state is ConnectionState.CONNECTED))
 
     # What befalls it.
+
+    def lose_disk(self, fault: str | None, secs: float | None) -> None:
+        """Lose all code; or have a disk that takes nothing more, for that long or for good."""
+        self.shelf.fault = fault
+        if fault in (None, "gone"):
+            self.shelf.storm_ids.clear()
+            self.tell(Recheck())
+        if secs is not None:
+            self._clock.after(secs, self._mend_disk)
+
+    def _mend_disk(self) -> None:
+        self.shelf.fault = None
 
     def stop(self, secs: float) -> None:
         """Stop the process, as SIGSTOP does, for that long."""

@@ -10,7 +10,14 @@ import pytest
 
 from simulation.elections import FORCE, HARM, Elections
 from stormkeeper.nimbus.election import Election
-from stormkeeper.nimbus.election_events import ConnectionChanged, Look, StoreFailed, Take
+from stormkeeper.nimbus.election_events import (
+    ConnectionChanged,
+    Look,
+    Recheck,
+    StoreFailed,
+    Take,
+    TimePassed,
+)
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "30"))
 
@@ -34,6 +41,7 @@ def test_one_leads_in_the_end_and_never_two(seed, force, caplog):
     # Whom a server or somebody by hand deposes before his time is over does not know at once.
     assert force or world.rivals == []
     assert world.has_one_leader()
+    assert world.lacking() == set()
 
 
 def test_the_schedules_have_what_they_are_to_withstand():
@@ -95,12 +103,24 @@ class NeverLooksAgain(Election):
         return instructions
 
 
+class KeepsTheLead(Election):
+    """Does not look at its disk again once it leads."""
+
+    def handle(self, event, now):
+        return super().handle(TimePassed() if event == Recheck() else event, now)
+
+
 def test_who_queues_behind_himself_is_caught():
     assert any(ran(seed, force=False, make_election=TakesAgain).doubles for seed in range(20))
 
 
 def test_who_leads_without_a_lease_is_caught():
     assert any(ran(seed, force=False, make_election=HearsNothing).rivals for seed in range(20))
+
+
+def test_a_leader_that_cannot_write_is_caught():
+    worlds = [ran(seed, force=False, make_election=KeepsTheLead) for seed in range(20)]
+    assert not all(world.has_one_leader() for world in worlds)
 
 
 def test_a_cluster_that_stays_without_a_leader_is_caught():

@@ -23,6 +23,8 @@ class Shelf:
     def __init__(self, storm_ids: Iterable[str] = ()) -> None:
         self.storm_ids = set(storm_ids)
         self.is_there = True
+        #: Why nothing can be put on it.
+        self.fault: str | None = None
         self.others: list[Shelf] = []
         #: Returns the ids of all topologies.
         self.topologies: Callable[[], Iterable[str]] = tuple
@@ -40,7 +42,8 @@ class Shelf:
         assert timeout_secs > 0
         lacking = set(self.topologies()) - self.storm_ids
         self.fetches.append(lacking)
-        self.storm_ids |= lacking & self._elsewhere()
+        if self.fault is None:
+            self.storm_ids |= lacking & self._elsewhere()
         return True
 
     def _elsewhere(self) -> set[str]:

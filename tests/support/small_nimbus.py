@@ -76,6 +76,7 @@ class SmallNimbus:
         self.overrides = []
         #: Who leads, as host and port; None while nobody does.
         self.leader = None
+        self.disk_fault = None
         self.topologies = {}
         self.supervisors = []
         #: How many looks what is asked for takes.
@@ -113,7 +114,7 @@ class SmallNimbus:
     def getLeader(self):  # noqa: N802
         if self.leader is None:
             return None
-        return NimbusSummary(*self.leader, 1, True, "2.8.0")
+        return NimbusSummary(*self.leader, 1, True, "2.8.0", disk_fault=self.disk_fault)
 
     def isTopologyNameAllowed(self, name):  # noqa: N802
         return name not in self.topologies

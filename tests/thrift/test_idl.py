@@ -176,6 +176,7 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
         *("LogConfig", "ProfileRequest", "TaskInfo"),
     )
     assert ours == {
+        ("NimbusSummary", "disk_fault"): False,
         ("ExecutorStats", "component"): False,
         ("ExecutorStats", "partial_batches"): False,
         ("ClusterWorkerHeartbeat", "completed"): False,

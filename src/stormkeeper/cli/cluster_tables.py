@@ -36,6 +36,12 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
             ),
         ]
     )
+    for nimbus in cluster.nimbuses:
+        if nimbus.disk_fault:
+            yield (
+                f"the Nimbus {printable(f'{nimbus.host}:{nimbus.port}')} takes no uploads:"
+                f" {printable(nimbus.disk_fault)}"
+            )
     yield ""
     if cluster.supervisors:
         rows = [_row(each) for each in cluster.supervisors]
@@ -67,6 +73,7 @@ def as_values(cluster: ClusterSummary) -> dict[str, Any]:
                 "leader": each.isLeader,
                 "uptime_secs": each.uptime_secs,
                 "version": each.version,
+                "disk_fault": each.disk_fault,
             }
             for each in cluster.nimbuses
         ],

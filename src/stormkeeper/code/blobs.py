@@ -192,6 +192,12 @@ class BlobStore:
             self.on_loss()
         return lost
 
+    def folders(self) -> list[Path]:
+        """Return the folders that files are written to, which are made again where missing."""
+        with self._lock:
+            self._restore()
+        return [self._data, self._keys]
+
     def draft(self) -> Draft:
         """Begin a blob, whose CRC is counted."""
         if not self._data.is_dir():

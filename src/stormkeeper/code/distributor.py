@@ -76,8 +76,6 @@ class LocalCodeDistributor(CodeDistributor):
         Returns what a leader writes with, None while this Nimbus does not lead.
     submitted
         Returns the ids of topologies that are being submitted here; see `CodeSync`.
-    lost
-        Called when blobs that were here are lost; see `CodeSync`.
 
     Raises
     ------
@@ -94,7 +92,6 @@ class LocalCodeDistributor(CodeDistributor):
         *,
         leader: Callable[[], BlobWrites | None] = lambda: None,
         submitted: Callable[[], Collection[str]] = tuple,
-        lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._storm = storm
         self._nimbus_id = nimbus_id
@@ -131,13 +128,23 @@ class LocalCodeDistributor(CodeDistributor):
             scrub_secs=settings.scrub_secs,
             leader=leader,
             submitted=submitted,
-            lost=lost,
             tidy=self._expire,
         )
 
     def start(self) -> None:
         """Begin to copy blobs from the others."""
         self.sync.start()
+
+    def folders(self) -> list[Path]:
+        """Return the folders that files are written to, which are made again where missing.
+
+        Raises
+        ------
+        BlobStorageError
+            A folder cannot be made.
+        """
+        self.inbox.restore()
+        return [*self.store.folders(), self.inbox.folder]
 
     def upload(self, topology_id: str, parts: Mapping[str, bytes | Path]) -> None:
         """See `CodeDistributor.upload`.

@@ -54,7 +54,8 @@ class Inbox:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._folder = folder
+        #: Where they are.
+        self.folder = folder
         self._kept_secs = kept_secs
         self._most_bytes = most_bytes
         self._now = now
@@ -66,15 +67,15 @@ class Inbox:
 
     def restore(self) -> None:
         """Make the folder where it is missing."""
-        with storing(self._folder, "keep uploaded files"):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with storing(self.folder, "keep uploaded files"):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def begin(self) -> str:
         """Begin a file, and return where it will be."""
         self.restore()
-        path = self._folder / f"{uuid.uuid4()}.new"
+        path = self.folder / f"{uuid.uuid4()}.new"
         session = self._sessions.begin(lambda: Draft(path))
-        return str(self._folder / f"stormjar-{session}.jar")
+        return str(self.folder / f"stormjar-{session}.jar")
 
     def chunk(self, location: str, data: bytes) -> None:
         """Take the next bytes.
@@ -94,7 +95,7 @@ class Inbox:
         """Have the file be there; for errors see `chunk`."""
         with self._sessions.using(_session(location), last=True) as draft:
             draft.finish()
-            with storing(self._folder, "keep an uploaded file"):
+            with storing(self.folder, "keep an uploaded file"):
                 draft.path.replace(self._path(location))
 
     def take(self, location: str) -> Path:
@@ -116,8 +117,8 @@ class Inbox:
     def expire(self) -> None:
         """End uploads that are idle, and remove files that nobody has taken."""
         self._sessions.expire()
-        with storing(self._folder, "remove uploaded files"):
-            for path in self._folder.glob("stormjar-*.jar"):
+        with storing(self.folder, "remove uploaded files"):
+            for path in self.folder.glob("stormjar-*.jar"):
                 try:
                     written = path.stat().st_mtime
                 except FileNotFoundError:
@@ -131,7 +132,7 @@ class Inbox:
 
     def _path(self, location: str) -> Path:
         name = Path(location).name
-        return self._folder / (name if _NAME.fullmatch(name) else "none")
+        return self.folder / (name if _NAME.fullmatch(name) else "none")
 
 
 def _session(location: str) -> str:

@@ -113,8 +113,6 @@ class CodeSync:
         How long a peer may take for one answer.
     scrub_secs
         Time between the end of one check of all checksums and the beginning of the next.
-    lost
-        Called when blobs that were here are found to be lost, on the thread that finds it.
     tidy
         Called in each round, for what else has to be done now and then.
     clock
@@ -134,7 +132,6 @@ class CodeSync:
         submitted: Callable[[], Collection[str]] = tuple,
         answer_secs: float = fetching.ANSWER_SECS,
         scrub_secs: float = 3600.0,
-        lost: Callable[[], None] = lambda: None,
         tidy: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -147,7 +144,8 @@ class CodeSync:
         self._leader = leader
         self._submitted = submitted
         self._scrub_secs = scrub_secs
-        self._lost = lost
+        #: Called when blobs that were here are found to be lost, on the thread that finds it.
+        self.on_loss: Callable[[], None] = lambda: None
         self._tidy = tidy
         self._clock = clock
         self._unreached: Resting[str] = Resting(clock)
@@ -164,7 +162,7 @@ class CodeSync:
             threading.Thread(target=self._run, name="code-sync", daemon=True),
             threading.Thread(target=self._scrub, name="code-scrub", daemon=True),
         ]
-        store.on_loss = self._on_loss
+        store.on_loss = self._find_again
 
     def start(self) -> None:
         """Begin, in the threads."""
@@ -275,7 +273,7 @@ class CodeSync:
         topologies = self._storm.active_storms(callback)
         # Only a blob whose files are there counts as one that this Nimbus has.
         if self._store.verify():
-            self._lost()
+            self.on_loss()
             if callback is None:
                 self.wake()
         local = self._store.all()
@@ -330,9 +328,9 @@ class CodeSync:
         if put:
             self._announce(key, record, is_counted=True)
 
-    def _on_loss(self) -> None:
+    def _find_again(self) -> None:
         self.wake()
-        self._lost()
+        self.on_loss()
 
     def _scrub(self) -> None:
         while not self._closing.wait(self._scrub_secs):

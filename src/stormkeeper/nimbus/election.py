@@ -17,6 +17,9 @@ queue is that of `stormkeeper.state.locks`: whose lock is the first may lead. Th
   has. It is checked before a lock is taken, and again when it is the first. Who lacks some gives
   the lock back, fetches, and takes another. What was fetched three times in vain is done without:
   it must not keep the cluster from having a leader.
+- **A Nimbus that cannot write to its disk** neither queues nor leads while one that can write is in
+  the queue. So the cluster has a leader that takes uploads if any Nimbus can, and a leader anyway.
+- **A leader checks again** when its code or its disk changes, and gives the lock back as above.
 - **One thing at a time** is asked of the store, and one of the Nimbus; each has one answer.
 
 The writes of a leader do not depend on any of this: each checks the lock itself, in the store
@@ -43,6 +46,7 @@ from stormkeeper.nimbus.election_events import (
     NimbusInstruction,
     NotTold,
     QueueChanged,
+    Recheck,
     Saw,
     Stand,
     StandAside,
@@ -50,7 +54,6 @@ from stormkeeper.nimbus.election_events import (
     StoreFailed,
     StoreInstruction,
     Take,
-    TimePassed,
     Told,
     Withdraw,
     Wrote,
@@ -78,6 +81,9 @@ FETCH_PAUSE_SECS: Final = 5.0
 
 #: How long until it is looked again whether topologies of Java's are still there, in seconds.
 FOREIGN_PAUSE_SECS: Final = 10.0
+
+#: How long until a Nimbus whose disk fails looks again whether it is needed, in seconds.
+DISK_PAUSE_SECS: Final = 10.0
 
 #: How long a Nimbus that failed to lead leaves it to others, in seconds.
 UNFIT_PAUSE_SECS: Final = 10.0
@@ -135,6 +141,9 @@ class Election:
         #: nothing keeps us from leading.
         self._is_fit = False
         self._accepted: Lock | None = None
+        #: Whether the last check may not hold any more, and whether one is repeated for that.
+        self._is_doubted = False
+        self._is_repeated = False
         self._to_fetch: frozenset[str] = frozenset()
         #: How often the code of each topology was fetched in vain.
         self._in_vain: Counter[str] = Counter()
@@ -143,6 +152,7 @@ class Election:
         #: What is under way, and whether the connection has changed since the store was asked.
         self._of_store: StoreInstruction | None = None
         self._of_nimbus: NimbusInstruction | None = None
+        self._asked_at = -NEVER
         self._is_void = False
         self._store_pause = _Pause()
         self._nimbus_pause = _Pause()
@@ -183,12 +193,12 @@ class Election:
                 self._lease_until = -NEVER
             case QueueChanged():
                 self._is_outdated = True
+            case Recheck():
+                self._is_doubted = True
             case Saw() | Wrote() | StoreFailed():
                 self._store_answered(event, now)
             case Checked() | CheckFailed() | Fetched() | Told() | NotTold():
                 self._nimbus_answered(event, now)
-            case TimePassed():
-                pass
         if self._hesitates(now):
             self._step_back()
         instructions: list[Instruction] = []
@@ -196,7 +206,9 @@ class Election:
             self._of_store, self._is_void = of_store, False
             instructions.append(of_store)
         if self._of_nimbus is None and (of_nimbus := self._next_of_nimbus(now)):
-            self._of_nimbus = of_nimbus
+            self._of_nimbus, self._asked_at = of_nimbus, now
+            if isinstance(of_nimbus, Check):
+                self._is_doubted, self._is_repeated = False, not self._is_unchecked()
             instructions.append(of_nimbus)
         self.alarm = self._next_alarm(now)
         return instructions
@@ -238,9 +250,13 @@ class Election:
     def _nimbus_answered(self, answer: NimbusAnswer, now: float) -> None:
         asked, self._of_nimbus = self._of_nimbus, None
         match answer, asked:
-            case Checked(lacking, foreign), Check(lock):
+            case Checked(), Check(lock):
                 if self._stands(now):
-                    self._judge(lacking, foreign, lock, now)
+                    self._judge(answer, lock, now)
+            case CheckFailed(), Check(_) if self._is_repeated and self._is_fit:
+                # What was found before holds until something else is known.
+                self._nimbus_pause.failed(now)
+                self._is_doubted = True
             case Fetched(), Fetch(storm_ids):
                 self._in_vain.update(storm_ids)
                 self._to_fetch = frozenset()
@@ -257,15 +273,15 @@ class Election:
                 self._nimbus_pause.failed(now)
                 self._step_back()
 
-    def _judge(
-        self, lacking: frozenset[str], foreign: frozenset[str], lock: Lock | None, now: float
-    ) -> None:
+    def _judge(self, found: Checked, lock: Lock | None, now: float) -> None:
         """Decide whether a lock may be taken, or led by if there is one."""
+        lacking = found.lacking
         self._in_vain = Counter({each: self._in_vain[each] for each in lacking})
         self._to_fetch = frozenset(each for each in lacking if self._in_vain[each] < FETCHES)
-        if foreign:
+        if found.foreign or found.yields:
             self._to_fetch = frozenset()
-            self._nimbus_pause.until = now + FOREIGN_PAUSE_SECS
+            pause = FOREIGN_PAUSE_SECS if found.foreign else DISK_PAUSE_SECS
+            self._nimbus_pause.until = now + pause
             self._step_back()
         elif self._to_fetch:
             if any(self._in_vain[each] for each in self._to_fetch):
@@ -310,11 +326,8 @@ class Election:
             return None
         if self._to_fetch:
             return Fetch(self._to_fetch)
-        if self._is_connected and (
-            not self._is_fit or (self._is_first() and self._accepted != self._lock)
-        ):
-            # Who is not fit has no lock.
-            return Check(self._lock)
+        if self._is_connected and (self._is_unchecked() or self._is_doubted):
+            return Check(self._lock if self._is_first() else None)
         if leads and not self._is_told and self._lock is not None:
             return Elect(self._lock)
         return None
@@ -340,10 +353,16 @@ class Election:
     def _is_first(self) -> bool:
         return self._lock is not None and self._line[0] == self._lock
 
+    def _is_unchecked(self) -> bool:
+        """Return whether a check has to come before the next step to the lead."""
+        return not self._is_fit or (self._is_first() and self._accepted != self._lock)
+
     def _hesitates(self, now: float) -> bool:
         """Return whether we are the first for long, and the Nimbus has not come to lead."""
         # To begin to lead may take as long as it likes.
         is_beginning = isinstance(self._of_nimbus, Elect)
         acts = self._is_told and self._of_nimbus is None
-        is_late = self._first_since + HESITATION_SECS <= now < self._lease_until
+        # A leader that checks again has led until then.
+        since = max(self._first_since, self._asked_at) if self._is_told else self._first_since
+        is_late = since + HESITATION_SECS <= now < self._lease_until
         return self._is_first() and is_late and not is_beginning and not acts

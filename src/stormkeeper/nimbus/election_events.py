@@ -37,6 +37,11 @@ class QueueChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Recheck:
+    """The code or the disk of this Nimbus has changed, so the last `Check` may not hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class Saw:
     """What a `Look` saw."""
 
@@ -70,6 +75,9 @@ class Checked:
 
     #: The ids of those that a Java Nimbus leads, and that are not to be taken over.
     foreign: frozenset[str] = frozenset()
+
+    #: Whether this Nimbus cannot write to its disk and one that can is in the queue.
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,7 @@ Event = (
     | Withdraw
     | ConnectionChanged
     | QueueChanged
+    | Recheck
     | StoreAnswer
     | NimbusAnswer
     | TimePassed
@@ -135,9 +144,9 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Look what code is not here, and whose the topologies are; then `Checked`."""
+    """Look at the code, the disk and the topologies; then `Checked`."""
 
-    #: The lock that is the first, and is to be led by; None before one is taken.
+    #: The first lock, if it is ours: a good answer allows to lead by it.
     lock: Lock | None
 
 

@@ -30,6 +30,7 @@ from stormkeeper.nimbus.election_events import (
     Instruction,
     Look,
     QueueChanged,
+    Recheck,
     Stand,
     StandAside,
     Take,
@@ -72,6 +73,9 @@ class Elector:
     deposed
         Called when it does not lead any more, or not for now, as the connection is gone. Then the
         object that `elected` got is disconnected. Its writes may have been refused before.
+    disk_fault
+        Returns why this Nimbus's disk takes no files, None where it does. A Nimbus that cannot
+        write leaves the lead to one that can. Call `recheck` when the answer changes.
     may_take_over
         Whether to lead a root whose topologies a Java Nimbus has led (`--take-over`). They are
         marked as ours then.
@@ -97,6 +101,7 @@ class Elector:
         *,
         elected: Elected,
         deposed: Deposed,
+        disk_fault: Callable[[], str | None] = lambda: None,
         may_take_over: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -109,7 +114,13 @@ class Elector:
         self._closed = False
         queueing = Queueing(self._state, nimbus, clock)
         reigning = Reigning(
-            storm, code, elected=elected, deposed=deposed, may_take_over=may_take_over
+            storm,
+            code,
+            elected=elected,
+            deposed=deposed,
+            may_take_over=may_take_over,
+            nimbus=nimbus,
+            disk_fault=disk_fault,
         )
         self._of_store = _Hand(queueing.carry_out)
         self._of_nimbus = _Hand(reigning.carry_out)
@@ -152,6 +163,14 @@ class Elector:
     def quit_election_for(self, delay_secs: float) -> None:
         """Leave the queue, and queue again after a while; returns at once."""
         self._handle(StandAside(delay_secs))
+
+    def recheck(self) -> None:
+        """Check the code and the disk again, as they have changed; returns at once.
+
+        A leader without code that another Nimbus has, or without a disk that takes files, gives
+        the lead back.
+        """
+        self._handle(Recheck())
 
     @property
     def is_leader(self) -> bool:

@@ -32,12 +32,15 @@ def pages(
     connection: Callable[[], ConnectionState],
     period_secs: float,
     clock: Callable[[], float],
+    *,
+    disk_fault: Callable[[], str | None] = lambda: None,
+    lost_blobs: Callable[[], int] = lambda: 0,
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a Nimbus, by path.
 
     ``/metrics`` are its figures, in the text format that the client accepts; ``/healthz`` says
-    whether it does what it is to do; ``/readyz`` whether its calls can be answered, and whether it
-    leads.
+    whether it does what it is to do; ``/readyz`` whether it can answer calls and take uploads, and
+    whether it leads.
 
     Parameters
     ----------
@@ -51,9 +54,13 @@ def pages(
         Time between two rounds at most.
     clock
         Seconds of the monotonic clock of `seen`.
+    disk_fault
+        Returns why its disk takes no files; None where it does.
+    lost_blobs
+        Returns how many blobs were lost on its disk since its start.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_NimbusMetrics(seen, server, connection))
+    registry.register(_NimbusMetrics(seen, server, connection, disk_fault, lost_blobs))
     registry.register(ProcessMetrics())
 
     def metrics(accept: str) -> Page:
@@ -67,7 +74,10 @@ def pages(
     def readyz(_: str) -> Page:
         if connection() is not ConnectionState.CONNECTED:
             return Page(503, b"ZooKeeper cannot be reached\n")
-        return Page(200, b"leads\n" if seen().epoch is not None else b"stands by\n")
+        role, fault = "leads" if seen().epoch is not None else "stands by", disk_fault()
+        if fault is not None:
+            return Page(503, f"{role}, and takes no uploads: {fault}\n".encode())
+        return Page(200, f"{role}\n".encode())
 
     return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
 
@@ -88,10 +98,14 @@ class _NimbusMetrics(Collector):
         seen: Callable[[], Seen],
         server: Server,
         connection: Callable[[], ConnectionState],
+        disk_fault: Callable[[], str | None],
+        lost_blobs: Callable[[], int],
     ) -> None:
         self._seen = seen
         self._server = server
         self._connection = connection
+        self._disk_fault = disk_fault
+        self._lost_blobs = lost_blobs
 
     def describe(self) -> list[Metric]:
         return []
@@ -100,6 +114,9 @@ class _NimbusMetrics(Collector):
         seen = self._seen()  # once: all that a scrape has is of one moment
         connected = self._connection() is ConnectionState.CONNECTED
         yield _gauge("connected", "Whether ZooKeeper is reached.", connected)
+        is_writable = self._disk_fault() is None
+        yield _gauge("disk_writable", "Whether its disk takes files.", is_writable)
+        yield _counter("blobs_lost", "Blobs found lost on its disk.", self._lost_blobs())
         yield _gauge("leads", "Whether this Nimbus leads.", seen.epoch is not None)
         yield _counter("reigns", "Times that it has begun to lead.", seen.reigns)
         yield _counter("rounds", "Rounds of scheduling that were done.", seen.rounds)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Final
 
@@ -18,6 +19,8 @@ from stormkeeper.code.settings import Settings
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
 from stormkeeper.daemon.accepting import BACKLOG
+from stormkeeper.daemon.disk import find_fault
+from stormkeeper.daemon.http import Pages
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import (
     StopSignals,
@@ -28,6 +31,7 @@ from stormkeeper.daemon.lifecycle import (
 from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import (
+    BlobStorageError,
     CodeError,
     ListenError,
     StateError,
@@ -39,6 +43,7 @@ from stormkeeper.nimbus.elector import Elector
 from stormkeeper.nimbus.history import History
 from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.nimbus.leading import Leading
+from stormkeeper.nimbus.readiness import LEAST_FREE_BYTES, DiskWatch
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.retaining import Retention
 from stormkeeper.nimbus.scheduler import Scheduler
@@ -195,15 +200,24 @@ def _run(
             clock=time.monotonic,
         )
         leading = Leading(scheduler, cleaner, sight)
+        started_at = clock()
+
+        def on_disk_fault(fault: str | None) -> None:
+            _register(storm, nimbus_id, started_at, fault)
+            elector.recheck()
+
+        disk = DiskWatch(lambda: _find_disk_fault(code), on_disk_fault)
         elector = Elector(
             storm,
             nimbus_id,
             code.sync,
             elected=leading.begin,
             deposed=leading.end,
+            disk_fault=lambda: disk.fault,
             may_take_over=may_take_over,
         )
         running.callback(elector.close)
+        code.sync.on_loss = elector.recheck
 
         def is_next() -> bool:
             """Return whether the lock is ours, and so whoever asks is sent to us."""
@@ -230,11 +244,16 @@ def _run(
             clock=clock,
         )
         server = Server(Nimbus, Handler(given), Limits.of(conf), name="nimbus")
-        running.enter_context(_observed(conf, server, sight, storm, times))
+        made = functools.partial(
+            _pages, server=server, sight=sight, storm=storm, times=times, disk=disk, code=code
+        )
+        running.enter_context(_observed(conf, made))
         server.start(listener)
         running.callback(server.stop, DRAIN_SECS)
         code.start()
-        _register(storm, nimbus_id, clock())
+        _register(storm, nimbus_id, started_at)
+        disk.start()
+        running.callback(disk.close)
         elector.add_to_leader_lock_queue()
         _warn_of_openness(listener, address)
         announce(f"nimbus listening on {address}")
@@ -259,9 +278,7 @@ def _listener(conf: Conf) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _observed(
-    conf: Conf, server: Server, sight: Sight, storm: StormClusterState, times: Times
-) -> Iterator[None]:
+def _observed(conf: Conf, made: Callable[[], Pages]) -> Iterator[None]:
     """Serve metrics and health meanwhile, if ``nimbus.metrics.port`` says where."""
     port = conf["nimbus.metrics.port"]
     if port is None:
@@ -276,23 +293,58 @@ def _observed(
         if_elsewhere="set nimbus.metrics.bind.host to an address of this machine",
         if_forbidden="set nimbus.metrics.port to 1024 or more",
     )
-    from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415 - 5 MB, for who asks for them
-
-    served = pages(
-        lambda: sight.seen, server, lambda: storm.state.connection, times.monitor, time.monotonic
-    )
     log.info("metrics on http://%s/metrics", address_of(listener))
-    with HttpThread(listener, served):
+    with HttpThread(listener, made()):
         yield
 
 
-def _register(storm: StormClusterState, nimbus_id: NimbusId, now: float) -> None:
-    """Say that this Nimbus is there, as long as its session lives."""
+def _pages(
+    *,
+    server: Server,
+    sight: Sight,
+    storm: StormClusterState,
+    times: Times,
+    disk: DiskWatch,
+    code: LocalCodeDistributor,
+) -> Pages:
+    # 5 MB, for who asks for them.
+    from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415
+
+    return pages(
+        lambda: sight.seen,
+        server,
+        lambda: storm.state.connection,
+        times.monitor,
+        time.monotonic,
+        disk_fault=lambda: disk.fault,
+        lost_blobs=lambda: code.store.losses,
+    )
+
+
+def _register(
+    storm: StormClusterState, nimbus_id: NimbusId, started_at: float, disk_fault: str | None = None
+) -> None:
+    """Register this Nimbus in ZooKeeper, with what is wrong with its disk."""
     # As in Storm: its uptime is the time of its start there, and whether it leads is elsewhere.
     summary = NimbusSummary(
-        nimbus_id.host, nimbus_id.port, int(now), False, stormkeeper.__version__, nimbus_id.tls_port
+        nimbus_id.host,
+        nimbus_id.port,
+        int(started_at),
+        False,
+        stormkeeper.__version__,
+        nimbus_id.tls_port,
+        disk_fault,
     )
     storm.add_nimbus_host(summary)
+
+
+def _find_disk_fault(code: LocalCodeDistributor) -> str | None:
+    """Return why a folder of this Nimbus takes no files; None if all do."""
+    try:
+        faults = (find_fault(each, least_free_bytes=LEAST_FREE_BYTES) for each in code.folders())
+        return next((fault for fault in faults if fault is not None), None)
+    except BlobStorageError as error:
+        return str(error)
 
 
 def _warn_of_openness(listener: socket.socket, address: str) -> None:

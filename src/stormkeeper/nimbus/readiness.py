@@ -1,25 +1,42 @@
-"""What a Nimbus needs before it leads: the topologies' code, and topologies that are its to lead.
+"""What a Nimbus needs before it leads: topologies that are its to lead, their code, and a disk.
 
 The list of topologies is ZooKeeper's, whatever a Nimbus has on its disk.
 
 A topology is Java's if its ``StormBase`` has no ``leader_epoch``. Our leaders write it (field 1000)
 into every record, and Storm's write none: they drop it from what they write again. So it says who
 wrote the base last.
+
+A Nimbus whose disk takes no files says so in its record in ZooKeeper. So the Nimbuses know of each
+other whether one that can write is in the queue for the lead.
 """
 
 import logging
-from collections.abc import Mapping
-from typing import Protocol
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Final, Protocol
 
 from stormkeeper import paths
 from stormkeeper.code.planning import Missing
-from stormkeeper.errors import NoNodeError
+from stormkeeper.errors import NoNodeError, StateError
 from stormkeeper.nimbus.election_events import Checked
+from stormkeeper.paths import NimbusId
+from stormkeeper.state import locks
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.leader import LeaderClusterState
 from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
+
+#: Time between two probes of the disk, in seconds.
+PROBE_SECS: Final = 5.0
+
+#: How long a probe may take before the disk counts as failing, in seconds.
+HANG_SECS: Final = 20.0
+
+#: Bytes that have to be free on a Nimbus's disk: less is soon full of packages and of ZooKeeper's
+#: and the system's own files.
+LEAST_FREE_BYTES: Final = 64 * 2**20
 
 
 class TopologyCode(Protocol):
@@ -45,14 +62,26 @@ class Readiness:
         What of their code is here.
     may_take_over
         Whether Java's are led as well.
+    nimbus
+        The Nimbus; None: its disk is not looked at.
+    disk_fault
+        Returns why its disk takes no files; None where it does.
     """
 
     def __init__(
-        self, storm: StormClusterState, code: TopologyCode, *, may_take_over: bool = False
+        self,
+        storm: StormClusterState,
+        code: TopologyCode,
+        *,
+        may_take_over: bool = False,
+        nimbus: NimbusId | None = None,
+        disk_fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._storm = storm
         self._code = code
         self._may_take_over = may_take_over
+        self._nimbus = nimbus
+        self._disk_fault = disk_fault
         # What was logged last.
         self._told: tuple[Checked, Mapping[str, Missing]] = (Checked(), {})
 
@@ -72,7 +101,7 @@ class Readiness:
         missing = self._code.missing()
         # What is lost has to wait for its holder, and nobody waits for that.
         lacking = (each for each, what in missing.items() if len(what.lost) < len(what.keys))
-        found = Checked(frozenset(lacking), foreign)
+        found = Checked(frozenset(lacking), foreign, self._yields())
         self._tell(found, {each: what for each, what in missing.items() if what.lost})
         return found
 
@@ -92,6 +121,20 @@ class Readiness:
                 continue
             log.warning("took over the topology %s of a Java Nimbus", storm_id)
 
+    def _yields(self) -> bool:
+        """Return whether this disk takes no files and a Nimbus whose disk does is in the queue."""
+        if self._nimbus is None or self._disk_fault() is None:
+            return False
+        writable = {
+            (each.host, each.port) for each in self._storm.nimbuses() if not each.disk_fault
+        }
+        others = {
+            lock.nimbus[:2]
+            for lock in locks.queue(self._storm.state)
+            if lock.nimbus is not None and not lock.revoked
+        }
+        return bool(others & writable - {self._nimbus[:2]})
+
     def _tell(self, found: Checked, lost: Mapping[str, Missing]) -> None:
         if self._told == (found, lost):
             return
@@ -101,6 +144,11 @@ class Readiness:
                 "this Nimbus does not lead: a Java Nimbus leads these topologies: %s; start it"
                 " with --take-over to lead them, or use another storm.zookeeper.root",
                 ", ".join(sorted(found.foreign)),
+            )
+        if found.yields:
+            log.error(
+                "this Nimbus leaves the lead to one that can write to its disk: %s",
+                self._disk_fault(),
             )
         if found.lacking:
             log.info(
@@ -116,3 +164,86 @@ class Readiness:
 def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
     """Return the ids of the topologies, by their bases, that a Java Nimbus wrote last."""
     return frozenset(storm_id for storm_id, base in bases.items() if base.leader_epoch is None)
+
+
+class DiskWatch:
+    """Probes the disk of a Nimbus at intervals, on a thread of its own.
+
+    Parameters
+    ----------
+    find_fault
+        Writes to the disk; returns why that does not work, None if it does. It may hang.
+    on_fault
+        Called with the fault after each probe that finds one, and with None after the first probe
+        that finds none any more. If it raises `StateError`, it is called again after the next.
+    """
+
+    def __init__(
+        self,
+        find_fault: Callable[[], str | None],
+        on_fault: Callable[[str | None], None],
+        *,
+        period_secs: float = PROBE_SECS,
+        hang_secs: float = HANG_SECS,
+    ) -> None:
+        self._find_fault = find_fault
+        self._on_fault = on_fault
+        self._period_secs = period_secs
+        self._hang_secs = hang_secs
+        #: Why the disk takes no files, in one line; None where it does.
+        self.fault: str | None = None
+        self._is_told = True
+        self._probe: Future[str | None] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nimbus disk", daemon=True)
+
+    def start(self) -> None:
+        """Probe the disk, and go on with that in the thread."""
+        self.look()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; a probe that hangs is not waited for."""
+        self._closing.set()
+
+    def look(self) -> None:
+        """Probe the disk once, and tell what was found."""
+        fault = self._result()
+        if (fault is None) != (self.fault is None):
+            self._is_told = False
+            if fault is None:
+                log.info("the disk takes files again")
+            else:
+                log.error("the disk of this Nimbus fails: %s", fault)
+        self.fault = fault
+        if fault is None and self._is_told:
+            return
+        try:
+            self._on_fault(fault)
+        except StateError as error:
+            log.debug("the fault of the disk is not published yet: %s", error)
+        else:
+            self._is_told = True
+
+    def _result(self) -> str | None:
+        if self._probe is None:
+            self._probe = Future()
+            threading.Thread(target=self._do, args=[self._probe], daemon=True).start()
+        try:
+            fault = self._probe.result(self._hang_secs)
+        except TimeoutError:
+            return f"a write has not ended for {self._hang_secs:g} s or longer: check the disk"
+        except Exception as error:
+            fault = f"the disk cannot be probed: {error}"
+        self._probe = None
+        return fault
+
+    def _do(self, probe: Future[str | None]) -> None:
+        try:
+            probe.set_result(self._find_fault())
+        except BaseException as error:
+            probe.set_exception(error)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._period_secs):
+            self.look()

@@ -18,6 +18,7 @@ from stormkeeper.nimbus.election_events import (
     Told,
 )
 from stormkeeper.nimbus.readiness import Readiness, TopologyCode
+from stormkeeper.paths import NimbusId
 from stormkeeper.state.fences import Fence
 from stormkeeper.state.locks import Lock
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -43,7 +44,7 @@ class Reigning:
     ----------
     storm
         The session that it leads in.
-    code, may_take_over
+    code, may_take_over, nimbus, disk_fault
         As `stormkeeper.nimbus.readiness.Readiness` has them.
     elected, deposed
         As `stormkeeper.nimbus.elector.Elector` has them.
@@ -57,12 +58,16 @@ class Reigning:
         elected: Elected,
         deposed: Deposed,
         may_take_over: bool = False,
+        nimbus: NimbusId | None = None,
+        disk_fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._storm = storm
         self._code = code
         self._elected = elected
         self._deposed = deposed
-        self._readiness = Readiness(storm, code, may_take_over=may_take_over)
+        self._readiness = Readiness(
+            storm, code, may_take_over=may_take_over, nimbus=nimbus, disk_fault=disk_fault
+        )
         self._leader: LeaderClusterState | None = None
         self._failures = 0
 

@@ -402,6 +402,7 @@ class NimbusSummary(TPayload):
     isLeader: bool
     version: str
     tlsPort: int | None
+    disk_fault: str | None
     def __init__(
         self,
         host: str,
@@ -410,6 +411,7 @@ class NimbusSummary(TPayload):
         isLeader: bool,
         version: str,
         tlsPort: int | None = None,
+        disk_fault: str | None = None,
     ) -> None: ...
 
 class PrivateWorkerKey(TPayload):

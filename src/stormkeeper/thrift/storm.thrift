@@ -302,6 +302,8 @@ struct NimbusSummary {
   4: required bool isLeader
   5: required string version
   6: optional i32 tlsPort
+  // Ours: why its disk takes no files; absent where it does.
+  1000: optional string disk_fault
 }
 
 struct PrivateWorkerKey {
