@@ -122,6 +122,11 @@ def test_services_agree_on_the_folder_that_they_share():
     assert shared == {("stormkeeper", "0750")}
 
 
+@pytest.mark.parametrize("name", [SERVICE, NIMBUS, SUPERVISOR, PIPELINE])
+def test_no_other_user_reads_what_a_service_writes(name):
+    assert unit(name)["Service"]["UMask"] == "0077"
+
+
 def test_the_service_of_a_nimbus_fits_it():
     service = unit(NIMBUS)["Service"]
     assert service["ExecStart"].split() == [

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from stormkeeper.daemon.accepting import Acceptor, Admission, plain_address
+from stormkeeper.daemon.accepting import Acceptor, Admission, Places, plain_address
 
 
 @pytest.fixture
@@ -146,3 +146,37 @@ def test_who_left_is_forgotten():
 )
 def test_addresses_are_written_plainly(given, plain):
     assert plain_address(given) == plain
+
+
+class TestPlaces:
+    """The connections of a server that ends idle ones for new ones."""
+
+    @pytest.fixture
+    def places(self):
+        places = Places(5, 3)
+        for name in ("a1", "b1", "a2", "a3"):
+            places.take(name, f"10.0.0.{ord(name[0])}")
+        return places
+
+    def test_nothing_ends_where_there_is_room(self, places):
+        assert places.given_up("10.0.0.98", 4) is None
+
+    def test_the_same_address_comes_first(self, places):
+        assert places.given_up("10.0.0.97", 4) == "a1"
+        places.used("a1", "10.0.0.97")
+        assert places.given_up("10.0.0.97", 4) == "a2"
+
+    def test_then_the_address_with_the_most(self, places):
+        places.take("c1", "10.0.0.99")
+        assert places.given_up("10.0.0.98", 5) == "a1"
+
+    def test_busy_ones_stay(self, places):
+        assert places.given_up("10.0.0.97", 4, lambda each: each == "a3") == "a3"
+        assert places.given_up("10.0.0.97", 4, lambda _: False) is None
+        assert places.given_up("10.0.0.98", 5, lambda each: each == "b1") == "b1"
+
+    def test_what_has_left_is_forgotten(self, places):
+        for name in ("a1", "b1", "a2", "a3", "a3"):
+            places.leave(name, f"10.0.0.{ord(name[0])}")
+        assert not places._members
+        assert places.refuses("10.0.0.97", 0) is None

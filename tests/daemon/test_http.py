@@ -10,7 +10,7 @@ import time
 import pytest
 
 from stormkeeper.daemon import http as endpoint_module
-from stormkeeper.daemon.http import MAX_CONNECTIONS, HttpEndpoint, Page
+from stormkeeper.daemon.http import MAX_PER_ADDRESS, HttpEndpoint, Page
 from stormkeeper.daemon.listening import listen
 from support.waiting import DEADLINE_SECS, until
 
@@ -45,8 +45,8 @@ class Served:
             connection.sendall(data)
             return connection.makefile("rb").read()
 
-    def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), DEADLINE_SECS)
+    def connect(self, source="127.0.0.1"):
+        return socket.create_connection(("127.0.0.1", self.port), DEADLINE_SECS, (source, 0))
 
     @property
     def connections(self):
@@ -134,12 +134,12 @@ def test_every_request_gets_one_answer_and_the_end(served, sent, status):
 
 def test_slow_clients_keep_nobody_out(served):
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(served.connect()) for _ in range(MAX_CONNECTIONS + 3)]
-        for connection in slow[-MAX_CONNECTIONS:]:
+        slow = [stack.enter_context(served.connect()) for _ in range(MAX_PER_ADDRESS + 3)]
+        for connection in slow[-MAX_PER_ADDRESS:]:
             connection.sendall(b"GET /fig")
         until(lambda: slow[0].recv(1) == b"")  # the oldest went for the newest
         assert served.ask("/figures")[0] == 200
-        assert served.connections <= MAX_CONNECTIONS
+        assert served.connections <= MAX_PER_ADDRESS
     until(lambda: served.connections == 0)
 
 
@@ -172,3 +172,27 @@ def test_who_asks_all_the_time_takes_a_small_part_of_the_loop(served):
     assert set(answers) == {200}
     # Unbounded, the loop would do nothing else.
     assert len(answers) * SLOW_SECS < 0.25 * (time.monotonic() - started)
+
+
+def test_addresses_take_turns(served):
+    """Ten pages that one address asks for delay the page of another by a few at most."""
+    order = []
+
+    def ask(source, path):
+        with served.connect(source) as connection:
+            connection.sendall(b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n" % path)
+            connection.shutdown(socket.SHUT_WR)
+            answer = connection.makefile("rb").read()
+            order.append(source)
+            return answer
+
+    greedy = [threading.Thread(target=ask, args=("127.0.0.2", b"/slow")) for _ in range(10)]
+    for thread in greedy:
+        thread.start()
+    until(lambda: served.connections >= 6)
+    assert ask("127.0.0.3", b"/figures").endswith(b"accept: \n")
+    before = order.index("127.0.0.3")
+    for thread in greedy:
+        thread.join(DEADLINE_SECS)
+    assert order.count("127.0.0.2") == 10
+    assert before < 8, "it waited for all that the other one had asked for"

@@ -138,21 +138,38 @@ def test_too_many_calls_are_refused_and_the_connection_goes_on(handler, caplog):
             client.close()
 
 
-def test_connections_beyond_the_limit_are_turned_away(handler, caplog):
+def test_connections_beyond_the_limit_take_the_place_of_idle_ones(handler, caplog):
+    with served(handler, max_connections_per_address=2) as (server, place):
+        first, second = dial(place), dial(place)
+        assert echoes(second)
+        assert echoes(first)
+        with dial(place) as third:
+            assert echoes(third)
+            assert is_ended(second), "it was idle longer than the first"
+            assert echoes(first)
+        assert server.counts.ended["crowded"] == 1
+        assert server.counts.turned_away == {}
+        assert "another one needs its place: it has 2 connections open" in caplog.text
+        first.close()
+        second.close()
+
+
+def test_connections_are_turned_away_where_none_is_idle(handler, caplog):
     limits = {"max_connections": 3, "max_connections_per_address": 2}
     with served(handler, **limits) as (server, place):
-        first, second = dial(place), dial(place)
-        assert echoes(first)
-        assert echoes(second)
+        busy = [dial(place) for _ in range(2)]
+        for client in busy:
+            client.sendall(call_bytes("held", text_body("a")))
+        until(lambda: len(handler.holding) == 2)
         with dial(place) as third:
             assert is_ended(third)
         assert server.counts.turned_away == {"address": 1}
         assert "turned away 127.0.0.1: it has 2 connections open" in caplog.text
-        second.close()
+        busy[0].close()
         until(lambda: server.open == 1)
         with dial(place) as again:
             assert echoes(again)
-        first.close()
+        busy[1].close()
 
 
 @pytest.mark.parametrize(

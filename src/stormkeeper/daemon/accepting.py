@@ -1,7 +1,8 @@
-"""Who is let in: an accept loop that outlives a shortage of descriptors, and how many it may take.
+"""Accepting connections: a loop that outlives a shortage of descriptors, and limits on numbers.
 
 Connections are counted in all and by address. IPv6 addresses are counted by their /64 network, of
-which one machine usually has all.
+which one machine usually has all. Beyond a limit, `Admission` refuses a connection; `Places` names
+an idle one that ends in its place.
 """
 
 import asyncio
@@ -10,12 +11,14 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 from stormkeeper.daemon.logs import counted
 
 _log = logging.getLogger(__name__)
+
+_C = TypeVar("_C", bound=Hashable)
 
 #: Connections that may wait to be accepted: a cluster's workers all come back at once.
 BACKLOG: Final = 1_024
@@ -175,3 +178,67 @@ class Admission:
         self._by_network[network] -= 1
         if self._by_network[network] <= 0:
             del self._by_network[network]
+
+
+class Places(Admission, Generic[_C]):
+    """The connections of a server that ends an idle one where a new one would be too many.
+
+    So a client that keeps many connections open locks nobody out.
+
+    Parameters
+    ----------
+    most, most_per_address, keys
+        As for `Admission`.
+    """
+
+    def __init__(self, most: int, most_per_address: int, keys: tuple[str, str] = ("", "")) -> None:
+        super().__init__(most, most_per_address, keys)
+        #: The connections of each network; that which was used the longest ago comes first.
+        self._members: dict[str, dict[_C, None]] = {}
+
+    def take(self, connection: _C, address: str) -> None:
+        """Note that `connection` from `address` is open."""
+        self.entered(address)
+        self._members.setdefault(network_of(address), {})[connection] = None
+
+    def used(self, connection: _C, address: str) -> None:
+        """Note that `connection` is used now."""
+        members = self._members.get(network_of(address), {})
+        if connection in members:
+            del members[connection]
+            members[connection] = None
+
+    def leave(self, connection: _C, address: str) -> None:
+        """Note that `connection` is closed."""
+        network = network_of(address)
+        members = self._members.get(network, {})
+        if connection in members:
+            del members[connection]
+            self.left(address)
+        if not members:
+            self._members.pop(network, None)
+
+    def given_up(
+        self, address: str, already: int, is_idle: Callable[[_C], bool] = lambda _: True
+    ) -> _C | None:
+        """Return the connection that ends so that one from `address` can be let in.
+
+        It is the one of the same address that is idle longest, where that address has as many as it
+        may; else that of the address with the most connections. None: no connection has to end, or
+        none is idle.
+
+        Parameters
+        ----------
+        address, already
+            As of `refuses`.
+        is_idle
+            Whether a connection may end.
+        """
+        refusal = self.refuses(address, already)
+        if refusal is None:
+            return None
+        if refusal[0] == "address":
+            groups = [self._members.get(network_of(address), {})]
+        else:
+            groups = sorted(self._members.values(), key=len, reverse=True)
+        return next((member for group in groups for member in group if is_idle(member)), None)

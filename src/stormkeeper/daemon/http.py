@@ -2,12 +2,15 @@
 
 The rules that hold here:
 
-- The daemon's own work comes first. A connection carries one request, and has `DEADLINE` seconds
-  and `MAX_REQUEST` bytes for it. There are at most `MAX_CONNECTIONS` at a time. One more takes the
-  place of the oldest, so that slow clients keep nobody out.
-- After each request, no connection is accepted for `_REST` times as long as the request took, and
-  `_LONG_REST` seconds at most: on a busy machine requests take long through no fault of theirs. So
-  a client that asks all the time takes less than a tenth of the daemon's time, connecting included.
+- The daemon's own work comes first. A connection carries one request of at most `MAX_REQUEST`
+  bytes, which must be there `DEADLINE` seconds after the connection; the client has as long to read
+  the answer. After each request the endpoint rests for `_REST` times as long as the request took,
+  and `_LONG_REST` seconds at most: on a busy machine requests take long through no fault of theirs.
+  So clients that ask all the time take less than a tenth of the daemon's time.
+- Requests wait for their turn, and the addresses take turns: one that asks for twenty pages at a
+  time delays the page of another by one. There are at most `MAX_CONNECTIONS` at a time, and
+  `MAX_PER_ADDRESS` of one address. One more takes the place of the oldest, first of those that have
+  sent no whole request, so that slow clients lock nobody out.
 - Pages are made when they are asked for, by plain functions that neither block nor wait. Those that
   read files belong into an endpoint with a thread of its own (`http_thread`).
 
@@ -18,6 +21,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from types import MappingProxyType
@@ -25,22 +29,23 @@ from typing import Final, NamedTuple
 
 import h11
 
+from stormkeeper.daemon.accepting import Places, network_of, plain_address
 from stormkeeper.daemon.listening import address_of
 
 _log = logging.getLogger(__name__)
 
-#: Seconds from the beginning of a connection to its end, and the reading of the answer.
+#: Seconds from the beginning of a connection to its request, and for the reading of the answer.
 DEADLINE: Final = 5.0
 #: Bytes of a request's line and headers; Prometheus sends some 400.
 MAX_REQUEST: Final = 16_384
-#: Connections at a time.
-MAX_CONNECTIONS: Final = 16
+#: Connections at a time, in all and of one address.
+MAX_CONNECTIONS: Final = 64
+MAX_PER_ADDRESS: Final = 32
 
-_BACKLOG: Final = 16
-_REST: Final = 20
-#: The shortest rest, in seconds.
-_LEAST_REST: Final = 0.005
-#: The longest, and that when the system has no more descriptors.
+_REST: Final = 10
+#: Seconds between two connections that are accepted.
+_LEAST_REST: Final = 0.01
+#: The longest rest, in seconds, and that when the system has no more descriptors.
 _LONG_REST: Final = 1.0
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -84,11 +89,14 @@ class HttpEndpoint:
         self._listener = listener
         self._pages = pages
         self._queries = queries
-        #: The oldest first.
-        self._connections: dict[_Connection, None] = {}
+        self._places: Places[_Connection] = Places(MAX_CONNECTIONS, MAX_PER_ADDRESS)
+        self._connections: set[_Connection] = set()
+        #: Requests that wait, by network; the network whose turn is next comes first.
+        self._waiting: dict[str, deque[tuple[_Connection, h11.Request]]] = {}
+        #: Whether the next request is served as soon as it comes.
+        self._is_free = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._rest = _LEAST_REST
         self._is_closed = False
         self._loop.add_reader(listener, self._accept)
 
@@ -126,33 +134,63 @@ class HttpEndpoint:
             _log.exception("cannot make %s: an error of this server", path)
             return refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "see this server's log")
 
-    def took(self, secs: float) -> None:
-        """Note how long a request took, and rest accordingly from the next connection on."""
-        self._rest = min(max(_LEAST_REST, _REST * secs), _LONG_REST)
-
     def add(self, connection: "_Connection") -> None:
-        """Take in a connection, in place of the oldest if there are enough."""
-        while len(self._connections) >= MAX_CONNECTIONS:
-            oldest = next(iter(self._connections))
+        """Take in a connection, in place of an old one if there are enough."""
+        address = connection.address
+        while self._places.refuses(address, len(self._connections)):
+            oldest = self._places.given_up(
+                address, len(self._connections), lambda each: not each.is_waiting
+            ) or self._places.given_up(address, len(self._connections))
+            if oldest is None:
+                break
             self.discard(oldest)
             oldest.transport.abort()
-        self._connections[connection] = None
+        self._connections.add(connection)
+        self._places.take(connection, address)
 
     def discard(self, connection: "_Connection") -> None:
         """Forget a connection."""
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self._places.leave(connection, connection.address)
+
+    def ask(self, connection: "_Connection", request: h11.Request) -> None:
+        """Have a request answered when the turn comes to its address."""
+        self._waiting.setdefault(network_of(connection.address), deque()).append(
+            (connection, request)
+        )
+        if self._is_free:
+            self._serve()
+
+    def _serve(self) -> None:
+        """Answer the request whose turn it is, and rest."""
+        self._is_free = True
+        while self._waiting and not self._is_closed:
+            network, requests = next(iter(self._waiting.items()))
+            del self._waiting[network]
+            connection, request = requests.popleft()
+            if requests:
+                self._waiting[network] = requests
+            if connection not in self._connections:
+                continue
+            self._is_free = False
+            started = self._loop.time()
+            connection.send(self.answer(request))
+            took = self._loop.time() - started
+            self._loop.call_later(min(_REST * took, _LONG_REST), self._serve)
+            return
 
     def _accept(self) -> None:
-        rest = self._rest
+        rest = _LEAST_REST
         try:
-            accepted, _ = self._listener.accept()
+            accepted, address = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass
-        except OSError:  # no descriptor is left, and who asks waits in the backlog
+        except OSError:  # no descriptor is left, and clients wait in the backlog
             rest = _LONG_REST
         else:
             accepted.setblocking(False)
-            task = self._loop.create_task(self._adopt(accepted))
+            task = self._loop.create_task(self._adopt(accepted, plain_address(address[0])))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._loop.remove_reader(self._listener)
@@ -162,9 +200,9 @@ class HttpEndpoint:
         if not self._is_closed:
             self._loop.add_reader(self._listener, self._accept)
 
-    async def _adopt(self, accepted: socket.socket) -> None:
+    async def _adopt(self, accepted: socket.socket, address: str) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: _Connection(self), accepted)
+            await self._loop.connect_accepted_socket(lambda: _Connection(self, address), accepted)
         except OSError:  # reset by the client before it was served
             accepted.close()
 
@@ -174,15 +212,18 @@ class _Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, endpoint: HttpEndpoint) -> None:
+    def __init__(self, endpoint: HttpEndpoint, address: str) -> None:
+        self.address = address
+        #: Whether its request waits for an answer.
+        self.is_waiting = False
         self._endpoint = endpoint
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST)
-        self._is_head = self._is_answered = False
+        self._is_head = self._has_asked = self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._timer = asyncio.get_running_loop().call_later(DEADLINE, transport.abort)
+        self._limit_time()
         self._endpoint.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's interface
@@ -190,29 +231,35 @@ class _Connection(asyncio.Protocol):
         self._endpoint.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_answered:
+        if self._has_asked:
             return
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        self._take(data)
-        self._endpoint.took(loop.time() - started)
-
-    def _take(self, data: bytes) -> None:
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
         except h11.RemoteProtocolError as error:
-            self._send(refusal(error.error_status_hint, str(error)))
+            self.send(refusal(error.error_status_hint, str(error)))
             return
         if isinstance(event, h11.Request):
             self._is_head = event.method == b"HEAD"
-            self._send(self._endpoint.answer(event))
+            self._has_asked = self.is_waiting = True
+            self._timer.cancel()
+            self._endpoint.ask(self, event)
         elif event is not h11.NEED_DATA:
             self.transport.close()
 
-    def _send(self, page: Page) -> None:
+    def eof_received(self) -> bool:
+        """Return whether a client that has half-closed the connection still gets an answer."""
+        self._has_ended = True
+        return self.is_waiting
+
+    def _limit_time(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(DEADLINE, self.transport.abort)
+
+    def send(self, page: Page) -> None:
         """Write the answer and half-close; what the client still sends is dropped."""
-        self._is_answered = True
+        self._has_asked, self.is_waiting = True, False
+        self._timer.cancel()
+        self._limit_time()
         headers = [
             ("Content-Type", page.content_type),
             ("Content-Length", str(len(page.body))),
@@ -229,8 +276,12 @@ class _Connection(asyncio.Protocol):
                 h11.Response(status_code=page.status, headers=headers, reason=reason)
             )
             self.transport.write((head or b"") + (b"" if self._is_head else page.body))
-        # Closed at once with something unread, the connection would be reset, and the answer lost.
-        self.transport.write_eof()
+        if self._has_ended:
+            self.transport.close()
+        else:
+            # Closed at once with something unread, the connection would be reset and the answer
+            # lost.
+            self.transport.write_eof()
 
 
 def refusal(status: int, reason: str) -> Page:

@@ -42,6 +42,7 @@ FRAME_TIMEOUT: Final = "frame-timeout"
 ANSWER_TIMEOUT: Final = "answer-timeout"
 UNREAD_TIMEOUT: Final = "unread-timeout"
 IDLE: Final = "idle"
+CROWDED: Final = "crowded"
 MEMORY: Final = "memory"
 DRAIN: Final = "drain"
 
@@ -80,6 +81,9 @@ class Host(Protocol):
 
     def warn(self, line: str, matter: Hashable) -> None:
         """Write a line into the log, unless there were many about that matter."""
+
+    def used(self, channel: Channel) -> None:
+        """Take note that a connection had a call answered."""
 
     def forget(self, channel: Channel) -> None:
         """Take note that a connection is closed."""
@@ -201,6 +205,7 @@ class Channel(asyncio.BufferedProtocol):
             return
         self._connection.answered()
         self._idle_since = time.monotonic()
+        self._server.used(self)
         if frame is not None:
             size, most = len(frame) - 4, self._server.limits.max_frame
             if size > most:
@@ -211,6 +216,19 @@ class Channel(asyncio.BufferedProtocol):
                 )
             self._write(frame)
         self.move()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost when the connection ends: no call is under way or unanswered."""
+        is_quiet = self.method is None and self._unread_since is None
+        return is_quiet and self._transport is not None and not self._connection.has_whole
+
+    def make_room(self, reason: str) -> None:
+        """End the connection, which is idle, so that another one can be let in."""
+        self._over(CROWDED, reason)
+        if self._transport is not None:
+            self._transport.close()
+        self._server.forget(self)
 
     def sweep(self, now: float) -> None:
         """End the connection if it exceeds a time limit."""

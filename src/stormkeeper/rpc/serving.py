@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final
 
-from stormkeeper.daemon.accepting import Acceptor, Admission
+from stormkeeper.daemon.accepting import Acceptor, Places
 from stormkeeper.daemon.line_budget import LineBudget
 from stormkeeper.daemon.logs import counted
 from stormkeeper.rpc.channel import DRAIN, READ_BYTES, Channel, Counts
@@ -86,7 +86,9 @@ class Server:
         #: From `start` on.
         self.loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._admission = Admission(limits.max_connections, limits.max_connections_per_address)
+        self._places: Places[Channel] = Places(
+            limits.max_connections, limits.max_connections_per_address
+        )
         self._lines = LineBudget(_LINES, _LINES_SECONDS)
         self._channels: set[Channel] = set()
         #: Of these, how many were cut at the end.
@@ -141,11 +143,15 @@ class Server:
             more = f" (and {left_out} more such lines)" if left_out else ""
             _log.warning("%s%s", line, more)
 
+    def used(self, channel: Channel) -> None:
+        """Take note that a connection had a call answered."""
+        self._places.used(channel, channel.caller.address)
+
     def forget(self, channel: Channel) -> None:
         """Take note that a connection is closed."""
         if channel in self._channels:
             self._channels.discard(channel)
-            self._admission.left(channel.caller.address)
+            self._places.leave(channel, channel.caller.address)
         if self.is_draining and not self._channels:
             self._is_empty.set()
 
@@ -172,7 +178,7 @@ class Server:
         self.counts.turned_away["descriptors"] += 1
 
     def _welcome(self, connection: socket.socket, address: str, port: int) -> None:
-        refusal = self._admission.refuses(address, len(self._channels))
+        refusal = self._make_room(address)
         if refusal is not None:
             cause, reason = refusal
             self.counts.turned_away[cause] += 1
@@ -187,11 +193,21 @@ class Server:
         methods, max_frame = self._service.methods, self.limits.max_frame
         channel = Channel(self, caller, Connection(methods, max_frame, authentication))
         self._channels.add(channel)
-        self._admission.entered(address)
+        self._places.take(channel, address)
         self.counts.accepted += 1
         task = self.loop.create_task(self.loop.connect_accepted_socket(lambda: channel, connection))
         self._connecting.add(task)
         task.add_done_callback(partial(self._connected, channel, connection))
+
+    def _make_room(self, address: str) -> tuple[str, str] | None:
+        """Return why a connection cannot be let in, having ended an idle one if that is enough."""
+        refusal = self._places.refuses(address, len(self._channels))
+        if refusal is not None:
+            idle = self._places.given_up(address, len(self._channels), lambda each: each.is_idle)
+            if idle is not None:
+                idle.make_room(f"another one needs its place: {refusal[1]}")
+                refusal = self._places.refuses(address, len(self._channels))
+        return refusal
 
     def _connected(
         self, channel: Channel, connection: socket.socket, task: asyncio.Task[object]
