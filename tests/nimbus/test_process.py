@@ -1,5 +1,8 @@
 """``storm nimbus`` as a process, called by a client that is not ours."""
 
+import contextlib
+import resource
+import socket
 import time
 import urllib.request
 
@@ -87,6 +90,30 @@ def leader_of(port):
         return None
 
 
+@contextlib.contextmanager
+def idle_connections(port, count):
+    """Open so many connections that send nothing, from five addresses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        yield [
+            opened.enter_context(
+                socket.create_connection(("127.0.0.1", port), 60, (f"127.0.0.{2 + n % 5}", 0))
+            )
+            for n in range(count)
+        ]
+
+
+def ended(connection):
+    """Whether the other side has closed a connection that it sent nothing on."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
 def submit(port, folder, name, conf="{}"):
     """Submit a topology of two queries, and return its id."""
     described = describe(name)
@@ -117,6 +144,9 @@ def test_it_serves_leads_and_stops(start, storm):
     until(lambda: "stormkeeper_nimbus_leads 1.0" in urllib.request.urlopen(page).read().decode())
     ready = urllib.request.urlopen(page.replace("/metrics", "/readyz")).read()
     assert ready == b"leads\n"
+    with idle_connections(port, 2_050) as idle:
+        assert leader_of(port) == port
+        until(lambda: ended(idle[0]))
     assert nimbus.stop() == 0
     assert locks.queue(storm.state) == []
     assert storm.nimbuses() == []
