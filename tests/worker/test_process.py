@@ -313,6 +313,23 @@ def test_a_jvm_that_is_killed_ends_it_after_a_last_heartbeat(start, pacemakers, 
     assert not beats.newest().completed
 
 
+@pytest.mark.slow
+def test_a_jvm_that_does_not_answer_is_told_and_ended(start, pacemakers, script):
+    worker = start(script(ENDLESS), **{"supervisor.worker.timeout.secs": 12})
+    beats = Beats(pacemakers, worker.path)
+    until(lambda: beats.counts().get("out", (0, 0)) > (0, 0), START_SECS)
+    assert beats.newest().jvm_silent_ms is None
+    (jvm,) = [process for process in worker.family() if name(process) == "java"]
+    jvm.suspend()
+    until(lambda: (beats.newest().jvm_silent_ms or 0) >= 4000)
+    assert worker.ended() == 1, worker.text
+    assert not jvm.is_running()
+    log = "\n".join(worker.errors)
+    assert log.count("Spark's JVM had not answered for 12 s") == 1
+    assert "SIGKILL" not in log
+    assert not beats.newest().completed
+
+
 SLOW = """
 import time
 from pyspark.sql import SparkSession

@@ -221,6 +221,13 @@ def end(session: SparkSession, timeout_secs: float = 15.0) -> None:
         process.wait()
 
 
+def kill_jvm() -> None:
+    """End the JVM of this process by force, if there is one."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is not None:
+        process.kill()
+
+
 def jvm_exit(session: SparkSession, timeout_secs: float = 0.0) -> int | None:
     """Return the exit status of a session's JVM, negative where a signal ended it.
 

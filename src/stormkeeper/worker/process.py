@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 
 from stormkeeper import paths
 from stormkeeper.conf import Conf
+from stormkeeper.daemon import spark as engine
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.errors import (
     ClaimedError,
@@ -251,11 +252,14 @@ class Worker:
             if self._job.script_id and self._script_began and not self._reports.is_active:
                 say_end(self._job.alive, INACTIVE)
                 self._ending.ask(INACTIVE)
-            lost = self._lost()
+            silent_secs = self._jvm.look()
+            lost = self._lost() if silent_secs < self._silence_secs else _silent(silent_secs)
             if lost is not None:
                 log_failure(log, lost)
-                self._reports.failed(lost)
                 self._ending.ask(1)  # so that no query counts as ended by itself
+                if silent_secs >= self._silence_secs:
+                    engine.kill_jvm()
+                self._reports.failed(lost)
                 self._leave(1)
         log.info("stopping")
         self._live.stop(self._countdown)
@@ -266,7 +270,6 @@ class Worker:
 
     def _lost(self) -> WorkerError | None:
         """Return why the script's main thread waits for what cannot come any more, if it does."""
-        self._jvm.look()
         try:
             self._session.check_executors()
         except WorkerError as error:
@@ -472,3 +475,11 @@ class Worker:
                 self._log_file.close()
                 if self._alive is not None:
                     self._alive.close()
+
+
+def _silent(secs: float) -> WorkerError:
+    return WorkerError(
+        f"Spark's JVM had not answered for {secs:.0f} s (supervisor.worker.timeout.secs), and was"
+        " ended with all queries: if the JVM's garbage collection takes that long, give the JVM"
+        " more memory (spark.driver.memory)"
+    )

@@ -89,12 +89,14 @@ class QueryEvents:
         return next((run for run in self.running() if run.query_id == query_id), None)
 
     def running(self) -> list[Run]:
-        """Return the runs that have not ended."""
-        with self._changed:
-            return [run for run in self._runs.values() if not run.ended]
+        """Return the runs that have not ended; without a lock, as heartbeats ask for them."""
+        return [run for run in list(self._runs.values()) if not run.ended]
 
     def wait(self, condition: Callable[[], bool], timeout_secs: float) -> bool:
-        """Wait until `condition` holds, looking at every event; return whether it does."""
+        """Wait until `condition` holds, looking at every event; return whether it does.
+
+        `condition` must not call the JVM: events would wait for the answer as well.
+        """
         with self._changed:
             return self._changed.wait_for(condition, timeout_secs)
 

@@ -41,6 +41,8 @@ _LOOK_SECS = 0.1
 class _Running:
     built: Built
     query: StreamingQuery
+    #: Spark's id of the run: the query itself would have to ask the JVM for it.
+    run_id: str
     #: Starts since a batch was last seen.
     starts: int
 
@@ -99,7 +101,8 @@ class TopologyRun:
                 self._claims.take(built.query.id)
             except ClaimedError:  # the log has it
                 continue
-            running = _Running(built, self._start(built), 1)
+            query = self._start(built)
+            running = _Running(built, query, str(query.runId), 1)
             self._running.append(running)
             log.info("the query %s runs", built.query.id)
             self._settle(running)
@@ -157,10 +160,11 @@ class TopologyRun:
         time.sleep(_RETRY_SECS * 2 ** max(0, running.starts - 1))
         running.starts += 1
         running.query = self._start(running.built)
+        running.run_id = str(running.query.runId)
         self._settle(running)
 
     def _run(self, running: _Running) -> Run | None:
-        return self._events.run(str(running.query.runId))
+        return self._events.run(running.run_id)
 
     def _has_ended(self, running: _Running) -> bool:
         run = self._run(running)
