@@ -4,8 +4,8 @@ Each of an election's two threads is a chain of events here: an instruction is c
 while, and its answer is told after another. A Nimbus that was told that it leads writes until it is
 told that it does not, whatever `is_leader` says meanwhile.
 
-Its disk is a `Shelf`, which can be lost, full or read-only. As `DiskWatch` and `CodeSync` do, it is
-probed now and then, and code that is not there is copied from the others.
+Its disk is a `Shelf`, which can be lost, full or gone. It is probed now and then, and code that is
+not there is copied from the others, as `CodeSync` does.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from stormkeeper.nimbus.election_events import (
     Withdraw,
 )
 from stormkeeper.nimbus.queueing import Queueing
-from stormkeeper.nimbus.readiness import PROBE_SECS
+from stormkeeper.nimbus.readiness import PROBE_SECS, DiskWatch
 from stormkeeper.nimbus.reigning import Reigning
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.fences import FencedWriter
@@ -89,10 +89,10 @@ class SimulatedNimbus:
             elected=self._on_elected,
             deposed=self._on_deposed,
             nimbus=self.address,
-            disk_fault=lambda: self.shelf.fault,
+            disk_fault=lambda: self._disk.fault,
         )
-        # What is registered of the disk.
-        self._told_fault: str | None = "nothing is registered"
+        self._disk = DiskWatch(lambda: self.shelf.fault, self._on_disk_fault)
+        self._is_registered = False
         self.session.register(self._on_event)
         self.session.add_listener(self._on_connection)
         #: What it decides, while it was told that it leads.
@@ -138,16 +138,21 @@ class SimulatedNimbus:
 
     def _look_at_disk(self) -> None:
         if not self._is_stopped:
-            fault = self.shelf.fault
-            if fault is not None or fault != self._told_fault:
-                summary = NimbusSummary(*self.address[:2], 0, False, "1", disk_fault=fault)
-                with suppress(StateError):
-                    self._storm.add_nimbus_host(summary)
-                    self._told_fault = fault
-                self.tell(Recheck())
             with suppress(StateError):
+                if not self._is_registered:
+                    self._register(None)
+                    self._is_registered = True
                 self.shelf.fetch(1.0)
+            self._disk.look()
         self._clock.after(PROBE_SECS, self._look_at_disk)
+
+    def _on_disk_fault(self, fault: str | None) -> None:
+        self._register(fault)
+        self.tell(Recheck())
+
+    def _register(self, fault: str | None) -> None:
+        summary = NimbusSummary(*self.address[:2], 0, False, "1", disk_fault=fault)
+        self._storm.add_nimbus_host(summary)
 
     def _write(self, decisions: Decisions) -> None:
         attempt = decisions.next()

@@ -1,17 +1,27 @@
 """The code of topologies: fetched when it is not what the cluster's state says, and laid out."""
 
 import gzip
+import http.client
 import json
+import logging
+import shutil
+from contextlib import closing, contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from stormkeeper.code import keys
+from stormkeeper.daemon.http_thread import HttpThread
+from stormkeeper.daemon.listening import listen
 from stormkeeper.errors import BlobNotFoundError, PeerError, StateUnavailableError, SupervisorError
 from stormkeeper.supervisor.directories import Directories
+from stormkeeper.supervisor.log_files import MOST_BYTES
+from stormkeeper.supervisor.log_pages import code_queries
 from stormkeeper.supervisor.tidying import Needed, _Now
 from stormkeeper.supervisor.topology_code import TopologyCode
-from support.code import Cluster
+from stormkeeper.thrift.records import Assignment, NodeInfo, SupervisorInfo
+from support.code import Cluster, activate
 from support.packages import of_folder, packed, tree
 
 WC, JOB = "wc-1-1700000000", "job-2-1700000000"
@@ -214,3 +224,82 @@ def test_what_nobody_needs_is_removed_and_what_a_worker_runs_from_stays(site):
     assert remove() == [JOB, "w1"]
     assert site.packages() == []
     assert remove() == []
+
+
+class TestNimbusesThatHaveLostTheCode:
+    """They fetch it from a supervisor that runs the topology."""
+
+    @contextmanager
+    def serving(self, site, *nodes):
+        """Serve the code over HTTP; the topology runs on these nodes, of which s1 is the site."""
+        listener = listen("127.0.0.1", 0, keys="none", backlog=16)
+        port = listener.getsockname()[1]
+        with HttpThread(listener, {}, code_queries(site.code)):
+            activate(site.nimbus, WC)
+            places = {(n, n): NodeInfo(node, {6700}) for n, node in enumerate(nodes, 1)}
+            site.nimbus.leader.set_assignment(WC, Assignment("", executor_node_port=places))
+            for node, its_port in (("s0", 1), ("s1", port), ("s2", None)):
+                info = SupervisorInfo(1, "127.0.0.1", http_port=its_port)
+                site.storm.supervisor_heartbeat(node, info)
+            yield port
+
+    def asked(self, port, query):
+        with closing(http.client.HTTPConnection("127.0.0.1", port)) as client:
+            client.request("GET", f"/api/v1/code?{query}")
+            answer = client.getresponse()
+            return answer.status, answer.read()
+
+    def has_all(self, site):
+        return all(site.nimbus.code.store.get(key) for key in keys.of_topology(WC))
+
+    def test_it_is_there_again_byte_for_byte(self, site, caplog):
+        site.upload(WC, site.package(data=Random(1).randbytes(MOST_BYTES).hex()))
+        site.fetch()
+        before = site.nimbus.code.store.all()
+        assert before[f"{WC}-stormjar.jar"].size > MOST_BYTES
+        with self.serving(site, "s0", "s1", "s2"), caplog.at_level(logging.INFO):
+            shutil.rmtree(site.nimbus.folder)
+            site.nimbus.code.sync.run_once()
+            assert site.nimbus.code.store.all() == before
+            assert site.nimbus.code.sync.missing() == {}
+            assert "did not come from supervisor s0, and is asked for again" in caplog.text
+            assert f"fetched {WC}-stormjar.jar, version 1" in caplog.text
+
+    def test_only_a_supervisor_that_runs_it_is_asked(self, site):
+        site.upload(WC, site.package())
+        site.fetch()
+        with self.serving(site, "s2"):
+            shutil.rmtree(site.nimbus.folder)
+            site.nimbus.code.sync.run_once()
+            assert not self.has_all(site)
+
+    def test_bytes_that_have_changed_there_are_not_taken(self, site, caplog):
+        site.upload(WC, site.package())
+        site.fetch()
+        (site.directories.code(WC) / "stormconf.ser").write_bytes(b"changed")
+        with self.serving(site, "s1"):
+            shutil.rmtree(site.nimbus.folder)
+            site.nimbus.code.sync.run_once()
+            assert f"{WC}-stormconf.ser did not come from supervisor s1" in caplog.text
+            assert not self.has_all(site)
+
+    def test_who_does_not_know_the_checksum_gets_nothing(self, site):
+        site.upload(WC, site.package())
+        site.fetch()
+        record = site.nimbus.code.store.get(f"{WC}-stormconf.ser")
+        known = f"topology={WC}&part=stormconf.ser&sha256={record.sha256}"
+        with self.serving(site) as port:
+            status, body = self.asked(port, known)
+            assert (status, len(body)) == (200, record.size)
+            assert self.asked(port, f"{known}&start={record.size}") == (200, b"")
+            for wrong in (
+                f"topology={WC}&part=stormconf.ser",
+                f"topology={WC}&part=stormconf.ser&sha256={'0' * 64}",
+                f"topology={WC}&part=stormconf.ser&sha256=%ff",
+                f"topology={WC}&part=../../x&sha256={record.sha256}",
+                f"topology={WC}&part=checksums.json&sha256={record.sha256}",
+                f"topology={'x' * 200}&part=stormconf.ser&sha256={record.sha256}",
+            ):
+                assert self.asked(port, wrong)[0] == 404, wrong
+            for wrong in ("", "topology=..", "topology=%2F", f"topology={'x' * 256}"):
+                assert self.asked(port, wrong)[0] == 400, wrong

@@ -64,8 +64,17 @@ def topology_of(key: str) -> str | None:
     >>> topology_of("wc-1-1700000000-stormjar.jar")
     'wc-1-1700000000'
     """
+    topology_id, _ = split(key)
+    return topology_id
+
+
+def split(key: str) -> tuple[str | None, str]:
+    """Return the id of a topology and the part of its code that a key names.
+
+    Of another blob, they are None and the key.
+    """
     for part in PARTS:
         topology_id = key.removesuffix(f"-{part}")
         if topology_id and topology_id != key:
-            return topology_id
-    return None
+            return topology_id, part
+    return None, key

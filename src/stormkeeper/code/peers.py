@@ -1,10 +1,16 @@
-"""Other Nimbuses, as blobs are fetched from them: two calls of their Thrift service."""
+"""Who blobs are fetched from: other Nimbuses, and supervisors where no Nimbus has a blob.
+
+A Nimbus is asked by two calls of its Thrift service, a supervisor over HTTP.
+"""
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode
 
 from stormkeeper.code.fetching import Download, Peers
 from stormkeeper.conf import Address, Conf
@@ -48,6 +54,53 @@ class NimbusPeer:
             raise PeerError(str(error)) from error
         except (AuthorizationException, KeyNotFoundException) as error:
             raise PeerError(f"{self._client.address}: {name}: {error.msg}") from error
+
+
+#: Bytes that an answer of a supervisor may have.
+_MOST_BYTES: Final = 2**20
+
+
+class SupervisorPeer:
+    """A supervisor that has a topology's code; see `stormkeeper.code.fetching.Peer`.
+
+    Parameters
+    ----------
+    address
+        Where it serves its workers' logs.
+    storm_id, part, sha256
+        Which part of which topology's code, and its checksum: without that it is not sent.
+    """
+
+    def __init__(self, address: Address, storm_id: str, part: str, sha256: str) -> None:
+        self._address = address
+        self._asked = {"topology": storm_id, "part": part, "sha256": sha256}
+        self._start = 0
+
+    def begin_blob_download(self, key: str, offset: int, timeout_secs: float) -> Download:  # noqa: ARG002
+        """See `stormkeeper.code.fetching.Peer.begin_blob_download`."""
+        self._start = offset
+        return Download(0, "", None, offset)
+
+    def download_blob_chunk(self, session: str, timeout_secs: float) -> bytes:  # noqa: ARG002
+        """See `stormkeeper.code.fetching.Peer.download_blob_chunk`."""
+        path = f"/api/v1/code?{urlencode({**self._asked, 'start': self._start})}"
+        client = http.client.HTTPConnection(
+            self._address.host, self._address.port, timeout=timeout_secs
+        )
+        try:
+            with closing(client):
+                client.request("GET", path, headers={"Connection": "close"})
+                answer = client.getresponse()
+                if answer.length is None or answer.length > _MOST_BYTES:
+                    raise PeerError(f"{self._address}: not an answer of a supervisor")
+                body = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise PeerUnavailableError(f"{self._address}: {error}") from error
+        if answer.status != HTTPStatus.OK:
+            said = body[:200].decode(errors="replace").strip()
+            raise PeerError(f"{self._address}: {said or f'HTTP status {answer.status}'}")
+        self._start += len(body)
+        return body
 
 
 def peers(conf: Conf) -> Peers:

@@ -47,7 +47,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A blob that is to be fetched, and who has it; nobody has to send what is here already."""
+    """A blob that is to be fetched, and the Nimbuses that have it, if any does."""
 
     key: str
     record: BlobRecord
@@ -84,6 +84,8 @@ class Plan:
     #: Blobs that have to come from somebody who does not say yet that he has them, or has a newer
     #: version of them.
     awaited: tuple[str, ...] = ()
+    #: Parts of topologies' code that no Nimbus alive has; their checksums are known.
+    lost: tuple[Fetch, ...] = ()
     #: By topology.
     missing: Mapping[str, Missing] = field(default_factory=dict)
     unneeded_since: Mapping[str, float] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class Plan:
 def plan(snapshot: Snapshot) -> Plan:
     """Return what there is to do."""
     needed = {key for name in snapshot.topologies for key in keys.of_topology(name)}
-    fetch, announce, count, withdraw, awaited = [], [], [], [], []
+    fetch, announce, count, withdraw, awaited, lost = [], [], [], [], [], []
     for key in sorted(snapshot.local.keys() | snapshot.entries.keys() | needed):
         local, entry = snapshot.local.get(key), snapshot.entries.get(key)
         record = newest(local, entry, is_needed=key in needed)
@@ -116,8 +118,11 @@ def plan(snapshot: Snapshot) -> Plan:
             )
             if sources:
                 fetch.append(Fetch(key, record, sources))
-            elif not others and key not in awaited:
-                awaited.append(key)
+            elif not others:
+                if key not in awaited:
+                    awaited.append(key)
+                if key in needed:
+                    lost.append(Fetch(key, record, ()))
         elif key in needed and key not in awaited:
             awaited.append(key)
     fetch.sort(key=lambda each: (each.key not in needed, each.record.size, each.key))
@@ -131,6 +136,7 @@ def plan(snapshot: Snapshot) -> Plan:
         delete=tuple(k for k in due if k in snapshot.local and k not in snapshot.entries),
         forget=tuple(k for k in due if k in snapshot.entries),
         awaited=tuple(awaited),
+        lost=tuple(lost),
         missing=missing(snapshot),
         unneeded_since=since,
     )

@@ -5,7 +5,8 @@ be fetched yet. So a new topology's code is fetched as soon as somebody has it. 
 (``nimbus.code.sync.freq.secs``) finds what no watch has told.
 
 Each round looks at the files first: a blob that is lost on the disk is withdrawn in ZooKeeper, and
-fetched again. A second thread checks the checksums, slowly, an hour after the last time.
+fetched again: from another Nimbus, or, if none has it, from a supervisor that runs its topology. A
+second thread checks the checksums, slowly, an hour after the last time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from stormkeeper.code import fetching, keys, planning
 from stormkeeper.code.blobs import BlobStore
 from stormkeeper.code.drafts import storing
 from stormkeeper.code.fetching import Patience
+from stormkeeper.code.peers import SupervisorPeer
 from stormkeeper.code.planning import Fetch, Missing, Plan, Snapshot
+from stormkeeper.conf import Address
 from stormkeeper.errors import (
     BadVersionError,
     BlobStorageError,
@@ -255,6 +258,9 @@ class CodeSync:
                 self._storm.leave_blob(key, self._nimbus, snapshot.local[key].version)
                 if self._store.delete(key, expected=snapshot.local[key]):
                     log.info("deleted the blob %s, which nobody needs any more", key)
+        for fetch in plan.lost:
+            if not self._closing.is_set() and self._store.get(fetch.key) != fetch.record:
+                self._fetch_from_supervisors(fetch, snapshot.local.get(fetch.key))
         for count, fetch in enumerate(plan.fetch):
             # What has changed meanwhile may be more urgent.
             if self._closing.is_set() or (count and self._woken.is_set()):
@@ -339,21 +345,47 @@ class CodeSync:
             except Exception:
                 log.exception("the checksums of blobs are not checked, and are tried again")
 
+    def _fetch_from_supervisors(self, fetch: Fetch, local: BlobRecord | None) -> None:
+        """Fetch a part of a topology's code from a supervisor that runs the topology."""
+        storm_id, part = keys.split(fetch.key)
+        assignment = self._storm.assignment_info(storm_id) if storm_id is not None else None
+        if storm_id is None or assignment is None:
+            return
+        nodes = {where.node for where in (assignment.executor_node_port or {}).values()}
+        for node, info in sorted(self._storm.all_supervisor_info().items()):
+            source = f"supervisor {node}"
+            is_resting = (source, fetch.key) in self._refused.now()
+            if node not in nodes or info.http_port is None or is_resting:
+                continue
+            address = Address(info.hostname, info.http_port)
+            peer = SupervisorPeer(address, storm_id, part, fetch.record.sha256)
+            if self._fetch_from(source, fetch.key, fetch.record, local, peer):
+                self._announce(fetch.key, fetch.record, is_counted=True)
+                return
+
     def _fetch_from(
-        self, source: str, key: str, record: BlobRecord, local: BlobRecord | None
+        self,
+        source: str,
+        key: str,
+        record: BlobRecord,
+        local: BlobRecord | None,
+        peer: fetching.Peer | None = None,
     ) -> bool:
-        """Fetch a blob from one who has it; returns whether it came."""
+        """Fetch a blob from a Nimbus, or from `peer` if it is given; returns whether it came."""
         began = self._clock()
         part = self._store.part(record.sha256)
         try:
-            draft = fetching.fetch_from(
-                self._peers, source, key, record, part, patience=self._patience
-            )
+            if peer is None:
+                draft = fetching.fetch_from(
+                    self._peers, source, key, record, part, patience=self._patience
+                )
+            else:
+                draft = fetching.fetch(peer, key, record, part, self._patience)
             self._store.put(key, record, draft, expected=local)
         except (PeerError, BlobStorageError) as error:
             if self._closing.is_set():
                 return False
-            if isinstance(error, PeerUnavailableError):
+            if isinstance(error, PeerUnavailableError) and peer is None:
                 rest = self._unreached.failed(source)
             else:
                 rest = self._refused.failed((source, key))

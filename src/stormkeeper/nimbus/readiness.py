@@ -156,7 +156,8 @@ class Readiness:
             )
         for storm_id, what in sorted(lost.items()):
             log.warning(
-                "nobody alive has the code of %s, whose workers run on; start who held it last: %s",
+                "nobody alive has the code of %s, whose workers run on; it is fetched from a"
+                " supervisor that runs it, else start who held it last: %s",
                 *(storm_id, ", ".join(what.held_last_by) or "nobody is known"),
             )
 

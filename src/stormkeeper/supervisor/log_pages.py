@@ -1,4 +1,6 @@
-"""The pages of a supervisor that have its workers' logs, at the addresses of Storm's logviewer.
+"""The pages of a supervisor that have its workers' logs and its topologies' code.
+
+Logs are at the addresses of Storm's logviewer.
 
 ``/api/v1/log?file=ID/PORT/worker.log`` is the end of a log, as text, or with ``start`` and
 ``length`` another part, in bytes. A packed one, such as ``worker.log.1.gz``, stays packed. With
@@ -7,6 +9,11 @@
 
 ``/api/v1/listLogs?topoId=ID`` is a JSON list of the files there are; with ``port``, of those of one
 slot. With ``details=yes``, which is ours, it has what `LogFile` says of each.
+
+``/api/v1/code?topology=ID&part=stormjar.jar&sha256=…&start=N`` has some bytes of a part of a
+topology's code, none at its end. It is for Nimbuses that have lost the code. Only a client that
+knows the SHA-256 of the part gets it: ZooKeeper has that, so whoever knows it could read the code
+from a Nimbus as well.
 """
 
 import errno
@@ -18,13 +25,18 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from stormkeeper.daemon.http import TEXT, Page, refusal
-from stormkeeper.supervisor.log_files import LogFile, LogFiles, LogName
+from stormkeeper.supervisor.log_files import MOST_BYTES, LogFile, LogFiles, LogName, is_topology
+from stormkeeper.supervisor.topology_code import TopologyCode
 
 LOG: Final = "/api/v1/log"
 LIST: Final = "/api/v1/listLogs"
+CODE: Final = "/api/v1/code"
 
 #: Bytes of a part whose length is not said, as in Storm.
 USUAL_BYTES: Final = 51_200
+
+#: Bytes of a topology's id, which is the name of a folder.
+_LONGEST_ID: Final = 255
 
 #: What a browser must not take a worker's words for.
 _AS_IT_IS: Final = ("X-Content-Type-Options", "nosniff")
@@ -64,14 +76,19 @@ class _Query:
 
 
 def queries(logs: LogFiles) -> dict[str, Callable[[str], Page]]:
-    """Return what makes each page; see `stormkeeper.daemon.http`."""
+    """Return what makes each page of the logs; see `stormkeeper.daemon.http`."""
     return {
         LOG: _guarded(lambda query: _part(logs, query)),
         LIST: _guarded(lambda query: _list(logs, query)),
     }
 
 
-def _guarded(make: Callable[[_Query], Page]) -> Callable[[str], Page]:
+def code_queries(code: TopologyCode) -> dict[str, Callable[[str], Page]]:
+    """Return what makes the page of the code."""
+    return {CODE: _guarded(lambda query: _code(code, query), "code")}
+
+
+def _guarded(make: Callable[[_Query], Page], what: str = "log") -> Callable[[str], Page]:
     def page(text: str) -> Page:
         try:
             return make(_Query(text))
@@ -79,7 +96,7 @@ def _guarded(make: Callable[[_Query], Page]) -> Callable[[str], Page]:
             return refusal(HTTPStatus.BAD_REQUEST, str(error))
         except OSError as error:
             if error.errno in _NOT_THERE or isinstance(error, FileNotFoundError):
-                return refusal(HTTPStatus.NOT_FOUND, "there is no such log on this machine")
+                return refusal(HTTPStatus.NOT_FOUND, f"there is no such {what} on this machine")
             why = os.strerror(error.errno or 0)
             return refusal(
                 HTTPStatus.INTERNAL_SERVER_ERROR, f"this supervisor cannot read it: {why}"
@@ -122,6 +139,16 @@ def _list(logs: LogFiles, query: _Query) -> Page:
     else:
         body = json.dumps(sorted(str(file.name) for file in files))
     return Page(HTTPStatus.OK, body.encode(), "application/json", (_AS_IT_IS,))
+
+
+def _code(code: TopologyCode, query: _Query) -> Page:
+    asked = [query.text(name) for name in ("topology", "part", "sha256")]
+    storm_id, part, sha256 = (text or "" for text in asked)
+    start = query.number("start") or 0
+    if not is_topology(storm_id) or len(storm_id.encode()) > _LONGEST_ID:
+        raise _BadQueryError("say whose: topology=ID")
+    data = code.read(storm_id, part, sha256, start, MOST_BYTES)
+    return Page(HTTPStatus.OK, data, "application/octet-stream", (_AS_IT_IS,))
 
 
 def _details(file: LogFile) -> dict[str, str | int | float]:

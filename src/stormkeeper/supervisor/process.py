@@ -39,7 +39,7 @@ from stormkeeper.supervisor.health_watch import HealthWatch
 from stormkeeper.supervisor.launching import Launching
 from stormkeeper.supervisor.local_state import LocalState
 from stormkeeper.supervisor.log_files import LogFiles
-from stormkeeper.supervisor.log_pages import queries
+from stormkeeper.supervisor.log_pages import code_queries, queries
 from stormkeeper.supervisor.means import Means
 from stormkeeper.supervisor.pages import pages
 from stormkeeper.supervisor.registration import Machine, Registration
@@ -150,7 +150,7 @@ def _serve(
         health = HealthWatch(conf, registered.refuse)
         assignments = Assignments(storm, slots.order)
         if listener is not None:
-            started.enter_context(_served(listener, slots, registered, directories))
+            started.enter_context(_served(listener, slots, registered, directories, code))
         health.look()  # before anybody hears of this supervisor
         parts: tuple[_Part, ...] = (reports, slots, assignments, registered, health)
         for part in parts:
@@ -242,9 +242,13 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _served(
-    listener: socket.socket, slots: SlotLoop, registered: Registration, directories: Directories
+    listener: socket.socket,
+    slots: SlotLoop,
+    registered: Registration,
+    directories: Directories,
+    code: TopologyCode,
 ) -> HttpThread:
-    """Return what serves metrics, health and the workers' logs."""
+    """Return what serves metrics, health, the workers' logs and the topologies' code."""
 
     def unready() -> str | None:
         if not (slots.ready.is_set() and registered.done.is_set()):
@@ -254,5 +258,5 @@ def _served(
     return HttpThread(
         listener,
         pages(lambda: slots.seen, unready, time.monotonic),
-        queries(LogFiles(directories.all_artifacts)),
+        {**queries(LogFiles(directories.all_artifacts)), **code_queries(code)},
     )

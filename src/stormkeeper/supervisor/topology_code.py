@@ -11,7 +11,10 @@ it, whatever is fetched meanwhile.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import hmac
+import os
 import threading
 from collections.abc import Callable, Collection, Container, Mapping
 from pathlib import Path
@@ -153,6 +156,27 @@ class TopologyCode:
             raise SupervisorError(
                 f"the configuration of {storm_id} cannot be read: {error}"
             ) from error
+
+    def read(self, storm_id: str, part: str, sha256: str, start: int, length: int) -> bytes:
+        """Return bytes of a part of a topology's code, none at its end.
+
+        Parameters
+        ----------
+        sha256
+            The checksum of the whole part, which the caller has to know.
+
+        Raises
+        ------
+        FileNotFoundError
+            No part with that checksum is here.
+        OSError
+            It cannot be read.
+        """
+        checksums = self._checksums(storm_id) if part in keys.PARTS else None
+        if checksums is None or not hmac.compare_digest(checksums[part].encode(), sha256.encode()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        with (self._directories.code(storm_id) / part).open("rb") as file:
+            return os.pread(file.fileno(), length, start)
 
     def remove_unneeded(self, storm_ids: Collection[str], worker_ids: Container[str]) -> list[str]:
         """Remove what is needed neither by these topologies nor by these launches.
