@@ -339,6 +339,40 @@ def test_strict_makes_it_an_error():
     assert fault(overrides=overrides, unknown="keep", strict=True) == says
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("spark.sql.shuffle.partitons", "spark.sql.shuffle.partitions"),
+        ("spark.driver.memroy", "spark.driver.memory"),
+        ("spark.executor.memoryMB", "spark.executor.memory"),
+        ("spark.core.max", "spark.cores.max"),
+        ("spark.sql.shufflePartitions", "spark.sql.shuffle.partitions"),
+        ("spark.sql.streaming.checkpointlocation", "spark.sql.streaming.checkpointLocation"),
+    ],
+)
+def test_a_misspelt_setting_of_spark_gets_a_warning(key, meant):
+    said = []
+    load(files=[], overrides=[f"{key}=1"], warn=said.append)
+    assert said == [f"-c: unknown key {key}; is {meant} meant?"]
+    assert [*conf.mistyped([key])] == [f"unknown key {key}; is {meant} meant?"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("spark.sql.shuffle.partitions", "spark.hadoop.fs.s3a.acces.key", "spark.imports.input"),
+        *("spark.executorEnv.SPARK_LOCAL_DIR", "spark.sql.catalog.lake.typ", "spark.app.mine"),
+        *("spark.rapids.sql.enabled", "spark.kubernetes.driver.label.x", "spark.redis.host"),
+        *("spark.shuffle.io.maxRetry", "spark.databricks.delta.retentionDurationCheck.enabled"),
+        *("spark.cassandra.connection.host", "spark.mongodb.read.connection.uri", "spark.x"),
+        *("spark.kafka.consumer.cache.timeout", "spark.my.app.name", "spark.es.nodes"),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+    ],
+)
+def test_settings_of_spark_and_keys_of_other_peoples_get_no_warning(key):
+    load(files=[], overrides=[f"{key}=1"], warn=pytest.fail)
+
+
 def test_a_topologys_own_keys_are_told_from_mistyped_ones():
     keys = ["topology.workrs", "topology.mine", "nimbus.seds", "input", "mine.port", "spark.x"]
     assert [*conf.mistyped([*keys, "topology.workers", "topology.checkpoint.dir"])] == [

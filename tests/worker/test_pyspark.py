@@ -18,6 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.utils import get_active_spark_context
 
+from stormkeeper.conf.keys import spark_keys
+
 
 def names_in(function):
     return set(inspect.unwrap(function).__code__.co_names)
@@ -95,3 +97,13 @@ def test_whatever_the_version_it_is_one_that_is_known():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert "pyspark>=4.3,<4.4" in project["optional-dependencies"]["spark"]
     assert metadata.version("pyspark").startswith("4.3.")
+
+
+@pytest.mark.spark
+def test_all_settings_of_this_spark_are_known_ones(spark):
+    """Else run ``scripts/spark-keys``."""
+    names = {row.key for row in spark.sql("SET -v").collect()}
+    names |= {key for key, _ in spark.sparkContext.getConf().getAll()}
+    free = ("spark.sql.catalog.", "spark.app.")
+    assert len(names) > 300
+    assert {name for name in names if not name.startswith(free)} - spark_keys() == set()

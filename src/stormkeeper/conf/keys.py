@@ -3,7 +3,8 @@
 A real cluster's ``storm.yaml`` is full of keys that nothing here reads; they are accepted by name.
 The names stand in ``storm_keys.txt``, one per line: those of Storm 3.0 and 2.x (``Config``,
 ``DaemonConfig`` and ``defaults.yaml``) and the retired ones of 1.x and 0.x. The file is read only
-when there is a name to look up.
+when there is a name to look up. So is ``spark_keys.txt``, which ``scripts/spark-keys`` derives from
+Spark's jars.
 """
 
 import difflib
@@ -14,10 +15,23 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-#: Beginnings of keys whose rest is somebody else's to choose: Spark's own configuration, the JVM
-#: system properties that Storm's files carry (``java.security.auth.login.config``), and what each
-#: plug-in of Storm's metrics reporters reads for itself.
+#: Beginnings of keys whose rest is not ours to choose: Spark's own configuration, the JVM system
+#: properties that Storm's files carry (``java.security.auth.login.config``), and what each plug-in
+#: of Storm's metrics reporters reads for itself. Applications and connectors add settings to
+#: Spark's. So only a key that is much like one of Spark's counts as misspelt.
 FAMILIES = ("spark.", "java.", "storm.daemon.metrics.reporter.plugin.")
+
+_SPARK = "spark."
+
+#: Keys of Spark's whose rest the user chooses, or Spark composes: of these, any is known.
+_FREE_OF_SPARK = re.compile(
+    r"spark\.(hadoop|executorEnv|kafka|kubernetes|metrics\.conf|ssl|yarn\.appMasterEnv"
+    r"|(executor|driver|task|worker)\.resource|sql\.catalog|sql\.streaming\.stateStore\.rocksdb"
+    r"|[a-z]+\.io)\."
+)
+
+#: How much a misspelt key of Spark's is like the one that is meant.
+_SPARK_LIKENESS = 0.9
 
 #: Storm masks keys by such names in what it shows, Spark likewise (``spark.redaction.regex``).
 _SECRET = re.compile(r"passw(or)?d|payload|secret|token|credential|(access|private)[._]?key", re.I)
@@ -37,8 +51,16 @@ def storm_keys() -> frozenset[str]:
     return frozenset(Path(__file__).with_name("storm_keys.txt").read_text("utf-8").split())
 
 
+@functools.cache
+def spark_keys() -> frozenset[str]:
+    """Return the names of Spark's settings."""
+    return frozenset(Path(__file__).with_name("spark_keys.txt").read_text("utf-8").split())
+
+
 def is_known(key: str) -> bool:
-    """Return whether Storm knows `key`, or it belongs to a family of free names."""
+    """Return whether Storm knows `key`, or it belongs to a family and is not misspelt there."""
+    if key.startswith(_SPARK):
+        return _of_spark(key) is None
     return key.startswith(FAMILIES) or key in storm_keys()
 
 
@@ -89,9 +111,27 @@ def nearest(key: str, also: Collection[str] = ()) -> str | None:
     also
         Further names that would have been known.
     """
+    if key.startswith(_SPARK):
+        return _of_spark(key)
     names = sorted(storm_keys().union(also))
     alike = difflib.get_close_matches(key, names, n=_CANDIDATES, cutoff=0.8)
     return next((name for name in alike if _own_likeness(key, name) >= _OWN_LIKENESS), None)
+
+
+@functools.cache
+def _of_spark(key: str) -> str | None:
+    """Return the setting of Spark that is meant by a misspelt one; None where it is none."""
+    if key in spark_keys() or _FREE_OF_SPARK.match(key):
+        return None
+    for name in difflib.get_close_matches(key, spark_keys(), n=_CANDIDATES, cutoff=_SPARK_LIKENESS):
+        is_as_deep = key.count(".") == name.count(".") or _undotted(key) == _undotted(name)
+        if is_as_deep and _own_likeness(key, name) >= _OWN_LIKENESS:
+            return name
+    return None
+
+
+def _undotted(key: str) -> str:
+    return key.replace(".", "").lower()
 
 
 def _own_likeness(key: str, name: str) -> float:
