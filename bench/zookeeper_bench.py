@@ -26,9 +26,9 @@ from pacemaker.compiling import BUILD, compiled
 from pacemaker.servers import HOST, Server, Stormkeeper, StormkeeperInterpreted, UnavailableError
 
 from pacemaker import cells, report, running
+from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local.dev_zookeeper import four_letter_word
-from stormkeeper.local.java import find_java
 from stormkeeper.local.zookeeper_jvm import MAIN_CLASS, classpath, logging_settings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -255,3 +255,28 @@ def test_an_error_of_another_file_is_not_put_down_to_the_output(monkeypatch, cap
     with pytest.raises(OSError, match="No space left"):
         main()
     assert capsys.readouterr().err == ""
+
+
+def test_an_ascii_locale_and_python_without_texts_do_no_harm(storm):
+    told = storm(
+        "status",
+        "wörter→",
+        "-c",
+        "nimbus.seeds=[127.0.0.1]",
+        "-c",
+        "nimbus.thrift.port=1",
+        LC_ALL="C",
+        PYTHONUTF8="0",
+        PYTHONIOENCODING="ascii",
+        PYTHONOPTIMIZE="2",
+    )
+    assert told.returncode == 1
+    assert told.stderr.startswith("storm: ")
+    assert "Traceback" not in told.stderr
+
+
+def test_a_java_home_without_java_is_named_before_anything_starts(storm, tmp_path):
+    for command in (["supervisor"], ["local", str(Path("examples", "word_count.py").absolute())]):
+        told = storm(*command, JAVA_HOME=str(tmp_path))
+        assert told.returncode == 1
+        assert f"JAVA_HOME={tmp_path} has no bin/java that can be run" in told.stderr

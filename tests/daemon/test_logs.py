@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from stormkeeper.daemon import logs
-from stormkeeper.local.java import find_java
+from stormkeeper.daemon.spark_environment import find_java
 
 PROGRAM = """
 import json

@@ -10,8 +10,8 @@ from py4j.java_gateway import CallbackServerParameters, GatewayParameters, JavaG
 from py4j.protocol import Py4JJavaError
 
 from stormkeeper.conf import defaults
+from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import AuthenticationError
-from stormkeeper.local.java import find_java
 from stormkeeper.sasl import methods
 from stormkeeper.sasl.credentials import UserPassword, storm_password, storm_username
 from support.waiting import DEADLINE_SECS

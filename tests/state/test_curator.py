@@ -11,8 +11,8 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from stormkeeper import paths
+from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import NotLeaderError
-from stormkeeper.local.java import find_java
 from stormkeeper.state import fences, locks
 from support.waiting import DEADLINE_SECS, until
 

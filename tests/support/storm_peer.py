@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.local import ports
-from stormkeeper.local.java import find_java
 
 #: The folder with Storm's jars.
 VARIABLE = "PEER"

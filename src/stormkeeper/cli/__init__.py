@@ -21,6 +21,13 @@ def main() -> None:
     if sys.stdout is None:
         # What the process opens next would take its place, and be written to.
         _end("standard output is closed; where nobody is to read it, use >/dev/null")
+    if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
+        from stormkeeper.daemon.spark_environment import restart_if_unfit
+
+        restart_if_unfit()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        # What the encoding of the output lacks, as with PYTHONIOENCODING=ascii, is escaped.
+        stream.reconfigure(errors="backslashreplace")
     name = sys.argv[0].rpartition("/")[2]
     try:
         from stormkeeper.cli.commands import storm

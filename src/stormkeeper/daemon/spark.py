@@ -30,7 +30,7 @@ from pyspark.core import context
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from stormkeeper.daemon import spark_properties
+from stormkeeper.daemon import spark_environment, spark_properties
 from stormkeeper.daemon.logs import is_json
 from stormkeeper.errors import EngineError
 
@@ -98,6 +98,8 @@ def settings(
         "spark.ui.retainedStages": "20",
         "spark.ui.retainedTasks": "200",
     }
+    if given.get("spark.jars.packages") and not spark_environment.is_home_writable(os.environ):
+        chosen["spark.jars.ivy"] = tempfile.mkdtemp(prefix="ivy-")
     master = given.get("spark.master", chosen["spark.master"])
     if master.startswith("local"):
         chosen["spark.driver.host"] = "127.0.0.1"
@@ -175,6 +177,9 @@ def session(
     # is gone it tells the root logger.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_py4j)
+    spark_environment.find_java()
+    spark_environment.complete(os.environ)
+    spark_environment.complete_address(os.environ, chosen["spark.master"])
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder
@@ -182,7 +187,7 @@ def session(
         builder = builder.config(key, value)
     try:
         with (
-            spark_properties.off_the_command_line(),
+            spark_properties.off_the_command_line(launched=_log_in),
             _own_interrupts(),
             _unhurt_by_sigterm(),
             _ended_when(cancelled),
@@ -193,6 +198,14 @@ def session(
             f"Spark did not start with spark.master={chosen['spark.master']!r}: "
             f"{reason(error)}; what Spark wrote on stderr may say more"
         ) from error
+
+
+def _log_in(gateway: Any) -> None:
+    """Log in to Hadoop by a name of ours if the system has none, without which Spark ends."""
+    name = spark_environment.login_name(os.environ)
+    if name is not None:
+        hadoop = gateway.jvm.org.apache.hadoop.security.UserGroupInformation
+        hadoop.setLoginUser(hadoop.createRemoteUser(name))
 
 
 def end(session: SparkSession, timeout_secs: float = 15.0) -> None:

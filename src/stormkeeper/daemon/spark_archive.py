@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stormkeeper.daemon import spark
+from stormkeeper.daemon import spark, spark_environment
 from stormkeeper.errors import EngineError
 
 #: How long the query may take, and then the writing, in seconds; both are of the order of ten.
@@ -29,8 +29,9 @@ def make() -> Path:
     Raises
     ------
     EngineError
-        Spark did not start, or the JVM wrote nothing.
+        There is no Java, Spark did not start, or the JVM wrote nothing.
     """
+    spark_environment.prepare()
     archive = spark.archive_place()
     archive.parent.mkdir(parents=True, exist_ok=True)
     new = archive.with_suffix(".new")

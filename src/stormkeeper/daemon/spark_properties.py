@@ -12,7 +12,7 @@ import shlex
 import string
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +28,26 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "._-/")
 
 
 @contextlib.contextmanager
-def off_the_command_line() -> Iterator[None]:
+def off_the_command_line(
+    launched: Callable[[Any], None] = lambda _: None,
+) -> Iterator[None]:
     """Have a JVM that PySpark starts meanwhile read its settings from a file.
 
-    PySpark waits until the JVM can be called. It has read the file by then, which is removed.
+    PySpark waits until the JVM can be called. The JVM has read the file by then, which is removed.
+
+    Parameters
+    ----------
+    launched
+        Called with the gateway to the JVM before PySpark uses it.
     """
     names = vars(context)
     launch = names["launch_gateway"]
 
     def launching(conf: SparkConf | None = None, popen_kwargs: Any = None) -> Any:
         with _handed_over(dict(conf.getAll()) if conf is not None else {}):
-            return launch(None, popen_kwargs)
+            gateway = launch(None, popen_kwargs)
+        launched(gateway)
+        return gateway
 
     names["launch_gateway"] = launching
     try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stormkeeper.conf import Address, Conf
+from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.children import Children, memory_mib
 from stormkeeper.daemon.lifecycle import StopSignals
 from stormkeeper.daemon.orphans import end_marked
@@ -71,13 +72,19 @@ def run(conf: Conf, request: Request) -> int:
 
     Raises
     ------
+    EngineError
+        There is no Java that can run Spark.
     LocalClusterError
         There is no such script, or no place for the files of a run.
     """
     if not request.topology.is_file():
         raise LocalClusterError(f"there is no file {request.topology}: name a topology's script")
+    spark_environment.find_java()
     mark = uuid.uuid4().hex
     view = view_on(Console())
+    if removed := spark_environment.clean(os.environ):
+        view.note(spark_environment.removal_text(removed))
+    spark_environment.complete(os.environ)
     if abandoned := remove_abandoned():
         view.note(f"removed what was left of runs that were killed: {abandoned}")
     folder = RunFolder(mark)

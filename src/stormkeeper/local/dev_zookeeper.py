@@ -26,9 +26,9 @@ from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import die_with_parent as die_with_parent_program
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import ports, zookeeper_jvm
-from stormkeeper.local.java import find_java
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ def serve(conf: Mapping[str, Any]) -> int:
 
     Raises
     ------
+    EngineError
+        No Java of version 17 or newer.
     LocalClusterError
         It could not start, or ended on its own; the message ends with its log's end.
     ConfigError
@@ -183,8 +185,10 @@ class DevZooKeeper:
 
         Raises
         ------
+        EngineError
+            No Java of version 17 or newer.
         LocalClusterError
-            No Java of version 17 or newer, no PySpark, another server keeps its data there, the
+            No PySpark, another server keeps its data there, the
             port is in use, the server ended, or it did not serve within `deadline_secs`. Nothing
             is left running then.
         """

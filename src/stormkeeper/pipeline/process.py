@@ -19,7 +19,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stormkeeper.conf import Conf
+from stormkeeper.conf.folders import folder
 from stormkeeper.daemon import spark as engine
+from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.listening import address_of, listen
@@ -108,6 +110,7 @@ def serve(conf: Conf, stop: StopSignals) -> int:
         _log_stop(stop, "nothing was begun")
         return 0
     try:
+        spark_environment.prepare(home=folder("storm.local.dir", conf["storm.local.dir"]) / "home")
         sight = Sight()
         with _held(conf, servers, sight) as (start, watch):
             options = Options.parse(queries.source_options(conf, servers))

@@ -6,6 +6,7 @@ The layout is Storm's, so what looks at a Storm's folders finds its way here:
 - ``supervisor/packages``, which is ours: the packages of topologies, laid out, by their checksums;
 - ``supervisor/environments``, which is ours: what topologies require;
 - ``supervisor/localstate``: what outlives a supervisor;
+- ``home``, which is ours: the home of workers, where the supervisor's user has none;
 - ``supervisor/tmp``: what is not finished yet, or half removed. Empty after each start;
 - ``workers/WORKER``: the files of one launch (``pids``, ``heartbeats``, ``tmp``), with the links
   ``artifacts``, and ``package`` and ``python``, which it runs from;
@@ -54,6 +55,7 @@ class Directories:
         self.temporary = self.supervisor / "tmp"
         self.environments = self.supervisor / "environments"
         self.packages = self.supervisor / "packages"
+        self.home = local.absolute() / "home"
         self._code = self.supervisor / "stormdist"
         self._workers = local.absolute() / "workers"
         self.all_artifacts = artifacts.absolute()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -14,11 +16,13 @@ from stormkeeper import paths
 from stormkeeper.code.peers import peers
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
+from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.http_thread import HttpThread
 from stormkeeper.daemon.lifecycle import StopSignals, announce, die_with_parent
 from stormkeeper.daemon.listening import address_of, is_loopback, listen
 from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.errors import (
+    EngineError,
     ListenError,
     StateError,
     StateUnavailableError,
@@ -88,9 +92,10 @@ def serve(conf: Conf, stop: StopSignals) -> int:
     configure_logging()
     directories = Directories.from_conf(conf)
     try:
+        spark_environment.prepare(conf["topology.environment"], home=directories.home)
         with LocalState(directories.local_state) as state, _connected(conf) as storm:
             return _serve(conf, stop, directories, state, storm)
-    except (ListenError, StateError, SupervisorError) as error:
+    except (EngineError, ListenError, StateError, SupervisorError) as error:
         log.error("%s", error)  # noqa: TRY400 - it says all that there is to know
         return 1
 
@@ -127,6 +132,7 @@ def _serve(
         address = registration.address(hostname(conf))
         machine = Machine.from_conf(conf, state.supervisor_id(address), http_port)
         directories.make()
+        _have_a_temporary_folder(directories)
         code = TopologyCode(storm, peers(conf), directories)
         reports = Reports(storm, machine.hostname)
         registered = Registration(storm, machine, conf["supervisor.heartbeat.frequency.secs"])
@@ -176,6 +182,14 @@ def _serve(
             return 0
         log.error("the supervisor ends, and its workers go on: %s", failure())
         return 1
+
+
+def _have_a_temporary_folder(directories: Directories) -> None:
+    """Use a folder of the supervisor's where the system has none that can be written."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = os.environ["TMPDIR"] = str(directories.temporary)
 
 
 def _control_groups() -> ControlGroups | None:

@@ -11,16 +11,20 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, cast
 
 from stormkeeper import extras
 from stormkeeper.conf import load
 from stormkeeper.daemon.logs import configure_logging
+from stormkeeper.daemon.spark_environment import restart_if_unfit
 from stormkeeper.errors import ConfigError, InvalidPathError, MissingExtraError, WorkerError
 from stormkeeper.topology.claims import Claim
 from stormkeeper.worker import overrides, unpacked
 from stormkeeper.worker.command_line import CommandLine
 from stormkeeper.worker.job import Job
+
+if TYPE_CHECKING:
+    from io import TextIOWrapper
 
 #: Exit code where an extra is missing, by the name of EX_UNAVAILABLE in sysexits.h.
 _MISSING_EXTRA = 69
@@ -31,11 +35,15 @@ _LINGER_SECS = 5.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a worker with the arguments of a command line; return its exit code."""
+    if sys.getfilesystemencoding() == "ascii" or sys.flags.optimize >= 2:
+        restart_if_unfit()
     given = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     files = given.config or None
     configure_logging()
     # What the script prints is seen line by line, also where stdout is a file or a pipe.
-    cast("TextIO", sys.stdout).reconfigure(line_buffering=True)  # type: ignore[attr-defined]
+    for stream in (sys.stdout, sys.stderr):
+        # What the encoding lacks, as with PYTHONIOENCODING=ascii, is escaped.
+        cast("TextIOWrapper", stream).reconfigure(line_buffering=True, errors="backslashreplace")
     try:
         extras.require("spark", "a worker")
         saved = overrides.read(given.overrides) if given.overrides is not None else {}

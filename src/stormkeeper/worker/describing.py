@@ -16,6 +16,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from stormkeeper import extras
+from stormkeeper.daemon import spark_environment
 from stormkeeper.daemon.children import Child
 from stormkeeper.daemon.lifecycle import DIE_WITH_PARENT
 from stormkeeper.daemon.orphans import RUN_MARK, end_marked
@@ -136,13 +137,7 @@ def _run(
             "script",
             [*command, "--to", str(result), "--", *arguments],
             log=Path(folder, "log"),
-            env={
-                **os.environ,
-                RUN_MARK: mark,
-                DIE_WITH_PARENT: str(os.getpid()),
-                "TMPDIR": folder,
-                "SPARK_LOCAL_DIRS": folder,
-            },
+            env=_environment(mark, folder),
             ready=_NEVER,
         )
         try:
@@ -165,3 +160,16 @@ def _run(
             f"{script} {child.state()} before it was over, so what it defines is not known:\n"
             f"{child.log_tail()}"
         )
+
+
+def _environment(mark: str, folder: str) -> dict[str, str]:
+    environ = {
+        **os.environ,
+        RUN_MARK: mark,
+        DIE_WITH_PARENT: str(os.getpid()),
+        "TMPDIR": folder,
+        "SPARK_LOCAL_DIRS": folder,
+    }
+    spark_environment.clean(environ)
+    spark_environment.complete(environ, home=Path(folder))
+    return environ

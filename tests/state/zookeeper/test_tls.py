@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from cryptography.x509 import load_pem_x509_certificate
 
 from stormkeeper import conf as configuration
+from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import ConfigError
-from stormkeeper.local.java import find_java
 from stormkeeper.state.zookeeper.tls import client_contexts
 from support.certificates import certificates
 

@@ -1,0 +1,314 @@
+"""Prepares the environment variables of processes that start a JVM with Spark, and finds Java.
+
+Spark takes much from the environment that it inherits: which Spark it runs, its configuration
+folder, its user, its home, its address. In a container some of that is missing; in a shell some of
+it belongs to another Spark. Every daemon and command that starts such a JVM, or a process that
+does, calls `prepare` first: supervisor, pipeline, ``storm local``, the archive's builder.
+`stormkeeper.daemon.spark.session` calls `complete`, so that a worker which no supervisor has
+started runs too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import pwd
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Final
+
+from stormkeeper.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+#: Spark 4 needs 17, and its jars (ZooKeeper's among them) are what we start.
+MINIMUM_VERSION: Final = 17
+
+#: ``java -version`` of a cold JVM takes well under a second; a hanging one must not hang us.
+_VERSION_TIMEOUT_SECS: Final = 20.0
+
+_RELEASE_LINE = re.compile(r'^JAVA_VERSION="([^"]+)"', re.MULTILINE)
+_VERSION_OUTPUT = re.compile(r'version "([^"]+)"')
+
+#: Each of these makes PySpark run another Spark than ours, or connect to one that runs elsewhere.
+FOREIGN_VARIABLES: Final = (
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_PIN_THREAD",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_API_MODE",
+    "SPARK_CONF_DIR",
+    "SPARK_CONNECT_MODE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_ENV_LOADED",
+    "SPARK_HOME",
+    "SPARK_LOCAL_REMOTE",
+    "SPARK_PREPEND_CLASSES",
+    "SPARK_REMOTE",
+    "SPARK_TESTING",
+)
+
+#: The user's name where the system has none for its id.
+NAMELESS: Final = "stormkeeper"
+
+#: Options of the JVM, in addition to those of the session's settings.
+_JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+
+#: Where the host's name does not resolve, the address that Spark takes for the host's own.
+_ADDRESS: Final = "SPARK_LOCAL_IP"
+
+#: Any address that is not this machine's (RFC 5737): nothing is sent there.
+_ELSEWHERE: Final = ("192.0.2.1", 9)
+
+_ASCII_LOCALES: Final = {"", "C", "POSIX"}
+
+
+def prepare(chosen: Mapping[str, object] | None = None, *, home: Path | None = None) -> None:
+    """Prepare this process's environment for the processes with Spark that it starts.
+
+    Logs which variables were removed.
+
+    Parameters
+    ----------
+    chosen
+        ``topology.environment``, which those processes get in addition.
+    home
+        As in `complete`.
+
+    Raises
+    ------
+    EngineError
+        No Java that can run Spark is there, or no place for a home.
+    """
+    find_java({**os.environ, **{name: str(value) for name, value in (chosen or {}).items()}})
+    if removed := clean(os.environ):
+        log.warning("%s", removal_text(removed))
+    complete(os.environ, home=home)
+
+
+def clean(environ: MutableMapping[str, str]) -> list[str]:
+    """Remove `FOREIGN_VARIABLES`; return the names of those that were there."""
+    return [name for name in FOREIGN_VARIABLES if environ.pop(name, None) is not None]
+
+
+def removal_text(names: list[str]) -> str:
+    """Return what to say of removed variables."""
+    return (
+        f"{', '.join(names)} of the environment {'has' if len(names) == 1 else 'have'} no effect on"
+        " Spark here: write Spark's settings as spark.* keys, and what a topology needs into"
+        " topology.environment"
+    )
+
+
+def complete(environ: MutableMapping[str, str], *, home: Path | None = None) -> None:
+    """Add the home, the user's name and a UTF-8 locale where they are missing.
+
+    Whatever else is there stays, but for ``PYTHONOPTIMIZE=2``, which becomes 1. Doing it twice
+    changes nothing.
+
+    Parameters
+    ----------
+    environ
+        The environment.
+    home
+        Folder that becomes the home of a user who has none; made if it is not there. None: a
+        temporary folder, removed when this process ends.
+
+    Raises
+    ------
+    EngineError
+        There is no home, and no place for one.
+    """
+    account = _account()
+    if not _is_folder(environ.get("HOME")):
+        of_account = account.pw_dir if account is not None else None
+        environ["HOME"] = str(of_account if _is_folder(of_account) else _made(home))
+    name = environ.get("USER") or environ.get("LOGNAME")
+    name = name or (account.pw_name if account is not None else NAMELESS)
+    environ.setdefault("USER", name)
+    environ.setdefault("LOGNAME", name)
+    options = environ.get(_JVM_OPTIONS, "")
+    # The JVM asks the system for both, not the environment, and without an answer takes "?".
+    needed = [] if account is not None else [f"-Duser.name={name}"]
+    if account is None or not _is_folder(account.pw_dir):
+        needed.append(f"-Duser.home={environ['HOME']}")
+    missing = [shlex.quote(each) for each in needed if each.partition("=")[0] not in options]
+    if missing:
+        environ[_JVM_OPTIONS] = " ".join([*missing, options]).rstrip()
+    _complete_python(environ)
+
+
+def complete_address(environ: MutableMapping[str, str], master: str) -> None:
+    """Name this host's address for Spark where the host's own name does not resolve.
+
+    Asks the name service, which may take seconds.
+
+    Parameters
+    ----------
+    environ
+        The environment of this process.
+    master
+        ``spark.master``. A local one needs no address but the loopback's.
+    """
+    if _ADDRESS in environ or "SPARK_LOCAL_HOSTNAME" in environ:
+        return
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        environ[_ADDRESS] = "127.0.0.1" if master.startswith("local") else _outward_address()
+        log.info(
+            "the name of this host, %s, does not resolve: Spark uses the address %s (%s)",
+            *(socket.gethostname(), environ[_ADDRESS], _ADDRESS),
+        )
+
+
+def login_name(environ: Mapping[str, str]) -> str | None:
+    """Return the name that Hadoop's login needs where the system has none for this user."""
+    if _account() is not None:
+        return None
+    return environ.get("HADOOP_USER_NAME") or environ.get("USER") or NAMELESS
+
+
+def is_home_writable(environ: Mapping[str, str]) -> bool:
+    """Return whether the JVM can make files in its user's home, such as downloads of packages."""
+    account = _account()
+    home = account.pw_dir if account is not None else ""
+    return os.access(home if _is_folder(home) else environ.get("HOME", ""), os.W_OK | os.X_OK)
+
+
+def restart_if_unfit() -> None:
+    """Run this program anew if Python was started in a way in which the program would fail.
+
+    With an ASCII locale Python cannot name most files, and with ``PYTHONOPTIMIZE=2`` it has no
+    docstrings, from which thriftpy2's parser is made. Call it before anything begins.
+    """
+    before = dict(os.environ)
+    _complete_python(os.environ)
+    if os.environ != before and sys.executable and not sys.flags.ignore_environment:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    if sys.flags.optimize >= 2:
+        sys.exit("Python's option -OO removes what this program needs: use -O, or neither")
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the ``java`` executable: that of ``JAVA_HOME`` if it is set, else that of ``PATH``.
+
+    Raises
+    ------
+    EngineError
+        It is not there, does not run, or is older than 17; one sentence that says what to do.
+    """
+    home = environ.get("JAVA_HOME")
+    if home:
+        found = str(Path(home) / "bin" / "java")
+        remedy = "point JAVA_HOME at one, or unset JAVA_HOME to use the java of PATH"
+        if not os.access(found, os.X_OK):
+            raise _no_java(f"JAVA_HOME={home} has no bin/java that can be run", remedy)
+    else:
+        found = shutil.which("java", path=environ.get("PATH", os.defpath)) or ""
+        remedy = (
+            "install one (on Debian or Ubuntu: apt-get install openjdk-17-jre-headless) or point"
+            " JAVA_HOME at it"
+        )
+        if not found:
+            raise _no_java("JAVA_HOME is not set, and PATH has no java", remedy)
+    version = java_version(Path(found))
+    named = f"{found}, of JAVA_HOME," if home else f"{found}, of PATH,"
+    if version is None:
+        raise _no_java(f"{named} does not run", remedy)
+    if version < MINIMUM_VERSION:
+        raise _no_java(f"{named} is version {version}", remedy)
+    return Path(found)
+
+
+def java_version(executable: Path) -> int | None:
+    """Return the feature version of a ``java`` executable (8, 11, 17…), None if it does not run."""
+    # A JDK or JRE names its version in a file; reading it saves the start of a JVM.
+    release = executable.resolve().parent.parent / "release"
+    try:
+        match = _RELEASE_LINE.search(release.read_text(errors="replace"))
+    except OSError:
+        match = None
+    if match is None:
+        try:
+            answer = subprocess.run(
+                [executable, "-version"],
+                capture_output=True,
+                text=True,
+                timeout=_VERSION_TIMEOUT_SECS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        match = _VERSION_OUTPUT.search(answer.stderr + answer.stdout)
+    return _feature(match[1]) if match else None
+
+
+def _no_java(cause: str, remedy: str) -> EngineError:
+    return EngineError(f"Java {MINIMUM_VERSION} or newer is needed ({cause}): {remedy}")
+
+
+def _feature(version: str) -> int | None:
+    """``17.0.15`` is 17, ``1.8.0_392`` is 8 (the numbering before Java 9)."""
+    numbers = re.findall(r"\d+", version)
+    if not numbers:
+        return None
+    return int(numbers[1]) if numbers[0] == "1" and len(numbers) > 1 else int(numbers[0])
+
+
+def _account() -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
+
+
+def _is_folder(path: str | None) -> bool:
+    return bool(path) and Path(path or "").is_absolute() and os.access(path or "", os.X_OK)
+
+
+def _made(home: Path | None) -> Path:
+    if home is not None:
+        with contextlib.suppress(OSError):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return home.absolute()
+    try:
+        made = tempfile.mkdtemp(prefix="stormkeeper-home-")
+    except OSError as error:
+        raise EngineError(
+            f"this user has no home, and there is no temporary folder ({error}): set HOME or TMPDIR"
+            " to a folder that can be written"
+        ) from error
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return Path(made)
+
+
+def _complete_python(environ: MutableMapping[str, str]) -> None:
+    names = ("LC_ALL", "LC_CTYPE", "LANG")
+    name = next((each for each in names if environ.get(each)), "LC_CTYPE")
+    if environ.get(name, "") in _ASCII_LOCALES:
+        # Else the JVM cannot name a file that is not ASCII.
+        environ["LC_ALL" if name == "LC_ALL" else "LC_CTYPE"] = "C.UTF-8"
+        environ["PYTHONUTF8"] = "1"
+        environ.pop("PYTHONIOENCODING", None)
+    if environ.get("PYTHONOPTIMIZE", "") not in ("", "0", "1"):
+        environ["PYTHONOPTIMIZE"] = "1"
+
+
+def _outward_address() -> str:
+    """Return the address from which this machine reaches others."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
