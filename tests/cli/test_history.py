@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.conf import defaults
 from stormkeeper.pipeline import queries, tables
+from stormkeeper.pipeline.analyses import rounds
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.tables.manifest import Origin
@@ -52,6 +53,16 @@ def written(tmp_path):
         return ["-c", f"pipeline.tables.dir={tmp_path}"]
 
     return write
+
+
+def killed(tmp_path, ago):
+    """Have the tables say that the topology was killed, with the last pulse so long ago."""
+    at = datetime.now(UTC) - timedelta(seconds=ago)
+    row = {"storm_id": WC, "listed_at": at, "killed_at": at}
+    (spec,) = (one for one in rounds.specs(defaults()) if one.name == tables.KILLED_TOPOLOGIES)
+    with TableStore(tmp_path / tables.ALERTS, [spec], interval_secs=60) as store:
+        rows = pa.Table.from_pylist([row], schema=rounds.KILLED_TOPOLOGIES)
+        store.publish(Origin("q", 1), {tables.KILLED_TOPOLOGIES: rows})
 
 
 def run(*arguments):
@@ -150,3 +161,22 @@ def test_tables_that_may_not_be_read_are_said_to_be_in_one_line(written, tmp_pat
         f"storm: the tables in {place} cannot be read: Permission denied; run as the user of the "
         "pipeline that writes them, or as one of its group"
     )
+
+
+def test_workers_of_a_killed_topology_are_killed_and_not_dead(written, tmp_path):
+    where = written(
+        event(900, "late"),
+        event(890, "back"),
+        event(290, "late"),
+        event(270, "dead"),
+        event(10, "gone"),
+        event(280, "late", node="n-2"),
+    )
+    killed(tmp_path, 300)
+    told = run("wc", *where)
+    assert [line.split("  ")[2:] for line in told.stdout.splitlines()] == [
+        ["n-1:6700", "late: as told"],
+        ["n-1:6700", "back: as told"],
+        ["n-1:6700", "killed: its topology was killed"],
+        ["n-2:6700", "killed: its topology was killed"],
+    ]

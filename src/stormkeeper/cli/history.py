@@ -63,8 +63,9 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
 
     A topology is named by its name or its id. Reads the tables that `storm pipeline` keeps in
     pipeline.tables.dir. Prints one line per event: when, topology's id, worker, what, and why.
-    With --json it is an array of the rows of the table worker_events. If the tables are old, stderr
-    says so.
+    A worker whose topology was killed is killed, and not late or dead, if the pipeline reaches
+    Nimbus. With --json it is an array of the rows of the table worker_events. If the tables are
+    old, stderr says so.
 
     Exit code 1: there are no tables, they cannot be read, or do not know that node or topology.
     """

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from stormkeeper.errors import TableError
 from stormkeeper.history.asking import Past, names_of, of_topology
 from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
+
+#: Events that tell of a worker without pulses.
+_SILENCES: Final = ("late", "dead", "gone")
 
 
 def events(
@@ -33,7 +37,8 @@ def events(
     Returns
     -------
     list
-        Rows of ``worker_events``.
+        Rows of ``worker_events``. Of a worker whose topology was killed, the events of its silence
+        since then are one, ``killed``.
     """
     tries = [of_topology(subject, is_id=is_id) for is_id in names_of(subject)]
     for which, values in [("node = ?", [subject]), *tries]:
@@ -48,8 +53,29 @@ def events(
             [*values, *times, limit],
         )
         if found:
-            return found[::-1]
+            return list(_with_kills(past, found[::-1]))
     return []
+
+
+def _with_kills(past: Past, found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield events in which the silence of a killed topology's worker is one event, ``killed``."""
+    killed = {}
+    if past.has("killed_topologies"):
+        rows = past.ask(
+            "SELECT storm_id, killed_at AS at"
+            f" FROM {past.table('killed_topologies')} WHERE killed_at IS NOT NULL"
+        )
+        killed = {row["storm_id"]: row["at"] for row in rows}
+    told = set()
+    for event in found:
+        at = killed.get(event["storm_id"])
+        if at is None or event["event"] not in _SILENCES or event["at"] < at:
+            yield event
+            continue
+        worker = (event["storm_id"], event["node"], event["port"])
+        if worker not in told:
+            told.add(worker)
+            yield {**event, "event": "killed", "evidence": "its topology was killed"}
 
 
 def check_known(past: Past, subject: str) -> None:

@@ -2,7 +2,7 @@
 
 Nothing waits for it: the queries write names as far as they are known, and the others are joined
 when the tables are read. So a Nimbus that is reached later names what was counted before. Where no
-worker of Storm's own is read, Nimbus is never asked.
+worker of Storm's own is read, Nimbus is not asked for names.
 """
 
 from __future__ import annotations

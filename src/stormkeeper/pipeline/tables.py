@@ -9,6 +9,7 @@ STATISTICS: Final = "statistics"
 #: The folder of what the analyses find, and the first of its tables.
 ALERTS: Final = "alerts"
 ALERT_HISTORY: Final = "alert_history"
+KILLED_TOPOLOGIES: Final = "killed_topologies"
 
 WORKER_LIVENESS: Final = "worker_liveness"
 WORKER_EVENTS: Final = "worker_events"
@@ -40,5 +41,5 @@ NAMES: Final = {
         *(WORKER_REPORTS, WORKER_STATS, EXECUTOR_STATS, COMPONENT_STATS, TOPOLOGY_STATS),
         *(ROLLUP_1M, ROLLUP_10M, ROLLUP_60M, REJECTED),
     ),
-    ALERTS: (ALERTS, ALERT_HISTORY),
+    ALERTS: (ALERTS, ALERT_HISTORY, KILLED_TOPOLOGIES),
 }

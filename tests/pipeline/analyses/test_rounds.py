@@ -9,7 +9,18 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, rounds
-from stormkeeper.pipeline.analyses.rounds import ALERTS, Asked, Rounds, changes, due, following
+from stormkeeper.pipeline.analyses.rounds import (
+    ALERTS,
+    Asked,
+    Rounds,
+    Silence,
+    changes,
+    due,
+    following,
+    has_to_ask,
+    next_killed,
+    without_killed,
+)
 from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.specs import TIME, TableSpec
 from support.tables import origin, store
@@ -211,7 +222,7 @@ def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queri
         publish(1, 0, late_nodes=[3])
         before = alerts(alert("p", rule="pacemaker_late"), alert("x", rule="no_more", seen=-9999))
         asking = rounds_()
-        first = asking.next(before, later(5))
+        first = asking.next(before, later(5), {})
         assert {rule: str(why) for rule, why in asking.failures.items()} == {
             "pacemaker_late": "no more"
         }
@@ -224,13 +235,50 @@ def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queri
 
         # Another process goes on with the table; an alert ends when it was not found for a while.
         publish(2, 60)
-        second = rounds_().next(first, later(65))
+        second = rounds_().next(first, later(65), {})
         (node,) = (row for row in second.to_pylist() if row["subject"] == "node-3")
         assert (node["since"], node["until"]) == (NOW, None)
         publish(3, 120)
-        third = rounds_().next(second, later(125))
+        third = rounds_().next(second, later(125), {})
         (node,) = (row for row in third.to_pylist() if row["subject"] == "node-3")
         assert (node["since"], node["until"]) == (NOW, NOW)
         assert {row["subject"] for row in changes(second, third, later(125)).to_pylist()} == {
             "node-3"
         }
+
+
+def silence(*beating, silent=()):
+    return Silence(dict.fromkeys([*beating, *silent], NOW), beating)
+
+
+def test_a_topology_is_killed_when_it_is_silent_and_not_listed():
+    none = rounds.KILLED_TOPOLOGIES.empty_table()
+    first = next_killed(none, silence("a", "b", "c"), {"a", "b"}, NOW, 3600)
+    assert first["killed_at"].to_pylist() == [None] * 3
+    assert not has_to_ask(first, silence("a", "b", "c"))
+    assert has_to_ask(first, silence("a", silent="bc"))
+    assert has_to_ask(first, silence("a", "b", "c", "d"))
+    second = next_killed(first, silence("a", silent="bc"), {"a", "b"}, later(60), 3600)
+    assert second["killed_at"].to_pylist() == [None, None, NOW]
+    assert not has_to_ask(second, silence("a", "b"))
+    third = next_killed(second, silence("a"), {"a"}, later(7200), 3600)
+    # Nothing is known of when its last pulse came, but for when it was listed.
+    assert third["storm_id"].to_pylist() == ["a"]
+
+
+def test_a_nimbus_that_lists_none_of_them_proves_nothing():
+    none = rounds.KILLED_TOPOLOGIES.empty_table()
+    assert next_killed(none, silence(silent="ab"), {"x"}, NOW, 3600).num_rows == 0
+
+
+def test_a_killed_topologys_alerts_end_with_it():
+    row = dict.fromkeys(ALERTS.names) | {"rule": "skew", "since": NOW, "seen_at": NOW}
+    rows = [
+        {**row, "id": "a", "storm_id": "a"},
+        {**row, "id": "b", "storm_id": "b"},
+        {**row, "id": "c", "storm_id": "b", "until": later(10)},
+        {**row, "id": "node"},
+    ]
+    left, ended = without_killed(pa.Table.from_pylist(rows, schema=ALERTS), {"b": later(60)})
+    assert left["id"].to_pylist() == ["a", "c", "node"]
+    assert [(one["id"], one["until"]) for one in ended.to_pylist()] == [("b", later(60))]

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from stormkeeper.conf import defaults
+from stormkeeper.errors import RpcUnavailableError
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, watch
 from stormkeeper.pipeline.analyses.rounds import specs
@@ -20,16 +21,23 @@ from stormkeeper.tables.store import TableStore
 from support.tables import origin, present, store
 from support.waiting import until
 
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 LIVENESS = TableSpec(
     tables.WORKER_LIVENESS,
-    pa.schema([("updated_at", TIME), *((n, pa.string()) for n in ("node", "server", "status"))]),
+    pa.schema(
+        [
+            *((name, TIME) for name in ("updated_at", "last_seen")),
+            *((name, pa.string()) for name in ("storm_id", "node", "server", "status")),
+        ]
+    ),
     "current",
 )
 
 
-def watch_of(folder, sight, **conf):
+def watch_of(folder, sight, listed=list, **conf):
     conf = {**defaults(), "pipeline.tables.dir": str(folder), **conf}
-    return Watch(conf, TableStore(folder / tables.ALERTS, specs(conf), interval_secs=1), sight)
+    alerts = TableStore(folder / tables.ALERTS, specs(conf), interval_secs=1)
+    return Watch(conf, alerts, sight, listed)
 
 
 def test_a_failure_is_said_once_and_counted_each_time(tmp_path, caplog):
@@ -47,6 +55,29 @@ def test_a_failure_is_said_once_and_counted_each_time(tmp_path, caplog):
         "a round of the analyses failed, and is tried again each time: disk full",
         "skew has not failed again",
     ]
+
+
+def test_which_topologies_were_killed_is_asked_of_nimbus(tmp_path):
+    """It is asked once of a topology that beats, and again when it is silent."""
+    asked, there = [], {"wc-1-1"}
+
+    def listed():
+        asked.append(there)
+        if there is None:
+            raise RpcUnavailableError("nothing listens there")
+        return there
+
+    one = watch_of(tmp_path, Sight(), listed)
+    pulse = {"storm_id": "wc-1-1", "last_seen": NOW, "status": "alive"}
+    with store(tmp_path / tables.LIVENESS, LIVENESS) as written:
+        for number, status in enumerate(["alive", "alive", "late", "dead", "dead"]):
+            there = None if number == 2 else {"wc-1-1"} if number < 2 else set()
+            rows = pa.Table.from_pylist([{**pulse, "status": status}], schema=LIVENESS.schema)
+            written.publish(origin(number), {tables.WORKER_LIVENESS: rows})
+            known = one._killed(NOW)
+            one._store.publish(origin(number), {tables.KILLED_TOPOLOGIES: known})
+            assert known["killed_at"].to_pylist() == [NOW if number > 2 else None]
+    assert asked == [{"wc-1-1"}, None, set()]
 
 
 def test_without_an_interval_nothing_is_asked(tmp_path):

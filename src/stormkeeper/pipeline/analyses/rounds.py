@@ -29,6 +29,12 @@ ALERTS: Final = pa.schema(
 #: One row for each time that an alert began, changed its severity, or ended.
 ALERT_HISTORY: Final = pa.schema([("at", TIME), ("change", pa.string()), *ALERTS])
 
+#: One row for each topology that Nimbus has listed. `killed_at` is the time of its workers' last
+#: pulse, once Nimbus lists it no longer; else it is null.
+KILLED_TOPOLOGIES: Final = pa.schema(
+    [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
+)
+
 #: How long an alert that has ended stays among the present ones, in seconds.
 ENDED_SECS: Final = 86_400.0
 
@@ -52,6 +58,7 @@ def specs(conf: Conf) -> list[TableSpec]:
     return [
         TableSpec(tables.ALERTS, ALERTS, "current"),
         TableSpec(tables.ALERT_HISTORY, ALERT_HISTORY, "log", time="at", retention=kept),
+        TableSpec(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES, "current"),
     ]
 
 
@@ -184,6 +191,90 @@ def following(
     return pa.concat_tables([left, _cast(merged.toArrow())])
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The topologies whose workers have pulses, and which of them are silent.
+
+    Parameters
+    ----------
+    last_seen
+        When a worker's last pulse came, by the topology's id.
+    beating
+        The topologies of which a worker is alive.
+    """
+
+    last_seen: Mapping[str, datetime]
+    beating: Collection[str]
+
+    @classmethod
+    def of(cls, liveness: pa.Table) -> Silence:
+        """Return that of a liveness table."""
+        latest = liveness.group_by("storm_id").aggregate([("last_seen", "max")])
+        beating = liveness.filter(pc.equal(liveness["status"], "alive"))["storm_id"]
+        last_seen = zip(
+            latest["storm_id"].to_pylist(), latest["last_seen_max"].to_pylist(), strict=True
+        )
+        return cls(dict(last_seen), frozenset(beating.unique().to_pylist()))
+
+
+def has_to_ask(known: pa.Table, silence: Silence) -> bool:
+    """Return whether Nimbus has to be asked which topologies there are.
+
+    That is so if a topology is new, or has not been killed and has no worker that beats.
+    """
+    rows = known.to_pylist()
+    ids = {row["storm_id"] for row in rows}
+    left = {row["storm_id"] for row in rows if row["killed_at"] is None}
+    return bool(silence.last_seen.keys() - ids) or bool(left - set(silence.beating))
+
+
+def next_killed(
+    known: pa.Table, silence: Silence, listed: Collection[str], now: datetime, kept_secs: float
+) -> pa.Table:
+    """Return the next table of killed topologies, when Nimbus has listed those that there are.
+
+    A Nimbus that has listed none of them may be another cluster's, and proves nothing.
+
+    Parameters
+    ----------
+    known
+        The table before.
+    silence
+        What is known of their workers.
+    listed
+        The ids that Nimbus lists.
+    now
+        The time.
+    kept_secs
+        How long a topology that was killed is known.
+    """
+    before = {row["storm_id"]: row for row in known.to_pylist()}
+    ids = {*before, *silence.last_seen}
+    is_ours = bool(before) or not ids.isdisjoint(listed)
+    rows = []
+    for storm_id in sorted(ids if is_ours else ()):
+        row = before.get(storm_id, {"storm_id": storm_id, "listed_at": None, "killed_at": None})
+        if storm_id in listed:
+            row = {**row, "listed_at": now, "killed_at": None}
+        elif row["killed_at"] is None and storm_id not in silence.beating:
+            row = {**row, "killed_at": silence.last_seen.get(storm_id) or row["listed_at"] or now}
+        killed_at = row["killed_at"]
+        if killed_at is None or (now - killed_at).total_seconds() < kept_secs:
+            rows.append(row)
+    return pa.Table.from_pylist(rows, schema=KILLED_TOPOLOGIES)
+
+
+def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[pa.Table, pa.Table]:
+    """Return the open alerts of topologies that run, and those of killed ones, ended."""
+    is_killed = pc.is_in(alerts_["storm_id"], pa.array([*killed], pa.string()))
+    is_over = pc.and_(is_killed, pc.is_null(alerts_["until"]))
+    ended = [
+        {**row, "until": max(row["since"], killed[row["storm_id"]])}
+        for row in alerts_.filter(is_over).to_pylist()
+    ]
+    return alerts_.filter(pc.invert(is_over)), pa.Table.from_pylist(ended, schema=ALERTS)
+
+
 def changes(before: pa.Table, after: pa.Table, now: datetime) -> pa.Table:
     """Return what a round adds to the history: alerts that begin, change their severity, or end."""
     earlier = {row["id"]: row for row in before.to_pylist() if row["until"] is None}
@@ -232,22 +323,28 @@ class Rounds:
         #: Why analyses failed in the last round, by rule.
         self.failures: dict[str, Exception] = {}
 
-    def next(self, previous: pa.Table, now: datetime) -> pa.Table:
-        """Return the alerts that follow from the last ones and from what is found now."""
+    def next(self, previous: pa.Table, now: datetime, killed: Mapping[str, datetime]) -> pa.Table:
+        """Return the alerts that follow from the last ones and from what is found now.
+
+        Those of topologies that were `killed`, by their ids, end at that time.
+        """
         answers = dict(self._answers(now))
         found = {rule: rows for rule, rows in answers.items() if isinstance(rows, pa.Table)}
         self.failures = {
             rule: error for rule, error in answers.items() if isinstance(error, Exception)
         }
-        return following(
+        previous, ended = without_killed(previous, killed)
+        news, _ = without_killed(pa.concat_tables([ALERTS.empty_table(), *found.values()]), killed)
+        followed = following(
             self._session,
             previous,
-            pa.concat_tables([ALERTS.empty_table(), *found.values()]),
+            news,
             known=[question.rule for question in self._questions],
             asked=found.keys(),
             now=now,
             clear_secs=self._clear_secs,
         )
+        return pa.concat_tables([followed, ended])
 
     def _answers(self, now: datetime) -> Iterator[tuple[str, pa.Table | Exception]]:
         for question in self._questions:

@@ -6,8 +6,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -16,14 +17,26 @@ from pyspark.sql import SparkSession
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
+from stormkeeper.errors import StormkeeperError
 from stormkeeper.pipeline import folders, tables
 from stormkeeper.pipeline.analyses.questions import chosen
-from stormkeeper.pipeline.analyses.rounds import ALERTS, Rounds, changes, clear_secs
+from stormkeeper.pipeline.analyses.rounds import (
+    ALERTS,
+    KILLED_TOPOLOGIES,
+    Rounds,
+    Silence,
+    changes,
+    clear_secs,
+    has_to_ask,
+    next_killed,
+)
 from stormkeeper.pipeline.sight import ROUND, Sight
+from stormkeeper.rpc.leader import LeaderClient
 from stormkeeper.tables import manifest
 from stormkeeper.tables.manifest import Origin
 from stormkeeper.tables.reading import Tables
 from stormkeeper.tables.store import TableStore
+from stormkeeper.thrift.nimbus import AuthorizationException
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +46,10 @@ _JOB_SECS: Final = 60.0
 
 #: How long the end waits for a round that was told to give up, in seconds.
 _END_SECS: Final = 2.0
+
+#: How long Nimbus may take to list its topologies, in seconds, and the longest list, in bytes.
+_LIST_SECS: Final = 5.0
+_LONGEST_LIST: Final = 64 * 1024 * 1024
 
 #: Few rows, which are not worth more tasks or plans that adapt, in pieces as large as they come.
 _SETTINGS: Final = {
@@ -58,9 +75,18 @@ class Watch:
         Where alerts are published.
     sight
         Is told of the alerts, and of failures.
+    listed
+        Returns the ids of the topologies that there are; Nimbus is asked if it is left out.
     """
 
-    def __init__(self, conf: Conf, store: TableStore, sight: Sight) -> None:
+    def __init__(
+        self,
+        conf: Conf,
+        store: TableStore,
+        sight: Sight,
+        listed: Callable[[], Collection[str]] | None = None,
+    ) -> None:
+        self._listed = partial(listed_by_nimbus, conf) if listed is None else listed
         self._conf = conf
         self._store = store
         self._sight = sight
@@ -125,14 +151,44 @@ class Watch:
     def _round(self, asking: Rounds) -> None:
         previous = self._previous()
         now = datetime.now(UTC)
-        found = asking.next(previous, now)
+        known = self._killed(now)
+        killed = {
+            row["storm_id"]: row["killed_at"]
+            for row in known.to_pylist()
+            if row["killed_at"] is not None
+        }
+        found = asking.next(previous, now, killed)
         if self._stopping.is_set():  # what was given up has found nothing
             return
         news = changes(previous, found, now)
         number = round(now.timestamp() * 1000)
-        published = {tables.ALERTS: found, tables.ALERT_HISTORY: news}
+        published = {
+            tables.ALERTS: found,
+            tables.ALERT_HISTORY: news,
+            tables.KILLED_TOPOLOGIES: known,
+        }
         self._store.publish(Origin(_JOBS, number), published)
         self._sight.alerted(found, now.timestamp())
+
+    def _killed(self, now: datetime) -> pa.Table:
+        """Return which topologies were killed; as it was while Nimbus does not say."""
+        found = self._store.read(tables.KILLED_TOPOLOGIES)
+        known = KILLED_TOPOLOGIES.empty_table() if found is None else found
+        known = known.select(KILLED_TOPOLOGIES.names)
+        liveness = self._look(tables.LIVENESS)
+        if liveness is None:
+            return known
+        columns = ["storm_id", "status", "last_seen"]
+        silence = Silence.of(liveness.arrow(tables.WORKER_LIVENESS, columns=columns))
+        if not has_to_ask(known, silence):
+            return known
+        try:
+            listed = self._listed()
+        except (StormkeeperError, AuthorizationException) as error:
+            log.debug("which topologies were killed is not known: %s", error)
+            return known
+        kept_secs = 3600 * float(self._conf["pipeline.retention.events.hours"])
+        return next_killed(known, silence, listed, now, kept_secs)
 
     def _previous(self) -> pa.Table:
         found = self._store.read(tables.ALERTS)
@@ -175,3 +231,22 @@ class Watch:
             log.info("%s has not failed again", rule)
         self._failing = reasons
         self._sight.failed(list(reasons))
+
+
+def listed_by_nimbus(conf: Conf) -> Collection[str]:
+    """Return the ids of the topologies that the leading Nimbus lists.
+
+    Raises
+    ------
+    StormkeeperError, AuthorizationException
+        It is not reached, or refuses.
+    """
+    with LeaderClient(
+        conf["nimbus.seeds"],
+        conf["nimbus.thrift.port"],
+        max_frame=max(conf["nimbus.thrift.max_buffer_size"], _LONGEST_LIST),
+        timeout=_LIST_SECS,
+        rounds=0,
+    ) as client:
+        # Storm's first releases have no method that lists topologies alone.
+        return {each.id for each in client.nimbus.getClusterInfo().topologies}
