@@ -63,21 +63,21 @@ def test_a_table_of_eighty_columns(written):
     long = "24 of the node's 24 workers are late or dead, and 3 of the other 6624, which is a lot"
     options = written(
         alert("t-1-17/split", rule="skew", ago=4000),
-        alert("node-7\x1b", "critical", evidence=long),
-        alert("node-8", "critical", ago=600, ended_ago=130),
+        alert("node-7\x1b", "critical", ago=3630, evidence=long),
+        alert("node-8", "critical", ago=7230, ended_ago=3630),
     )
     ran = run(*options)
     assert ran.exit_code == 0, ran.output
     assert ran.output.splitlines() == [
-        "SEVERITY  RULE       SINCE           SUBJECT",
-        "critical  node_late  1 min 15 s ago  node-7\\x1b",
+        "SEVERITY  RULE       SINCE          SUBJECT",
+        "critical  node_late  1 h 0 min ago  node-7\\x1b",
         "  24 of the node's 24 workers are late or dead, and 3 of the other 6624, which",
         "  is a lot",
-        "warning   skew       1 h 6 min ago   t-1-17/split",
+        "warning   skew       1 h 6 min ago  t-1-17/split",
         "  so",
     ]
     assert (
-        "critical  node_late  10 min 0 s ago, found last 2 min 10 s ago  node-8"
+        "critical  node_late  2 h 0 min ago, found last 1 h 0 min ago  node-8"
         in run("--ended", *options).output
     )
     assert "skew" not in run("--severity", "critical", *options).output
@@ -169,3 +169,11 @@ def test_it_loads_little(written):
     loaded = imported_by(["alerts", *written(alert("node-7"))], os.environ)
     assert "duckdb" in loaded
     assert not loaded & (HEAVY - {"asyncio"})
+
+
+def test_a_node_is_called_by_its_host(written):
+    node = "aaaaaaaa-0000-4000-8000-000000000000-node-7"
+    where = written({**alert(node, evidence=f"6 of 6 workers of {node} are late"), "node": node})
+    told = run(*where).stdout
+    assert "node-7\n  6 of 6 workers of node-7 are late" in told
+    assert node in run(*where, "--json").stdout

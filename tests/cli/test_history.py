@@ -180,3 +180,15 @@ def test_workers_of_a_killed_topology_are_killed_and_not_dead(written, tmp_path)
         ["n-1:6700", "killed: its topology was killed"],
         ["n-2:6700", "killed: its topology was killed"],
     ]
+
+
+def test_nodes_are_called_by_their_hosts(written):
+    ids = [f"{digit * 8}-0000-4000-8000-000000000000-n-7" for digit in "ab"]
+    where = written(event(60, "late", node=ids[0]))
+    assert "  n-7:6700  late" in run("n-7", *where).stdout
+    assert "did you mean n-7" in run("n-8", *where).stderr
+    where = written(*(event(60, "late", node=node) for node in ids))
+    told = run("n-7", *where).stdout
+    assert "  n-7 (aaaaaaaa):6700  late" in told
+    assert "  n-7 (bbbbbbbb):6700  late" in told
+    assert run(ids[1], *where).stdout.count("\n") == 1

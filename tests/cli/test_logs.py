@@ -138,7 +138,7 @@ def test_a_topology_that_runs_nowhere_and_one_that_is_gone_have_left_their_logs(
     )
     told = ask(ID, "--worker", f"{HOST}:6701")
     assert "of two\n" in told.stdout
-    assert f"storm: {HOST}:6701 has no log of {ID}\n" in told.stderr  # on the other supervisor
+    assert f"storm: {HOST} (one):6701 has no log of {ID}\n" in told.stderr
 
 
 def test_a_machine_that_is_missing_is_named_and_the_others_are_read(ask, cluster):

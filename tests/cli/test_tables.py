@@ -67,8 +67,22 @@ def test_all_there_is_to_say_of_a_topology():
             ),
         ),
         workers=(
-            Worker(host="node-1", port=6700, supervisor_id="s1", executors=2, uptime_secs=59),
-            Worker(host="node-2", port=6700, supervisor_id="s2", executors=1, uptime_secs=0),
+            Worker(
+                host="node-1",
+                port=6700,
+                supervisor_id="s1",
+                supervisor="node-1",
+                executors=2,
+                uptime_secs=59,
+            ),
+            Worker(
+                host="node-2",
+                port=6700,
+                supervisor_id="s2",
+                supervisor="node-2",
+                executors=1,
+                uptime_secs=0,
+            ),
         ),
         reporting_workers=1,
     )
@@ -83,9 +97,9 @@ def test_all_there_is_to_say_of_a_topology():
         "lines      spout  1          2      12,345   0",
         "words      bolt   1          1      -        -",
         "",
-        "WORKER       SUPERVISOR  EXECUTORS  RUNS FOR",
-        "node-1:6700  s1          2          59 s",
-        "node-2:6700  s2          1          no pulse yet",
+        "WORKER       EXECUTORS  RUNS FOR",
+        "node-1:6700  2          59 s",
+        "node-2:6700  1          no pulse yet",
         "",
         r"words, 1 min 30 s ago: ValueError: no day\x1b[31m",
     ]

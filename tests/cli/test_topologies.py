@@ -86,7 +86,7 @@ def test_the_status_of_the_cluster(run, nimbus):
     nimbus.supervisors = [
         SupervisorSummary("node-2", 90, 2, 0, "s2", "0.1", memory, 0.0, refuses="disk\x1b is full"),
         SupervisorSummary("node-1", 7_260, 4, 3, "s1", "0.1", memory, 1024.0),
-        SupervisorSummary("node-3", 5, 1, 2, "s3"),
+        SupervisorSummary("node-2", 5, 1, 2, "s3"),
     ]
     nimbus.disk_fault = "it is\x1b full"
     host, port = nimbus.leader
@@ -97,10 +97,10 @@ def test_the_status_of_the_cluster(run, nimbus):
         f"{host}:{port} yes 1 s 2.8.0",
         f"the Nimbus {host}:{port} takes no uploads: it is\\x1b full",
         "",
-        "SUPERVISOR ID FREE SLOTS FREE MEMORY RUNS FOR RELEASE",
-        "node-1 s1 1 of 4 3,072 of 4,096 MB 2 h 1 min 0.1",
-        "node-2 s2 2 of 2 4,096 of 4,096 MB 1 min 30 s 0.1",
-        "node-3 s3 0 of 1 - 5 s -",
+        "SUPERVISOR FREE SLOTS FREE MEMORY RUNS FOR RELEASE",
+        "node-1 1 of 4 3,072 of 4,096 MB 2 h 1 min 0.1",
+        "node-2 (s2) 2 of 2 4,096 of 4,096 MB 1 min 30 s 0.1",
+        "node-2 (s3) 0 of 1 - 5 s -",
         "node-2 (s2) takes no new work: disk\\x1b is full",
         "",
         "2 topologies; `storm list` lists them",

@@ -41,7 +41,14 @@ def topology(
             for n, (error, when) in enumerate(errors)
         ),
         workers=tuple(
-            Worker(host="node", port=6700 + n, supervisor_id="s", executors=1, uptime_secs=secs)
+            Worker(
+                host="node",
+                port=6700 + n,
+                supervisor_id="s",
+                supervisor="node",
+                executors=1,
+                uptime_secs=secs,
+            )
             for n, secs in enumerate(uptimes)
         ),
         reporting_workers=len(uptimes) if reporting is None else reporting,

@@ -57,6 +57,17 @@ def test_a_page_in_an_order_of_its_own():
     assert found.sched_status == "Fully Scheduled"
 
 
+def test_workers_that_share_host_and_port_are_told_apart_by_their_supervisors():
+    workers = [
+        WorkerSummary("0123456789", "node", 6700),
+        WorkerSummary("abcdefghij", "node", 6700),
+        WorkerSummary("abcdefghij", "node", 6701),
+    ]
+    found = looking.of_page(TopologyPageInfo("wc-1-17", workers=workers)).workers
+    places = ["node (01234567):6700", "node (abcdefgh):6700", "node:6701"]
+    assert sorted(each.place for each in found) == places
+
+
 def test_a_page_that_says_next_to_nothing():
     found = looking.of_page(TopologyPageInfo("wc-1-17"))
     assert (found.name, found.status, found.sched_status) == ("wc-1-17", "?", "")

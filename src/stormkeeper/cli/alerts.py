@@ -16,6 +16,7 @@ from stormkeeper.cli.columns import aligned, escaped
 from stormkeeper.cli.durations import duration
 from stormkeeper.cli.effects import json_option
 from stormkeeper.cli.freshness import age_of, remark_on_age
+from stormkeeper.cli.history import node_names
 from stormkeeper.cli.listing import remark
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf, until_interrupted
 from stormkeeper.errors import TableError
@@ -68,6 +69,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         folder = folders.of_tables(conf)
         with Past(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
+            nodes = happenings.nodes(past)
             if past.has("alerts"):
                 found = happenings.alerts(past, ended=ended, severity=severity)
                 seen = past.written_at("alert_history")
@@ -81,7 +83,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
                 raise TableError(reason)
             remark(reason)
         elif not as_json:
-            click.echo("\n".join(_table(found, datetime.now(UTC))))
+            click.echo("\n".join(_table(_named(found, nodes), datetime.now(UTC))))
         elif not follow:
             click.echo(_as_json(found))
         else:
@@ -89,7 +91,8 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         if follow:
             for change in _changes(folder, seen, is_old=is_old):
                 if severity in (None, change["severity"]) or change["change"] == "severity":
-                    click.echo(_as_json(change) if as_json else _line(change))
+                    line = _as_json(change) if as_json else _line(*_named([change], nodes))
+                    click.echo(line)
 
 
 def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[Mapping[str, Any]]:
@@ -131,6 +134,17 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
             is_old = False
         read, complaint = written, None
         yield from news
+
+
+def _named(found: Iterable[Mapping[str, Any]], nodes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return alerts in whose texts nodes have the names that people call them."""
+    rows = [dict(row) for row in found]
+    names = node_names({*nodes, *(row["node"] for row in rows if row["node"] is not None)})
+    for row in rows:
+        if row["node"] is not None:
+            for column in ("subject", "evidence"):
+                row[column] = row[column].replace(row["node"], names[row["node"]])
+    return rows
 
 
 def _table(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[str]:

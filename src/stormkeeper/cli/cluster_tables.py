@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stormkeeper.cli import tables
 from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
+from stormkeeper.conf.address import supervisor_names
 from stormkeeper.state.decoding import printable
 
 if TYPE_CHECKING:
@@ -43,16 +44,17 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
                 f" {printable(nimbus.disk_fault)}"
             )
     yield ""
+    names = supervisor_names({each.supervisor_id: each.host for each in cluster.supervisors})
     if cluster.supervisors:
-        rows = [_row(each) for each in cluster.supervisors]
-        heads = ("SUPERVISOR", "ID", "FREE SLOTS", "FREE MEMORY", "RUNS FOR", "RELEASE")
+        rows = [_row(names[each.supervisor_id], each) for each in cluster.supervisors]
+        heads = ("SUPERVISOR", "FREE SLOTS", "FREE MEMORY", "RUNS FOR", "RELEASE")
         yield from aligned([heads, *rows])
     else:
         yield "No supervisors: nothing can run. Start `storm supervisor` on each machine."
     for each in cluster.supervisors:
         if each.refuses:
             yield (
-                f"{printable(each.host)} ({printable(each.supervisor_id)}) takes no new work:"
+                f"{printable(names[each.supervisor_id])} takes no new work:"
                 f" {printable(each.refuses)}"
             )
     yield ""
@@ -95,13 +97,12 @@ def as_values(cluster: ClusterSummary) -> dict[str, Any]:
     }
 
 
-def _row(supervisor: SupervisorSummary) -> tuple[str, ...]:
+def _row(name: str, supervisor: SupervisorSummary) -> tuple[str, ...]:
     slots, memory = supervisor.num_workers, _memory(supervisor)
     free = max(0, slots - supervisor.num_used_workers)
     free_mb = None if memory is None else max(0.0, memory - (supervisor.used_mem or 0.0))
     return (
-        printable(supervisor.host),
-        printable(supervisor.supervisor_id),
+        printable(name),
         f"{free} of {slots}",
         "-" if free_mb is None else f"{free_mb:,.0f} of {memory:,.0f} MB",
         duration(supervisor.uptime_secs),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.effects import json_option
 from stormkeeper.cli.freshness import remark_on_age
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
+from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -61,11 +63,11 @@ class Age(click.ParamType[timedelta]):
 def history(subject: str, since: timedelta | None, lines: int, as_json: bool) -> None:
     """Show what happened to the workers of a node or a topology, oldest first.
 
-    A topology is named by its name or its id. Reads the tables that `storm pipeline` keeps in
-    pipeline.tables.dir. Prints one line per event: when, topology's id, worker, what, and why.
-    A worker whose topology was killed is killed, and not late or dead, if the pipeline reaches
-    Nimbus. With --json it is an array of the rows of the table worker_events. If the tables are
-    old, stderr says so.
+    NODE is a host or a supervisor's id, TOPOLOGY a name or an id. Reads the tables that `storm
+    pipeline` keeps in pipeline.tables.dir. Prints one line per event: when, topology's id, worker,
+    what, and why. A worker whose topology was killed is called killed, not late or dead, if the
+    pipeline reaches Nimbus. With --json it is an array of the rows of the table worker_events. If
+    the tables are old, stderr says so.
 
     Exit code 1: there are no tables, they cannot be read, or do not know that node or topology.
     """
@@ -80,11 +82,12 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
             found = happenings.events(past, subject, beginning, limit=lines)
             if not found:
                 happenings.check_known(past, subject)
+            names = node_names({*happenings.nodes(past), *(event["node"] for event in found)})
             remark_on_age(past, "worker_events")
     if as_json:
         click.echo(json.dumps(found, default=_iso))
     elif found:
-        click.echo("\n".join(map(_line, found)))
+        click.echo("\n".join(_line(event, names) for event in found))
     else:
         click.echo("Nothing happened that the tables know of.")
 
@@ -93,7 +96,12 @@ def _iso(value: datetime) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _line(event: dict[str, Any]) -> str:
-    worker = f"{event['node']}:{event['port']}"
+def node_names(nodes: Iterable[str]) -> dict[str, str]:
+    """Return what people call nodes, by the ids of their supervisors."""
+    return supervisor_names({node: host_of_supervisor(node) for node in nodes})
+
+
+def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:
+    worker = f"{names[event['node']]}:{event['port']}"
     parts = (_iso(event["at"]), event["storm_id"], worker, event["event"])
     return escaped(f"{'  '.join(parts)}: {event['evidence']}")

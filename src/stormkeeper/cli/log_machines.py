@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -19,6 +20,7 @@ from stormkeeper.cli.listing import remark
 from stormkeeper.client.log_places import Machine
 from stormkeeper.client.log_reading import MachineLogs
 from stormkeeper.client.log_server import LogServer
+from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import LogsError, StormkeeperError
 
 _REMEDY: Final = (
@@ -38,6 +40,8 @@ class _Source:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        #: What people call its supervisor.
+        self.name = machine.host
         #: None until it has an address.
         self.logs: MachineLogs | None = None
         #: Whether it was told that it cannot be reached.
@@ -71,9 +75,14 @@ class LogMachines:
         self._sources = {
             node: self._sources.get(node) or _Source(machine) for node, machine in machines.items()
         }
+        names = supervisor_names({node: machine.host for node, machine in machines.items()})
+        places = Counter(
+            (each.host, port) for each in machines.values() for port in each.ports or ()
+        )
         for node, machine in machines.items():
             source = self._sources[node]
-            source.machine = machine
+            is_shared = any(places[machine.host, port] > 1 for port in machine.ports or ())
+            source.machine, source.name = machine, names[node] if is_shared else machine.host
             if machine.address is None:
                 continue
             if source.logs is None:
@@ -97,11 +106,12 @@ class LogMachines:
             self._read(source)
             if source.is_missing or source.logs is None:
                 continue
-            host = source.machine.host
-            source.logs.end(partial(self._show, host))
+            source.logs.end(partial(self._show, source))
             for port in source.machine.ports or ():
                 if port not in source.logs.read_ports:
-                    click.echo(f"storm: {host}:{port} has no log of {self._storm_id}", err=True)
+                    click.echo(
+                        f"storm: {source.name}:{port} has no log of {self._storm_id}", err=True
+                    )
         return any(source.is_missing for source in self._sources.values())
 
     def follow(self, look: Callable[[], Mapping[str, Machine] | None]) -> None:
@@ -141,34 +151,33 @@ class LogMachines:
 
     def _read(self, source: _Source) -> None:
         """Print what has come from a machine, or say once why nothing comes."""
-        host = source.machine.host
         fault = self._fault(source)
         if fault is None:
             if source.is_missing:
                 source.is_missing = False
-                remark(f"{host} gives its logs again")
+                remark(f"{source.name} gives its logs again")
             return
         source.asked_again_at = time.monotonic() + _AGAIN
         if not source.is_missing:
             source.is_missing = True
-            workers = ", ".join(f"{host}:{port}" for port in source.machine.ports or ())
-            remark(f"no logs of {workers or host}: {fault}")
+            workers = ", ".join(f"{source.name}:{port}" for port in source.machine.ports or ())
+            remark(f"no logs of {workers or source.name}: {fault}")
 
     def _fault(self, source: _Source) -> str | None:
         """Print what has come from a machine; return why that is not possible, if so."""
         if source.logs is None:
             return source.machine.fault
         try:
-            source.logs.read(partial(self._show, source.machine.host))
+            source.logs.read(partial(self._show, source))
         except LogsError as error:
             return f"{error}; {_REMEDY}"
         return None
 
-    def _show(self, host: str, port: int, line: str) -> None:
+    def _show(self, source: _Source, port: int, line: str) -> None:
         if self._as_json:
-            line = json.dumps({"host": host, "port": port, "line": line})
+            line = json.dumps({"host": source.machine.host, "port": port, "line": line})
         elif self._is_shared:
-            line = f"{host}:{port} | {line}"
+            line = f"{source.name}:{port} | {line}"
         sys.stdout.write(f"{line}\n")
 
 

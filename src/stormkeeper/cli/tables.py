@@ -112,11 +112,10 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
     if topology.workers:
         yield from aligned(
             [
-                ("WORKER", "SUPERVISOR", "EXECUTORS", "RUNS FOR"),
+                ("WORKER", "EXECUTORS", "RUNS FOR"),
                 *(
                     (
                         printable(each.place),
-                        printable(each.supervisor_id or ""),
                         str(each.executors),
                         duration(each.uptime_secs) if each.uptime_secs else "no pulse yet",
                     )

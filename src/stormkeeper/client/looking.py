@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.client.connection import Connection
+from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import NotAliveError, RpcRefusedError
 from stormkeeper.thrift.nimbus import (
     ClusterSummary,
@@ -59,18 +61,22 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker: where it is, and since when it has run; 0 where it has not told yet."""
+    """A worker: where it is, and since when it has run; 0 before its first heartbeat.
+
+    `supervisor` is what people call its supervisor: its host, if that and the port name the worker.
+    """
 
     host: str
     port: int
     supervisor_id: str | None
+    supervisor: str
     executors: int
     uptime_secs: int
 
     @property
     def place(self) -> str:
-        """Where it is, in one word."""
-        return f"{self.host}:{self.port}"
+        """Its supervisor's name and its port."""
+        return f"{self.supervisor}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +156,20 @@ def of_page(page: TopologyPageInfo) -> Topology:
         )
         for id_, stats in sorted((by_id or {}).items())
     ]
+    names = supervisor_names(
+        {each.supervisor_id or "": each.host or "?" for each in page.workers or ()}
+    )
+    places = Counter((each.host, each.port) for each in page.workers or ())
     workers = [
         Worker(
             host=each.host or "?",
             port=each.port or 0,
             supervisor_id=each.supervisor_id,
+            supervisor=(
+                names[each.supervisor_id or ""]
+                if places[each.host, each.port] > 1
+                else each.host or "?"
+            ),
             executors=each.num_executors or 0,
             uptime_secs=each.uptime_secs or 0,
         )
@@ -169,7 +184,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
         owner=page.owner or "",
         replication_count=page.replication_count,
         components=tuple(components),
-        workers=tuple(sorted(workers, key=lambda each: (each.host, each.port))),
+        workers=tuple(sorted(workers, key=lambda each: (each.supervisor, each.port))),
         reporting_workers=page.num_workers or 0,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -114,6 +115,46 @@ def check_host(text: str) -> str:
 def host_in_url(host: str) -> str:
     """Return a host as it is written before a colon and a port: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+#: A supervisor's id, of Storm's or ours: a UUID, and the name of its machine.
+_SUPERVISOR: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)")
+#: Characters of a supervisor's id that are shown where two supervisors share a host.
+_SHORT: Final = 8
+
+
+def host_of_supervisor(supervisor_id: str) -> str:
+    """Return the host that a supervisor's id names; the id itself if it names none.
+
+    Examples
+    --------
+    >>> host_of_supervisor("eec5b68f-0032-4df7-9536-92917191a74d-node-7")
+    'node-7'
+    """
+    found = _SUPERVISOR.fullmatch(supervisor_id)
+    return supervisor_id if found is None else found[1]
+
+
+def supervisor_names(hosts: Mapping[str, str]) -> dict[str, str]:
+    """Return what people call each supervisor: its host, with a short id if two share the host.
+
+    Parameters
+    ----------
+    hosts
+        The host of each supervisor, by its id.
+
+    Examples
+    --------
+    >>> list(supervisor_names({"a": "n-1", "b": "n-2"}).values())
+    ['n-1', 'n-2']
+    >>> list(supervisor_names({"0123456789": "n-1", "abcdefghij": "n-1"}).values())
+    ['n-1 (01234567)', 'n-1 (abcdefgh)']
+    """
+    shared = Counter(hosts.values())
+    return {
+        id_: f"{host} ({id_[:_SHORT]})" if shared[host] > 1 and id_ != host else host
+        for id_, host in hosts.items()
+    }
 
 
 def hostname(conf: Mapping[str, Any]) -> str:

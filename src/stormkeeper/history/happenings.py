@@ -10,6 +10,9 @@ from stormkeeper.errors import TableError
 from stormkeeper.history.asking import Past, names_of, of_topology
 from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
 
+#: The host in a supervisor's id, which is a UUID before it; the whole id where there is none.
+_HOST: Final = "regexp_replace(node, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)$', '\\2')"
+
 #: Events that tell of a worker without pulses.
 _SILENCES: Final = ("late", "dead", "gone")
 
@@ -28,7 +31,8 @@ def events(
     past
         The tables.
     subject
-        A node, or a topology's name or id; the first of these that anything happened to.
+        A node or its host, or a topology's name or id; the first of these that anything happened
+        to.
     since, until
         With them, what happened from `since` to before `until`.
     limit
@@ -41,7 +45,8 @@ def events(
         since then are one, ``killed``.
     """
     tries = [of_topology(subject, is_id=is_id) for is_id in names_of(subject)]
-    for which, values in [("node = ?", [subject]), *tries]:
+    of_host = f"(node = ? OR {_HOST} = ?)", [subject, subject]
+    for which, values in [of_host, *tries]:
         only, times = "", []
         for sign, at in ((">=", since), ("<", until)):
             if at is not None:
@@ -87,7 +92,8 @@ def check_known(past: Past, subject: str) -> None:
         It is not; the error has those that may be meant.
     """
     of_each = [
-        f"SELECT DISTINCT unnest([node, topology, storm_id]) AS name FROM {past.table(name)}"
+        f"SELECT DISTINCT unnest([{_HOST}, topology, storm_id, node]) AS name"
+        f" FROM {past.table(name)}"
         for name in ("worker_liveness", "worker_events")
         if past.has(name)
     ]
@@ -97,6 +103,14 @@ def check_known(past: Past, subject: str) -> None:
         raise TableError(f"no worker is known yet: {NO_HEARTBEATS}")
     if subject not in names:
         raise TableError(f"nothing is known of {subject!r}; {meant(subject, names)}")
+
+
+def nodes(past: Past) -> list[str]:
+    """Return the nodes whose workers are known: the ids of their supervisors."""
+    if not past.has("worker_liveness"):
+        return []
+    rows = past.ask(f"SELECT DISTINCT node FROM {past.table('worker_liveness')}")
+    return [row["node"] for row in rows]
 
 
 def alerts(past: Past, *, ended: bool = False, severity: str | None = None) -> list[dict[str, Any]]:

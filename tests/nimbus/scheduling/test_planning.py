@@ -243,9 +243,7 @@ def test_who_goes_on_from_checkpoints_waits_for_their_machine():
 def test_a_machine_that_is_gone_is_told_by_its_last_name():
     hosts = {"b": "m2", "gone": "m3"}
     _, told = planned(topology("t", "q", homes=HOMES, hosts=hosts), supervisor("a"))
-    assert told == {
-        "t": "Waits for the machine m2 (supervisor b): its checkpoint is there and is not shared"
-    }
+    assert told == {"t": "Waits for the machine m2: its checkpoint is there and is not shared"}
     old = topology("t", launches=(launch("gone:6700", "q"),), hosts=hosts)
     _, told = planned(old, supervisor("a"), dead=[1])
     assert told["t"].startswith("Waits for the machine of the worker at m3:6700:")

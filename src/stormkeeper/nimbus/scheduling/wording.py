@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Final
 
+from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Topology
 from stormkeeper.nimbus.scheduling.placing import Placed
 from stormkeeper.nimbus.scheduling.room import Room
@@ -79,7 +80,7 @@ def _workers(standing: Standing, cluster: Cluster) -> Iterable[str]:
 
 def _named(launches: list[Launch], topology: Topology, cluster: Cluster) -> str:
     slots = (each.slot for each in launches)
-    names = [f"{_host(node, topology, cluster)}:{port}" for node, port in slots]
+    names = [f"{_host(node, topology, cluster, port)}:{port}" for node, port in slots]
     if len(names) > _NAMED:
         return f"{len(names)} workers"
     return f"the worker{'s'[: len(names) > 1]} at {' and '.join(names)}"
@@ -107,11 +108,11 @@ def _left_out(placed: Placed, room: Room, cluster: Cluster) -> Iterable[str]:
             slots, memory_mb = room.slots_of(node), room.memory_of(node)
         supervisor = None if node is None else cluster.supervisors.get(node)
         if node is not None and supervisor is None:
-            host = _host(node, topology, cluster)
-            name = host if host == node else f"{host} (supervisor {node})"
+            name = _host(node, topology, cluster)
             yield f"Waits for the machine {name}: its checkpoint is there and is not shared"
         elif supervisor is not None and supervisor.refuses:
-            yield f"Waits for {supervisor.host}, which takes no new work: {supervisor.refuses}"
+            name = _host(node or "", topology, cluster)
+            yield f"Waits for {name}, which takes no new work: {supervisor.refuses}"
         elif not slots:
             yield f"Not enough slots: 1 slot is missing{where}, and none is free"
         else:
@@ -127,7 +128,17 @@ def _slots(number: int) -> str:
     return "1 slot is" if number == 1 else f"{number} slots are"
 
 
-def _host(node: str, topology: Topology, cluster: Cluster) -> str:
-    """Return what a machine is called; one that is gone, as it was called last."""
-    supervisor = cluster.supervisors.get(node)
-    return topology.hosts.get(node, node) if supervisor is None else supervisor.host
+def _host(node: str, topology: Topology, cluster: Cluster, port: int | None = None) -> str:
+    """Return what people call a supervisor; one that is gone, as it was called last.
+
+    With a `port`, supervisors of the host that have no such slot are told apart by their ports.
+    """
+    hosts = {
+        id_: each.host
+        for id_, each in cluster.supervisors.items()
+        if port is None or port in each.ports
+    }
+    known = cluster.supervisors.get(node)
+    last = topology.hosts.get(node) or host_of_supervisor(node)
+    hosts[node] = last if known is None else known.host
+    return supervisor_names(hosts)[node]
