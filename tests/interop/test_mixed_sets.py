@@ -34,8 +34,7 @@ def test_storms_fleet_lives_on_with_either_alone(storm_peer, theirs, victim, say
     process, address = theirs
     # Storm's clients have one port for all servers, so the two differ by address.
     with Proxy(address) as proxy:
-        ours = PacemakerProcess(proxy.address.port)
-        ours.host = "127.0.0.2"
+        ours = PacemakerProcess(proxy.address.port, host="127.0.0.2")
         conf = {
             "pacemaker.servers": [ours.host, proxy.address.host],
             "pacemaker.port": proxy.address.port,

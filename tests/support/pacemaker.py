@@ -27,6 +27,8 @@ class PacemakerProcess(DaemonProcess):
         Where it listens; 0 for any free port, which is reserved for it.
     conf, options, environ
         As of a `DaemonProcess`.
+    host
+        The address at which it listens.
     """
 
     def __init__(
@@ -35,8 +37,9 @@ class PacemakerProcess(DaemonProcess):
         conf: Mapping[str, Any] | None = None,
         options: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
-        self.host = "127.0.0.1"
+        self.host = host
         self.port = port or ports.reserve()
         address = {"pacemaker.bind.host": self.host, "pacemaker.port": self.port}
         super().__init__(
