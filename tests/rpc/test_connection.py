@@ -54,6 +54,20 @@ def test_the_calls_are_the_same_however_the_bytes_are_chopped(calls, cuts):
     assert not ours.has_partial
 
 
+def test_a_client_of_sasl_learns_how_to_reach_this_server():
+    ours = connection()
+    sent, _ = ours.receive(b"\x01\x00\x00\x00\x06GSSAPI\x02\x00\x00\x00\x00")
+    # Thrift's SASL transport shows the text of a message with the status ERROR.
+    assert sent[0] == 4
+    assert int.from_bytes(sent[1:5], "big") == len(sent[5:])
+    assert b"org.apache.storm.security.auth.SimpleTransportPlugin" in sent
+    assert ours.next_call() is None
+    assert "SASL: this Nimbus authenticates no client" in ours.fault
+    later = connection()
+    later.receive(frame(Kind.CALL, "nothing", 1, b""))
+    assert later.receive(b"\x01\x00\x00\x00\x06GSSAPI") == (b"", None)
+
+
 @given(CALLS, st.lists(st.integers(0, 2000)), st.binary(min_size=1, max_size=30))
 def test_whatever_follows_the_calls_before_it_are_given(calls, cuts, tail):
     ours = connection()

@@ -18,7 +18,14 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from stormkeeper.errors import RemoteProtocolError
-from stormkeeper.rpc.messages import Kind, Message, bad_length, read_message
+from stormkeeper.rpc.messages import (
+    SASL,
+    Kind,
+    Message,
+    bad_length,
+    read_message,
+    sasl_refusal,
+)
 from stormkeeper.thrift.framing import FrameSplitter
 from stormkeeper.thrift.idl import Method
 
@@ -132,6 +139,8 @@ class Connection:
                 return send, None
             self.state, self._authentication, data = State.READY, None, rest
         if self.state is not State.OVER and self._splitter.fault is None:
+            is_sasl = self.frames == 0 and not self.has_partial and data.startswith(SASL)
+            send = sasl_refusal() if is_sasl else send
             # The fault is kept until the frames before it are answered.
             with suppress(RemoteProtocolError):
                 frames = self._splitter.feed(data)

@@ -30,10 +30,20 @@ _MAX_NAME: Final = 256
 #: How the text of a fault begins where the server does not reach ZooKeeper.
 NO_ZOOKEEPER: Final = "this server does not reach ZooKeeper"
 #: How TLS and HTTP begin, which somebody may speak to a port for Thrift.
+#: How a client of Thrift's SASL transport begins: the status START, and a length below 256.
+SASL: Final = b"\x01\x00\x00\x00"
+_SASL_ERROR: Final = 4
+
+SASL_REMEDY: Final = (
+    "SASL: this Nimbus authenticates no client, so set storm.thrift.transport:"
+    " org.apache.storm.security.auth.SimpleTransportPlugin in the client's storm.yaml"
+)
+
 _OTHERS: Final = {
     b"\x16\x03": "TLS: this port speaks plain Thrift",
     b"GET ": "HTTP: this port speaks Thrift",
     b"POST": "HTTP: this port speaks Thrift",
+    SASL: SASL_REMEDY,
     b"HTTP": "HTTP: that port is no Thrift service's, but perhaps a web page's",
 }
 
@@ -170,6 +180,12 @@ def read_fault(body: bytes) -> tuple[int, str]:
     """
     fault = decode(_Fault, body)
     return fault.type or FaultKind.UNKNOWN, fault.message or ""
+
+
+def sasl_refusal() -> bytes:
+    """Return the message by which a client of Thrift's SASL transport learns why it is refused."""
+    text = f"this is no server for {SASL_REMEDY}".encode()
+    return bytes([_SASL_ERROR]) + len(text).to_bytes(4, "big") + text
 
 
 def bad_length(length: int, max_size: int) -> RemoteProtocolError:
