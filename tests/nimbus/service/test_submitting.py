@@ -1,7 +1,9 @@
 """Submissions as Storm's clients make them, and what is refused."""
 
 import gzip
+import io
 import json
+import zipfile
 
 import pytest
 
@@ -91,6 +93,12 @@ def test_what_is_no_package_is_refused(client, tmp_path):
     cls, why = declared(client, "submitTopology", given)
     assert cls == "InvalidTopologyException"
     assert "no package that can be run here" in why
+    with zipfile.ZipFile(jar := io.BytesIO(), "w") as file:
+        for name in ("META-INF/", "META-INF/MANIFEST.MF", "org/apache/storm/starter/Words.class"):
+            file.writestr(name, "")
+    given["uploadedJarLocation"] = upload(client, jar.getvalue())
+    _, why = declared(client, "submitTopology", given)
+    assert "it is a Java archive, and Java topologies do not run here" in why
 
 
 def test_our_client_follows_from_a_nimbus_that_does_not_lead(both, leading):

@@ -25,6 +25,9 @@ from stormkeeper.topology.package.writing import EXECUTABLE, PLAIN
 
 _CHUNK = 1024 * 1024
 
+#: What every Java archive has.
+_JAR: Final = "META-INF/MANIFEST.MF"
+
 #: The record at the end of a zip (APPNOTE.TXT 4.3.16): its mark, four counts of disks and files,
 #: size and place of the table of contents, length of the comment.
 _END: Final = struct.Struct("<4s4H2LH")
@@ -176,6 +179,11 @@ def _check_end(file: BinaryIO) -> int:
 def _check_table(infos: list[zipfile.ZipInfo], packed: int) -> None:
     unpacked = sum(info.file_size for info in infos)
     in_it = [info.filename for info in infos]
+    if _JAR in in_it:
+        raise SerializationError(
+            "it is a Java archive, and Java topologies do not run here: Stormkeeper runs PySpark"
+            " topologies, which `storm submit FILE.py` of Stormkeeper packs"
+        )
     problem = limits.fault(len(infos) - 1, unpacked, packed)
     problem = problem or next(filter(None, map(names.fault, in_it)), None) or names.clash(in_it)
     problem = problem or next(filter(None, map(_fault, infos)), None)
