@@ -151,6 +151,17 @@ def test_credentials_log_levels_and_sampling_are_set(leading, client, other, tmp
     credentials = leading.storm.credentials(storm_id)
     assert credentials.creds == {"a": SECRET}
     assert credentials.leader_epoch == leading.leader.fence.epoch
+    owner = leading.storm.storm_base(storm_id).owner
+    more = {"creds": [("a", "new"), ("b", SECRET)], "topoOwner": owner}
+    client.call("uploadNewCredentials", {"name": "set", "creds": {"creds": [("b", SECRET)]}})
+    client.call("uploadNewCredentials", {"name": "set", "creds": more})
+    assert leading.storm.credentials(storm_id).creds == {"a": "new", "b": SECRET}
+    more["topoOwner"] = "bob"
+    cls, text = declared(client, "uploadNewCredentials", {"name": "set", "creds": more})
+    assert (cls, text) == (
+        "AuthorizationException",
+        f"{storm_id} is expected to be owned by bob but is actually owned by {owner}",
+    )
 
     assert other.call("getLogConfig", {"name": storm_id}) == {}
     levels = [("ROOT", {"action": 2, "target_log_level": "DEBUG"})]

@@ -9,10 +9,11 @@ exception: whatever is wrong is Thrift's own fault, with the reason as its text.
 from __future__ import annotations
 
 import copy
+import threading
 
 from stormkeeper.errors import CallerError, NoNodeError
 from stormkeeper.nimbus.service.served import Served, told
-from stormkeeper.thrift.nimbus import NotAliveException
+from stormkeeper.thrift.nimbus import AuthorizationException, NotAliveException
 from stormkeeper.thrift.records import (
     Credentials,
     DebugOptions,
@@ -28,11 +29,22 @@ from stormkeeper.thrift.records import (
 class Settings(Served):
     """The methods that set something for a topology, and tell it."""
 
+    #: Held while credentials are read, merged and written.
+    _credentials_lock = threading.Lock()
+
     def uploadNewCredentials(self, name: str, creds: Credentials, /) -> None:
-        """Give a topology credentials in place of those it has."""
-        reign, storm_id, _ = self._led(name)
-        with told():
-            reign.leader.set_credentials(storm_id, creds, self._given.conf)
+        """Give a topology credentials; those that it has under other names stay, as in Storm."""
+        reign, storm_id, base = self._led(name)
+        if creds.topoOwner is not None and creds.topoOwner != base.owner:
+            raise AuthorizationException(
+                f"{storm_id} is expected to be owned by {creds.topoOwner} but is actually owned by"
+                f" {base.owner or 'nobody'}"
+            )
+        with self._credentials_lock, told():
+            before = reign.leader.credentials(storm_id)
+            merged = copy.copy(creds)
+            merged.creds = {**(before.creds if before is not None else {}), **(creds.creds or {})}
+            reign.leader.set_credentials(storm_id, merged, self._given.conf)
 
     def setLogConfig(self, storm_id: str, config: LogConfig, /) -> None:
         """Change a topology's log levels, by its id."""
