@@ -39,6 +39,10 @@ Errors = Mapping[str, Sequence[ErrorInfo]]
 #: The window of a page where nobody says: all of the time.
 ALL_TIME: Final = ":all-time"
 
+#: What a component asks for, by Storm's names: nothing by itself, as a worker runs whole queries
+#: and its memory is counted for the topology.
+_RESOURCES: Final = {"onheap.memory.mb": 0.0, "offheap.memory.mb": 0.0, "cpu.pcore.percent": 0.0}
+
 #: Errors of a component that are told.
 _TOLD: Final = 10
 
@@ -177,6 +181,14 @@ def topology_page(
         storm_version=view.storm_version,
         topology_version=base.topology_version,
         **resources(view.requested_memory, view.assigned_memory),
+        requested_regular_on_heap_memory=view.requested_memory,
+        requested_shared_on_heap_memory=0.0,
+        requested_regular_off_heap_memory=0.0,
+        requested_shared_off_heap_memory=0.0,
+        assigned_regular_on_heap_memory=view.assigned_memory,
+        assigned_shared_on_heap_memory=0.0,
+        assigned_regular_off_heap_memory=0.0,
+        assigned_shared_off_heap_memory=0.0,
     )
 
 
@@ -221,7 +233,7 @@ def component_page(
         errors=list(errors.get(component, ())[:_TOLD]),
         debug_options=(view.base.component_debug or {}).get(component),
         topology_status=view.base.status.name,
-        resources_map={},
+        resources_map=dict(_RESOURCES),
     )
 
 
@@ -247,6 +259,7 @@ def _row(stats: Statistics, last_error: ErrorInfo | None = None) -> ComponentAgg
         transferred=stats.transferred,
         acked=stats.acked,
         failed=stats.failed,
+        resources_map=dict(_RESOURCES),
     )
     if isinstance(stats, SpoutStatistics):
         kind = ComponentType.SPOUT
