@@ -87,7 +87,9 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
     yield f"  id        {printable(topology.id)}"
     if topology.owner:
         yield f"  owner     {printable(topology.owner)}"
-    yield f"  schedule  {printable(topology.sched_status) or 'not planned yet'}"
+    # Only a leader of Stormkeeper always says how it has scheduled what runs.
+    if topology.sched_status or not topology.workers:
+        yield f"  schedule  {printable(topology.sched_status) or 'not planned yet'}"
     if topology.replication_count is not None:
         yield f"  code on   {topology.replication_count} Nimbus{_es(topology.replication_count)}"
     yield ""
