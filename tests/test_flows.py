@@ -76,7 +76,10 @@ def register(cluster):
 
     def register(node, *ports, used=()):
         cluster.storm.supervisor_heartbeat(
-            node, SupervisorInfo(1, f"{node}.example", node, list(used), list(ports))
+            node,
+            SupervisorInfo(
+                1, f"{node}.example", node, list(used), list(ports), stormkeeper="0.1.0"
+            ),
         )
 
     return register

@@ -85,6 +85,7 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000
 
 _LAST_ERROR = "-last-error"
 _ENDED = "-ended"
+_CLAIMED = "-claimed"
 
 _NIMBUS_ID = re.compile(
     r"(?P<host>[^:\[\]]+|\[[^\]]+\]):(?P<port>[0-9]{1,5})(:(?P<tls>[0-9]{1,5}))?"
@@ -224,6 +225,16 @@ def query_end(storm_id: str, query: str) -> str:
 def parse_query_end(name: str) -> str | None:
     """Read the name of such a node below a topology's heartbeats: which query; None for others."""
     return unquote_plus(name.removesuffix(_ENDED)) if name.endswith(_ENDED) else None
+
+
+def query_claim(storm_id: str, query: str) -> str:
+    """Return the node that says that a launch claims a query's checkpoint."""
+    return _join(WORKERBEATS, storm_id, _encode(query) + _CLAIMED)
+
+
+def parse_query_claim(name: str) -> str | None:
+    """Return the query of such a node's name; None for other names."""
+    return unquote_plus(name.removesuffix(_CLAIMED)) if name.endswith(_CLAIMED) else None
 
 
 def component_errors(storm_id: str, component: str) -> str:

@@ -73,6 +73,8 @@ def test_the_status_of_one(run, nimbus):
     told = run("status", "wc")
     assert told.exit_code == 0, told.output
     assert told.stdout.startswith("wc: ACTIVE, submitted 17 s ago\n")
+    standing.sched_status = None  # as by Storm's own Nimbus
+    assert "not planned yet" not in run("status", "wc").stdout
     assert "lines      spout" in told.stdout
     assert "node-1:6700" in told.stdout
     found = json.loads(run("status", "wc", "--json").stdout)
@@ -87,6 +89,7 @@ def test_the_status_of_the_cluster(run, nimbus):
         SupervisorSummary("node-2", 90, 2, 0, "s2", "0.1", memory, 0.0, refuses="disk\x1b is full"),
         SupervisorSummary("node-1", 7_260, 4, 3, "s1", "0.1", memory, 1024.0),
         SupervisorSummary("node-2", 5, 1, 2, "s3"),
+        SupervisorSummary("node-4", 5, 0, 0, "s4", "2.8.8", java_only=True),
     ]
     nimbus.disk_fault = "it is\x1b full"
     host, port = nimbus.leader
@@ -101,11 +104,17 @@ def test_the_status_of_the_cluster(run, nimbus):
         "node-1 1 of 4 3,072 of 4,096 MB 2 h 1 min 0.1",
         "node-2 (s2) 2 of 2 4,096 of 4,096 MB 1 min 30 s 0.1",
         "node-2 (s3) 0 of 1 - 5 s -",
+        "node-4 none - 5 s 2.8.8",
         "node-2 (s2) takes no new work: disk\\x1b is full",
+        "node-4 is Storm 2.8.8, runs Java topologies only",
         "",
         "2 topologies; `storm list` lists them",
         "waits: Not enough slots: 1 slot is missing, and none is free",
     ]
+    nimbus.release = None
+    assert run("status").stdout.splitlines()[3] == (
+        f"{host}:{port} is Storm 2.8.0: it leads, and runs Java topologies only"
+    )
     found = json.loads(run("status", "--json").stdout)
     assert [each["leader"] for each in found["nimbuses"]] == [True]
     assert [each["disk_fault"] for each in found["nimbuses"]] == ["it is\x1b full"]
@@ -119,6 +128,7 @@ def test_the_status_of_the_cluster(run, nimbus):
         "uptime_secs": 90,
         "version": "0.1",
         "refuses": "disk\x1b is full",
+        "java_only": False,
     }
     assert [each["name"] for each in found["topologies"]] == ["waits", "wc"]
 

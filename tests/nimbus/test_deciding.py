@@ -40,7 +40,9 @@ class Leader:
         self.memory = Memory()
         self.bases = {}
         self.assignments = {}
-        self.supervisors = {"s": SupervisorInfo(NOW, "host", "s", [], [6700, 6701])}
+        self.supervisors = {
+            "s": SupervisorInfo(NOW, "host", "s", [], [6700, 6701], stormkeeper="0.1.0")
+        }
         self.ages = {}
         self.facts = {}
 
@@ -63,6 +65,7 @@ class Leader:
             dict(self.bases),
             dict(self.assignments),
             dict(self.supervisors),
+            {},
             {},
             {},
             Heartbeats(beats, coverage),
@@ -134,7 +137,9 @@ def test_crashes_are_counted_on_at_another_supervisor(is_gone):
     leader.look()
     series = crashing(leader, 4)
     assert leader.look(1).actions == ()
-    leader.supervisors["t"] = SupervisorInfo(NOW, "other", "t", [], [6700], uptime_secs=999)
+    leader.supervisors["t"] = SupervisorInfo(
+        NOW, "other", "t", [], [6700], uptime_secs=999, stormkeeper="0.1.0"
+    )
     leader.supervisors["s"].uptime_secs = 999
     if is_gone:
         del leader.supervisors["s"]

@@ -156,7 +156,7 @@ def test_it_serves_leads_and_stops(start, storm):
 
 def test_a_topology_is_assigned_when_it_was_submitted(start, storm, tmp_path):
     _, port = start(**{"nimbus.monitor.freq.secs": 3600, "topology.workers": 2})
-    info = SupervisorInfo(1, "host", "sup", [], [6700, 6701])
+    info = SupervisorInfo(1, "host", "sup", [], [6700, 6701], stormkeeper="0.1.0")
     storm.supervisor_heartbeat("sup", info)
     until(lambda: leader_of(port) == port)
     storm_id = submit(port, tmp_path, "words")
@@ -184,7 +184,9 @@ def test_nobody_is_moved_while_no_pacemaker_can_vouch_for_a_silence(
     )
     until(lambda: leader_of(port) == port)
     lost = StormClusterState(ZooKeeperState(storm.state._connection._settings), Codec())
-    lost.supervisor_heartbeat("lost", SupervisorInfo(1, "lost", "lost", [], [6700]))
+    lost.supervisor_heartbeat(
+        "lost", SupervisorInfo(1, "lost", "lost", [], [6700], stormkeeper="0.1.0")
+    )
     storm_id = submit(port, tmp_path, "words", '{"topology.checkpoint.shared": true}')
     [before] = until(lambda: storm.assignment_info(storm_id)).launches
     [line] = [line for line in nimbus.log.splitlines() if "metrics on " in line]
@@ -208,7 +210,7 @@ def test_nobody_is_moved_while_no_pacemaker_can_vouch_for_a_silence(
     until(lambda: rounds() >= seen)
     pacemaker.kill()
     lost.disconnect()
-    free = SupervisorInfo(1, "free", "free", [], [6700])
+    free = SupervisorInfo(1, "free", "free", [], [6700], stormkeeper="0.1.0")
     storm.supervisor_heartbeat("free", free)
     until(lambda: workers("unproven"))
     assert storm.assignment_info(storm_id).launches == [before]
@@ -227,7 +229,9 @@ def test_nobody_is_moved_while_no_pacemaker_can_vouch_for_a_silence(
 @pytest.mark.slow
 def test_another_one_leads_when_the_leader_is_killed_and_keeps_its_word(start, storm, tmp_path):
     (leader, port), (_, other) = start(), start()
-    storm.supervisor_heartbeat("sup", SupervisorInfo(1, "host", "sup", [], [6700]))
+    storm.supervisor_heartbeat(
+        "sup", SupervisorInfo(1, "host", "sup", [], [6700], stormkeeper="0.1.0")
+    )
     until(lambda: {leader_of(port), leader_of(other)} == {port} or leader_of(port) == other)
     assert leader_of(port) == port
     storm_id = submit(port, tmp_path, "words")

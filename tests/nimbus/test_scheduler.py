@@ -127,6 +127,7 @@ def machine(memory):
     storm = StormClusterState(memory.open(), Codec())
 
     def say(id_="sup", used_ports=(), **facts):
+        facts = {"stormkeeper": "0.1.0", **facts}
         info = SupervisorInfo(1, f"{id_}.example", id_, list(used_ports), [6700], **facts)
         storm.supervisor_heartbeat(id_, info)
 
@@ -203,15 +204,34 @@ def test_the_queries_of_a_machine_that_is_gone_move_where_their_checkpoints_are_
     """By time alone: nothing tells that a worker does not beat."""
     nimbus = start(Times(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
     lost = StormClusterState(memory.open(), Codec())
-    lost.supervisor_heartbeat("lost", SupervisorInfo(1, "lost", "lost", [], [6700, 6701]))
+    lost.supervisor_heartbeat(
+        "lost", SupervisorInfo(1, "lost", "lost", [], [6700, 6701], stormkeeper="0.1.0")
+    )
     for storm_id in (ID, SHARED):
         nimbus.submit(storm_id)
         assert nimbus.assigned(storm_id).node == "lost"
+    assert lost.begin_claim(ID, "counts", nimbus.assigned(ID).claim)
     lost.disconnect()
     machine()
     until(lambda: [each.node for each in nimbus.launches(SHARED)] == ["sup"])
     assert [each.node for each in nimbus.launches(ID)] == ["lost"]
     until(lambda: "Waits for the machine" in nimbus.scheduler.sched_status()[ID])
+
+
+def test_a_query_that_no_worker_has_claimed_moves_when_its_machine_is_gone(start, machine, memory):
+    """And its worker can claim it no more."""
+    nimbus = start(Times(monitor=HOUR, launch=0.5, limits=Limits(0.1, 0.5), kept=HOUR))
+    lost = StormClusterState(memory.open(), Codec())
+    lost.supervisor_heartbeat(
+        "lost", SupervisorInfo(1, "lost", "lost", [], [6700], stormkeeper="0.1.0")
+    )
+    nimbus.submit()
+    claim = nimbus.assigned().claim
+    lost.disconnect()
+    machine()
+    until(lambda: [each.node for each in nimbus.launches()] == ["sup"])
+    assert not nimbus.storm.begin_claim(ID, "counts", claim)
+    assert nimbus.storm.begin_claim(ID, "counts", nimbus.assigned().claim)
 
 
 def test_a_reign_that_goes_on_gives_no_claim_twice(start, machine):

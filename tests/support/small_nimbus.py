@@ -77,6 +77,8 @@ class SmallNimbus:
         #: Who leads, as host and port; None while nobody does.
         self.leader = None
         self.disk_fault = None
+        #: Of Stormkeeper; None: it is Storm's own.
+        self.release = "0.1.0"
         self.topologies = {}
         self.supervisors = []
         #: How many looks what is asked for takes.
@@ -114,7 +116,8 @@ class SmallNimbus:
     def getLeader(self):  # noqa: N802
         if self.leader is None:
             return None
-        return NimbusSummary(*self.leader, 1, True, "2.8.0", disk_fault=self.disk_fault)
+        ours = {"disk_fault": self.disk_fault, "stormkeeper": self.release}
+        return NimbusSummary(*self.leader, 1, True, "2.8.0", **ours)
 
     def isTopologyNameAllowed(self, name):  # noqa: N802
         return name not in self.topologies

@@ -192,6 +192,8 @@ def test_fields_of_ours_are_optional_and_have_ids_that_storm_never_gives():
         ("SupervisorInfo", "http_port"): False,
         ("SupervisorInfo", "refuses"): False,
         ("SupervisorInfo", "slots"): False,
+        ("SupervisorInfo", "stormkeeper"): False,
+        ("NimbusSummary", "stormkeeper"): False,
         **{(name, "leader_epoch"): False for name in leaders},
     }
 

@@ -88,6 +88,27 @@ class TestClaims:
         assert claims.look("q")
         assert not (tmp_path / "checkpoint").exists()
 
+    def test_the_first_claim_of_a_checkpoint_is_told_before(self, checkpoint):
+        told = []
+
+        def begin(query):
+            assert checkpoint.claims() == []
+            told.append(query)
+
+        Claims({"q": FIRST}, lambda _: checkpoint, begin).take("q")
+        Claims({"q": SECOND}, lambda _: checkpoint, begin).take("q")
+        assert told == ["q"]
+
+    def test_one_that_was_taken_back_is_lost(self, checkpoint):
+        def begin(query):
+            raise ClaimedError(f"{query} was given to another launch")
+
+        claims = Claims({"q": FIRST}, lambda _: checkpoint, begin)
+        with pytest.raises(ClaimedError, match="given to another"):
+            claims.take("q")
+        assert checkpoint.claims() == []
+        assert not claims.look("q")
+
     def test_one_that_is_lost_before_the_start(self, checkpoint):
         checkpoint.take(SECOND)
         claims = Claims({"q": FIRST}, lambda _: checkpoint)

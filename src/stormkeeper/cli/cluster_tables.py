@@ -43,6 +43,7 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
                 f"the Nimbus {printable(f'{nimbus.host}:{nimbus.port}')} takes no uploads:"
                 f" {printable(nimbus.disk_fault)}"
             )
+    yield from _java_nimbuses(cluster)
     yield ""
     names = supervisor_names({each.supervisor_id: each.host for each in cluster.supervisors})
     if cluster.supervisors:
@@ -52,6 +53,11 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
     else:
         yield "No supervisors: nothing can run. Start `storm supervisor` on each machine."
     for each in cluster.supervisors:
+        if each.java_only:
+            yield (
+                f"{printable(names[each.supervisor_id])} is Storm"
+                f" {printable(each.version or '')}, runs Java topologies only"
+            )
         if each.refuses:
             yield (
                 f"{printable(names[each.supervisor_id])} takes no new work:"
@@ -65,6 +71,20 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
             yield f"{printable(topology.name)}: {printable(topology.sched_status or '')}"
 
 
+def _java_nimbuses(cluster: ClusterSummary) -> Iterator[str]:
+    """Yield a warning of Storm's own Nimbuses; one that leads tells nothing of the others."""
+    leader = next((each for each in cluster.nimbuses if each.isLeader), None)
+    if leader is None:
+        return
+    for each in [leader] if leader.stormkeeper is None else cluster.nimbuses:
+        if each.stormkeeper is None:
+            advice = "it leads, and" if each.isLeader else "stop it, as it"
+            yield (
+                f"{printable(f'{each.host}:{each.port}')} is Storm {printable(each.version)}:"
+                f" {advice} runs Java topologies only"
+            )
+
+
 def as_values(cluster: ClusterSummary) -> dict[str, Any]:
     """Return a cluster as an object for JSON; memory is in MB."""
     return {
@@ -73,6 +93,7 @@ def as_values(cluster: ClusterSummary) -> dict[str, Any]:
                 "host": each.host,
                 "port": each.port,
                 "leader": each.isLeader,
+                "stormkeeper": each.stormkeeper,
                 "uptime_secs": each.uptime_secs,
                 "version": each.version,
                 "disk_fault": each.disk_fault,
@@ -90,6 +111,7 @@ def as_values(cluster: ClusterSummary) -> dict[str, Any]:
                 "uptime_secs": each.uptime_secs,
                 "version": each.version,
                 "refuses": each.refuses,
+                "java_only": bool(each.java_only),
             }
             for each in cluster.supervisors
         ],
@@ -103,7 +125,7 @@ def _row(name: str, supervisor: SupervisorSummary) -> tuple[str, ...]:
     free_mb = None if memory is None else max(0.0, memory - (supervisor.used_mem or 0.0))
     return (
         printable(name),
-        f"{free} of {slots}",
+        "none" if supervisor.java_only else f"{free} of {slots}",
         "-" if free_mb is None else f"{free_mb:,.0f} of {memory:,.0f} MB",
         duration(supervisor.uptime_secs),
         printable(supervisor.version or "-"),

@@ -139,7 +139,17 @@ def decide(
         tuple(each for each in actions if not isinstance(each, SetStatus)),
         after,
         cluster,
-        _again_at(after, now, times),
+        now if _is_to_move(actions, cluster) else _again_at(after, now, times),
+    )
+
+
+def _is_to_move(actions: Iterable[Action], cluster: Cluster) -> bool:
+    """Return whether workers are released for whose end nothing has to be waited."""
+    return any(
+        launch.is_released and launch.slot.node not in cluster.supervisors
+        for action in actions
+        if isinstance(action, Assign)
+        for launch in action.launches
     )
 
 

@@ -90,6 +90,7 @@ class Knowledge:
                 facts = replace(
                     known.facts,
                     ended=snapshot.ended.get(storm_id, frozenset()),
+                    claimed=snapshot.claimed.get(storm_id, frozenset()),
                     text=texts.get(storm_id, ""),
                 )
                 found[storm_id] = replace(known, facts=facts)

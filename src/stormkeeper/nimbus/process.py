@@ -334,6 +334,7 @@ def _register(
         stormkeeper.__version__,
         nimbus_id.tls_port,
         disk_fault,
+        stormkeeper.__version__,
     )
     storm.add_nimbus_host(summary)
 

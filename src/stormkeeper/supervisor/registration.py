@@ -113,6 +113,7 @@ def info(machine: Machine, facts: Facts, *, now: float, uptime_secs: float) -> S
         http_port=machine.http_port,
         refuses=facts.refuses,
         slots=dict(facts.slots),
+        stormkeeper=stormkeeper.__version__,
     )
 
 

@@ -306,6 +306,7 @@ class SupervisorSummary(TPayload):
     blacklisted: bool | None
     used_generic_resources: dict[str, float] | None
     refuses: str | None
+    java_only: bool | None
     def __init__(
         self,
         host: str,
@@ -322,6 +323,7 @@ class SupervisorSummary(TPayload):
         blacklisted: bool | None = None,
         used_generic_resources: dict[str, float] | None = None,
         refuses: str | None = None,
+        java_only: bool | None = None,
     ) -> None: ...
 
 class ClusterSummary(TPayload):

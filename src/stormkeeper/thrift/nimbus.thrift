@@ -166,6 +166,8 @@ struct SupervisorSummary {
   13: optional map<string, double> used_generic_resources
   // Ours: why it takes no new work.
   1000: optional string refuses
+  // Ours: whether it is one of Storm's own, which runs Java topologies only.
+  1001: optional bool java_only
 }
 
 // There is no field 2: it was Nimbus's uptime, before there were several.

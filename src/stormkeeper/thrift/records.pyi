@@ -182,6 +182,7 @@ class WorkerLaunch(TPayload):
     memory_mb: float
     released: bool | None
     crashes: CrashSeries | None
+    tells_claims: bool | None
     def __init__(
         self,
         node: str,
@@ -192,6 +193,7 @@ class WorkerLaunch(TPayload):
         memory_mb: float,
         released: bool | None = None,
         crashes: CrashSeries | None = None,
+        tells_claims: bool | None = None,
     ) -> None: ...
 
 class SlotReport(TPayload):
@@ -377,6 +379,7 @@ class SupervisorInfo(TPayload):
     http_port: int | None
     refuses: str | None
     slots: dict[int, SlotReport] | None
+    stormkeeper: str | None
     def __init__(
         self,
         time_secs: int,
@@ -393,6 +396,7 @@ class SupervisorInfo(TPayload):
         http_port: int | None = None,
         refuses: str | None = None,
         slots: dict[int, SlotReport] | None = None,
+        stormkeeper: str | None = None,
     ) -> None: ...
 
 class NimbusSummary(TPayload):
@@ -403,6 +407,7 @@ class NimbusSummary(TPayload):
     version: str
     tlsPort: int | None
     disk_fault: str | None
+    stormkeeper: str | None
     def __init__(
         self,
         host: str,
@@ -412,6 +417,7 @@ class NimbusSummary(TPayload):
         version: str,
         tlsPort: int | None = None,
         disk_fault: str | None = None,
+        stormkeeper: str | None = None,
     ) -> None: ...
 
 class PrivateWorkerKey(TPayload):

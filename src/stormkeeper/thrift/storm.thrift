@@ -134,6 +134,9 @@ struct WorkerLaunch {
   7: optional bool released
   // How often its queries have crashed in a row before this launch, in whichever slots.
   8: optional CrashSeries crashes
+  // Whether each launch of these queries so far writes /workerbeats/<id>/<query>-claimed before it
+  // claims the query's checkpoint.
+  9: optional bool tells_claims
 }
 
 // Ours: what a supervisor says of a slot in which a worker is to run.
@@ -292,6 +295,8 @@ struct SupervisorInfo {
   1002: optional string refuses
   // Ours: by port, the slots whose worker does not simply run; absent where it does not tell.
   1003: optional map<i64, SlotReport> slots
+  // Ours: the release of Stormkeeper that runs here; absent on Storm's own supervisors.
+  1004: optional string stormkeeper
 }
 
 // tlsPort came with Storm 3.
@@ -304,6 +309,8 @@ struct NimbusSummary {
   6: optional i32 tlsPort
   // Ours: why its disk takes no files; absent where it does.
   1000: optional string disk_fault
+  // Ours: the release of Stormkeeper that it is; absent of Storm's own.
+  1001: optional string stormkeeper
 }
 
 struct PrivateWorkerKey {

@@ -35,6 +35,8 @@ class Claiming:
         What Spark tells of the queries.
     ending
         Asked to end a script that is left to another launch.
+    begin
+        Tells the cluster that a launch claims a query's checkpoint for the first time.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Claiming:
         checkpoint: Callable[[str], Checkpoint],
         events: QueryEvents,
         ending: Ending,
+        begin: Callable[[str], None],
     ) -> None:
         self._job = job
         self._events = events
@@ -54,6 +57,8 @@ class Claiming:
             (lambda place: Checkpoint(SparkSession.active(), place))
             if self._is_script
             else checkpoint,
+            # To the cluster a script is one query, wherever its checkpoints are.
+            lambda query: begin(job.script_id if self._is_script and job.script_id else query),
         )
 
     def take_for_script(self, checkpoint: str | None) -> None:

@@ -108,13 +108,20 @@ class Claims:
         By the query's id. A query without one runs without, as under `storm local`.
     checkpoint
         Gives a query's checkpoint, by the query's id.
+    begin
+        Called before a checkpoint is claimed that no launch has claimed before. It raises
+        `ClaimedError` if this launch must not claim it any more.
     """
 
     def __init__(
-        self, claims: Mapping[str, Claim], checkpoint: Callable[[str], Checkpoint]
+        self,
+        claims: Mapping[str, Claim],
+        checkpoint: Callable[[str], Checkpoint],
+        begin: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._claims = claims
         self._checkpoint = checkpoint
+        self._begin = begin
         self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
         #: The greater claim of each query that was lost to one.
         self.lost: dict[str, Claim] = {}
@@ -135,6 +142,8 @@ class Claims:
             return
         try:
             checkpoint = self._checkpoint(query)
+            if not checkpoint.claims():
+                self._begin_first(query, claim)
             newer = checkpoint.take(claim)
         except _UNREADABLE as error:
             raise WorkerError(
@@ -147,6 +156,14 @@ class Claims:
                 f" is {claim}"
             )
         self._taken[query] = checkpoint, claim
+
+    def _begin_first(self, query: str, claim: Claim) -> None:
+        try:
+            self._begin(query)
+        except ClaimedError as error:
+            self.lost.setdefault(query, claim)
+            log.warning("%s", error)
+            raise
 
     def look(self, query: str) -> bool:
         """Return whether a query that was started is still this launch's."""

@@ -150,7 +150,9 @@ class Worker:
             package=job.package,
             cancelled=lambda: self._ending.is_asked,
         )
-        self._claiming = Claiming(job, self._checkpoint, self._events, self._ending)
+        self._claiming = Claiming(
+            job, self._checkpoint, self._events, self._ending, self._begin_claim
+        )
         self._gate = BatchGate(self._claiming.admits)
         self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
         self._script_checkpoints = ScriptCheckpoints(
@@ -396,6 +398,10 @@ class Worker:
             check_jvm(self._events.sessions)
             time.sleep(_LOOK_SECS)
         self._waits = False
+
+    def _begin_claim(self, query: str) -> None:
+        if not self._run_conf()["topology.checkpoint.shared"]:  # else nothing depends on it
+            self._reports.begin_claim(query, lambda: self._ending.is_asked)
 
     def _checkpoint(self, query: str) -> Checkpoint:
         location = settings.checkpoint(self._run_conf(), self._job.storm_id, query)

@@ -6,23 +6,36 @@ counts as active.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import queue
 import time
 from collections.abc import Callable, Mapping
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
-from stormkeeper.errors import WorkerError
+from stormkeeper.errors import (
+    ClaimedError,
+    StateUnavailableError,
+    StormkeeperError,
+    WorkerError,
+)
 from stormkeeper.state import factory
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.errors import ErrorLimits
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, LaunchClaim
 from stormkeeper.worker.cluster_link import ClusterLink
 from stormkeeper.worker.deadlines import CLOSE_SECS, REPORT_SECS, STATUS_SECS
 from stormkeeper.worker.job import Job
 
+log = logging.getLogger(__name__)
+
 _LOOK_SECS = 0.1
+
+#: Wait for ZooKeeper before the log says that a query waits for it.
+_PATIENCE_SECS = 5.0
 
 
 class Reports:
@@ -94,6 +107,50 @@ class Reports:
         if self._link is not None:
             for component in self._job.reported:
                 self._report_error(self._link, component, text)
+
+    def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
+        """Tell the cluster that this launch claims a query's checkpoint, as the first launch.
+
+        It waits until that is written, also while ZooKeeper is not reached: a query of which
+        nothing was told may be moved to another machine.
+
+        Raises
+        ------
+        ClaimedError
+            The launch was taken back.
+        WorkerError
+            It cannot be written, or the worker is to stop.
+        """
+        if self._link is None:
+            return
+        claim, storm_id = self._job.claims[query], self._job.storm_id
+        launch = LaunchClaim(claim.epoch, claim.counter)
+        answers: queue.SimpleQueue[bool | StormkeeperError] = queue.SimpleQueue()
+
+        def write(storm: StormClusterState) -> None:
+            try:
+                answers.put(storm.begin_claim(storm_id, query, launch))
+            except StateUnavailableError:
+                raise  # it is written later
+            except StormkeeperError as error:
+                answers.put(error)
+
+        self._link.report(write)
+        began, is_logged = time.monotonic(), False
+        while not stopping():
+            with contextlib.suppress(queue.Empty):
+                answer = answers.get(timeout=_LOOK_SECS)
+                if isinstance(answer, StormkeeperError):
+                    raise WorkerError(
+                        f"that the query {query!r} begins cannot be written: {answer}", query
+                    ) from answer
+                if not answer:
+                    raise ClaimedError(f"the query {query!r} was given to another launch")
+                return
+            if not is_logged and time.monotonic() > began + _PATIENCE_SECS:
+                log.warning("%s begins when ZooKeeper is reached: it is told there first", query)
+                is_logged = True
+        raise WorkerError(f"the worker stops before the query {query!r} has begun")
 
     def ended(self, query: str) -> None:
         """Have it said that a query has ended by itself."""

@@ -122,6 +122,7 @@ def test_a_supervisor_is_what_it_says():
         uptime_secs=5,
         resources_map={"memory.mb": 2048.0, "supervisor.memory.capacity.mb": 1.0},
         stopped_workers={6701: LaunchClaim(6, 3)},
+        stormkeeper="0.1.0",
     )
     assert mapping.supervisor("a", deserialize(SupervisorInfo, serialize(info))) == Supervisor(
         "a",
@@ -147,6 +148,16 @@ def test_a_supervisor_that_refuses_work_is_believed():
     [(None, inf), ({}, inf), ({"supervisor.memory.capacity.mb": 9.0}, 9)],
 )
 def test_a_supervisor_of_before_says_its_memory_in_another_way_or_not(resources, memory_mb):
-    info = SupervisorInfo(NOW, "a.example", resources_map=resources)
+    info = SupervisorInfo(NOW, "a.example", resources_map=resources, http_port=8000)
     found = mapping.supervisor("a", info)
-    assert found == replace(Supervisor("a", "a.example", frozenset()), memory_mb=memory_mb)
+    of_before = Supervisor("a", "a.example", frozenset(), tells_claims=False)
+    assert found == replace(of_before, memory_mb=memory_mb)
+
+
+def test_storms_own_supervisors_have_no_slots_for_us():
+    info = SupervisorInfo(NOW, "a.example", meta=[6700], uptime_secs=5, version="2.8.8")
+    found = mapping.supervisor("a", deserialize(SupervisorInfo, serialize(info)))
+    assert (found.ports, found.is_ours) == (frozenset(), False)
+    for field in ({"http_port": 8000}, {"stormkeeper": "0.1.0"}, {"refuses": "disk"}):
+        ours = mapping.supervisor("a", SupervisorInfo(NOW, "a.example", meta=[6700], **field))
+        assert (ours.ports, ours.is_ours) == (frozenset({6700}), True)

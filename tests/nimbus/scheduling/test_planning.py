@@ -222,6 +222,66 @@ def test_a_query_with_its_checkpoint_on_a_machine_waits_for_that_machine():
 HOMES = {"q": "b", "r": "c", "elsewhere": "a"}
 
 
+UNCLAIMED = launch("a:6700", "q", tells_claims=True)
+
+
+@pytest.mark.parametrize("machine", [(), [supervisor("a")]])
+def test_a_query_that_was_never_claimed_moves_when_its_worker_is_released(machine):
+    """Its machine is gone, or does not get its worker started."""
+    t = topology("t", launches=(UNCLAIMED,))
+    first = carried_out(cluster(*machine, supervisor("b"), t, dead=[1]))
+    [released] = first.topologies["t"].launches
+    assert released == replace(UNCLAIMED, is_released=True)
+    stopped = [replace(each, stopped={6700: UNCLAIMED.claim}) for each in machine]
+    read = topology("t", launches=(released,), released=frozenset({released.claim}))
+    assert places(carried_out(cluster(*stopped, supervisor("b"), read, dead=[1]))) == {
+        "t": {"b:6700": "q"}
+    }
+    claimed = replace(read, claimed=frozenset({"q"}))
+    after = carried_out(cluster(*stopped, supervisor("b"), claimed, dead=[1]))
+    assert "b:6700" not in places(after)["t"]
+
+
+def test_a_worker_that_no_other_machine_has_room_for_is_not_released():
+    full = supervisor("b", slots=0)
+    for machine in ((), [supervisor("a")]):
+        before = cluster(*machine, full, topology("t", launches=(UNCLAIMED,)), dead=[1])
+        [text] = texts(carried_out(before)).values()
+        assert carried_out(before).topologies["t"].launches == (UNCLAIMED,)
+        assert text.startswith("Waits until its" if machine else "Waits for a free slot, or for")
+
+
+@pytest.mark.parametrize("facts", [{}, {"claimed": frozenset({"q"})}])
+def test_a_query_that_may_have_been_claimed_waits_for_its_machine(facts):
+    told = replace(UNCLAIMED, tells_claims=bool(facts))
+    before = cluster(supervisor("b"), topology("t", launches=(told,), **facts), dead=[1])
+    after = carried_out(before)
+    assert after.topologies["t"].launches == (told,)
+    assert texts(after)["t"].startswith("Waits for the machine of the worker at a:6700")
+
+
+def test_queries_on_storms_own_supervisors_move_at_once():
+    java = supervisor("a", is_ours=False, running=frozenset({6700}))
+    placed = launch("a:6700", "q")
+    t = topology("t", launches=(placed,), homes={"q": "a"})
+    assert places(carried_out(cluster(java, supervisor("b"), t, dead=[1]))) == {
+        "t": {"b:6700": "q"}
+    }
+    gone_on = topology("t", homes={"q": "a"})
+    assert places(carried_out(cluster(java, supervisor("b"), gone_on)))["t"] == {"b:6700": "q"}
+
+
+def test_a_launch_says_whether_all_claims_of_its_queries_are_told():
+    def told(*members):
+        return [one.tells_claims for one in carried_out(cluster(*members)).topologies["t"].launches]
+
+    old = supervisor("a", tells_claims=False)
+    assert told(supervisor("a"), topology("t")) == [True]
+    assert told(old, topology("t")) == [False]
+    assert told(supervisor("a"), topology("t", homes={"q": "a"})) == [False]
+    assert told(supervisor("a"), topology("t", is_shared=True)) == [False]
+
+
 def test_who_goes_on_from_checkpoints_is_placed_where_they_are():
     going_on = topology("t", "q r s", workers=3, homes=HOMES)
     where, told = planned(going_on, *map(supervisor, "abc"))

@@ -32,6 +32,7 @@ def a_supervisor(name, claims, randomness):
         {randomness.randint(1, 4): choice(claims) for _ in range(3)},
         choice([10.0, 1000.0]),
         choice([None, None, None, "the disk is full"]),
+        tells_claims=choice([False, True]),
     )
 
 
@@ -52,6 +53,7 @@ def a_topology(name, free, claims, randomness):
             NOW - 500,
             choice([memory_mb, 1500]),
             choice([False, False, True]),
+            choice([False, True]),
         )
         for group in groups[: len(free)]
     ]
@@ -65,6 +67,8 @@ def a_topology(name, free, claims, randomness):
         launched_at=randomness.randint(0, 2),
         is_shared=choice([False, True]),
         ended=frozenset(randomness.sample(queries, randomness.randint(0, 1))),
+        claimed=frozenset(randomness.sample(queries, randomness.randint(0, 2) % len(queries))),
+        released=frozenset(one.claim for one in launches if one.is_released),
         launches=tuple(launches),
         due_at=choice([NOW - 1, NOW, NOW + 1]) if is_waiting else None,
         previous=choice([None, TopologyStatus.INACTIVE]) if is_waiting else None,
@@ -211,9 +215,61 @@ def test_a_query_stays_on_its_machine_where_its_checkpoint_is_not_shared(before)
         homes = {
             old.slot.node
             for old in topology.launches
-            if not set(old.queries).isdisjoint(one.queries)
+            if not set(old.queries).isdisjoint(one.queries) and not topology.holds_nothing(old)
         }
         assert topology.is_shared or homes <= {one.slot.node}
+
+
+@given(st.integers(0, 10**9))
+def test_a_query_never_leaves_the_machine_where_it_was_claimed(seed):
+    """Round after round, while machines and workers come, go and claim whenever they may."""
+    randomness = random.Random(seed)
+    names = ("a", "b", "c")
+    # Workers on the last machine are of a release that tells nothing.
+    told = {name: name != "c" for name in names}
+    topology = Topology(id="t", queries=("p", "q", "r"), workers=randomness.randint(1, 3))
+    launched, counter = (), 0
+    claimed, homes = set(), {}
+    for _ in range(25):
+        there = {
+            name: Supervisor(
+                name,
+                name,
+                frozenset({1, 2}),
+                running=frozenset(randomness.sample([1, 2], randomness.randint(0, 1))),
+                stopped={one.slot.port: one.claim for one in launched if one.is_released},
+                tells_claims=told[name],
+            )
+            for name in randomness.sample(names, randomness.randint(1, 3))
+        }
+        released = frozenset(one.claim for one in launched if one.is_released)
+        read = replace(topology, launches=launched, claimed=frozenset(claimed), released=released)
+        if randomness.random() < 0.2:
+            rebalance = {"status": TopologyStatus.REBALANCING, "due_at": NOW}
+            read = replace(read, **rebalance)
+        # Some claim after the read, and before the plan is written.
+        for one in launched:
+            if one.is_released or randomness.random() < 0.7:
+                continue
+            for query in one.queries:
+                assert homes.setdefault(query, one.slot.node) == one.slot.node
+                if one.tells_claims:
+                    claimed.add(query)
+        before = Cluster(
+            now=NOW,
+            epoch=EPOCH,
+            next_counter=counter,
+            supervisors=there,
+            topologies={"t": read},
+            workers={
+                one.claim: randomness.choice([Status.DEAD, Status.DEAD, Status.ALIVE])
+                for one in launched
+            },
+        )
+        after = carried_out(before)
+        launched, counter = after.topologies["t"].launches, after.next_counter
+    moved = sum(not homes.get(query) for query in topology.queries)
+    event(f"{len(homes)} queries were claimed, {moved} were not")
 
 
 @given(clusters())

@@ -93,6 +93,7 @@ class Cluster:
         self.leader.activate_storm(id_, base)
 
     def supervise(self, name, **facts):
+        facts = {"stormkeeper": "0.1.0", **facts}
         info = SupervisorInfo(NOW, f"{name}.example", meta=[6700, 6701], uptime_secs=999, **facts)
         self.storm.supervisor_heartbeat(name, info)
 

@@ -66,7 +66,10 @@ def test_a_supervisors_slots_are_used_where_they_are_assigned():
     line = summaries.supervisor_summary("sup-a", info, used_workers=2, used_memory=768.0)
     assert (line.host, line.num_workers, line.num_used_workers) == ("a.example", 3, 2)
     assert (line.uptime_secs, line.version) == (2**31 - 1, "VERSION_NOT_PROVIDED")
-    assert line.refuses == "full"
+    assert (line.refuses, line.java_only) == ("full", None)
+    java = SupervisorInfo(0, "b.example", meta=[6700, 6701], version="2.8.8")
+    line = summaries.supervisor_summary("sup-b", java, used_workers=1, used_memory=0.0)
+    assert (line.num_workers, line.num_used_workers, line.java_only) == (1, 1, True)
     assert summaries.used_memory([ASSIGNMENT, ASSIGNMENT]) == {"sup-a": 1536.0}
 
 

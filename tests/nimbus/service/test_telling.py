@@ -22,7 +22,8 @@ def test_where_a_topology_runs_and_how_it_does_is_told(leading, client, other, t
     summary = client.call("getTopologySummary", {"id": storm_id})
     assert (summary["num_tasks"], summary["num_workers"]) == (0, 0)
     leading.storm.supervisor_heartbeat(
-        "sup-a", SupervisorInfo(1, "sup-a.example", meta=[6700, 6701, 6702], uptime_secs=7)
+        "sup-a",
+        SupervisorInfo(1, "sup-a.example", meta=[6700, 6701, 6702], uptime_secs=7, http_port=1),
     )
     place(leading, storm_id, ("sup-a", 6700, ("count",)), ("sup-a", 6701, ("raw",)))
     executors = leading.handler._given.submitted.get(storm_id).executors

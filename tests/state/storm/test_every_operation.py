@@ -63,6 +63,7 @@ OWN = {
     "set_worker_heartbeat",
     "remove_worker_heartbeat",
     "set_query_ended",
+    "begin_claim",
     "set_task_heartbeat",
     "remove_task_heartbeat",
     "report_error",

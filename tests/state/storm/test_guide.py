@@ -46,6 +46,7 @@ LAYOUT = {
     paths.LEADER_INFO,
     paths.workerbeat("<id>", "<node>", "<port>"),
     paths.query_end("<id>", "<query>").replace("%3C", "<").replace("%3E", ">"),
+    paths.query_claim("<id>", "<query>").replace("%3C", "<").replace("%3E", ">"),
     paths.error_prefix("<id>", "<component>").replace("%3C", "<").replace("%3E", ">") + "<number>",
     paths.last_error("<id>", "<component>").replace("%3C", "<").replace("%3E", ">"),
     paths.backpressure("<id>", "<node>", "<port>"),

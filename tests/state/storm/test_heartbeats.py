@@ -13,10 +13,13 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.heartbeats import ExecutorBeat
 from stormkeeper.thrift.records import (
+    Assignment,
     ClusterWorkerHeartbeat,
     ExecutorInfo,
+    LaunchClaim,
     NodeInfo,
     TaskHeartbeat,
+    WorkerLaunch,
 )
 from stormkeeper.thrift.serialization import Release, serialize
 from support.heartbeats import spout
@@ -106,6 +109,43 @@ def test_queries_that_have_ended_stay_ended_and_are_no_workers(cluster, memory):
     assert "totals-ended" in memory.get_children(paths.workerbeats(STORM))
     lead(cluster).teardown_heartbeats(STORM)
     assert cluster.ended_queries(STORM) == frozenset()
+
+
+def launched(**facts):
+    launch = WorkerLaunch("sup", 6700, LaunchClaim(7, 3), ["q"], 0, 0, **facts)
+    return Assignment("/code", launches=[launch])
+
+
+def test_a_claim_is_told_once_and_only_by_a_launch_that_is_assigned(cluster):
+    leader, claim = lead(cluster), LaunchClaim(7, 3)
+    path = paths.query_claim(STORM, "q")
+    assert cluster.begin_claim(STORM, "q", claim), "there is no assignment"
+    released = launched(tells_claims=True, released=True)
+    for taken_back in (released, Assignment("/code", launches=[])):
+        leader.set_assignment(STORM, taken_back)
+        assert not cluster.begin_claim(STORM, "q", claim)
+    leader.set_assignment(STORM, launched())
+    assert cluster.begin_claim(STORM, "q", claim)
+    assert not cluster.state.node_exists(path), "nothing depends on it"
+    leader.set_assignment(STORM, launched(tells_claims=True))
+    assert [cluster.begin_claim(STORM, "q", claim) for _ in range(2)] == [True, True]
+    assert cluster.state.node_exists(path)
+    assert cluster.ended_queries(STORM) == frozenset()
+    assert cluster.worker_heartbeats(STORM) == {}
+
+
+def test_a_claim_is_not_told_once_the_launch_was_released_meanwhile(cluster, monkeypatch):
+    leader = lead(cluster)
+    leader.set_assignment(STORM, launched(tells_claims=True))
+    mkdirs = cluster.state.mkdirs
+
+    def released(path):
+        mkdirs(path)
+        leader.set_assignment(STORM, launched(tells_claims=True, released=True))
+
+    monkeypatch.setattr(cluster.state, "mkdirs", released)
+    assert not cluster.begin_claim(STORM, "q", LaunchClaim(7, 3))
+    assert not cluster.state.node_exists(paths.query_claim(STORM, "q"))
 
 
 @pytest.mark.parametrize("ours", Release)

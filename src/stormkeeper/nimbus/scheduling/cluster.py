@@ -46,6 +46,10 @@ class Supervisor:
         Why it takes no new work; None: it does.
     crashes
         The crashes in a row that it tells of, by the launch that crashed.
+    is_ours
+        Whether it is a supervisor of Stormkeeper. Storm's own cannot run our queries.
+    tells_claims
+        Whether its workers tell of their claims (`Launch.tells_claims`).
     """
 
     id: str
@@ -57,6 +61,8 @@ class Supervisor:
     uptime_secs: float = inf
     refuses: str | None = None
     crashes: Mapping[Claim, Crashes] = field(default_factory=dict)
+    is_ours: bool = True
+    tells_claims: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class Launch:
         another one. For a query whose checkpoint is on one machine it says which.
     crashes
         How often its queries have crashed in a row before this launch, in whichever slots.
+    tells_claims
+        Whether each launch of these queries so far tells the cluster before it claims a checkpoint.
     """
 
     slot: Slot
@@ -87,6 +95,7 @@ class Launch:
     memory_mb: float = 0
     is_released: bool = False
     crashes: Crashes | None = None
+    tells_claims: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +123,11 @@ class Topology:
         What machines are called of which some may be gone, by their supervisors' ids.
     ended
         Queries that have ended for good, and are not to be launched again.
+    claimed
+        Queries of which a launch has told that it claims the checkpoint.
+    released
+        The launches that were released before `claimed` was read. A released launch can claim
+        nothing more, so what is known of its claims is final.
     launches
         Its workers, in any order.
     due_at
@@ -138,6 +152,8 @@ class Topology:
     homes: Mapping[str, str] = field(default_factory=dict)
     hosts: Mapping[str, str] = field(default_factory=dict)
     ended: frozenset[str] = frozenset()
+    claimed: frozenset[str] = frozenset()
+    released: frozenset[Claim] = frozenset()
     launches: tuple[Launch, ...] = ()
     due_at: float | None = None
     previous: TopologyStatus | None = None
@@ -149,6 +165,14 @@ class Topology:
     def is_due(self, now: float) -> bool:
         """Return whether it is time for what it waits for."""
         return self.due_at is not None and self.due_at <= now
+
+    def is_unclaimed(self, launch: Launch) -> bool:
+        """Return whether no checkpoint of a worker's queries was claimed when it was read."""
+        return launch.tells_claims and self.claimed.isdisjoint(launch.queries)
+
+    def holds_nothing(self, launch: Launch) -> bool:
+        """Return whether it is certain that no machine has a checkpoint of a worker's queries."""
+        return launch.claim in self.released and self.is_unclaimed(launch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,10 +39,11 @@ def supervisor(id_: str, info: SupervisorInfo, *, refuses: str | None = None) ->
         Why it is to get no new work, whatever it says itself; None: that counts.
     """
     resources = info.resources_map or {}
+    is_ours = runs_packages(info)
     return Supervisor(
         id=id_,
         host=info.hostname,
-        ports=frozenset(info.meta or ()),
+        ports=frozenset(info.meta or ()) if is_ours else frozenset(),
         memory_mb=next((resources[name] for name in _MEMORY if name in resources), inf),
         running=frozenset(info.used_ports or ()),
         stopped={
@@ -56,11 +57,22 @@ def supervisor(id_: str, info: SupervisorInfo, *, refuses: str | None = None) ->
             for each in (info.slots or {}).values()
             if each.crashes is not None
         },
+        is_ours=is_ours,
+        tells_claims=info.stormkeeper is not None,
     )
 
 
 def _crashes(series: CrashSeries) -> Crashes:
     return Crashes(series.count, series.since_secs, series.error)
+
+
+def runs_packages(info: SupervisorInfo) -> bool:
+    """Return whether a supervisor is Stormkeeper's: Storm's own runs only Java topologies.
+
+    Supervisors of Stormkeeper that do not say so yet have another field of ours.
+    """
+    ours = (info.stormkeeper, info.slots, info.stopped_workers, info.http_port, info.refuses)
+    return any(each is not None for each in ours)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +83,7 @@ class Facts:
     memory_mb: float
     is_shared: bool
     ended: frozenset[str] = frozenset()
+    claimed: frozenset[str] = frozenset()
     blocked: str | None = None
     text: str = ""
 
@@ -92,6 +105,7 @@ def topology(
     if assignment is not None and assignment.launches is None and _slots(assignment):
         blocked = blocked or "its assignment is another Nimbus's, and says of no query where it is"
     kept = base.checkpoints
+    launched = () if assignment is None else launches(assignment)
     return Topology(
         id=storm_id,
         status=base.status,
@@ -106,7 +120,9 @@ def topology(
             **((assignment.node_host if assignment is not None else None) or {}),
         },
         ended=facts.ended,
-        launches=() if assignment is None else launches(assignment),
+        claimed=facts.claimed,
+        released=frozenset(each.claim for each in launched if each.is_released),
+        launches=launched,
         due_at=due_at,
         previous=base.prev_status,
         rebalanced_workers=None if rebalance is None else rebalance.num_workers,
@@ -134,6 +150,7 @@ def launches(assignment: Assignment) -> tuple[Launch, ...]:
             memory_mb=each.memory_mb,
             is_released=bool(each.released),
             crashes=None if each.crashes is None else _crashes(each.crashes),
+            tells_claims=bool(each.tells_claims),
         )
         for each in assignment.launches
     )
@@ -188,6 +205,7 @@ def _record(launch: Launch) -> WorkerLaunch:
         memory_mb=launch.memory_mb,
         released=launch.is_released or None,
         crashes=None if launch.crashes is None else CrashSeries(**asdict(launch.crashes)),
+        tells_claims=launch.tells_claims or None,
     )
 
 

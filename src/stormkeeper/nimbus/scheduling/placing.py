@@ -25,6 +25,9 @@ from stormkeeper.nimbus.scheduling.room import Room
 from stormkeeper.nimbus.scheduling.standing import Standing
 from stormkeeper.paths import Slot
 
+#: More workers than any topology has on a machine.
+_LAST = 1_000_000
+
 
 @dataclass(slots=True)
 class Placed:
@@ -112,7 +115,8 @@ def _attempt(
 ) -> tuple[list[Placed], Room]:
     room = Room(supervisors, held, is_tight=is_tight)
     found = [
-        Placed(each, workers=Counter(launch.slot.node for launch in each.kept)) for each in needy
+        Placed(each, workers=Counter(launch.slot.node for launch in each.kept) + _avoided(each))
+        for each in needy
     ]
     for placed in found:
         if placed.standing.vacated:
@@ -142,6 +146,12 @@ def _attempt(
         if found[n].take_one(room):
             heapq.heappush(queue, (turn(n), n))
     return found, room
+
+
+def _avoided(standing: Standing) -> Counter[str]:
+    """Return machines on which workers did not start: any other one comes first."""
+    failed = (one.slot.node for one in standing.vacated if standing.topology.holds_nothing(one))
+    return Counter(dict.fromkeys(failed, _LAST))
 
 
 def _missing(found: Iterable[Placed]) -> int:

@@ -19,6 +19,7 @@ from stormkeeper.nimbus.scheduling.actions import (
 )
 from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
 from stormkeeper.nimbus.scheduling.placing import Placed, place
+from stormkeeper.nimbus.scheduling.room import Room
 from stormkeeper.nimbus.scheduling.standing import TO_RUN, Standing, standing
 from stormkeeper.nimbus.scheduling.wording import wording
 from stormkeeper.paths import Slot
@@ -104,7 +105,8 @@ def _rebalanced(topology: Topology) -> Topology:
 def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Cluster) -> _Settled:
     """Place what can be placed until nothing is left that can.
 
-    A worker that moves away from a supervisor leaves a slot behind, which may help others.
+    A worker that moves away from a supervisor leaves a slot behind, which may help others. When
+    nothing is left to be placed, workers are released that other machines still have room for.
     """
     launches = dict(before)
     counter = _next_counter(cluster)
@@ -117,13 +119,31 @@ def _settle(topologies: Mapping[str, Topology], before: Launches, cluster: Clust
             id_ = each.topology.id
             new, counter = _launched(got.get(id_) or Placed(each), counter, cluster)
             launches[id_] = in_order(new)
-        if not any(each.given for each in placed):
+        if any(each.given for each in placed):
+            continue
+        if not _release(standings, launches, room):
             texts = {
                 each.topology.id: wording(got.get(each.topology.id) or Placed(each), room, cluster)
                 for each in standings
                 if each.topology.status in TO_RUN
             }
             return _Settled(launches, texts)
+
+
+def _release(
+    standings: Iterable[Standing], launches: dict[str, tuple[Launch, ...]], room: Room
+) -> bool:
+    """Release what other machines have room for; return whether that was any worker."""
+    chosen: set[Claim] = set()
+    for each in standings:
+        id_, memory_mb = each.topology.id, each.topology.memory_mb
+        for launch in each.releasable:
+            if room.take(memory_mb, {}, not_on={launch.slot.node}) is not None:
+                chosen.add(launch.claim)
+        launches[id_] = tuple(
+            replace(one, is_released=True) if one.claim in chosen else one for one in launches[id_]
+        )
+    return bool(chosen)
 
 
 def _held(standing: Standing, supervisors: Mapping[str, Supervisor]) -> Iterator[Launch]:
@@ -161,6 +181,8 @@ def _launched(placed: Placed, counter: int, cluster: Cluster) -> tuple[list[Laun
                 queries=queries,
                 started_at=int(cluster.now),
                 memory_mb=standing.topology.memory_mb,
+                tells_claims=cluster.supervisors[slot.node].tells_claims
+                and standing.tells_claims(queries),
             )
         )
         counter += 1

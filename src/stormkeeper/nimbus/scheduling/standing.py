@@ -11,6 +11,10 @@ The rules, and why:
   start it again, and only to another one. Until there is room elsewhere, it stays.
 - **A query whose checkpoint is on one machine stays with it**, however long that machine is gone,
   and also when its topology goes on from an earlier one.
+- **A checkpoint that no launch has claimed holds nothing.** A launch tells the cluster before it
+  claims a checkpoint for the first time, and only as long as it is not released. So a dead worker
+  that has told nothing is released first. If nothing was told by then, its queries can move.
+- **Storm's own supervisors run nothing of ours**, so no machine of theirs has a checkpoint.
 - **Nothing of a topology starts while one of its released workers may still run.** Its supervisor
   says that it has stopped, or the supervisor is gone and the worker is proven dead.
 - **A worker is left in peace for as long as one of its queries has not ended**: it cannot be given
@@ -19,13 +23,13 @@ The rules, and why:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
 from stormkeeper.heartbeats.liveness import Status
-from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Topology
+from stormkeeper.nimbus.scheduling.cluster import Cluster, Launch, Supervisor, Topology
 from stormkeeper.thrift.records import TopologyStatus
 
 #: Statuses in which a topology is to run.
@@ -43,6 +47,8 @@ class Why(Enum):
     RESTARTING = auto()
     #: It is dead, and its queries can run on its machine alone, which is gone.
     NO_MACHINE = auto()
+    #: It is dead, its machine is gone, and no other machine has room for its queries.
+    NO_ROOM = auto()
     #: It is to stop, and nothing says that it has.
     STOPPING = auto()
 
@@ -53,6 +59,8 @@ class _Fate(Enum):
     IS_LOST = auto()
     #: It is dead, and its supervisor does not get it started.
     IS_STUCK = auto()
+    #: It is dead, and its queries can move once it is released, if nothing was claimed by then.
+    IS_RELEASABLE = auto()
 
 
 @dataclass(slots=True)
@@ -63,6 +71,8 @@ class Standing:
     ----------
     topology
         The topology.
+    supervisors
+        All that are there, by their ids.
     kept
         Workers that stay as they are.
     lost
@@ -70,6 +80,8 @@ class Standing:
         are: should their machine come back, they run there again.
     vacated
         Released workers that have stopped. Their slots are their topology's until it has others.
+    releasable
+        Those of the kept workers that can be released if another machine has room.
     needs
         The queries to be placed, by the machine (a supervisor's id) on which they must be; None:
         on any.
@@ -80,9 +92,11 @@ class Standing:
     """
 
     topology: Topology
+    supervisors: Mapping[str, Supervisor]
     kept: list[Launch] = field(default_factory=list)
     lost: list[Launch] = field(default_factory=list)
     vacated: list[Launch] = field(default_factory=list)
+    releasable: list[Launch] = field(default_factory=list)
     needs: dict[str | None, list[str]] = field(default_factory=dict)
     not_on: Collection[str] = frozenset()
     told: list[tuple[Why, Launch]] = field(default_factory=list)
@@ -94,16 +108,35 @@ class Standing:
 
     def place_of(self, launch: Launch) -> str | None:
         """Return on which machine the queries of a worker must be; None: on any."""
-        return None if self.topology.is_shared else launch.slot.node
+        node = launch.slot.node
+        is_free = self.topology.holds_nothing(launch) or not self._has_checkpoints(node)
+        return None if self.topology.is_shared or is_free else node
 
     def home_of(self, query: str) -> str | None:
         """Return on which machine a query must be that has no worker; None: on any."""
-        return None if self.topology.is_shared else self.topology.homes.get(query)
+        node = None if self.topology.is_shared else self.topology.homes.get(query)
+        return node if node is not None and self._has_checkpoints(node) else None
+
+    def tells_claims(self, queries: Collection[str]) -> bool:
+        """Return whether all launches so far of some queries, if any, have told of their claims."""
+        if self.topology.is_shared:
+            return False  # nothing depends on it
+        before = [
+            each for each in self.topology.launches if not set(each.queries).isdisjoint(queries)
+        ]
+        launched = {query for each in before for query in each.queries}
+        return all(
+            each.tells_claims or not self._has_checkpoints(each.slot.node) for each in before
+        ) and all(query in launched or self.home_of(query) is None for query in queries)
+
+    def _has_checkpoints(self, node: str) -> bool:
+        supervisor = self.supervisors.get(node)
+        return supervisor is None or supervisor.is_ours
 
 
 def standing(topology: Topology, launches: Iterable[Launch], cluster: Cluster) -> Standing:
     """Return how a topology stands that has these workers."""
-    found = Standing(topology)
+    found = Standing(topology, cluster.supervisors)
     if topology.blocked is not None or topology.status not in TO_RUN:
         found.kept.extend(launches)
         return found
@@ -118,7 +151,7 @@ def standing(topology: Topology, launches: Iterable[Launch], cluster: Cluster) -
         _take_in(found, stuck, launch, cluster)
     if any(why is Why.STOPPING for why, _ in found.told):
         found.kept += [*found.lost, *found.vacated, *stuck]
-        found.lost, found.vacated = [], []
+        found.lost, found.vacated, found.releasable = [], [], []
         return found
     moving = [*found.lost, *found.vacated]
     if stuck and not moving and not unplaced:
@@ -143,27 +176,35 @@ def _take_in(found: Standing, stuck: list[Launch], launch: Launch, cluster: Clus
             found.kept.append(launch)
             found.told.append((Why.STOPPING, launch))
         return
-    fate, why = _fate(launch, cluster, is_shared=found.topology.is_shared)
+    fate, why = _fate(launch, cluster, found.topology)
+    if fate is _Fate.IS_RELEASABLE:
+        found.releasable.append(launch)
+        fate = _Fate.STAYS
     {_Fate.STAYS: found.kept, _Fate.IS_LOST: found.lost, _Fate.IS_STUCK: stuck}[fate].append(launch)
     if why is not None:
         found.told.append((why, launch))
 
 
-def _fate(launch: Launch, cluster: Cluster, *, is_shared: bool) -> tuple[_Fate, Why | None]:
+def _fate(launch: Launch, cluster: Cluster, topology: Topology) -> tuple[_Fate, Why | None]:
     """Return what becomes of a worker that was not released, and what is to be told of it."""
     status = cluster.workers.get(launch.claim)
     if status is not Status.DEAD:
         return _Fate.STAYS, Why.UNPROVEN if status is Status.UNPROVEN else None
     node, port = launch.slot
     supervisor = cluster.supervisors.get(node)
+    is_shared, is_unclaimed = topology.is_shared, topology.is_unclaimed(launch)
     if supervisor is None:
-        return (_Fate.IS_LOST, None) if is_shared else (_Fate.STAYS, Why.NO_MACHINE)
+        if is_shared:
+            return _Fate.IS_LOST, None
+        return (_Fate.IS_RELEASABLE, Why.NO_ROOM) if is_unclaimed else (_Fate.STAYS, Why.NO_MACHINE)
+    if not supervisor.is_ours or port not in supervisor.ports | supervisor.running:
+        return _Fate.IS_LOST, None
     if port in supervisor.running:
         return _Fate.STAYS, Why.UNHEARD
-    if port not in supervisor.ports:
-        return _Fate.IS_LOST, None
-    had_time = supervisor.uptime_secs > cluster.launch_secs
-    return _Fate.IS_STUCK if is_shared and had_time else _Fate.STAYS, Why.RESTARTING
+    fate = _Fate.STAYS
+    if supervisor.uptime_secs > cluster.launch_secs:
+        fate = _Fate.IS_STUCK if is_shared else _Fate.IS_RELEASABLE if is_unclaimed else fate
+    return fate, Why.RESTARTING
 
 
 def _has_stopped(launch: Launch, cluster: Cluster) -> bool:
@@ -172,6 +213,8 @@ def _has_stopped(launch: Launch, cluster: Cluster) -> bool:
     supervisor = cluster.supervisors.get(node)
     if supervisor is None:
         return cluster.workers.get(launch.claim) is Status.DEAD
+    if not supervisor.is_ours:
+        return True
     if port not in supervisor.ports:
         return port not in supervisor.running
     stopped = supervisor.stopped.get(port)

@@ -34,6 +34,10 @@ _TOLD: Final = {
         "Waits for the machine of {}: the checkpoint is there and is not shared",
         "Waits for the machines of {}: the checkpoints are there and are not shared",
     ),
+    Why.NO_ROOM: (
+        "Waits for a free slot, or for the machine of {}, which has not come back",
+        "Waits for free slots, or for the machines of {}, which have not come back",
+    ),
     Why.STOPPING: (
         "Waits until {} is known to have stopped",
         "Waits until {} are known to have stopped",

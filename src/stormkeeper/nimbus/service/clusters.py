@@ -59,7 +59,8 @@ class Clusters(Viewing):
             if each.isLeader:
                 return each
         # It leads, and is not registered yet, or not any more.
-        return NimbusSummary(leader.host, leader.port, 0, True, stormkeeper.__version__)
+        version = stormkeeper.__version__
+        return NimbusSummary(leader.host, leader.port, 0, True, version, stormkeeper=version)
 
     def getClusterInfo(self) -> ClusterSummary:
         """Return all supervisors, topologies and Nimbuses."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stormkeeper.nimbus.scheduling.mapping import runs_packages
 from stormkeeper.nimbus.submitted import Submitted
 from stormkeeper.paths import NimbusId
 from stormkeeper.statistics.reports import assigned_counts
@@ -124,10 +125,12 @@ def supervisor_summary(
     used_workers, used_memory
         How many of its slots are assigned, and what these workers may use.
     """
+    is_ours = runs_packages(info)
     return SupervisorSummary(
         host=info.hostname,
         uptime_secs=seconds(info.uptime_secs or 0),
-        num_workers=len(info.meta or ()),
+        # Nothing of ours can run in a slot of Storm's own supervisors: none of them is free.
+        num_workers=len(info.meta or ()) if is_ours else used_workers,
         num_used_workers=used_workers,
         supervisor_id=supervisor_id,
         version=info.version or _NO_VERSION,
@@ -136,6 +139,7 @@ def supervisor_summary(
         used_cpu=0.0,
         blacklisted=False,
         refuses=info.refuses,
+        java_only=None if is_ours else True,
     )
 
 

@@ -8,12 +8,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from stormkeeper import paths
+from stormkeeper.errors import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    StateError,
+    TransactionError,
+)
 from stormkeeper.heartbeats.protocols import Heartbeat, HeartbeatReader, HeartbeatStore
 from stormkeeper.paths import Slot
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.codec import checked
-from stormkeeper.state.storm.records import LeaderWriter, RecordReader, SessionWriter, workers_of
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat, ExecutorInfo, ExecutorStats, NodeInfo
+from stormkeeper.state.storm.records import (
+    ROUNDS,
+    LeaderWriter,
+    RecordReader,
+    SessionWriter,
+    workers_of,
+)
+from stormkeeper.state.transactions import Check, Create
+from stormkeeper.thrift.records import (
+    Assignment,
+    ClusterWorkerHeartbeat,
+    ExecutorInfo,
+    ExecutorStats,
+    LaunchClaim,
+    NodeInfo,
+    WorkerLaunch,
+)
 from stormkeeper.thrift.serialization import heartbeat_release
 
 log = logging.getLogger(__name__)
@@ -212,9 +234,48 @@ class HeartbeatWrites(SessionWriter):
         path = paths.query_end(storm_id, query)
         self._state.set_data(path, self._codec.write(checked(ClusterWorkerHeartbeat, heartbeat)))
 
+    def begin_claim(self, storm_id: str, query: str, claim: LaunchClaim) -> bool:
+        """Say that a launch claims a query's checkpoint; return False if it must not any more.
+
+        Of a launch that is released, or that the assignment no longer names, nothing is written:
+        Nimbus counts on that when it moves the query. What is written stays until the topology is
+        gone. Without an assignment nothing depends on it.
+
+        Raises
+        ------
+        StateError
+            ZooKeeper is not reached, or others changed the assignment all the time.
+        """
+        assignment, path = paths.assignment(storm_id), paths.query_claim(storm_id, query)
+        for _ in range(ROUNDS):
+            self._state.sync_path(assignment)
+            found = self._versioned(Assignment, assignment)
+            if found is None:
+                return True
+            launch = _launch_of(found.record, claim)
+            if launch is None or launch.released:
+                return False
+            if not launch.tells_claims or self._state.node_exists(path):
+                return True
+            self._state.mkdirs(paths.workerbeats(storm_id))
+            try:
+                self._state.commit([Check(assignment, found.version), Create(path, b"")])
+            except TransactionError as error:
+                if not isinstance(error.reason, BadVersionError | NoNodeError | NodeExistsError):
+                    raise error.reason from error
+            else:
+                return True
+        raise StateError(
+            f"cannot write {path}: others changed {assignment} {ROUNDS} times meanwhile"
+        )
+
     def remove_worker_heartbeat(self, storm_id: str, node: str, port: int) -> None:
         """Delete a worker's heartbeat; none is fine."""
         self._heartbeats.remove(paths.workerbeat(storm_id, node, port))
+
+
+def _launch_of(assignment: Assignment, claim: LaunchClaim) -> WorkerLaunch | None:
+    return next((each for each in assignment.launches or () if each.claim == claim), None)
 
 
 class HeartbeatCleaning(LeaderWriter):

@@ -35,6 +35,9 @@ class ClusterSnapshot:
         By the names of their nodes.
     ended
         The queries that have ended by themselves, by the ids of their topologies.
+    claimed
+        The queries of which a launch has told that it claims the checkpoint, by the ids of their
+        topologies. They were read after the assignments.
     heartbeats
         By path, without values unless they were asked for, and how far back each server can vouch.
     heartbeats_at
@@ -49,6 +52,7 @@ class ClusterSnapshot:
     supervisors: Mapping[str, SupervisorInfo]
     nimbuses: Mapping[str, NimbusSummary]
     ended: Mapping[str, frozenset[str]]
+    claimed: Mapping[str, frozenset[str]]
     heartbeats: Heartbeats
     heartbeats_at: float
     unreadable: frozenset[str]
@@ -102,24 +106,32 @@ class SnapshotReads(RecordReader):
                 return Heartbeats({}, {})
 
         bases = read(StormBase, paths.STORMS)
+        assignments = read(Assignment, paths.ASSIGNMENTS)
+        told = self._told(list(bases))
         return ClusterSnapshot(
             bases=bases,
-            assignments=read(Assignment, paths.ASSIGNMENTS),
+            assignments=assignments,
             supervisors=read(SupervisorInfo, paths.SUPERVISORS),
             nimbuses=read(NimbusSummary, paths.NIMBUSES),
-            ended=self._ended(list(bases)),
+            ended=_queries(told, paths.parse_query_end),
+            claimed=_queries(told, paths.parse_query_claim),
             heartbeats_at=clock(),
             heartbeats=beats(),
             unreadable=frozenset(unreadable),
         )
 
-    def _ended(self, storm_ids: Sequence[str]) -> Mapping[str, frozenset[str]]:
-        """Return which queries of topologies have ended by themselves, read in one go."""
+    def _told(self, storm_ids: Sequence[str]) -> dict[str, list[str]]:
+        """Return the names of what workers have left in ZooKeeper, by topology."""
         names = self._state.children_many([paths.workerbeats(each) for each in storm_ids])
-        found = {
-            storm_id: frozenset(
-                query for name in below or () if (query := paths.parse_query_end(name)) is not None
-            )
-            for storm_id, below in zip(storm_ids, names, strict=True)
-        }
-        return MappingProxyType({storm_id: ended for storm_id, ended in found.items() if ended})
+        return {storm_id: below for storm_id, below in zip(storm_ids, names, strict=True) if below}
+
+
+def _queries(
+    told: Mapping[str, list[str]], parse: Callable[[str], str | None]
+) -> Mapping[str, frozenset[str]]:
+    """Return which queries the names of nodes are about, by topology."""
+    found = {
+        storm_id: frozenset(query for name in names if (query := parse(name)) is not None)
+        for storm_id, names in told.items()
+    }
+    return MappingProxyType({storm_id: queries for storm_id, queries in found.items() if queries})
