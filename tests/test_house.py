@@ -16,7 +16,7 @@ PACKAGE = Path(stormkeeper.__file__).parent
 ARCHITECTURE = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
 
 #: What every room but these may import.
-GROUND = {"extras", "errors"}
+GROUND = {"names", "extras", "errors"}
 
 #: The rooms from the roof down, as the page's table has them, each with what it may import.
 MAY_IMPORT = {

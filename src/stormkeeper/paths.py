@@ -9,6 +9,7 @@ from typing import NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
 from stormkeeper.errors import InvalidPathError
+from stormkeeper.names import path_fault
 
 ASSIGNMENTS = "/assignments"
 STORMS = "/storms"
@@ -79,10 +80,6 @@ FIRST_LEVEL = _BY_TOPOLOGY | {
     SECRET_KEYS,
 }
 
-#: What ZooKeeper allows in no path (its PathUtils): control characters, private ones, and all that
-#: Java writes as two (emoji among them).
-_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]")
-
 _LAST_ERROR = "-last-error"
 _ENDED = "-ended"
 _CLAIMED = "-claimed"
@@ -99,31 +96,17 @@ _DIGITS = 9
 def check(path: str) -> str:
     """Return `path` if a node can have it.
 
-    A path is ``/``, or names that are each preceded by a ``/``. A name is not empty, not ``.``,
-    not ``..``, and has no control characters, private characters or emoji.
-
     Raises
     ------
     InvalidPathError
-        It is not one.
+        It is not one, by `names.path_fault`.
     TypeError
         It is no str.
     """
     if not isinstance(path, str):
         raise TypeError(f"a path is a str, not {type(path).__name__}")
-    if path == "/":
-        return path
-    if not path.startswith("/"):
-        raise InvalidPathError(f"the path {path!r} must start with /")
-    if path.endswith("/"):
-        raise InvalidPathError(f"the path {path!r} must not end with /")
-    names = path[1:].split("/")
-    if "" in names:
-        raise InvalidPathError(f"the path {path!r} has an empty name in it (//)")
-    if "." in names or ".." in names:
-        raise InvalidPathError(f"the path {path!r} has a relative name in it (. or ..)")
-    if bad := _FORBIDDEN.search(path):
-        raise InvalidPathError(f"the path {path!r} has the forbidden character {bad[0]!r} in it")
+    if fault := path_fault(path):
+        raise InvalidPathError(fault)
     return path
 
 

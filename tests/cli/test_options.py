@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from stormkeeper.cli.options import Fault
 from support.command import AS_ANY_USER, needs_any_user
 
 KEY = "nimbus.thrift.port"
@@ -140,3 +141,8 @@ def test_a_daemon_that_logs_json_says_what_is_wrong_as_json(storm):
     assert "unknown key storm.cluster.mod" in warning["message"]
     assert error["level"] == "ERROR"
     assert "pacemaker.port: expected a whole number" in error["message"]
+
+
+def test_what_a_fault_quotes_does_nothing_to_a_terminal(capsys):
+    Fault("Nimbus says: \x1b[2J\u202egone\nsecond line").show()
+    assert capsys.readouterr().err == "storm: Nimbus says: \\x1b[2J\\u202egone\nsecond line\n"

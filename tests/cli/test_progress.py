@@ -43,7 +43,7 @@ def test_a_long_text_stays_in_its_line(monkeypatch):
 def test_control_characters_of_others_do_nothing():
     stream = io.StringIO()
     Progress(stream).say("an error:\x1b[31m red\nand more")
-    assert stream.getvalue() == "storm: an error: [31m red and more\n"
+    assert stream.getvalue() == "storm: an error:\\x1b[31m red\\nand more\n"
 
 
 @pytest.mark.parametrize(

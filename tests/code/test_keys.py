@@ -2,6 +2,7 @@ import pytest
 
 from stormkeeper.code import keys
 from stormkeeper.errors import InvalidBlobKeyError
+from stormkeeper.names import MAX_KEY_BYTES
 
 
 @pytest.mark.parametrize("key", ["a", "wc-1-1700000000-stormjar.jar", "größe 1_2.x", "..a", "é"])
@@ -41,7 +42,7 @@ def test_what_is_no_text_is_no_key():
 
 @pytest.mark.parametrize("letter", ["a", "é"])
 def test_the_longest_key_is_the_name_of_a_file(letter, tmp_path):
-    longest = letter * (keys.MAX_BYTES // len(letter.encode()))
+    longest = letter * (MAX_KEY_BYTES // len(letter.encode()))
     (tmp_path / f"{keys.check(longest)}.json").touch()
     with pytest.raises(InvalidBlobKeyError, match="too long"):
         keys.check(longest + "a")

@@ -24,9 +24,10 @@ configure_logging()
 log = logging.getLogger("stormkeeper.test")
 log.debug("not shown")
 log.warning("value %r and %s", "/a", "two\\nlines\\r")
+log.warning("from a caller: %s", "\\x1b[2J\\x00\\u202e")
 try:
-    1 / 0
-except ZeroDivisionError:
+    raise ValueError("red: \\x1b[31m")
+except ValueError:
     log.exception("failed")
 configure_logging("DEBUG")
 log.debug("shown now")
@@ -38,12 +39,13 @@ def test_one_line_a_record_on_stderr():
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60
     )
     assert run.stdout == ""
-    first, failed, *traceback, last = run.stderr.splitlines()
+    first, called, failed, *traceback, last = run.stderr.splitlines()
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     assert re.fullmatch(stamp + r" WARNING stormkeeper\.test value '/a' and two\\nlines\\r", first)
     assert re.fullmatch(stamp + r" ERROR stormkeeper\.test failed", failed)
     assert traceback[0].startswith("  Traceback")
-    assert traceback[-1] == "  ZeroDivisionError: division by zero"
+    assert called.endswith(r"from a caller: \x1b[2J\x00\u202e")
+    assert traceback[-1] == r"  ValueError: red: \x1b[31m"
     assert last.endswith("DEBUG stormkeeper.test shown now")
 
 

@@ -9,7 +9,7 @@ from stormkeeper.cli import tables
 from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
 from stormkeeper.conf.address import supervisor_names
-from stormkeeper.state.decoding import printable
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.nimbus import ClusterSummary, SupervisorSummary, TopologySummary

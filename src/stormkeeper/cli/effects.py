@@ -117,7 +117,7 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
     if seen is None:
         return
     if seen.has_failed:
-        from stormkeeper.state.decoding import printable
+        from stormkeeper.names import printable
 
         text = "\n".join(printable(line) for line in seen.text.splitlines())
         raise NotYetFault(

@@ -22,6 +22,7 @@ from stormkeeper.client.log_reading import MachineLogs
 from stormkeeper.client.log_server import LogServer
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import LogsError, StormkeeperError
+from stormkeeper.names import printable
 
 _REMEDY: Final = (
     "see that `storm supervisor` runs there, and that supervisor.bind.host lets others in"
@@ -174,6 +175,8 @@ class LogMachines:
         return None
 
     def _show(self, source: _Source, port: int, line: str) -> None:
+        if sys.stdout.isatty() and not self._as_json:
+            line = printable(line, keep="\t")
         if self._as_json:
             line = json.dumps({"host": source.machine.host, "port": port, "line": line})
         elif self._is_shared:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from stormkeeper.errors import ConfigError, MissingExtraError, StormkeeperError
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Conf, Unknown
@@ -38,7 +39,9 @@ class Fault(click.ClickException):
         if self._is_logged:
             logging.getLogger("storm").error("%s", self.format_message())
         else:
-            click.echo(f"storm: {self.format_message()}", file=file, err=file is None)
+            # A Nimbus, or a file, may have put anything into it.
+            text = printable(self.format_message(), keep="\n")
+            click.echo(f"storm: {text}", file=file, err=file is None)
 
 
 class ConfigFault(Fault):
@@ -259,7 +262,7 @@ def _warn(line: str) -> None:
     if _logs_json():
         log_warning(line)
     else:
-        click.echo(f"storm: warning: {line}", err=True)
+        click.echo(f"storm: warning: {printable(line)}", err=True)
 
 
 def log_warning(line: str) -> None:

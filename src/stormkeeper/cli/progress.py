@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import unicodedata
 from types import TracebackType
 from typing import Self, TextIO
+
+from stormkeeper.names import printable
 
 #: Goes to the line's beginning and wipes it.
 _WIPE = "\r\x1b[K"
@@ -48,11 +49,11 @@ class Progress:
         Parameters
         ----------
         text
-            It; control characters are left out, as others may have written it.
+            It; what is not printable is escaped, as others may have written it.
         moment
             What changes all the time, such as seconds: for a terminal alone.
         """
-        text = "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
+        text = printable(text)
         if self._is_live:
             line = f"{text} ({moment})" if moment else text
             width = shutil.get_terminal_size().columns - 1
@@ -66,7 +67,7 @@ class Progress:
     def remark(self, text: str) -> None:
         """Tell what stays there."""
         self.wipe()
-        self._stream.write(f"storm: {text}\n")
+        self._stream.write(f"storm: {printable(text)}\n")
         self._stream.flush()
 
     def wipe(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stormkeeper.cli.columns import aligned, line
 from stormkeeper.cli.durations import duration
 from stormkeeper.client.looking import COMPLETED, shown_status
-from stormkeeper.state.decoding import printable
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.looking import Topology

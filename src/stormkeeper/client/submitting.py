@@ -23,6 +23,7 @@ from stormkeeper.errors import (
     StormkeeperError,
     TopologyError,
 )
+from stormkeeper.names import topology_fault
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
 from stormkeeper.thrift.records import Credentials
 from stormkeeper.topology import faults, source
@@ -158,6 +159,8 @@ def submit(
 
 
 def _check_free(connection: Connection, name: str) -> None:
+    if fault := topology_fault(name):
+        raise RefusedError(fault)
     if not connection.nimbus.isTopologyNameAllowed(name):
         raise RefusedError(
             f"there is a topology {name} already: end it with `storm kill {name}`, or give another"

@@ -1,16 +1,9 @@
 """Names of blobs: which are allowed, and which blobs belong to a topology."""
 
-import re
 from typing import Final
 
-from stormkeeper import paths
-from stormkeeper.errors import InvalidBlobKeyError, InvalidPathError
-
-#: Storm's rule.
-_KEY: Final = re.compile(r"[\w \t._-]+")
-
-#: What a file's name may have (255), less what a store adds to a key.
-MAX_BYTES: Final = 240
+from stormkeeper.errors import InvalidBlobKeyError
+from stormkeeper.names import blob_key_fault
 
 #: What a topology's code is in: its package, its description, and its configuration.
 PARTS: Final = ("stormjar.jar", "stormcode.ser", "stormconf.ser")
@@ -26,19 +19,8 @@ def check(key: str) -> str:
     InvalidBlobKeyError
         It cannot: the message says why.
     """
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        raise InvalidBlobKeyError(
-            f"{key!r} is no key of a blob: use letters, digits, spaces, and any of . _ -"
-        )
-    if len(key.encode()) > MAX_BYTES:
-        raise InvalidBlobKeyError(
-            f"{key[:40]!r}… is too long for the key of a blob: {len(key.encode())} bytes, and"
-            f" {MAX_BYTES} are allowed"
-        )
-    try:
-        paths.blob(key)
-    except InvalidPathError as error:
-        raise InvalidBlobKeyError(f"{key!r} is no key of a blob: {error}") from error
+    if fault := blob_key_fault(key):
+        raise InvalidBlobKeyError(fault)
     return key
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections import Counter
@@ -11,18 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.errors import ConfigError
+from stormkeeper.names import host_fault, is_ipv6
 
 MAX_PORT: Final = 65535
-
-#: Longest host name, in bytes as a name server gets it (RFC 1035, 2.3.4).
-_MAX_NAME_BYTES: Final = 253
-
-#: A part of a host name between dots: letters of any script, digits, - and _ within (Docker's and
-#: Kubernetes' names have _).
-_LABEL: Final = re.compile(r"(?![-])[\w-]{1,63}(?<![-])")
-
-#: What a template leaves in a file that it has not filled in.
-_PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,17 +67,16 @@ class Address:
 def _split(text: str) -> tuple[str, str | None]:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
-        if bracket and _is_v6(host) and (not rest or rest.startswith(":")):
+        if bracket and is_ipv6(host) and (not rest or rest.startswith(":")):
             return host, rest[1:] if rest else None
     elif text.count(":") > 1:
-        if _is_v6(text):
+        if is_ipv6(text):
             return text, None
     else:
         host, colon, port = text.partition(":")
         if host and not any(c.isspace() or c in "/,[]" for c in host):
             return check_host(host), port if colon else None
-    if _PLACEHOLDER.search(text):
-        check_host(text)
+    check_host(text)
     raise ConfigError(f"{text!r} is not host, host:port or [IPv6 address]:port")
 
 
@@ -99,16 +88,8 @@ def check_host(text: str) -> str:
     ConfigError
         If no machine can have that name, as when it is a placeholder of a template.
     """
-    if _is_v6(text):
-        return text
-    if _PLACEHOLDER.search(text):
-        raise ConfigError(f"{text!r} is a placeholder: put the name of the host there")
-    labels = text.removesuffix(".").split(".")
-    if len(text.encode()) > _MAX_NAME_BYTES or not all(map(_LABEL.fullmatch, labels)):
-        raise ConfigError(f"{text!r} is no host name")
-    # Resolvers take 10.1 for 10.0.0.1, and ask a name server for 10.0.0.256.
-    if len(labels) > 1 and all(label.isdecimal() for label in labels) and not _is_v4(text):
-        raise ConfigError(f"{text!r} is no IPv4 address")
+    if fault := host_fault(text):
+        raise ConfigError(fault)
     return text
 
 
@@ -175,19 +156,3 @@ def hostname(conf: Mapping[str, Any]) -> str:
         return check_host(socket.gethostname())
     except ConfigError as error:
         raise ConfigError(f"this system's host name: {error}; set storm.local.hostname") from error
-
-
-def _is_v4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_v6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from stormkeeper.conf.address import MAX_PORT, Address, check_host
 from stormkeeper.errors import ConfigError
+from stormkeeper.names import root_fault
 
 #: Storm reads its numbers as Java ints; a larger one in a shared file would stop Storm's daemons.
 JAVA_INT_MAX = 2**31 - 1
@@ -257,6 +258,12 @@ def check_addresses(value: list[str]) -> None:
     """Raise `ConfigError` unless all are ``host`` or ``host:port``."""
     for entry in value:
         check_address(entry)
+
+
+def check_root(value: str) -> None:
+    """Raise `ConfigError` unless it is a path that ZooKeeper takes and that a person can read."""
+    if fault := root_fault(value):
+        raise ConfigError(fault)
 
 
 def check_variables(value: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from stormkeeper.conf.kinds import (
     amount_or_null,
     bytes_or_null,
     check_distinct,
+    check_root,
     class_of,
     host,
     host_or_null,
@@ -82,9 +83,6 @@ Analysis = Literal[
 #: Which of its two forms a Pacemaker runs: compiled, or plain Python.
 PacemakerEngine = Literal["auto", "compiled", "interpreted"]
 
-#: ZooKeeper's rule for a path: begins with a slash, no empty parts, no slash at the end.
-_ZNODE = r"^/([^/\s]+(/[^/\s]+)*)?$"
-
 _KEYS = (
     switch(
         "stormkeeper.ignore.security.keys",
@@ -135,9 +133,10 @@ _KEYS = (
     ),
     Key(
         "storm.zookeeper.root",
-        Annotated[str, Meta(pattern=_ZNODE)],
+        Text,
         "a path of ZooKeeper (/storm)",
         "znode below which everything is kept",
+        check=check_root,
     ),
     whole("storm.zookeeper.session.timeout", "ZooKeeper session timeout, in ms", least=1),
     whole(

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
+from stormkeeper.names import printable
+
 #: What the further lines of a record in a text log begin with.
 CONTINUED: Final = "  "
 
@@ -22,7 +24,7 @@ class _LineFormatter(logging.Formatter):
 
     Line breaks within a message are escaped, and every line of a traceback begins with `CONTINUED`.
     So nothing that a peer sent can pass for a record, and a reader of the log can tell which lines
-    belong to one.
+    belong to one. Whatever else is not printable, as what a terminal obeys, is escaped everywhere.
     """
 
     converter = staticmethod(time.gmtime)
@@ -30,11 +32,12 @@ class _LineFormatter(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        record.message = record.message.replace("\r", "\\r").replace("\n", "\\n")
+        record.message = printable(record.message)
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", f"\n{CONTINUED}")
+        text = printable(super().format(record), keep="\n")
+        return text.replace("\n", f"\n{CONTINUED}")
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
@@ -117,7 +120,8 @@ def _in_order(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[st
 
 def _line(fields: Mapping[str, Any], **_: object) -> str:
     """Write one line of ASCII: control characters and lone surrogates are escaped."""
-    return json.dumps(fields, default=str, ensure_ascii=True)
+    # JSON leaves the last of the control characters as it is.
+    return json.dumps(fields, default=str, ensure_ascii=True).replace("\x7f", "\\u007f")
 
 
 def _log_end_of_process(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -16,6 +16,7 @@ from thriftpy2.thrift import TPayload
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError
+from stormkeeper.names import printable
 from stormkeeper.state.storage import DIRECTORY
 from stormkeeper.state.storm.blobs import BlobRecord
 from stormkeeper.thrift import readable, records
@@ -122,14 +123,6 @@ def decode(path: str, data: bytes, *, show_secrets: bool = False) -> Decoded:
 def outline(path: str, data: bytes) -> Decoded:
     """Return what `decode` does but value and text, in a fraction of the time."""
     return _decode(path, data, whole=False)
-
-
-def printable(text: str) -> str:
-    """Return `text` with all that a terminal would not show as it is escaped."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
 
 
 def _decode(path: str, data: bytes, *, whole: bool, show_secrets: bool = False) -> Decoded:

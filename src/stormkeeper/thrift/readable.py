@@ -16,6 +16,7 @@ from typing import Any
 
 from thriftpy2.thrift import TPayload
 
+from stormkeeper.names import printable
 from stormkeeper.thrift.idl import schema_of
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
@@ -136,13 +137,6 @@ def _rank(key: object) -> tuple[Any, ...]:
     return (1, 0, "", key)
 
 
-def _printable(text: str) -> str:
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
-
-
 def _label(name: str) -> str:
     return name.replace("_", "-")
 
@@ -157,10 +151,10 @@ def _fields(entries: Iterable[tuple[str, Any]]) -> Iterator[str]:
         if isinstance(value, TPayload):
             nested = [(_label(inner), item) for inner, item in _set_fields(value)]
         elif isinstance(value, Mapping):
-            nested = [(_printable(key_text(key)), item) for key, item in _in_order(value)]
+            nested = [(printable(key_text(key)), item) for key, item in _in_order(value)]
         elif isinstance(value, str) and "\n" in value:
             yield name
-            yield from (_INDENT + _printable(line.expandtabs(4)) for line in value.splitlines())
+            yield from (_INDENT + printable(line.expandtabs(4)) for line in value.splitlines())
             continue
         else:
             yield f"{name:<{width}}  {_scalar(value)}"
@@ -175,14 +169,14 @@ def _scalar(value: object) -> str:
         return ", ".join(map(_scalar, value)) or "none"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _printable(str(value))
+    return printable(str(value))
 
 
 # ---- heartbeats ----------------------------------------------------------------------------------
 
 
 def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) -> Iterator[str]:
-    yield f"storm-id     {_printable(beat.storm_id)}"
+    yield f"storm-id     {printable(beat.storm_id)}"
     yield f"time-secs    {beat.time_secs}{_date(beat.time_secs)}"
     yield f"uptime-secs  {beat.uptime_secs}{_duration(beat.uptime_secs)}"
     if beat.completed:
@@ -194,7 +188,7 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
     for query in beat.queries or ():
         yield f"query        {_activity(query)}"
     if beat.waiting:
-        yield f"waiting      {_printable(beat.waiting)}"
+        yield f"waiting      {printable(beat.waiting)}"
     yield f"executors    {len(beat.executor_stats)}"
     for name, text in also:
         yield f"{name:<11}  {text}"
@@ -204,7 +198,7 @@ def _heartbeat(beat: ClusterWorkerHeartbeat, also: Iterable[tuple[str, str]]) ->
 
 
 def _activity(query: QueryActivity) -> str:
-    parts = [_printable(query.query)]
+    parts = [printable(query.query)]
     if query.last_batch is not None:
         parts.append(f"batch {query.last_batch} ended {query.since_last_ms} ms before")
     if query.running_batch is not None:
@@ -233,10 +227,10 @@ def _executor(executor: ExecutorInfo, stats: ExecutorStats) -> Iterator[str]:
     kind = members[0][0] if members else "unknown"
     for _, specific in members:
         statistics += _set_fields(specific)
-    name = f"  {_printable(stats.component)}" if stats.component else ""
+    name = f"  {printable(stats.component)}" if stats.component else ""
     yield f"executor {key_text(executor)}  {kind}{name}  rate {stats.rate:g}"
     windows = sorted({window for _, by_window in statistics for window in by_window}, key=_rank)
-    rows = [["statistic", "stream", *map(_printable, windows)]]
+    rows = [["statistic", "stream", *map(printable, windows)]]
     for name, by_window in statistics:
         rows += _statistic(_label(name), by_window, windows)
     if (partial := stats.partial_batches) is not None:
@@ -251,7 +245,7 @@ def _statistic(
     streams = dict.fromkeys(stream for by_stream in by_window.values() for stream in by_stream)
     for stream, _ in _in_order(streams):
         values = (by_window.get(window, {}).get(stream) for window in windows)
-        yield [name, _printable(key_text(stream)), *map(_figure, values)]
+        yield [name, printable(key_text(stream)), *map(_figure, values)]
     if not streams:
         yield [name, *("-" for _ in ("stream", *windows))]
 

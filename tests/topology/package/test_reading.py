@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stormkeeper import names
 from stormkeeper.errors import SerializationError
 from stormkeeper.topology import description
-from stormkeeper.topology.package import limits, names
+from stormkeeper.topology.package import limits
 from stormkeeper.topology.package.reading import read
 from stormkeeper.topology.package.unpacking import unpack
 from stormkeeper.topology.package.writing import PLAIN, TIME
@@ -24,7 +25,7 @@ from support.packages import of_folder, packed, tree
 FILES = {"topology.py": "x = 1\n", "data/b.csv": "1,2\n" * 50}
 
 PARTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5).filter(
-    lambda part: names.fault(part) is None and not part.startswith(".")
+    lambda part: names.file_fault(part) is None and not part.startswith(".")
 )
 TREES = st.dictionaries(
     st.lists(PARTS, min_size=1, max_size=3).map("/".join), st.binary(max_size=200), max_size=6

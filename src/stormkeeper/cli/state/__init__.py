@@ -150,7 +150,7 @@ def list_below(path: str, as_json: bool, is_watched: bool) -> None:
     with looking(conf) as store:
         path = _meant(store, path)
         names = _found(conf, path, store.children_many)
-    from stormkeeper.state.decoding import printable
+    from stormkeeper.names import printable
 
     if as_json:
         click.echo(json.dumps(names))
@@ -280,7 +280,7 @@ def check(as_json: bool) -> None:
         }
         click.echo(json.dumps(told))
     else:
-        from stormkeeper.state.decoding import printable
+        from stormkeeper.names import printable
 
         for kind, of_kind in groupby(findings, lambda finding: finding.kind):
             for finding in of_kind:
@@ -436,7 +436,7 @@ def _nodes(count: int) -> str:
 def _tell_notes(notes: list[str]) -> None:
     if not notes:
         return
-    from stormkeeper.state.decoding import printable
+    from stormkeeper.names import printable
 
     for note in notes:
         click.echo(f"storm: {printable(note)}", err=True)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from stormkeeper.cli.listing import Listing, remark
 from stormkeeper.errors import AccessDeniedError, NoNodeError, StateUnavailableError
-from stormkeeper.state.decoding import printable
+from stormkeeper.names import printable
 from stormkeeper.state.storage import ClusterState, ConnectionState, EventType
 
 #: How soon what could not be looked at is tried again, in seconds, if the connection does not come

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from stormkeeper import paths
-from stormkeeper.state.decoding import Decoded, outline, printable
+from stormkeeper.names import printable
+from stormkeeper.state.decoding import Decoded, outline
 from stormkeeper.state.storage import NodeData
 
 #: Names longer than this push what follows them out of its column.

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stormkeeper.cli.top.statistics import OTHER, ServerRow, State, Summary, TopologyRow, WorkerRow
+from stormkeeper.names import printable
 
 #: Columns of a terminal below which what matters less is left out.
 WIDE: Final = 100
@@ -153,7 +154,7 @@ def _oldest(rows: Sequence[WorkerRow], width: int, timeout_secs: float) -> Table
 
 
 def _problem(row: ServerRow) -> Text:
-    problem = _printable(row.problem)
+    problem = printable(row.problem)
     told = problem if problem.startswith(row.address) else f"{row.address}: {problem}"
     return Text(f"  {told}", style="red", overflow="fold")
 
@@ -173,12 +174,7 @@ def _table(columns: Sequence[str]) -> Table:
 
 
 def _name(name: str, style: str = "") -> Text:
-    return Text(_printable(name), style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _printable(text: str) -> str:
-    """Escape what a terminal would act upon."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
+    return Text(printable(name), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _count(number: int, one: str, many: str) -> str:

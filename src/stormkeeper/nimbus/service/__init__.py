@@ -6,7 +6,6 @@
 ``served``         what all groups of methods have: who calls, who leads, topologies by name
 ``submitting``     submission: the upload, the checks, and what is written in which order
 ``submissions``    the topologies that are being submitted
-``names``          the names that topologies may have
 ``structure``      whether a topology holds together, by itself and with its package
 ``topology_conf``  a topology's configuration, as it is sent and as it is saved
 ``living``         kill, activate, deactivate, rebalance

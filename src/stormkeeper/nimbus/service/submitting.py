@@ -28,9 +28,10 @@ from stormkeeper.errors import (
     StormkeeperError,
     TransferEndedError,
 )
+from stormkeeper.names import topology_fault
 from stormkeeper.nimbus import checkpoints
 from stormkeeper.nimbus.retaining import every_base
-from stormkeeper.nimbus.service import names, structure, topology_conf
+from stormkeeper.nimbus.service import structure, topology_conf
 from stormkeeper.nimbus.service.served import WAIT_SECS, Served, told
 from stormkeeper.nimbus.submitted import commons, encode_conf
 from stormkeeper.state.storm.leader import LeaderClusterState
@@ -71,9 +72,7 @@ class Submitting(Served):
 
     def isTopologyNameAllowed(self, name: str, /) -> bool:
         """Return whether a topology of that name could be submitted now."""
-        try:
-            names.check(name)
-        except InvalidTopologyException:
+        if topology_fault(name) is not None:
             return False
         # The server that is asked may lag behind.
         self._given.storm.state.sync_path(paths.STORMS)
@@ -113,7 +112,8 @@ class Submitting(Served):
     ) -> None:
         """Submit a topology."""
         reign = self._reign()
-        names.check(name)
+        if fault := topology_fault(name):
+            raise InvalidTopologyException(fault)
         with self._given.submissions.submitting(name), ExitStack() as going:
             if any(base.name == name for base in reign.leader.storm_bases().values()):
                 raise AlreadyAliveException(f"{name} is already alive")

@@ -4,7 +4,6 @@ It is made on the submitter's machine and read on the others, where no user's co
 worker does.
 
 ==================  ================================================================================
-``names``           which names its files may have
 ``limits``          how large it may be, and why
 ``ignoring``        which files of a folder stay behind
 ``collecting``      the code: of a script, a folder or a wheel

@@ -7,8 +7,9 @@ from typing import Annotated, Final
 
 import msgspec
 
+from stormkeeper import names
 from stormkeeper.errors import SerializationError, TopologyError
-from stormkeeper.topology.package import limits, names, requirements
+from stormkeeper.topology.package import limits, requirements
 from stormkeeper.topology.topology import unheard
 
 #: Rises when a reader of the version before would misread what is written.
@@ -151,7 +152,7 @@ def fault(manifest: Manifest) -> str | None:
 def _files_fault(manifest: Manifest) -> str | None:
     files = [file.name for file in manifest.files]
     problem = limits.fault(len(files), sum(file.size for file in manifest.files))
-    problem = problem or next(filter(None, map(names.fault, files)), None) or names.clash(files)
+    problem = problem or names.files_fault(files)
     if problem is not None:
         return problem
     if files != sorted(files):

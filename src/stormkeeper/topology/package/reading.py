@@ -16,10 +16,11 @@ import zlib
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
+from stormkeeper import names
 from stormkeeper.errors import SerializationError
 from stormkeeper.topology import description
 from stormkeeper.topology.description import Description
-from stormkeeper.topology.package import limits, manifest, names
+from stormkeeper.topology.package import limits, manifest
 from stormkeeper.topology.package.manifest import Manifest, PackedFile
 from stormkeeper.topology.package.writing import EXECUTABLE, PLAIN
 
@@ -36,7 +37,7 @@ _END_MARK: Final = b"PK\x05\x06"
 #: How each file's entry in the table of contents begins (4.3.12), and the longest table: an entry
 #: has 46 bytes and the name.
 _ENTRY_MARK: Final = b"PK\x01\x02"
-_TABLE_BYTES: Final = (limits.MAX_FILES + 1) * (46 + names.MAX_BYTES)
+_TABLE_BYTES: Final = (limits.MAX_FILES + 1) * (46 + names.MAX_FILE_BYTES)
 
 #: What stands before the record in a zip of the large kind (4.3.15), whose sizes would count then.
 _LOCATOR_MARK: Final = b"PK\x06\x07"
@@ -185,7 +186,7 @@ def _check_table(infos: list[zipfile.ZipInfo], packed: int) -> None:
             " topologies, which `storm submit FILE.py` of Stormkeeper packs"
         )
     problem = limits.fault(len(infos) - 1, unpacked, packed)
-    problem = problem or next(filter(None, map(names.fault, in_it)), None) or names.clash(in_it)
+    problem = problem or names.files_fault(in_it)
     problem = problem or next(filter(None, map(_fault, infos)), None)
     if problem is not None:
         raise SerializationError(f"this is no package: {problem}")

@@ -17,8 +17,9 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from stormkeeper import names
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.package import limits, names
+from stormkeeper.topology.package import limits
 
 _MAIN = "/__main__.py"
 
@@ -86,7 +87,7 @@ def lay_out(wheel: Path, folder: Path) -> LaidOut:
 def _check(wheel: Path, files: list[zipfile.ZipInfo]) -> None:
     in_it = [info.filename for info in files]
     problem = limits.fault(len(files), sum(info.file_size for info in files))
-    problem = problem or next(filter(None, map(names.fault, in_it)), None) or names.clash(in_it)
+    problem = problem or names.files_fault(in_it)
     if problem is None and any(name.partition("/")[0].endswith(".data") for name in in_it):
         problem = "it has a folder .data, which only an installation puts into its place"
     if problem is not None:

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import stormkeeper
+from stormkeeper import names
 from stormkeeper.errors import TopologyError
 from stormkeeper.topology import description
 from stormkeeper.topology.description import Description
-from stormkeeper.topology.package import limits, manifest, names
+from stormkeeper.topology.package import limits, manifest
 from stormkeeper.topology.package.collecting import Code
 from stormkeeper.topology.package.manifest import Manifest, PackedFile, Versions
 
@@ -185,7 +186,7 @@ def _check(files: Mapping[str, Path], what: str) -> None:
     except OSError as error:
         raise TopologyError(f"{what}: {error}") from error
     problem = limits.fault(len(files) + 1, total)
-    problem = problem or next(filter(None, map(names.fault, files)), None) or names.clash(files)
+    problem = problem or names.files_fault(files)
     if problem is not None:
         raise TopologyError(f"{what}: {problem}")
 

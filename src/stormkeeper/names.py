@@ -1,0 +1,238 @@
+"""Names that users choose: which are allowed; and how foreign text is shown. Pure.
+
+All names follow one rule: they are text that can be encoded, and have no character that a person
+cannot see or that a terminal obeys. Each kind of name adds what its place requires. A function
+``…_fault`` returns what is wrong with a name, None if nothing is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+#: Longest name of a file in a package, and longest part between slashes, in bytes. Linux takes
+#: paths of 4,096 bytes and parts of 255. A supervisor's own folder comes before the name.
+MAX_FILE_BYTES: Final = 1024
+MAX_PART_BYTES: Final = 255
+#: Most parts of a file's name: no code is so deep.
+MAX_PARTS: Final = 64
+
+#: Longest key of a blob, in bytes: a file's name may have 255, less what a store adds to a key.
+MAX_KEY_BYTES: Final = 240
+
+#: The longest that Nimbus adds to a topology's name to make the key of a blob of its code.
+_LONGEST_END: Final = "-2147483647-2147483647-stormjar.jar"
+
+#: Longest host name, in bytes (RFC 1035, 2.3.4).
+_MAX_HOST_BYTES: Final = 253
+
+#: Control characters, line and paragraph separators, marks that reverse the direction of text, and
+#: characters without a shape. (Those that join letters of Indic and Persian words are allowed.)
+_HIDDEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
+
+#: What ZooKeeper allows in no path (its PathUtils): control characters, private ones, and all that
+#: Java writes as two (emoji among them).
+_NOT_IN_ZOOKEEPER: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff\U00010000-\U0010ffff]"
+)
+
+#: Storm's rules for topologies and blobs.
+_TOPOLOGY: Final = re.compile(r"[^/.:\\]+")
+_BLOB_KEY: Final = re.compile(r"[\w \t._-]+")
+
+#: A part of a host name between dots: letters of any script, digits, - and _ within (Docker's and
+#: Kubernetes' names have _).
+_LABEL: Final = re.compile(r"(?!-)[\w-]{1,63}(?<!-)")
+
+#: What a template leaves in a file that it has not filled in.
+_PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Return a text in which all that is not printable is escaped, but for the characters `keep`.
+
+    Whatever a caller has put into it, a terminal only shows it, and it cannot pass for a line of a
+    log.
+
+    Examples
+    --------
+    >>> printable("red\x1b[31m")
+    'red\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in keep
+        else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
+def name_fault(name: str) -> str | None:
+    """Return what is wrong with any name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return f"the name {name!r} is no UTF-8"
+    if hidden := _HIDDEN.search(name):
+        return f"the name {name!r} has the character {hidden[0]!a}"
+    return None
+
+
+def topology_fault(name: str) -> str | None:
+    """Return what is wrong with the name of a topology, in Storm's words where Storm refuses it."""
+    begin = f"Topology name '{printable(name)}' is not valid"
+    if not _TOPOLOGY.fullmatch(name):
+        return f"{begin}. It can't be null and it must match ^[^/.:\\\\]+$"
+    if name != name.strip():
+        return f"{begin}: it begins or ends with a blank"
+    # The code of a topology is kept in blobs that are named after it.
+    if fault := name_fault(name) or blob_key_fault(name + _LONGEST_END):
+        return f"{begin}, as its code is kept under it: {fault}"
+    return None
+
+
+def blob_key_fault(key: str) -> str | None:
+    """Return what is wrong with the key of a blob: it names a file and a node in ZooKeeper."""
+    if not isinstance(key, str) or not _BLOB_KEY.fullmatch(key) or not key.strip():
+        return f"{key!r} is no key of a blob: use letters, digits, spaces, and any of . _ -"
+    if len(key.encode()) > MAX_KEY_BYTES:
+        return (
+            f"{key[:40]!r}… is too long for the key of a blob: {len(key.encode())} bytes, and"
+            f" {MAX_KEY_BYTES} are allowed"
+        )
+    fault = path_fault(f"/{key}")
+    return f"{key!r} is no key of a blob: {fault}" if fault else None
+
+
+def path_fault(path: str) -> str | None:
+    """Return what is wrong with a path of ZooKeeper.
+
+    A path is ``/``, or names that are each preceded by a ``/``. A name is not empty, not ``.``,
+    not ``..``, and has no control characters, private characters or emoji.
+    """
+    if path == "/":
+        return None
+    parts = path[1:].split("/")
+    fault = None
+    if not path.startswith("/"):
+        fault = "must start with /"
+    elif path.endswith("/"):
+        fault = "must not end with /"
+    elif "" in parts:
+        fault = "has an empty name in it (//)"
+    elif "." in parts or ".." in parts:
+        fault = "has a relative name in it (. or ..)"
+    elif bad := _NOT_IN_ZOOKEEPER.search(path):
+        fault = f"has the forbidden character {bad[0]!r} in it"
+    return f"the path {path!r} {fault}" if fault else None
+
+
+def root_fault(path: str) -> str | None:
+    """Return what is wrong with ``storm.zookeeper.root``, which people type and read."""
+    if any(char.isspace() for char in path):
+        return f"the path {path!r} has a blank in it"
+    return path_fault(path) or name_fault(path)
+
+
+def host_fault(host: str) -> str | None:
+    """Return what is wrong with a host name, or an IPv4 or IPv6 address without brackets."""
+    if is_ipv6(host):
+        return None
+    if _PLACEHOLDER.search(host):
+        return f"{host!r} is a placeholder: put the name of the host there"
+    labels = host.removesuffix(".").split(".")
+    if len(host.encode(errors="replace")) > _MAX_HOST_BYTES or not all(
+        map(_LABEL.fullmatch, labels)
+    ):
+        return f"{host!r} is no host name"
+    # Resolvers take 10.1 for 10.0.0.1, and ask a name server for 10.0.0.256.
+    if len(labels) > 1 and all(label.isdecimal() for label in labels) and not _is_ipv4(host):
+        return f"{host!r} is no IPv4 address"
+    return None
+
+
+def is_ipv6(text: str) -> bool:
+    """Return whether a text is an IPv6 address without brackets."""
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def file_fault(name: str) -> str | None:
+    """Return what is wrong with the name of a file in a package.
+
+    It is a relative path with slashes that means one file, inside the package's folder, on every
+    file system on which a submitter or a supervisor may have it.
+
+    Examples
+    --------
+    >>> file_fault("code/../../etc/passwd")
+    "the name 'code/../../etc/passwd' has the part '..'"
+    """
+    return name_fault(name) or next(_file_faults(name), None)
+
+
+def _file_faults(name: str) -> Iterator[str]:
+    data = name.encode()
+    if len(data) > MAX_FILE_BYTES:
+        yield f"the name {name[:80]!r}… has {len(data):,} bytes, and may have {MAX_FILE_BYTES:,}"
+    if name.startswith("/"):
+        yield f"the name {name!r} is absolute"
+    if "\\" in name:  # Windows takes it for a slash
+        yield f"the name {name!r} has the character '\\\\'"
+    parts = name.split("/")
+    if len(parts) > MAX_PARTS:
+        yield f"the name {name!r} has {len(parts)} parts, and may have {MAX_PARTS}"
+    for part in parts:
+        if part in {"", ".", ".."}:
+            yield f"the name {name!r} has the part {part!r}"
+        if len(part.encode()) > MAX_PART_BYTES:
+            yield f"the name {name!r} has a part of more than {MAX_PART_BYTES} bytes"
+
+
+def files_fault(files: Collection[str]) -> str | None:
+    """Return what is wrong with the names of a package's files, each and together."""
+    return next(filter(None, map(file_fault, files)), None) or clash(files)
+
+
+def clash(files: Iterable[str]) -> str | None:
+    """Return how two files of a package would be in each other's place, None if none would.
+
+    Some file systems take ``A`` and ``a`` for one name, and so do some for the two ways in which
+    Unicode writes ``é``.
+    """
+    by_folded: dict[str, str] = {}
+    for name in files:
+        folded = _folded(name)
+        if folded in by_folded:
+            return f"{by_folded[folded]!r} and {name!r} would be the same file"
+        by_folded[folded] = name
+    for folded, name in by_folded.items():
+        folder = folded.rpartition("/")[0]
+        while folder:
+            if folder in by_folded:
+                return f"{by_folded[folder]!r} would be both a file and the folder of {name!r}"
+            folder = folder.rpartition("/")[0]
+    return None
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
