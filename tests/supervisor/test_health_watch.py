@@ -3,6 +3,7 @@
 from stormkeeper import conf
 from stormkeeper.supervisor.health import FailedCheck
 from stormkeeper.supervisor.health_watch import HealthWatch, in_words
+from support.disks import room_for
 from support.packages import tree
 
 
@@ -13,7 +14,7 @@ def test_each_round_is_told_and_each_change_is_logged(tmp_path, caplog):
     check.chmod(0o700)
     chosen = conf.defaults().with_values({"storm.health.check.dir": str(tmp_path)})
     told = []
-    watch = HealthWatch(chosen, told.append)
+    watch = HealthWatch(chosen, [tmp_path], told.append)
     watch.look()
     check.write_text("#!/bin/sh\necho / is full\nexit 1\n")
     watch.look()
@@ -26,6 +27,25 @@ def test_each_round_is_told_and_each_change_is_logged(tmp_path, caplog):
         f"this machine takes no new work: {reason}",
         "this machine passes its health checks again, and takes new work",
     ]
+
+
+def test_a_disk_that_takes_no_files_is_told_before_any_check(tmp_path):
+    told = []
+    gone = tmp_path / "gone"
+    watch = HealthWatch(conf.defaults(), [tmp_path, gone, gone], told.append)
+    watch.look()
+    gone.mkdir()
+    watch.look()
+    with room_for(100):
+        watch.look()
+    assert told[1] is None
+    missing, full = told[0], told[2]
+    assert missing == (
+        f"{gone} cannot be written to (No such file or directory): create the folder, or mount its"
+        " disk"
+    )
+    assert full.startswith(f"{tmp_path} cannot be written to (File too large)")
+    assert f"; {gone} cannot" in full
 
 
 def test_several_failures_are_one_text():

@@ -176,6 +176,15 @@ class TestStarts:
         with LocalState(tmp_path / "localstate") as another:
             assert another.next_start() == first + 3
 
+    def test_a_number_with_a_wrong_checksum_is_not_counted_on(self, state, file):
+        first, starts = state.next_start(), file.with_name("starts")
+        digits, checksum = starts.read_text().split()
+        assert int(digits) == first
+        starts.write_text(f"1{digits[1:]}0 {checksum}\n")
+        second = state.next_start()
+        starts.write_text("5\n")
+        assert first < second < state.next_start() == second + 1 < 2 * first
+
     @pytest.mark.parametrize("content", [b"", b"x", b"-4", b"1 2"])
     def test_where_it_was_lost_it_is_one_that_no_count_comes_to(self, state, file, content):
         first = state.next_start()

@@ -159,6 +159,23 @@ def test_a_package_without_its_manifest_is_laid_out_again(site):
     assert list(site.directories.temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["code/topology.py", "code/data/words.txt", "manifest.json"])
+def test_a_laid_out_file_that_differs_is_laid_out_again(site, caplog, name):
+    site.upload(WC, site.package(**{"data/words.txt": "to be\n"}))
+    site.fetch()
+    unpacked = site.code.unpacked(WC)
+    before = (unpacked / name).read_bytes()
+    (unpacked / "code" / "__pycache__").mkdir()
+    assert site.fetch() == 0
+    assert caplog.messages == []
+    for spoilt in (before[:-1] + b"#", b"", before + b"#"):
+        (unpacked / name).write_bytes(spoilt)
+        assert site.fetch() == 0, "the package itself is here"
+        assert (unpacked / name).read_bytes() == before
+        assert caplog.messages.pop().startswith(f"{unpacked / name} differs from its package")
+        caplog.clear()
+
+
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda file: file.write_bytes(b"")])
 def test_a_configuration_that_was_lost_is_fetched_again(site, spoil):
     site.upload(WC, site.package(), level=3)

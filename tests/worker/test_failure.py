@@ -111,3 +111,23 @@ def test_a_module_that_is_not_there_comes_with_its_remedy():
     for text in (readable(RuntimeError(there)), readable_text(there)):
         assert text.endswith("    import no_such.part\n" + remedy)
     assert readable(ValueError("No module named 'x'")) == "ValueError: No module named 'x'"
+
+
+def test_a_full_disk_deep_in_a_chain_is_the_first_thing_said():
+    text = (
+        "org.apache.spark.SparkException: Job aborted due to stage failure\n"
+        "\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)\n"
+        "Caused by: java.io.IOException: No space left on device\n"
+    )
+    cause = "No space left on device: a disk of the worker's machine takes no more files"
+    first, *rest = readable_text(text).splitlines()
+    assert first.startswith(cause)
+    assert rest == ["org.apache.spark.SparkException: Job aborted due to stage failure"]
+    error = RuntimeError("the batch was not written")
+    error.__cause__ = OSError(28, "No space left on device", "/data/x")
+    with pytest.raises(RuntimeError) as failed:
+        raise error
+    said = readable(failed.value).splitlines()
+    assert said[0].startswith("Traceback ")
+    assert said[-1].startswith(cause)
+    assert "/data/x" in said[-1]

@@ -50,14 +50,15 @@ class Directories:
     """
 
     def __init__(self, local: Path, artifacts: Path) -> None:
-        self.supervisor = local.absolute() / "supervisor"
+        self.local = local.absolute()
+        self.supervisor = self.local / "supervisor"
         self.local_state = self.supervisor / "localstate"
         self.temporary = self.supervisor / "tmp"
         self.environments = self.supervisor / "environments"
         self.packages = self.supervisor / "packages"
-        self.home = local.absolute() / "home"
+        self.home = self.local / "home"
         self._code = self.supervisor / "stormdist"
-        self._workers = local.absolute() / "workers"
+        self._workers = self.local / "workers"
         self.all_artifacts = artifacts.absolute()
 
     @classmethod
@@ -105,6 +106,8 @@ class Directories:
             ):
                 path.mkdir(_PRIVATE, parents=True, exist_ok=True)
             self.temporary.mkdir(_PRIVATE, exist_ok=True)
+        with contextlib.suppress(OSError):  # the health checks say what is wrong with it
+            self.all_artifacts.mkdir(parents=True, exist_ok=True)
         for left in _entries(self.temporary):
             _remove(left)
 

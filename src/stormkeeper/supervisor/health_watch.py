@@ -1,13 +1,18 @@
-"""Runs the operator's checks of the machine again and again: one that fails keeps new work away."""
+"""Checks the machine at intervals: the operator's own checks, and whether its disks take files.
+
+A machine that fails a check gets no new work.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Final
 
 from stormkeeper.conf import Conf
+from stormkeeper.daemon.disk import find_fault
 from stormkeeper.supervisor import health
 from stormkeeper.supervisor.health import FailedCheck
 
@@ -15,6 +20,9 @@ log = logging.getLogger(__name__)
 
 #: Time between two rounds of checks, in seconds, as in Storm.
 PERIOD_SECS: Final = 30.0
+
+#: Bytes that have to be free where workers write: with less, a worker that starts soon fails.
+LEAST_FREE_BYTES: Final = 64 * 2**20
 
 #: How long the thread may take to end, in seconds; checks that run then end by themselves.
 _END_SECS: Final = 1.0
@@ -26,13 +34,18 @@ class HealthWatch:
     Parameters
     ----------
     conf
-        Says where they are.
+        Names the folder of the operator's checks.
+    folders
+        Folders in which workers and the supervisor make files.
     tell
-        Takes the result of each round: why the machine is unfit for new work, None where it is fit.
+        Takes the result of each round: why the machine is unfit for new work, None if it is fit.
     """
 
-    def __init__(self, conf: Conf, tell: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, conf: Conf, folders: Sequence[Path], tell: Callable[[str | None], None]
+    ) -> None:
         self._conf = conf
+        self._folders = folders
         self._tell = tell
         self._reason: str | None = None
         self._closed = threading.Event()
@@ -51,7 +64,7 @@ class HealthWatch:
         ConfigError
             Their folder begins with the home of a user who has none.
         """
-        reason = in_words(health.check(self._conf))
+        reason = self._unfit()
         if reason != self._reason:
             if reason is None:
                 log.info("this machine passes its health checks again, and takes new work")
@@ -59,6 +72,12 @@ class HealthWatch:
                 log.warning("this machine takes no new work: %s", reason)
         self._reason = reason
         self._tell(reason)
+
+    def _unfit(self) -> str | None:
+        full = [find_fault(each, least_free_bytes=LEAST_FREE_BYTES) for each in self._folders]
+        disk = "; ".join(dict.fromkeys(filter(None, full)))
+        # The operator's checks need the temporary folder.
+        return disk or in_words(health.check(self._conf))
 
     def start(self) -> None:
         """Go on with it."""

@@ -13,6 +13,7 @@ import re
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +85,7 @@ class LocalState:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._last_start = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / _LOCK).open("ab")
@@ -143,8 +145,8 @@ class LocalState:
     def next_start(self) -> int:
         """Return a number for the start of a worker, greater than all that were returned before.
 
-        Where the last one was lost, it is the time, in seconds since 1970: nobody has started so
-        many.
+        If the last number was lost or its checksum is wrong, the next one is the time, in seconds
+        since 1970: no supervisor has started so many workers.
 
         Raises
         ------
@@ -153,8 +155,12 @@ class LocalState:
         """
         path = self._folder / _STARTS
         text = (self._read(path) or b"").strip()
-        number = int(text) + 1 if text.isdigit() else int(time.time())
-        self._write(path, f"{number}\n".encode())
+        digits, _, checksum = text.partition(b" ")
+        # Older supervisors have written no checksum.
+        is_whole = digits.isdigit() and checksum in (b"", _checksum(digits))
+        last = max(int(digits) if is_whole else int(time.time()), self._last_start)
+        self._last_start = number = last + 1
+        self._write(path, b"%d %s\n" % (number, _checksum(b"%d" % number)))
         return number
 
     def load(self) -> dict[int, SlotRecord]:
@@ -234,3 +240,7 @@ class LocalState:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _checksum(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)

@@ -10,6 +10,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, Protocol
 
 from stormkeeper import paths
@@ -153,7 +154,8 @@ def _serve(
             reports=reports,
         )
         slots = SlotLoop(means, state.load())
-        health = HealthWatch(conf, registered.refuse)
+        folders = [directories.local, directories.all_artifacts, Path(tempfile.gettempdir())]
+        health = HealthWatch(conf, folders, registered.refuse)
         assignments = Assignments(storm, slots.order)
         if listener is not None:
             started.enter_context(_served(listener, slots, registered, directories, code))

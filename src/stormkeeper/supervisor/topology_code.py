@@ -6,7 +6,8 @@ configuration that was changed counts from the next start on. Where the cluster'
 read, what is here is taken.
 
 Packages are laid out beside, by their checksums. So one stays where it is while a worker runs from
-it, whatever is fetched meanwhile.
+it, whatever is fetched meanwhile. Before each start its files are compared with the manifest, and
+it is laid out again if one differs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import hmac
+import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Container, Mapping
@@ -36,7 +38,10 @@ from stormkeeper.supervisor.directories import Directories
 from stormkeeper.thrift.compression import decompress
 from stormkeeper.topology.package import manifest as manifests
 from stormkeeper.topology.package.manifest import Manifest
-from stormkeeper.topology.package.unpacking import remove_unfinished, unpack
+from stormkeeper.topology.package.reading import Package
+from stormkeeper.topology.package.unpacking import find_difference, remove_unfinished, unpack
+
+log = logging.getLogger(__name__)
 
 _PACKAGE, _, _CONF = keys.PARTS
 
@@ -240,12 +245,17 @@ class TopologyCode:
         return there if there.keys() == set(keys.PARTS) else None
 
     def _lay_out(self, storm_id: str) -> None:
+        """Lay a package out, unless it is there as its manifest says."""
         folder = self.unpacked(storm_id)
-        if (folder / manifests.MANIFEST).exists():
-            return
-        self._directories.remove_package(folder)  # of which something was lost
         try:
             with (self._directories.code(storm_id) / _PACKAGE).open("rb") as package:
+                differing = find_difference(Package(package).manifest, folder)
+                if differing is None:
+                    return
+                if folder.exists():
+                    log.warning("%s differs from its package, which is laid out again", differing)
+                self._directories.remove_package(folder)
+                package.seek(0)
                 unpack(package, folder)
         except SerializationError as error:
             raise SupervisorError(

@@ -33,6 +33,9 @@ _SQLSTATE = re.compile(r"[;. ]*SQLSTATE: \w+;?$")
 #: How the text of an exception ends whose cause is a module that is not there.
 _MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
+#: What the system says of a disk that takes no more, in the text of any exception of a chain.
+_DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
+
 #: Whose frames are machinery, by the folder of their files.
 _MACHINERY = (
     *(str(Path(module.__file__ or "").parent) for module in (pyspark, py4j, stormkeeper)),
@@ -41,6 +44,10 @@ _MACHINERY = (
 
 #: Spark packs its Python code into this archive for the Python workers.
 _MACHINERY_ARCHIVES = ("pyspark.zip", "py4j-")
+
+#: How far a chain of exceptions is followed, and how much of a line of it is shown.
+_LONGEST_CHAIN = 20
+_LONGEST_LINE = 300
 
 #: Longest message that is shown of an exception of Spark's, in lines.
 _SPARK_LINES = 6
@@ -52,6 +59,15 @@ def readable(error: BaseException) -> str:
     That is the traceback of the user's code where there is some, whether it ran here or in one of
     Spark's Python workers; else the exception's message, cut to its first lines.
     """
+    return _with_disk(_readable(error), _chain(error))
+
+
+def readable_text(text: str) -> str:
+    """Return the text of an exception that happened elsewhere as its user should see it."""
+    return _with_disk(_with_remedy(python_traceback(text) or first_lines(text)), text)
+
+
+def _readable(error: BaseException) -> str:
     remote = python_traceback(str(error))
     if remote is not None:
         return _with_remedy(remote)
@@ -66,11 +82,6 @@ def readable(error: BaseException) -> str:
     if not frames:
         return cause
     return "Traceback (most recent call last):\n" + "".join(frames) + cause
-
-
-def readable_text(text: str) -> str:
-    """Return the text of an exception that happened elsewhere as its user should see it."""
-    return _with_remedy(python_traceback(text) or first_lines(text))
 
 
 def log_failure(log: logging.Logger, error: BaseException) -> None:
@@ -119,6 +130,28 @@ def _with_remedy(text: str) -> str:
     if missing is None:
         return text
     return text[: missing.start(1)] + faults.missing_module(missing[2], "python")
+
+
+def _chain(error: BaseException) -> str:
+    """Return the texts of an exception and of those that brought it about."""
+    texts: list[str] = []
+    following: BaseException | None = error
+    while following is not None and len(texts) < _LONGEST_CHAIN:
+        texts.append(str(following))
+        following = following.__cause__ or following.__context__
+    return "\n".join(texts)
+
+
+def _with_disk(said: str, chain: str) -> str:
+    """Name a full disk, which may be deep in a chain, in the line that is shown of an error."""
+    found = _DISK.search(chain)
+    if found is None:
+        return said
+    line = chain[chain.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0].strip()
+    cause = f"{found[0]}: a disk of the worker's machine takes no more files; make room there"
+    if line != found[0]:
+        cause += f" ({line[:_LONGEST_LINE]})"
+    return f"{said}\n{cause}" if said.startswith("Traceback ") else f"{cause}\n{said}"
 
 
 def _is_machinery(file: str) -> bool:

@@ -6,6 +6,7 @@ manifest says. So whoever finds the folder finds a whole package, also after a l
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -62,6 +63,32 @@ def unpack(file: BinaryIO, folder: Path) -> Manifest:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return package.manifest
+
+
+def find_difference(listed: Manifest, folder: Path) -> Path | None:
+    """Return the first file below a folder that is not as a manifest says; None if all are.
+
+    Files that the manifest does not list do not count: Python writes its own there.
+
+    Raises
+    ------
+    OSError
+        A file that is there cannot be read.
+    """
+    whole = manifest.encode(listed)
+    expected = [(manifest.MANIFEST, len(whole), hashlib.sha256(whole).hexdigest())]
+    expected += [(file.name, file.size, file.sha256) for file in listed.files]
+    for name, size, sha256 in expected:
+        path = folder / name
+        try:
+            with path.open("rb") as opened:
+                if os.fstat(opened.fileno()).st_size != size:
+                    return path
+                if hashlib.file_digest(opened, "sha256").hexdigest() != sha256:
+                    return path
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return path
+    return None
 
 
 def remove_unfinished(folder: Path) -> None:
