@@ -14,6 +14,7 @@ from stormkeeper.errors import (
     RpcRefusedError,
 )
 from stormkeeper.thrift.nimbus import InvalidTopologyException
+from stormkeeper.thrift.records import CrashSeries, TopologyHealth
 from stormkeeper.topology.faults import crash
 from support.small_nimbus import SmallNimbus
 from support.waiting import DEADLINE_SECS
@@ -92,6 +93,15 @@ def test_a_new_one_whose_worker_crashes_is_waited_for_no_more(connected, nimbus,
     standing.errs(CRASH)
     seen = acting.until_started(connected, "wc", wait)
     assert seen == Seen(False, CRASH, has_failed=True)
+
+
+def test_a_crash_of_which_no_error_tells_ends_the_wait(connected, nimbus, wait):
+    standing = nimbus.has("wc")
+    series = CrashSeries(2, 17, "it ended by SIGKILL")
+    standing.health = TopologyHealth("crashing", "2 times in a row: it ended by SIGKILL", series)
+    seen = acting.until_started(connected, "wc", wait)
+    text = "crashing: 2 times in a row: it ended by SIGKILL"
+    assert seen == Seen(False, text, has_failed=True)
 
 
 def test_a_new_one_that_something_hinders_is_waited_for(connected, nimbus, wait):

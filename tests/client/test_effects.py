@@ -1,9 +1,12 @@
 """When what was asked has its effect."""
 
+from dataclasses import replace
+
 import pytest
 
 from stormkeeper.client import effects
-from stormkeeper.client.looking import Component, Topology, Worker
+from stormkeeper.client.looking import Component, Health, Query, Topology, Worker
+from stormkeeper.client.waiting import NewestError
 from stormkeeper.thrift.nimbus import TopologySummary
 
 
@@ -108,13 +111,60 @@ def test_a_topology_is_there_when_all_of_its_workers_have_told(found, is_done, t
 def test_while_it_is_not_there_the_newest_error_is_told():
     errors = [("OSError: old", 10), ("ValueError: no day", 20), (None, None)]
     seen = effects.running(topology(uptimes=[0], errors=errors))
-    assert seen.text.endswith("; the last error, of c1: ValueError: no day")
+    newest = NewestError("c1", 20, "ValueError: no day")
+    assert seen.error == newest
+    assert "no day" not in seen.text  # it would be said again with each text
     young = effects.running(topology(uptimes=[90, 29], errors=errors))
-    assert young == effects.Seen(
-        False,
-        "the worker at node:6701 has started 29 s ago; the last error, of c1: ValueError: no day",
+    text = "the worker at node:6701 has started 29 s ago"
+    assert young == effects.Seen(False, text, error=newest)
+
+
+def query(name="q", last=None, running=None, secs=None):
+    return Query(name=name, last_batch=last, running_batch=running, running_secs=secs)
+
+
+def looks(*shown):
+    """Return what a new topology's workers wait for, by what each look shows after the first."""
+    placed = effects.Placed()
+    placed(topology(uptimes=[1]))
+    return [
+        placed(replace(topology(uptimes=[uptime]), health=health, queries=tuple(queries)))
+        for uptime, health, *queries in shown
+    ]
+
+
+RUNS, STARTS = Health(state="running"), Health(state="starting", text="Spark starts, for 3 s")
+
+
+def test_the_first_batch_of_each_query_is_waited_for():
+    starting, both, first, other, done = looks(
+        (2, STARTS),
+        (20, RUNS, query("a"), query("b")),
+        (40, RUNS, query("a", 0), query("b", None, 0, 6.0)),
+        (60, RUNS, query("a", 3), query("b", None, 0, 26.0)),
+        (80, RUNS, query("a", 4), query("b", 0)),
     )
-    assert "error" not in effects.running(topology(uptimes=[90, 30], errors=errors)).text
+    assert (starting.is_done, starting.text) == (False, "starting: Spark starts, for 3 s")
+    assert (both.is_done, both.text) == (False, "the first batch of a has yet to end")
+    assert first.text == other.text == "batch 0 of b runs, its first one here"
+    assert (done.is_done, done.text) == (True, "it runs at node:6700")
+
+
+def test_a_query_that_waits_for_data_is_not_waited_for():
+    *before, done = looks(
+        (20, RUNS, query("a", 0), query("b")),
+        (29, RUNS, query("a", 0), query("b", None, 0, 0.2)),
+        (30, RUNS, query("a", 0), query("b")),
+    )
+    assert not any(each.is_done for each in before)
+    assert (done.is_done, done.text) == (True, "it runs at node:6700; b waits for data")
+
+
+@pytest.mark.parametrize("state", ["stuck", "waiting", "crashing"])
+def test_what_is_not_well_is_waited_for_and_said(state):
+    health = Health(state=state, text="its JVM has not answered for 40 s")
+    [seen] = looks((20, health, query("a", 0)))
+    assert (seen.is_done, seen.text) == (False, str(health))
 
 
 def test_after_a_rebalance_the_last_pulse_of_the_worker_before_does_not_count():

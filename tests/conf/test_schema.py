@@ -70,6 +70,7 @@ OURS = {
     "topology.checkpoint.scripts",
     "topology.checkpoint.shared",
     "topology.restart",
+    "topology.stuck.batch.secs",
     "topology.worker.memory.mb",
 }
 

@@ -39,6 +39,7 @@ class Standing:
         self.structure = structure
         self.status = "ACTIVE"
         self.sched_status = "Fully Scheduled"
+        self.health = None
         self.workers = [WorkerSummary("s1", "node-1", 6700, num_executors=2, uptime_secs=5)]
         both = CommonAggregateStats(num_executors=2, num_tasks=2)
         self.components = {
@@ -214,6 +215,7 @@ class SmallNimbus:
             replication_count=2,
             workers=standing.workers,
             num_workers=len(standing.workers),
+            health=standing.health,
             **standing.components,
         )
 
@@ -248,6 +250,7 @@ class SmallNimbus:
             sched_status=standing.sched_status,
             owner="alice",
             replication_count=2,
+            health=standing.health,
         )
 
 

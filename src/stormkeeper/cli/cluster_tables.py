@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stormkeeper.cli import tables
 from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
+from stormkeeper.client.looking import health_of
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.names import printable
 
@@ -67,7 +68,10 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
     number = len(cluster.topologies)
     yield f"{number} {'topology' if number == 1 else 'topologies'}; `storm list` lists them"
     for topology in cluster.topologies:
-        if _waits(topology):
+        health = health_of(topology.health)
+        if health is not None and health.text:
+            yield f"{printable(topology.name)}: {printable(str(health))}"
+        elif health is None and _waits(topology):
             yield f"{printable(topology.name)}: {printable(topology.sched_status or '')}"
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from stormkeeper.cli.durations import duration
 from stormkeeper.cli.options import Fault, conf_options, exit_with, faults, load_conf
 from stormkeeper.cli.progress import Progress, left
 
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
-    from stormkeeper.client.waiting import Seen, Wait
+    from stormkeeper.client.waiting import NewestError, Seen, Wait
     from stormkeeper.conf import Conf
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,7 +91,11 @@ def waiting(progress: Progress, what: str, secs: float, wait_secs: float = 0.0) 
     def say(text: str, passed: float) -> None:
         progress.say(f"{what}: {text}", left(wait_secs, passed))
 
-    return Wait(secs, say)
+    def tell(error: NewestError) -> None:
+        ago = duration(max(0, int(time.time() - error.time_secs)))
+        progress.remark(f"{what}: error of {error.component}, {ago} ago: {error.line}")
+
+    return Wait(secs, say, tell=tell)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from types import TracebackType
@@ -9,6 +10,8 @@ from typing import Self, TextIO
 
 from stormkeeper.names import printable
 
+#: What changes by itself: no line of its own for that.
+_DURATION = re.compile(r"\b\d+ (?:s|min|h|d)\b")
 #: Goes to the line's beginning and wipes it.
 _WIPE = "\r\x1b[K"
 
@@ -59,7 +62,7 @@ class Progress:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(_WIPE + (line if len(line) <= width else f"{line[: width - 1]}…"))
             self._stream.flush()
-        elif text != self._text:
+        elif _DURATION.sub("", text) != _DURATION.sub("", self._text):
             self._stream.write(f"storm: {text}\n")
             self._stream.flush()
         self._text = text

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from stormkeeper.cli.columns import aligned, line
 from stormkeeper.cli.durations import duration
-from stormkeeper.client.looking import COMPLETED, shown_status
+from stormkeeper.client.looking import COMPLETED, health_of, shown_status
 from stormkeeper.names import printable
+from stormkeeper.topology.faults import UNSEEN_END
 
 if TYPE_CHECKING:
-    from stormkeeper.client.looking import Topology
+    from stormkeeper.client.looking import Component, Query, Topology, Worker
     from stormkeeper.thrift.nimbus import TopologySummary
     from stormkeeper.thrift.records import ErrorInfo
 
@@ -25,6 +27,8 @@ _COLUMNS: Final = (
     ("Topology_Id", 20),
     ("Owner", 20),
 )
+#: Ours, behind Storm's, where Nimbus tells of it.
+_HEALTH: Final = ("Health", 6)
 #: The line below its head.
 _DASHES: Final = 88
 
@@ -34,7 +38,7 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
     if not found:
         yield "No topologies running."
         return
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             printable(each.name),
             shown_status(each.status, each.sched_status),
@@ -46,11 +50,18 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
         )
         for each in found
     ]
+    columns: tuple[tuple[str, int], ...] = _COLUMNS
+    healths = [health_of(each.health) for each in found]
+    if any(each is not None for each in healths):
+        columns = (*_COLUMNS, _HEALTH)
+        rows = [
+            (*row, "-" if health is None else printable(str(health)))
+            for row, health in zip(rows, healths, strict=True)
+        ]
     widths = [
-        max(width, *(len(row[column]) for row in rows))
-        for column, (_, width) in enumerate(_COLUMNS)
+        max(width, *(len(row[column]) for row in rows)) for column, (_, width) in enumerate(columns)
     ]
-    yield line([name for name, _ in _COLUMNS], widths)
+    yield line([name for name, _ in columns], widths)
     yield "-" * _DASHES
     for row in rows:
         yield line(row, widths)
@@ -58,10 +69,12 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
 
 def as_values(each: TopologySummary) -> dict[str, Any]:
     """Return a topology of the table as an object for JSON."""
+    health = health_of(each.health)
     return {
         "name": each.name,
         "id": each.id,
         "status": shown_status(each.status, each.sched_status),
+        "health": None if health is None else asdict(health),
         "sched_status": each.sched_status,
         "num_tasks": each.num_tasks,
         "num_executors": each.num_executors,
@@ -87,6 +100,8 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
     yield f"  id        {printable(topology.id)}"
     if topology.owner:
         yield f"  owner     {printable(topology.owner)}"
+    if topology.health is not None:
+        yield f"  health    {printable(str(topology.health))}"
     # Only a leader of Stormkeeper always says how it has scheduled what runs.
     if topology.sched_status or not topology.workers:
         yield f"  schedule  {printable(topology.sched_status) or 'not planned yet'}"
@@ -119,7 +134,7 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
                     (
                         printable(each.place),
                         str(each.executors),
-                        duration(each.uptime_secs) if each.uptime_secs else "no pulse yet",
+                        _runs_for(each),
                     )
                     for each in topology.workers
                 ),
@@ -129,7 +144,16 @@ def of_topology(topology: Topology, now: float) -> Iterator[str]:
         yield f"No workers: all queries have ended. `storm logs {name}` shows what they have said."
     else:
         yield "No workers."
-    errors = [each for each in topology.components if each.error is not None]
+    if topology.queries:
+        yield ""
+        yield from aligned(
+            [("QUERY", "LAST BATCH", "RUNNING BATCH"), *map(_query, topology.queries)]
+        )
+    errors = [
+        each
+        for each in topology.components
+        if each.error is not None and not _is_over(topology, each, now)
+    ]
     if errors:
         yield ""
     for each in sorted(errors, key=lambda each: -(each.error_time_secs or 0)):
@@ -154,6 +178,29 @@ def of_errors(newest: Mapping[str, ErrorInfo], now: float) -> Iterator[str]:
         where = f", at {printable(error.host)}:{error.port}" if error.host else ""
         yield f"{printable(component)}, {ago} ago{where}:"
         yield from (f"  {printable(line)}" for line in error.error.expandtabs().splitlines())
+
+
+def _runs_for(worker: Worker) -> str:
+    if worker.health is None and worker.uptime_secs:
+        return duration(worker.uptime_secs)
+    return printable(worker.health or "no pulse yet")
+
+
+def _query(query: Query) -> tuple[str, ...]:
+    last = running = "-"
+    if query.last_batch is not None:
+        last = f"{query.last_batch}, {duration(int(query.since_last_secs or 0))} ago"
+    if query.running_batch is not None:
+        running = f"{query.running_batch}, for {duration(int(query.running_secs or 0))}"
+    return printable(query.name), last, running
+
+
+def _is_over(topology: Topology, component: Component, now: float) -> bool:
+    """Return whether an error says only that a worker's end was not seen, and all run since."""
+    if UNSEEN_END not in (component.error or ""):
+        return False
+    age = now - (component.error_time_secs or 0)
+    return all(0 < each.uptime_secs < age for each in topology.workers)
 
 
 def _number(value: int | None) -> str:

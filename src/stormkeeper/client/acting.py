@@ -122,18 +122,24 @@ def until_placed(connection: Connection, name: str, wait: Wait, workers: int | N
 
 
 def until_started(connection: Connection, name: str, wait: Wait) -> Seen:
-    """Wait until a topology that is new has its workers, or until one of them has crashed.
+    """Wait until the first batch of each query of a new topology has ended, or a worker crashed.
 
-    It is started again then. But what ends a script at its start mostly does so each time.
+    The supervisor starts that worker again. But what ends a script at its start mostly does so
+    each time.
     """
     placed = effects.Placed()
 
     def look() -> Seen:
         topology = looking.topology(connection, name)
         seen = placed(topology)
-        if seen.is_done or all(each.error is None for each in topology.components):
+        health = topology.health
+        is_crashing = health is not None and health.state in ("crashing", "failed")
+        has_error = any(each.error is not None for each in topology.components)
+        if seen.is_done or not (has_error or is_crashing):
             return seen
         crash = effects.crash(looking.errors(connection, name).errors)
+        if crash is None and is_crashing:
+            crash = str(health)
         return seen if crash is None else Seen(False, crash, has_failed=True)
 
     return wait.until(look)

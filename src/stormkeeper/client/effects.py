@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from stormkeeper.client.looking import COMPLETED, Topology
-from stormkeeper.client.waiting import Seen
+from stormkeeper.client.waiting import NewestError, Seen
 from stormkeeper.thrift.nimbus import TopologySummary
 from stormkeeper.thrift.records import ErrorInfo
 from stormkeeper.topology.faults import is_crash
@@ -16,6 +16,10 @@ from stormkeeper.topology.faults import is_crash
 _PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
 #: What it begins with where the cluster is full.
 _LACKS: Final = ("Not enough slots", "Not enough memory")
+#: Seconds after which a query without a batch counts as one that waits for data, and the longest
+#: that a trigger looks for data.
+_IDLE_SECS: Final = 10
+_CHECK_SECS: Final = 5.0
 #: Seconds that a worker of a topology in which something has failed has to live to count: one that
 #: fails at its start tells of itself before.
 _LIFE_SECS: Final = 30
@@ -67,6 +71,8 @@ class Placed:
     def __init__(self, workers: int | None = None) -> None:
         self._workers = workers
         self._first: dict[str, int] | None = None
+        #: The youngest worker's uptime when each query was first seen.
+        self._queries: dict[str, int] = {}
 
     def __call__(self, topology: Topology) -> Seen:
         """Return whether it has them."""
@@ -81,8 +87,29 @@ class Placed:
             self._first = now
         unchanged = [place for place in now if self._first.get(place) == now[place]]
         if unchanged:
-            return Seen(False, f"no new pulse yet of {_listed(unchanged)}")
-        return replace(seen, text=seen.text + _most(topology, self._workers))
+            return replace(seen, is_done=False, text=f"no new pulse yet of {_listed(unchanged)}")
+        text = self._first_batches(topology)
+        if text:
+            return replace(seen, is_done=False, text=text)
+        idle = [each.name for each in topology.queries if each.last_batch is None]
+        waits = f"; {_listed(idle)} wait{'s' * (len(idle) == 1)} for data" if idle else ""
+        return replace(seen, text=seen.text + waits + _most(topology, self._workers))
+
+    def _first_batches(self, topology: Topology) -> str:
+        """Return which query's first batch has yet to end; empty: none.
+
+        A query whose source has no data has no batch: it counts once it has waited for a while.
+        """
+        uptime = min((each.uptime_secs for each in topology.workers), default=0)
+        for query in topology.queries:
+            began = self._queries.setdefault(query.name, uptime)
+            if query.last_batch is not None:
+                continue
+            if (query.running_secs or 0.0) >= _CHECK_SECS:
+                return f"batch {query.running_batch} of {query.name} runs, its first one here"
+            if not 0 <= began <= uptime - _IDLE_SECS:
+                return f"the first batch of {query.name} has yet to end"
+        return ""
 
 
 def running(topology: Topology) -> Seen:
@@ -97,11 +124,11 @@ def running(topology: Topology) -> Seen:
         return Seen(True, "it was killed")
     if topology.status == COMPLETED:
         return Seen(True, "all of its queries have ended")
-    text = _waits_for(topology)
+    text, error = _waits_for(topology), _last_error(topology)
     if text:
-        return Seen(False, text + _last_error(topology))
+        return Seen(False, text, error=error)
     places = ", ".join(worker.place for worker in topology.workers)
-    return Seen(True, f"it runs at {places}{_fewer(status)}")
+    return Seen(True, f"it runs at {places}{_fewer(status)}", error=error)
 
 
 def _waits_for(topology: Topology) -> str:
@@ -111,13 +138,24 @@ def _waits_for(topology: Topology) -> str:
     workers = topology.workers
     if not workers:
         return "no worker is assigned yet"
+    health = topology.health
+    if health is not None and health.state not in ("running", "starting") and health.text:
+        return str(health)
     silent = [each.place for each in workers if not each.uptime_secs]
     if silent:
         return f"no pulse yet of {_listed(silent)}: code, environment and Spark take their time"
+    return _starts(topology)
+
+
+def _starts(topology: Topology) -> str:
+    """Return which start a topology whose workers beat waits for; empty: none."""
+    health, workers = topology.health, topology.workers
     # Storm's own Nimbus says nothing of its schedule, and counts executors of its own.
     is_ours = bool(topology.sched_status)
     if is_ours and _is_active(topology) and not _has_started(topology):
         return "its queries have yet to start"
+    if health is not None:
+        return str(health) if health.state == "starting" else ""
     youngest = min(workers, key=lambda each: each.uptime_secs)
     if youngest.uptime_secs < _LIFE_SECS and _last_error(topology):
         return f"the worker at {youngest.place} has started {youngest.uptime_secs} s ago"
@@ -166,13 +204,10 @@ def _listed(places: list[str], most: int = 3) -> str:
     return ", ".join(places) if len(places) <= most else f"{len(places)} workers"
 
 
-def _last_error(topology: Topology) -> str:
+def _last_error(topology: Topology) -> NewestError | None:
     errors = [
-        (each.error_time_secs or 0, each.id, each.error)
+        NewestError(each.id, each.error_time_secs or 0, each.error)
         for each in topology.components
         if each.error is not None
     ]
-    if not errors:
-        return ""
-    _, component, error = max(errors)
-    return f"; the last error, of {component}: {error}"
+    return max(errors, key=lambda each: (each.time_secs, each.component), default=None)

@@ -20,6 +20,7 @@ from stormkeeper.thrift.nimbus import (
     TopologyPageInfo,
     TopologySummary,
 )
+from stormkeeper.thrift.records import TopologyHealth
 from stormkeeper.topology.faults import newest_line
 
 #: What is shown as the status of a topology whose queries have all ended by themselves.
@@ -64,6 +65,7 @@ class Worker:
     """A worker: where it is, and since when it has run; 0 before its first heartbeat.
 
     `supervisor` is what people call its supervisor: its host, if that and the port name the worker.
+    `health` says how it is where it does not simply run.
     """
 
     host: str
@@ -72,11 +74,49 @@ class Worker:
     supervisor: str
     executors: int
     uptime_secs: int
+    health: str | None = None
 
     @property
     def place(self) -> str:
         """Its supervisor's name and its port."""
         return f"{self.supervisor}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How a topology does, beside its status.
+
+    Parameters
+    ----------
+    state
+        running, starting, waiting, stuck, crashing or failed.
+    text
+        More of it, in one line; empty where there is nothing to say.
+    crashes, since_secs, error
+        How often a worker has crashed in a row, since when (in seconds since 1970), and how the
+        last one ended, in one line; None where none does.
+    """
+
+    state: str
+    text: str = ""
+    crashes: int | None = None
+    since_secs: int | None = None
+    error: str | None = None
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        return f"{self.state}: {self.text}" if self.text else self.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What a query does: the batch that ended last, and the one that runs; None: none."""
+
+    name: str
+    last_batch: int | None = None
+    since_last_secs: float | None = None
+    running_batch: int | None = None
+    running_secs: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +137,8 @@ class Topology:
     components: tuple[Component, ...]
     workers: tuple[Worker, ...]
     reporting_workers: int
+    health: Health | None = None
+    queries: tuple[Query, ...] = ()
 
 
 def summaries(connection: Connection) -> list[TopologySummary]:
@@ -172,6 +214,7 @@ def of_page(page: TopologyPageInfo) -> Topology:
             ),
             executors=each.num_executors or 0,
             uptime_secs=each.uptime_secs or 0,
+            health=each.health,
         )
         for each in page.workers or ()
     ]
@@ -179,14 +222,52 @@ def of_page(page: TopologyPageInfo) -> Topology:
         id=page.id,
         name=page.name or page.id,
         status=shown_status(page.status, page.sched_status),
-        sched_status=page.sched_status or "",
+        sched_status=_without(page.sched_status or "", page.health),
         uptime_secs=page.uptime_secs or 0,
         owner=page.owner or "",
         replication_count=page.replication_count,
         components=tuple(components),
         workers=tuple(sorted(workers, key=lambda each: (each.supervisor, each.port))),
         reporting_workers=page.num_workers or 0,
+        health=health_of(page.health),
+        queries=tuple(
+            Query(
+                name=each.query,
+                last_batch=each.last_batch,
+                since_last_secs=_secs(each.since_last_ms),
+                running_batch=each.running_batch,
+                running_secs=_secs(each.running_ms),
+            )
+            for each in (page.health.queries if page.health is not None else None) or ()
+        ),
     )
+
+
+def health_of(found: TopologyHealth | None) -> Health | None:
+    """Return how a topology does; None where it is not to run, or its Nimbus does not tell."""
+    if found is None:
+        return None
+    if found.crashes is None:
+        return Health(state=found.state, text=found.text)
+    crashes = found.crashes
+    return Health(
+        state=found.state,
+        text=found.text,
+        crashes=crashes.count,
+        since_secs=crashes.since_secs,
+        error=crashes.error,
+    )
+
+
+def _without(sched_status: str, health: TopologyHealth | None) -> str:
+    """Return what scheduling says, without the health that Nimbus adds for Storm's tools."""
+    if health is None:
+        return sched_status
+    return sched_status.removesuffix(f"; {health.state}: {health.text}")
+
+
+def _secs(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def shown_status(status: str | None, sched_status: str | None) -> str:

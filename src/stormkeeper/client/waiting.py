@@ -18,6 +18,15 @@ PERIOD_SECS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class NewestError:
+    """An error of a component, in one line, and when it was, in seconds since 1970."""
+
+    component: str
+    time_secs: int
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a look has shown.
 
@@ -29,11 +38,14 @@ class Seen:
         What is there then, or what is waited for.
     has_failed
         Whether nothing more is waited for, though the effect is not there.
+    error
+        The newest error meanwhile; None: there is none.
     """
 
     is_done: bool
     text: str
     has_failed: bool = False
+    error: NewestError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +60,15 @@ class Wait:
         Called with what is waited for, and with the seconds that have passed, at each look.
     clock, sleep
         Return seconds, and wait for so many.
+    tell
+        Called with each new error.
     """
 
     secs: float
     say: Callable[[str, float], None]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    tell: Callable[[NewestError], None] = lambda _: None
 
     def until(self, look: Callable[[], Seen]) -> Seen:
         """Look until the effect is there, or will not be; return what was seen last.
@@ -63,13 +78,16 @@ class Wait:
         StormkeeperError
             What a look raises, but for a Nimbus that does not answer.
         """
-        began = self.clock()
+        began, told = self.clock(), None
         while True:
             try:
                 seen = look()
             except RpcError as error:
                 seen = Seen(False, f"Nimbus does not answer: {error}")
             passed = self.clock() - began
+            if seen.error is not None and seen.error != told and not seen.has_failed:
+                told = seen.error
+                self.tell(told)
             if seen.is_done or seen.has_failed or passed >= self.secs:
                 return seen
             self.say(seen.text, passed)

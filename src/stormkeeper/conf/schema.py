@@ -472,6 +472,10 @@ _KEYS = (
     variables_or_null(
         "topology.environment", "environment variables of a topology's workers, by their names"
     ),
+    seconds(
+        "topology.stuck.batch.secs",
+        "time after which a topology with a running batch is shown as stuck; nothing is ended",
+    ),
     text_or_null(
         "topology.checkpoint.dir",
         "folder of a topology's checkpoints; null: checkpoints in storm.local.dir",

@@ -22,6 +22,7 @@
 ``lifecycle``        what a topology may do next, by its status
 ``conf_changes``     what rebalances change in confs, though the leader is lost meanwhile
 ``deadlines``        the time at which a kill or a rebalance is due
+``health``           how topologies do, by what supervisors and heartbeats say
 ``submitted``        what was submitted of topologies, out of their blobs
 ``history``          which topologies it has removed
 ``times``            the times that are configured

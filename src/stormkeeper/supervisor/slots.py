@@ -50,6 +50,7 @@ from stormkeeper.supervisor.records import (
     WorkerRecord,
 )
 from stormkeeper.supervisor.times import Times
+from stormkeeper.topology.faults import UNSEEN_END
 
 #: Measurements in a row of too much memory that end a worker.
 _TOO_LARGE = 2
@@ -476,5 +477,5 @@ def _ended_by_kernel(assignment: SlotAssignment) -> str:
 
 def _how_it_ended(exit_code: int | None) -> str:
     if exit_code is None:
-        return "it ended, and its exit code is not known, as another supervisor had started it"
+        return f"it ended, and {UNSEEN_END}, as another supervisor had started it"
     return f"it {how_it_ended(exit_code)}"

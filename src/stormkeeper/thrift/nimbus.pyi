@@ -21,6 +21,7 @@ from stormkeeper.thrift.records import (
     ProfileAction,
     ProfileRequest,
     RebalanceOptions,
+    TopologyHealth,
     WorkerResources,
 )
 
@@ -267,6 +268,7 @@ class TopologySummary(TPayload):
     assigned_cpu: float | None
     requested_generic_resources: dict[str, float] | None
     assigned_generic_resources: dict[str, float] | None
+    health: TopologyHealth | None
     def __init__(
         self,
         id: str,
@@ -289,6 +291,7 @@ class TopologySummary(TPayload):
         assigned_cpu: float | None = None,
         requested_generic_resources: dict[str, float] | None = None,
         assigned_generic_resources: dict[str, float] | None = None,
+        health: TopologyHealth | None = None,
     ) -> None: ...
 
 class SupervisorSummary(TPayload):
@@ -372,6 +375,7 @@ class TopologyInfo(TPayload):
     assigned_memonheap: float | None
     assigned_memoffheap: float | None
     assigned_cpu: float | None
+    health: TopologyHealth | None
     def __init__(
         self,
         id: str,
@@ -391,6 +395,7 @@ class TopologyInfo(TPayload):
         assigned_memonheap: float | None = None,
         assigned_memoffheap: float | None = None,
         assigned_cpu: float | None = None,
+        health: TopologyHealth | None = None,
     ) -> None: ...
 
 class TopologyHistoryInfo(TPayload):
@@ -539,6 +544,7 @@ class WorkerSummary(TPayload):
     assigned_memoffheap: float | None
     assigned_cpu: float | None
     owner: str | None
+    health: str | None
     def __init__(
         self,
         supervisor_id: str | None = None,
@@ -557,6 +563,7 @@ class WorkerSummary(TPayload):
         assigned_memoffheap: float | None = None,
         assigned_cpu: float | None = None,
         owner: str | None = None,
+        health: str | None = None,
     ) -> None: ...
 
 class SupervisorPageInfo(TPayload):
@@ -603,6 +610,7 @@ class TopologyPageInfo(TPayload):
     assigned_shared_off_heap_memory: float | None
     requested_generic_resources: dict[str, float] | None
     assigned_generic_resources: dict[str, float] | None
+    health: TopologyHealth | None
     def __init__(
         self,
         id: str,
@@ -639,6 +647,7 @@ class TopologyPageInfo(TPayload):
         assigned_shared_off_heap_memory: float | None = None,
         requested_generic_resources: dict[str, float] | None = None,
         assigned_generic_resources: dict[str, float] | None = None,
+        health: TopologyHealth | None = None,
     ) -> None: ...
 
 class ExecutorAggregateStats(TPayload):

@@ -148,6 +148,8 @@ struct TopologySummary {
   526: optional double assigned_cpu
   527: optional map<string, double> requested_generic_resources
   528: optional map<string, double> assigned_generic_resources
+  // Ours: in lists and pages.
+  1000: optional storm.TopologyHealth health
 }
 
 struct SupervisorSummary {
@@ -205,6 +207,8 @@ struct TopologyInfo {
   524: optional double assigned_memonheap
   525: optional double assigned_memoffheap
   526: optional double assigned_cpu
+  // Ours: in lists and pages.
+  1000: optional storm.TopologyHealth health
 }
 
 // Ids of topologies that a user had.
@@ -310,6 +314,8 @@ struct WorkerSummary {
   525: optional double assigned_memoffheap
   526: optional double assigned_cpu
   527: optional string owner
+  // Ours: how it is where it does not simply run, in one line; left out elsewhere.
+  1000: optional string health
 }
 
 struct SupervisorPageInfo {
@@ -352,6 +358,8 @@ struct TopologyPageInfo {
   534: optional double assigned_shared_off_heap_memory
   535: optional map<string, double> requested_generic_resources
   536: optional map<string, double> assigned_generic_resources
+  // Ours: in lists and pages.
+  1000: optional storm.TopologyHealth health
 }
 
 struct ExecutorAggregateStats {

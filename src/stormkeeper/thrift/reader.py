@@ -83,6 +83,9 @@ _MAX_LENGTH: Final = 512
 #: How `struct` writes the numbers that are read many at a time.
 _PACKED = {(DOUBLE, None): "d", (I16, None): "h", (I32, None): "i", (I64, None): "q"}
 
+#: Places at which the end of a record is looked for.
+_MOST_ENDS: Final = 8
+
 _field_header = Struct(">bh")
 
 Record = TypeVar("Record", bound=TPayload)
@@ -120,6 +123,38 @@ def decode(cls: type[Record], data: bytes) -> Record:
             f"not {with_article(cls)}: ends in the middle of the record, after {len(data)} bytes"
         ) from None
     return record
+
+
+def decode_end(cls: type[Record], data: bytes, field_id: int) -> Record | None:
+    """Read the end of a larger record, from its i32 field of that id on; None: it is not found.
+
+    A heartbeat's statistics take most of the time of its decoding. What follows them is found from
+    the end: it counts only where it ends exactly where the data do.
+
+    Parameters
+    ----------
+    cls : type
+        A class that has the last fields of the larger one, by the same ids.
+    data : bytes
+        The larger record, uncompressed, its fields in the order of their ids.
+    field_id : int
+        The first of these fields.
+    """
+    read, header = _struct_reader(cls), _field_header.pack(I32, field_id)
+    at = data.rfind(header)
+    for _ in range(_MOST_ENDS):
+        if at < 0:
+            return None
+        try:
+            record, end = read(data, at, {})
+        except (MalformedError, IndexError, struct_error):
+            pass
+        else:
+            if end == len(data):
+                found: Record = record
+                return found
+        at = data.rfind(header, 0, at)
+    return None
 
 
 def field_kind(data: bytes, field_id: int) -> int | None:

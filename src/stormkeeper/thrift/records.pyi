@@ -37,7 +37,9 @@ __all__ = [
     "TaskHeartbeat",
     "TaskInfo",
     "TopologyActionOptions",
+    "TopologyHealth",
     "TopologyStatus",
+    "WorkerActivity",
     "WorkerLaunch",
     "WorkerResources",
 ]
@@ -130,6 +132,23 @@ class ClusterWorkerHeartbeat(TPayload):
         storm_id: str,
         executor_stats: dict[ExecutorInfo, ExecutorStats],
         time_secs: int,
+        uptime_secs: int,
+        completed: bool | None = None,
+        inactive: bool | None = None,
+        queries: list[QueryActivity] | None = None,
+        jvm_silent_ms: int | None = None,
+        waiting: str | None = None,
+    ) -> None: ...
+
+class WorkerActivity(TPayload):
+    uptime_secs: int
+    completed: bool | None
+    inactive: bool | None
+    queries: list[QueryActivity] | None
+    jvm_silent_ms: int | None
+    waiting: str | None
+    def __init__(
+        self,
         uptime_secs: int,
         completed: bool | None = None,
         inactive: bool | None = None,
@@ -362,6 +381,19 @@ class TaskHeartbeat(TPayload):
     stats: ExecutorStats | None
     def __init__(
         self, time_secs: int, uptime_secs: int, stats: ExecutorStats | None = None
+    ) -> None: ...
+
+class TopologyHealth(TPayload):
+    state: str
+    text: str
+    crashes: CrashSeries | None
+    queries: list[QueryActivity] | None
+    def __init__(
+        self,
+        state: str,
+        text: str,
+        crashes: CrashSeries | None = None,
+        queries: list[QueryActivity] | None = None,
     ) -> None: ...
 
 class SupervisorInfo(TPayload):

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from thriftpy2.thrift import TPayload
 
@@ -21,14 +21,15 @@ from stormkeeper.thrift.compression import (
     decompress,
 )
 from stormkeeper.thrift.idl import I32, schema_of
-from stormkeeper.thrift.reader import decode, field_kind, with_article
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.reader import decode, decode_end, field_kind, with_article
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, WorkerActivity
 from stormkeeper.thrift.writer import Release, encode
 
 __all__ = [
     "DEFAULT_LIMIT",
     "Compression",
     "Release",
+    "activity_of",
     "compression_for",
     "deserialize",
     "heartbeat_release",
@@ -39,6 +40,9 @@ __all__ = [
 
 #: What Storm stores in a znode that is only a directory.
 _DIRECTORY = b"\x07"
+
+#: The first field of a heartbeat behind its statistics that every release writes as i32.
+_UPTIME: Final = 4
 
 Record = TypeVar("Record", bound=TPayload)
 
@@ -121,6 +125,29 @@ def deserialize(
         raised whatever the bytes are, and the time is linear in what they decompress to.
     """
     return decode(cls, uncompressed(cls, bytes(data), limit))
+
+
+def activity_of(data: bytes) -> WorkerActivity:
+    """Return what a heartbeat says beside its statistics, as `deserialize` reads it.
+
+    Raises
+    ------
+    SerializationError
+        If the bytes are not a heartbeat.
+    """
+    plain = uncompressed(ClusterWorkerHeartbeat, data)
+    found = decode_end(WorkerActivity, plain, _UPTIME)
+    if found is not None:
+        return found
+    beat = decode(ClusterWorkerHeartbeat, plain)
+    return WorkerActivity(
+        uptime_secs=beat.uptime_secs,
+        completed=beat.completed,
+        inactive=beat.inactive,
+        queries=beat.queries,
+        jvm_silent_ms=beat.jvm_silent_ms,
+        waiting=beat.waiting,
+    )
 
 
 def uncompressed(cls: type[TPayload], data: bytes, limit: int = DEFAULT_LIMIT) -> bytes:

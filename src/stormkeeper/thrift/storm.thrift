@@ -88,6 +88,16 @@ struct ClusterWorkerHeartbeat {
   1004: optional string waiting
 }
 
+// Ours: the end of a heartbeat, behind its statistics, by the same ids.
+struct WorkerActivity {
+  4: required i32 uptime_secs
+  1000: optional bool completed
+  1001: optional bool inactive
+  1002: optional list<QueryActivity> queries
+  1003: optional i64 jvm_silent_ms
+  1004: optional string waiting
+}
+
 // ---- assignments: which worker runs what ----------------------------------------------------------
 
 // A supervisor (by id) and ports of it.
@@ -137,6 +147,17 @@ struct WorkerLaunch {
   // Whether each launch of these queries so far writes /workerbeats/<id>/<query>-claimed before it
   // claims the query's checkpoint.
   9: optional bool tells_claims
+}
+
+// Ours: how a topology does, beside its status.
+struct TopologyHealth {
+  // running, starting, waiting, stuck, crashing or failed.
+  1: required string state
+  // More of it, in one line; empty where there is nothing to say.
+  2: required string text
+  3: optional CrashSeries crashes
+  // On pages: what each query does.
+  4: optional list<QueryActivity> queries
 }
 
 // Ours: what a supervisor says of a slot in which a worker is to run.

@@ -64,6 +64,9 @@ def without_checkpoint(query: str) -> str:
     return f"the query {query!r} has no checkpoint, {why}: it {_ANEW}"
 
 
+#: How a worker has ended that another supervisor had started.
+UNSEEN_END: Final = "its exit code is not known"
+
 #: How the line of a crash begins.
 _CRASH: Final = "the worker in slot "
 _TRACEBACK: Final = "Traceback (most "

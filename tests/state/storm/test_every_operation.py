@@ -23,6 +23,7 @@ READS = {
     "supervisor_info",
     "all_supervisor_info",
     "worker_heartbeat",
+    "activities",
     "worker_heartbeats",
     "heartbeat_storms",
     "executor_beats",

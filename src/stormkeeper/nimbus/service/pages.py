@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from stormkeeper.nimbus.service.summaries import View, memory_of, resources, seconds
+from stormkeeper import paths
+from stormkeeper.nimbus.health import RUNNING, WorkerHealth
+from stormkeeper.nimbus.service.summaries import (
+    View,
+    memory_of,
+    resources,
+    seconds,
+    without_queries,
+)
 from stormkeeper.nimbus.service.topology_conf import without_secrets
 from stormkeeper.statistics import pages
 from stormkeeper.statistics.pages import SpoutStatistics, Statistics
@@ -129,10 +137,11 @@ def topology_info(
         errors={id_: list(errors.get(id_, ())[:most]) for id_ in {*having_tasks, *errors}},
         component_debug=dict(base.component_debug or {}),
         storm_version=view.storm_version,
-        sched_status=view.sched_status,
+        sched_status=view.shown_sched_status,
         owner=base.owner,
         replication_count=view.replication_count,
         **resources(view.requested_memory, view.assigned_memory),
+        health=without_queries(view.health),
     )
 
 
@@ -164,7 +173,7 @@ def topology_page(
         id_to_bolt_agg_stats={
             id_: _row(stats, _last(errors, id_)) for id_, stats in page.id_to_bolt_agg_stats.items()
         },
-        sched_status=view.sched_status,
+        sched_status=view.shown_sched_status,
         topology_stats=TopologyStats(
             window_to_emitted=dict(page.topology_stats.window_to_emitted),
             window_to_transferred=dict(page.topology_stats.window_to_transferred),
@@ -189,6 +198,7 @@ def topology_page(
         assigned_shared_on_heap_memory=0.0,
         assigned_regular_off_heap_memory=0.0,
         assigned_shared_off_heap_memory=0.0,
+        health=view.health,
     )
 
 
@@ -301,4 +311,12 @@ def _worker(view: View, worker: pages.WorkerSummary) -> WorkerSummary:
         uptime_secs=seconds(worker.uptime_secs),
         **resources(memory, memory),
         owner=view.base.owner,
+        health=_word(view.workers.get(paths.Slot(worker.supervisor_id or "", worker.port or 0))),
     )
+
+
+def _word(health: WorkerHealth | None) -> str | None:
+    """Return how a worker is in one line; None where it simply runs."""
+    if health is None or (health.state == RUNNING and not health.text):
+        return None
+    return f"{health.state}: {health.text}" if health.text else health.state

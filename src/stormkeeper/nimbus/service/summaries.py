@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from stormkeeper.nimbus.health import CRASHING, FAILED, STUCK, WorkerHealth
 from stormkeeper.nimbus.scheduling.mapping import runs_packages
 from stormkeeper.nimbus.submitted import Submitted
-from stormkeeper.paths import NimbusId
+from stormkeeper.paths import NimbusId, Slot
 from stormkeeper.statistics.reports import assigned_counts
-from stormkeeper.thrift.nimbus import OwnerResourceSummary, SupervisorSummary, TopologySummary
-from stormkeeper.thrift.records import Assignment, NimbusSummary, StormBase, SupervisorInfo
+from stormkeeper.thrift.nimbus import (
+    OwnerResourceSummary,
+    SupervisorSummary,
+    TopologySummary,
+)
+from stormkeeper.thrift.records import (
+    Assignment,
+    NimbusSummary,
+    StormBase,
+    SupervisorInfo,
+    TopologyHealth,
+)
 
 _MEMORY = "topology.worker.memory.mb"
 
@@ -45,6 +56,10 @@ class View:
         How many Nimbuses have its code.
     now
         Seconds since 1970.
+    workers
+        How its workers are that have not completed, by their slots.
+    health
+        How it does; None where it is not to run, or that is not known.
     """
 
     storm_id: str
@@ -54,6 +69,17 @@ class View:
     sched_status: str | None
     replication_count: int
     now: float
+    workers: Mapping[Slot, WorkerHealth] = field(default_factory=dict)
+    health: TopologyHealth | None = None
+
+    @property
+    def shown_sched_status(self) -> str | None:
+        """Its ``sched_status`` as Storm's UI shows it: with what is wrong with its workers."""
+        health = self.health
+        if health is None or health.state not in (STUCK, CRASHING, FAILED):
+            return self.sched_status
+        said = f"{health.state}: {health.text}"
+        return said if self.sched_status is None else f"{self.sched_status}; {said}"
 
     @property
     def conf(self) -> Mapping[str, Any]:
@@ -108,11 +134,17 @@ def topology_summary(view: View) -> TopologySummary:
         status=view.base.status.name,
         storm_version=view.storm_version,
         topology_version=view.base.topology_version,
-        sched_status=view.sched_status,
+        sched_status=view.shown_sched_status,
         owner=view.base.owner,
         replication_count=view.replication_count,
         **resources(view.requested_memory, view.assigned_memory),
+        health=without_queries(view.health),
     )
+
+
+def without_queries(health: TopologyHealth | None) -> TopologyHealth | None:
+    """Return a health as lists have it."""
+    return health and TopologyHealth(health.state, health.text, health.crashes)
 
 
 def supervisor_summary(

