@@ -268,6 +268,23 @@ def test_a_script_that_names_no_checkpoint_is_told_what_becomes_of_it(send, nimb
     assert "has its checkpoint in the topology's folder" in said[1]
 
 
+def test_a_data_source_whose_jar_does_not_come_along_is_told(send, script, told):
+    script.write_text(STREAMING.replace('"rate"', '"kafka"'))
+    send()
+    send("spark.jars=/a.jar", name="other")
+    send(jvm_packages=("a:b:1",), name="third")
+    said = [text for kind, text, *_ in told if kind == "warn" and "kafka" in text]
+    assert len(said) == 1
+    assert "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:" in said[0]
+
+
+@pytest.mark.parametrize("override", ["spark.remote=sc://host", "spark.api.mode=connect"])
+def test_spark_connect_is_refused(send, nimbus, override):
+    with pytest.raises(ConfigError, match="Spark Connect is not supported"):
+        send(override)
+    assert nimbus.uploads == {}
+
+
 def test_the_conf_is_json_for_nimbus(send, nimbus):
     send("input=/ü", "limits=[1, 2]")
     assert json.loads(json.dumps(nimbus.topologies["plain-job"].conf)) == {

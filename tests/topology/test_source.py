@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology.source import check, imports_topology, modules_beside, names_checkpoints
+from stormkeeper.topology.source import (
+    check,
+    formats,
+    imports_topology,
+    modules_beside,
+    names_checkpoints,
+)
 
 IMPORT = "from stormkeeper.topology import Topology\n"
 
@@ -302,3 +308,29 @@ def test_whether_a_script_names_its_checkpoints(lines, named, tmp_path):
     script = tmp_path / "job.py"
     script.write_text(("import beside\n" if "beside" in lines else "") + lines + "\n")
     assert names_checkpoints(script) is named
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("from pyspark import pipelines as dp", "Pipelines"),
+        ("import pyspark.pipelines", "Pipelines"),
+        ("spark = SparkSession.builder.remote('sc://host').getOrCreate()", "Spark Connect is not"),
+    ],
+)
+def test_what_a_worker_cannot_run_is_refused_with_its_line(line, said, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(f"import os\n{line}\n")
+    with pytest.raises(TopologyError, match=rf"job.py, line 2: .*{said}"):
+        check(script)
+    script.write_text(f"import os\nif 'HERE' in os.environ:\n    {line}\n")
+    check(script)
+
+
+def test_which_data_sources_a_script_uses(tmp_path):
+    (tmp_path / "beside.py").write_text("def f(a): a.format('delta')\n")
+    script = tmp_path / "job.py"
+    script.write_text("import beside\na.format('kafka').load()\na.format(b)\n'{}'.format(1, 2)\n")
+    assert formats(script) == {"kafka", "delta"}
+    script.write_text("b.config('spark.jars.packages', x)\na.format('kafka').load()\n")
+    assert formats(script) == set()

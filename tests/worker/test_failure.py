@@ -1,5 +1,6 @@
 import logging
 
+import pyspark
 import pytest
 
 from stormkeeper.daemon.logs import _LineFormatter
@@ -131,3 +132,27 @@ def test_a_full_disk_deep_in_a_chain_is_the_first_thing_said():
     assert said[0].startswith("Traceback ")
     assert said[-1].startswith(cause)
     assert "/data/x" in said[-1]
+
+
+KAFKA = (
+    "[KAFKA_DATA_SOURCE_NOT_ENABLED] Failed to find data source: kafka. Please deploy the"
+    " application as per the deployment section of Structured Streaming + Kafka Guide. SQLSTATE: 1"
+)
+DELTA = (
+    "An error occurred while calling o59.load.\n: org.apache.spark.SparkClassNotFoundException:"
+    " [DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider name is"
+    " correct and the package is properly registered. SQLSTATE: 42K02\n\tat org.apache.spark.Some\n"
+)
+
+
+def test_a_data_source_that_is_missing_gets_its_remedy():
+    spark, scala = pyspark.__version__, "2.13"
+    said = readable_text(KAFKA)
+    assert "Failed to find data source: kafka: bring the data source 'kafka'" in said
+    package = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}"
+    assert f"`storm submit --packages {package}`, or `storm local -c spark.jars" in said
+    said = readable(RuntimeError(DELTA))
+    assert said.startswith("org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND]")
+    assert f"io.delta:delta-spark_{scala}:VERSION`, with the VERSION that is made for Spark" in said
+    said = readable_text(DELTA.partition(": ")[2].replace("delta", "org.mine.Lake"))
+    assert "GROUP:NAME:VERSION`, the package with 'org.mine.Lake' for Spark" in said

@@ -5,6 +5,7 @@ import pytest
 from stormkeeper.conf import defaults
 from stormkeeper.errors import EngineError
 from stormkeeper.worker import remote
+from stormkeeper.worker.session import resolver_error
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,15 @@ def test_what_executors_bring_about_has_a_remedy(text, named):
 
 def test_what_a_users_code_brings_about_is_left_as_it_is():
     assert remote.remedy("ZeroDivisionError: division by zero", STANDALONE) is None
+
+
+def test_why_packages_were_not_fetched():
+    said = (
+        ":::: ERRORS\n\tServer access error at url https://repo/x.pom (java.net.ConnectException:"
+        " Connection refused)\nException in thread: [unresolved dependency: a#b;1: not found]\n\tat"
+    )
+    why = "unresolved dependency: a#b;1: not found"
+    reached = " (https://repo/x.pom: java.net.ConnectException: Connection refused)"
+    assert resolver_error(said) == why + reached
+    assert resolver_error(said.rpartition("\nE")[2]) == why
+    assert resolver_error("Error: Could not find or load main class") is None

@@ -15,6 +15,7 @@ from stormkeeper.conf import Conf, mistyped
 from stormkeeper.conf.access_control import of_topology
 from stormkeeper.conf.keys import is_secret, storm_keys
 from stormkeeper.errors import ConfigError
+from stormkeeper.topology import faults
 
 #: How the keys begin that say how to reach Nimbus.
 OF_THE_WAY: Final = ("nimbus.", "storm.nimbus.", "storm.thrift.")
@@ -49,6 +50,8 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
         what = str(error).removeprefix("with_values: ")
         raise ConfigError(f"the conf of the topology {name!r}: {what}") from error
     values = {**own, **given}
+    if values.get("spark.remote") or values.get("spark.api.mode") == "connect":
+        raise ConfigError(f"the conf of the topology {name!r}: {faults.CONNECT}")
     checkpoints = values.get(_CHECKPOINTS)
     if isinstance(checkpoints, str) and _is_relative(checkpoints):
         raise ConfigError(

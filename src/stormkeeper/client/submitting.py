@@ -39,6 +39,8 @@ _QUERIES: Final = "topology.checkpoint.queries"
 _ABANDON: Final = "topology.checkpoint.abandon"
 #: Whether queries of a plain script that name no checkpoint have it in the topology's folder.
 _SCRIPTS: Final = "topology.checkpoint.scripts"
+#: Keys that bring jars.
+_JARS: Final = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _COPIES_SECS: Final = "topology.max.replication.wait.time.sec"
 #: As long as it waits where that is without an end.
 _COPIES_MOST_SECS: Final = 600.0
@@ -139,6 +141,10 @@ def submit(
         values[_FROM] = going_on_from
     if abandon:
         values[_ABANDON] = [*abandon]
+    if not given.jars and not given.jvm_packages and not any(map(values.get, _JARS)):
+        for name in sorted(source.formats(code.script, [code.root, *given.py_files])):
+            if faults.coordinates(name) is not None:
+                told.warn(faults.may_miss_source(given.code, name))
     if description.kind == "script":
         named = source.names_checkpoints(code.script, [code.root, *given.py_files])
         if named:

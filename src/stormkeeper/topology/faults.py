@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -151,3 +154,116 @@ def missing_module(name: str, python: str) -> str:
         "the code, and install that file in the Python that runs the storm command "
         f"({python} -m pip install -r requirements.txt), or bring the module with --py-files"
     )
+
+
+#: What Spark's own connectors are called in a repository; other ones have versions of their own.
+_OF_SPARK: Final = {
+    "kafka": "org.apache.spark:spark-sql-kafka-0-10_{scala}:{spark}",
+    "avro": "org.apache.spark:spark-avro_{scala}:{spark}",
+    "protobuf": "org.apache.spark:spark-protobuf_{scala}:{spark}",
+}
+_OF_OTHERS: Final = {
+    "bigquery": "com.google.cloud.spark:spark-bigquery-with-dependencies_{scala}:VERSION",
+    "delta": "io.delta:delta-spark_{scala}:VERSION",
+    "es": "org.elasticsearch:elasticsearch-spark-30_{scala}:VERSION",
+    "hudi": "org.apache.hudi:hudi-spark{minor}-bundle_{scala}:VERSION",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-{minor}_{scala}:VERSION",
+    "mongodb": "org.mongodb.spark:mongo-spark-connector_{scala}:VERSION",
+    "org.apache.spark.sql.cassandra": (
+        "com.datastax.spark:spark-cassandra-connector_{scala}:VERSION"
+    ),
+    "org.elasticsearch.spark.sql": "org.elasticsearch:elasticsearch-spark-30_{scala}:VERSION",
+    "snowflake": "net.snowflake:spark-snowflake_{scala}:VERSION",
+}
+
+
+@functools.cache
+def spark_versions() -> tuple[str, str]:
+    """Return the versions of the installed Spark and of its Scala; placeholders where none is."""
+    try:
+        spark = metadata.version("pyspark")
+        found = importlib.util.find_spec("pyspark")
+    except (metadata.PackageNotFoundError, ImportError, ValueError):
+        return "SPARK-VERSION", "SCALA-VERSION"
+    folder = Path((found.origin if found is not None else None) or "").parent
+    jars = [jar.stem.split("-")[2].split(".") for jar in folder.glob("jars/scala-library-*.jar")]
+    return spark, ".".join(jars[0][:2]) if jars else "SCALA-VERSION"
+
+
+def coordinates(source: str, versions: tuple[str, str] | None = None) -> str | None:
+    """Return what the package of a data source is called in a repository; None: not known.
+
+    Parameters
+    ----------
+    source
+        What ``format`` is given.
+    versions
+        Of Spark and of Scala; None: those that are installed.
+    """
+    name = source.lower()
+    spark, scala = versions or spark_versions()
+    package = _OF_SPARK.get(name) or _OF_OTHERS.get(name)
+    minor = ".".join(spark.split(".")[:2])
+    return None if package is None else package.format(spark=spark, scala=scala, minor=minor)
+
+
+def missing_source(source: str, versions: tuple[str, str] | None = None) -> str:
+    """Say how a data source is brought that Spark does not find.
+
+    Parameters
+    ----------
+    source, versions
+        As of `coordinates`.
+    """
+    package = coordinates(source, versions)
+    spark, scala = versions or spark_versions()
+    which = ""
+    if package is None:
+        package = "GROUP:NAME:VERSION"
+        which = f", the package with {source!r} for Spark {spark} and Scala {scala}"
+    elif package.endswith("VERSION"):
+        which = f", with the VERSION that is made for Spark {spark}"
+    return (
+        f"bring the data source {source!r}: `storm submit --packages {package}`{which}, or"
+        f" `storm local -c spark.jars.packages={package}`; where no repository is reached, bring"
+        " its jars and those that they need with --jars"
+    )
+
+
+def may_miss_source(script: Path, source: str) -> str:
+    """Say that a script uses a data source of which nothing comes along."""
+    return (
+        f"{script} uses the data source {source!r}, and no jar comes along: unless the cluster's"
+        f" Spark has it, {missing_source(source)}"
+    )
+
+
+def unfetched(packages: str, what: str) -> str:
+    """Say that Spark did not get its packages.
+
+    Parameters
+    ----------
+    packages
+        The value of ``spark.jars.packages``.
+    what
+        What Spark's resolver said.
+    """
+    return (
+        f"Spark did not start, as it could not fetch spark.jars.packages={packages}: {what}. If the"
+        " name is right and no repository is reached from here, bring the jars and those that they"
+        " need with `storm submit --jars` and leave out --packages, or name a repository that is"
+        " reached with -c spark.jars.repositories=URL"
+    )
+
+
+#: What a worker cannot run, and why.
+CONNECT: Final = (
+    "Spark Connect is not supported: a worker starts, counts and stops queries in a Spark of its"
+    " own. Use SparkSession.builder.getOrCreate() without .remote(...); to have tasks run on other"
+    " machines, set spark.master to a Spark cluster"
+)
+PIPELINES: Final = (
+    "Spark Declarative Pipelines (spark-pipeline.yml, pyspark.pipelines) are not supported: they"
+    " run over Spark Connect, by `spark-pipelines run`. Supported are PySpark streaming scripts,"
+    " which start their queries with .writeStream....start(), and scripts that define a Topology"
+)

@@ -73,6 +73,8 @@ def check(script: Path, py_files: Sequence[Path] = (), *, runs_here: bool = True
             raise _at(script, node.lineno, faults.missing_module(name, sys.executable))
         if not modules.knows(name):
             break  # it may bring others
+    for node, fault in _unsupported(tree):
+        raise _at(script, node.lineno, fault)
     called = _names_of_topology(tree)
     foreign = {node for node in ast.walk(tree) if modules.unknown(node)}
     try:
@@ -122,12 +124,8 @@ def names_checkpoints(script: Path, py_files: Sequence[Path] = ()) -> bool | Non
         True if the source, with that of the modules which come along, names a checkpoint as often
         as it begins to write a stream; False if it names none; None if it names some.
     """
-    modules = Modules([script.resolve().parent, *py_files])
-    try:
-        names = {*reached(script, modules)}
-        sources = {source for name in names for source, _ in modules.sources(name)}
-        trees = [parsed(source) for source in (script.read_bytes(), *sources) if source is not None]
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    trees = _trees(script, py_files)
+    if not trees:
         return None
     nodes = [node for tree in trees for node in ast.walk(tree)]
     writes = sum(isinstance(node, ast.Attribute) and node.attr == "writeStream" for node in nodes)
@@ -227,6 +225,66 @@ def _names_imported(node: ast.AST) -> Iterator[str]:
                 yield name
             elif f"{node.module}.{alias.name}" in MODULES:
                 yield f"{name}.Topology"
+
+
+def _unsupported(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield the statements that a worker cannot run, of those that certainly run."""
+    for node in tree.body:
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr | ast.Assign):
+            continue
+        if any(f"{name}.".startswith("pyspark.pipelines.") for name in _imports_of(node)):
+            yield node, faults.PIPELINES
+        for call in ast.walk(node):
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr == "remote"
+                and any(_is_text(argument, "sc://") for argument in call.args)
+            ):
+                yield node, faults.CONNECT
+
+
+def _imports_of(node: ast.stmt) -> Iterator[str]:
+    return _imported(ast.Module([node], []), "")
+
+
+def _is_text(node: ast.AST, beginning: str) -> bool:
+    return isinstance(node, ast.Constant) and str(node.value).startswith(beginning)
+
+
+def formats(script: Path, py_files: Sequence[Path] = ()) -> set[str]:
+    """Return what a script gives to ``format``, as far as the source shows it.
+
+    The result is empty if the script names jars or packages for Spark itself.
+
+    Parameters
+    ----------
+    script, py_files
+        As of `check`.
+    """
+    found = set[str]()
+    for tree in _trees(script, py_files):
+        for node in ast.walk(tree):
+            if _is_text(node, "spark.jars") or _is_text(node, "spark.driver.extraClassPath"):
+                return set()
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr == "format" and len(node.args) == 1:
+                [given] = node.args
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    found.add(given.value)
+    return found
+
+
+def _trees(script: Path, py_files: Sequence[Path]) -> list[ast.Module]:
+    """Return the syntax trees of a script and of the modules that come with it."""
+    modules = Modules([script.resolve().parent, *py_files])
+    try:
+        names = {*reached(script, modules)}
+        sources = {source for name in names for source, _ in modules.sources(name)}
+        return [parsed(source) for source in (script.read_bytes(), *sources) if source is not None]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
 
 
 def _at(script: Path, line: int | None, message: str) -> TopologyError:

@@ -35,6 +35,11 @@ _MISSING = re.compile(r"\bModuleNotFoundError: (No module named '([^']+)')$")
 
 #: What the system says of a disk that takes no more, in the text of any exception of a chain.
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
+#: A data source that Spark does not find, with what Spark says of it.
+_SOURCE = re.compile(r"(Failed to find (?:the )?data source: (\S+))\. [^\n]*")
+
+#: What py4j puts before an exception of the JVM.
+_CALL = re.compile(r"\AAn error occurred while calling \S+\n: ")
 
 #: Whose frames are machinery, by the folder of their files.
 _MACHINERY = (
@@ -72,11 +77,14 @@ def _readable(error: BaseException) -> str:
     if remote is not None:
         return _with_remedy(remote)
     frames = own_frames(error.__traceback__)
-    cause = f"{type(error).__name__}: {first_lines(str(error))}" if str(error) else repr(error)
+    text = str(error)
+    java = _CALL.sub("", text)
+    cause = f"{type(error).__name__}: {first_lines(text)}" if text else repr(error)
+    if java != text:
+        cause = first_lines(java)
     if isinstance(error, KeyError):
         cause = f"KeyError: {error}"
-    if isinstance(error, ModuleNotFoundError):
-        cause = _with_remedy(cause)
+    cause = _with_remedy(cause)
     if isinstance(error, SyntaxError):
         return "".join(traceback.format_exception_only(error)).rstrip()
     if not frames:
@@ -126,6 +134,7 @@ def first_lines(text: str) -> str:
 
 
 def _with_remedy(text: str) -> str:
+    text = _SOURCE.sub(lambda found: f"{found[1]}: {faults.missing_source(found[2])}", text)
     missing = _MISSING.search(text)
     if missing is None:
         return text

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +24,23 @@ from pyspark.sql import SparkSession
 
 from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
-from stormkeeper.errors import WorkerError
+from stormkeeper.errors import EngineError, WorkerError
+from stormkeeper.topology import faults
 from stormkeeper.worker import code_archive, executors, remote
 from stormkeeper.worker.settings import spark_values, warn_of_own_checkpoints
 from stormkeeper.worker.sizes import slot_share
 from stormkeeper.worker.unpacked import Unpacked
 
 log = logging.getLogger(__name__)
+
+_MASTER = "spark.master"
+_PACKAGES = "spark.jars.packages"
+
+_STDERR = 2
+_STDERR_PATH = "/proc/self/fd/2"
+
+#: How much is read of what Spark has written while it failed to start, in bytes.
+_MOST_SAID = 256 * 1024
 
 #: Loggers of Spark that fill pages with what a user's own code raised. The worker says it once, and
 #: readably. On a cluster the failure of a task is news by itself, as Spark tries the task again.
@@ -110,13 +122,18 @@ class WorkerSession:
         with self._lock:
             if not is_running(self._session):
                 self._given = self._values(asked or {}, self._defaults(asked or {}))
+                _check_classic(self._given)
+                self._say_master(asked or {})
                 if self._is_remote:
                     self._prepare_remote()
                 self._starting = True
+                log_size = _log_size()
                 try:
                     self._session = engine.session(
                         self._given, self._name, cancelled=self._cancelled
                     )
+                except EngineError as error:
+                    raise self._fetch_failure(log_size) or error from error
                 finally:
                     self._starting = False
                 _quieten(self._session)
@@ -146,6 +163,8 @@ class WorkerSession:
                     return get_or_create(asking)
                 if self.started is None:
                     return self.get(asking._options)
+                _check_classic(asking._options)
+                self._say_master(asking._options)
                 for key in asking._options.keys() & self._conf().keys():
                     del asking._options[key]  # the configuration's stands
                 return get_or_create(asking)
@@ -200,6 +219,37 @@ class WorkerSession:
         if remote.is_standalone(conf.get("spark.master") or asked.get("spark.master")):
             chosen |= remote.defaults(conf, cores)
         return chosen
+
+    def _say_master(self, asked: Mapping[str, Any]) -> None:
+        """Say what becomes of a script's own ``.master(...)``, where it is not what runs."""
+        wanted, runs_on = asked.get(_MASTER), self._given.get(_MASTER)
+        share = self._defaults(asked).get(_MASTER)
+        if wanted is None or self._package is None:
+            return
+        if wanted != runs_on:
+            log.warning(
+                "the script's .master(%r) has no effect: spark.master=%s wins", wanted, runs_on
+            )
+        elif share is not None and wanted != share:
+            log.warning(
+                "the script's .master(%r) takes the place of the slot's share of this machine, %s:"
+                " leave .master(...) out to have that",
+                *(wanted, share),
+            )
+
+    def _fetch_failure(self, log_size: int | None) -> EngineError | None:
+        """Return what to say where Spark's start failed as it could not fetch packages."""
+        packages = self._given.get(_PACKAGES)
+        if not packages or log_size is None:
+            return None
+        try:
+            with open(_STDERR_PATH, "rb") as file:  # noqa: PTH123  (a descriptor's path)
+                file.seek(log_size)
+                said = file.read(_MOST_SAID).decode(errors="replace")
+        except OSError:
+            return None
+        why = resolver_error(said)
+        return None if why is None else EngineError(faults.unfetched(str(packages), why))
 
     @property
     def _is_remote(self) -> bool:
@@ -270,6 +320,33 @@ class WorkerSession:
             engine.end(self._session, timeout_secs)
         if self._sent is not None:
             self._sent.cleanup()
+
+
+def resolver_error(said: str) -> str | None:
+    """Return why Spark could not fetch packages, by what it wrote on stderr; None: it says nothing.
+
+    Its own text has a page for each package.
+    """
+    unresolved = re.search(r"unresolved dependency: [^]\n]*|download failed: [^]\n]*", said)
+    if unresolved is None:
+        return None
+    refused = re.search(r"Server access error at url (\S+) \(([^)\n]*)\)", said)
+    return unresolved[0] + (f" ({refused[1]}: {refused[2]})" if refused is not None else "")
+
+
+def _check_classic(values: Mapping[str, Any]) -> None:
+    """Refuse a session of Spark Connect."""
+    if values.get("spark.remote") or values.get("spark.api.mode") == "connect":
+        raise WorkerError(faults.CONNECT)
+
+
+def _log_size() -> int | None:
+    """Return the size of the file that the worker and its JVM write stderr to, if it is a file."""
+    try:
+        status = os.fstat(_STDERR)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def is_running(session: SparkSession | None) -> bool:

@@ -208,3 +208,10 @@ def test_what_is_to_be_installed_need_not_be_here(tmp_path):
     (folder / "requirements.txt").unlink()
     required = ("not-there==1\n", "mine.txt")
     assert collect(folder / "job.py", tmp_path, (), required).required == required
+
+
+@pytest.mark.parametrize("named", ["", "spark-pipeline.yml"])
+def test_a_project_of_declarative_pipelines_is_refused(tmp_path, empty, named):
+    folder = tree(tmp_path / "lake", {"spark-pipeline.yml": "name: lake", "topology.py": SCRIPT})
+    with pytest.raises(TopologyError, match=r"Pipelines .* are not supported: .* Supported are"):
+        collect(folder / named, empty)

@@ -18,12 +18,15 @@ from pathlib import Path
 from typing import Final
 
 from stormkeeper.errors import TopologyError
-from stormkeeper.topology import source
+from stormkeeper.topology import faults, source
 from stormkeeper.topology.package import ignoring, requirements, wheel
 
 REQUIREMENTS: Final = "requirements.txt"
 
 _SCRIPTS: Final = ("__main__.py", "topology.py")
+
+#: What the specification of one of Spark's Declarative Pipelines is called.
+_PIPELINES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ def collect(
         It is none of the three, it cannot be sent, or its script has a fault. Of a fault the
         message begins with the file and the line.
     """
+    if given.name in _PIPELINES or any((given / name).is_file() for name in _PIPELINES):
+        raise TopologyError(f"{given}: {faults.PIPELINES}")
     if given.is_dir():
         code = _of_folder(given, py_files, required)
     elif given.suffix == ".whl":
