@@ -10,8 +10,10 @@ from stormkeeper.names import (
     blob_key_fault,
     clash,
     file_fault,
+    host_port,
     printable,
     root_fault,
+    split_host_port,
     topology_fault,
 )
 
@@ -138,3 +140,16 @@ def test_what_is_printed_can_be_seen(text):
 )
 def test_what_a_terminal_would_obey_is_escaped(text, shown):
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("host", "written"), [("a", "a:67"), ("10.0.0.1", "10.0.0.1:67"), ("::1", "[::1]:67")]
+)
+def test_a_host_and_its_port_in_one_word(host, written):
+    assert host_port(host, 67) == written
+    assert split_host_port(written) == (host, 67)
+
+
+@pytest.mark.parametrize("text", ["a", "a:", ":67", "::1:67", "[a]:67", "[::1]", "a:x", "a:123456"])
+def test_what_is_no_host_and_port(text):
+    assert split_host_port(text) is None

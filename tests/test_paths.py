@@ -210,7 +210,7 @@ def test_components_are_encoded_as_java_does():
     [
         ("n1.example:6627:6628", ("n1.example", 6627, 6628)),
         ("n1.example:6627", ("n1.example", 6627, 0)),
-        ("[::1]:6627:0", ("[::1]", 6627, 0)),
+        ("[::1]:6627:0", ("::1", 6627, 0)),
         ("n1.example", None),
         ("n1:x", None),
         ("n1:6627:", None),
@@ -226,6 +226,12 @@ def test_nimbus_ids(text, expected):
 
 def test_a_nimbus_id_is_written_as_storm_3_does():
     assert str(paths.NimbusId("n1", 6627, 0)) == "n1:6627:0"
+
+
+@pytest.mark.parametrize("host", ["n1", "10.0.0.1", "::1", "fe80::1%eth0"])
+def test_a_nimbus_id_is_read_as_it_is_written(host):
+    nimbus = paths.NimbusId(host, 6627, 0)
+    assert paths.parse_nimbus_id(str(nimbus)) == nimbus
 
 
 @pytest.mark.parametrize("name", ["a/b", "", ".", "..", "a\nb"])

@@ -50,6 +50,11 @@ _BLOB_KEY: Final = re.compile(r"[\w \t._-]+")
 #: Kubernetes' names have _).
 _LABEL: Final = re.compile(r"(?!-)[\w-]{1,63}(?<!-)")
 
+#: A host that is not empty, or an IPv6 address in brackets, and a port.
+_HOST_PORT: Final = re.compile(
+    r"(?:\[(?P<v6>[^\]]*:[^\]]*)\]|(?P<host>[^:\[\]]+)):(?P<port>[0-9]{1,5})"
+)
+
 #: What a template leaves in a file that it has not filled in.
 _PLACEHOLDER: Final = re.compile(r"\$\{?\w|%\w+%|\{\{|<[^<>]*>|@\w+@")
 
@@ -157,6 +162,22 @@ def host_fault(host: str) -> str | None:
     if len(labels) > 1 and all(label.isdecimal() for label in labels) and not _is_ipv4(host):
         return f"{host!r} is no IPv4 address"
     return None
+
+
+def host_port(host: str, port: int | str) -> str:
+    """Return a host and a port in one word, an IPv6 address in brackets."""
+    return f"{bracketed(host)}:{port}"
+
+
+def bracketed(host: str) -> str:
+    """Return a host as it stands before a colon: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def split_host_port(text: str) -> tuple[str, int] | None:
+    """Return the host and the port of a text as `host_port` writes it; None if it is none."""
+    found = _HOST_PORT.fullmatch(text)
+    return (found["v6"] or found["host"], int(found["port"])) if found else None
 
 
 def is_ipv6(text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from urllib.parse import quote_plus, unquote_plus
 
 from stormkeeper.errors import InvalidPathError
-from stormkeeper.names import path_fault
+from stormkeeper.names import host_port, path_fault
 
 ASSIGNMENTS = "/assignments"
 STORMS = "/storms"
@@ -270,13 +270,15 @@ class NimbusId(NamedTuple):
     tls_port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}:{self.tls_port}"
+        return f"{host_port(self.host, self.port)}:{self.tls_port}"
 
 
 def parse_nimbus_id(text: str) -> NimbusId | None:
     """Read ``host:port:tlsPort``, or ``host:port`` of before 2.6.4; None when it is neither."""
     match = _NIMBUS_ID.fullmatch(text)
-    return NimbusId(match["host"], int(match["port"]), int(match["tls"] or 0)) if match else None
+    if match is None:
+        return None
+    return NimbusId(match["host"].strip("[]"), int(match["port"]), int(match["tls"] or 0))
 
 
 def blob(key: str) -> str:

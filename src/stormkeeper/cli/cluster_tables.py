@@ -10,7 +10,7 @@ from stormkeeper.cli.columns import aligned
 from stormkeeper.cli.durations import duration
 from stormkeeper.client.looking import health_of
 from stormkeeper.conf.address import supervisor_names
-from stormkeeper.names import printable
+from stormkeeper.names import host_port, printable
 
 if TYPE_CHECKING:
     from stormkeeper.thrift.nimbus import ClusterSummary, SupervisorSummary, TopologySummary
@@ -29,7 +29,7 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
             ("NIMBUS", "LEADS", "RUNS FOR", "RELEASE"),
             *(
                 (
-                    printable(f"{each.host}:{each.port}"),
+                    printable(host_port(each.host, each.port)),
                     "yes" if each.isLeader else "",
                     duration(each.uptime_secs),
                     printable(each.version),
@@ -41,7 +41,7 @@ def of_cluster(cluster: ClusterSummary) -> Iterator[str]:
     for nimbus in cluster.nimbuses:
         if nimbus.disk_fault:
             yield (
-                f"the Nimbus {printable(f'{nimbus.host}:{nimbus.port}')} takes no uploads:"
+                f"the Nimbus {printable(host_port(nimbus.host, nimbus.port))} takes no uploads:"
                 f" {printable(nimbus.disk_fault)}"
             )
     yield from _java_nimbuses(cluster)
@@ -84,7 +84,7 @@ def _java_nimbuses(cluster: ClusterSummary) -> Iterator[str]:
         if each.stormkeeper is None:
             advice = "it leads, and" if each.isLeader else "stop it, as it"
             yield (
-                f"{printable(f'{each.host}:{each.port}')} is Storm {printable(each.version)}:"
+                f"{printable(host_port(each.host, each.port))} is Storm {printable(each.version)}:"
                 f" {advice} runs Java topologies only"
             )
 

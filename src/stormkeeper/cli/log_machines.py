@@ -22,7 +22,7 @@ from stormkeeper.client.log_reading import MachineLogs
 from stormkeeper.client.log_server import LogServer
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import LogsError, StormkeeperError
-from stormkeeper.names import printable
+from stormkeeper.names import host_port, printable
 
 _REMEDY: Final = (
     "see that `storm supervisor` runs there, and that supervisor.bind.host lets others in"
@@ -161,7 +161,7 @@ class LogMachines:
         source.asked_again_at = time.monotonic() + _AGAIN
         if not source.is_missing:
             source.is_missing = True
-            workers = ", ".join(f"{source.name}:{port}" for port in source.machine.ports or ())
+            workers = ", ".join(host_port(source.name, port) for port in source.machine.ports or ())
             remark(f"no logs of {workers or source.name}: {fault}")
 
     def _fault(self, source: _Source) -> str | None:
@@ -180,7 +180,7 @@ class LogMachines:
         if self._as_json:
             line = json.dumps({"host": source.machine.host, "port": port, "line": line})
         elif self._is_shared:
-            line = f"{source.name}:{port} | {line}"
+            line = f"{host_port(source.name, port)} | {line}"
         sys.stdout.write(f"{line}\n")
 
 

@@ -21,6 +21,7 @@ from stormkeeper.cli.options import (
     load_conf,
     until_interrupted,
 )
+from stormkeeper.names import split_host_port
 
 if TYPE_CHECKING:
     from stormkeeper.client.log_places import Machine
@@ -42,10 +43,10 @@ def _secs(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, int] | None:
     if text is None:
         return None
-    host, _colon, port = text.rpartition(":")
-    if not host or not re.fullmatch(r"\d{1,5}", port, re.ASCII):
+    place = split_host_port(text)
+    if place is None:
         raise click.BadParameter(f"{text!r} is no HOST:PORT of a worker; `storm status` has them")
-    return host, int(port)
+    return place
 
 
 @click.command(

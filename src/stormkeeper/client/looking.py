@@ -11,6 +11,7 @@ from typing import Any, Final
 from stormkeeper.client.connection import Connection
 from stormkeeper.conf.address import supervisor_names
 from stormkeeper.errors import NotAliveError, RpcRefusedError
+from stormkeeper.names import host_port
 from stormkeeper.thrift.nimbus import (
     ClusterSummary,
     ComponentAggregateStats,
@@ -79,7 +80,7 @@ class Worker:
     @property
     def place(self) -> str:
         """Its supervisor's name and its port."""
-        return f"{self.supervisor}:{self.port}"
+        return host_port(self.supervisor, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from stormkeeper.errors import ConfigError
-from stormkeeper.names import host_fault, is_ipv6
+from stormkeeper.names import host_fault, host_port, is_ipv6
 
 MAX_PORT: Final = 65535
 
@@ -38,7 +38,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"{host_in_url(self.host)}:{self.port}"
+        return host_port(self.host, self.port)
 
     @classmethod
     def parse(cls, text: str, default_port: int) -> Address:
@@ -74,9 +74,11 @@ def _split(text: str) -> tuple[str, str | None]:
             return text, None
     else:
         host, colon, port = text.partition(":")
-        if host and not any(c.isspace() or c in "/,[]" for c in host):
+        if host and not any(char.isspace() or char in "/,[]" for char in host):
             return check_host(host), port if colon else None
-    check_host(text)
+    fault = host_fault(text)
+    if fault is not None and "placeholder" in fault:
+        raise ConfigError(fault)
     raise ConfigError(f"{text!r} is not host, host:port or [IPv6 address]:port")
 
 
@@ -91,11 +93,6 @@ def check_host(text: str) -> str:
     if fault := host_fault(text):
         raise ConfigError(fault)
     return text
-
-
-def host_in_url(host: str) -> str:
-    """Return a host as it is written before a colon and a port: IPv6 in brackets."""
-    return f"[{host}]" if ":" in host else host
 
 
 #: A supervisor's id, of Storm's or ours: a UUID, and the name of its machine.

@@ -6,6 +6,7 @@ import os
 import socket
 
 from stormkeeper.errors import ListenError
+from stormkeeper.names import host_port
 
 
 def listen(
@@ -60,7 +61,9 @@ def listen(
         }
         remedy = if_elsewhere if is_lookup else remedies.get(error.errno or 0, "")
         then = f": {remedy}" if remedy else ""
-        raise ListenError(f"cannot listen on {host}:{port} ({keys}): {reason}{then}") from error
+        raise ListenError(
+            f"cannot listen on {host_port(host, port)} ({keys}): {reason}{then}"
+        ) from error
     listener.setblocking(False)
     return listener
 
@@ -68,7 +71,7 @@ def listen(
 def address_of(listener: socket.socket) -> str:
     """Return ``HOST:PORT`` of a socket that listens, with the real port; IPv6 in brackets."""
     host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_port(host, port)
 
 
 def is_loopback(listener: socket.socket) -> bool:

@@ -29,6 +29,7 @@ from stormkeeper.daemon.logs import configure_logging
 from stormkeeper.daemon.spark_environment import find_java
 from stormkeeper.errors import LocalClusterError
 from stormkeeper.local import ports, zookeeper_jvm
+from stormkeeper.names import host_port
 
 _log = logging.getLogger(__name__)
 
@@ -400,8 +401,8 @@ def _free_port(host: str, port: int) -> int:
     if ports.is_free(host, port):
         return port
     raise LocalClusterError(
-        f"ZooKeeper cannot listen on {host}:{port} (it is in use): stop what uses the port,"
-        " or set storm.zookeeper.port to another one, or to 0 for any free one"
+        f"ZooKeeper cannot listen on {host_port(host, port)} (it is in use): stop what uses the"
+        " port, or set storm.zookeeper.port to another one, or to 0 for any free one"
     )
 
 

@@ -37,6 +37,7 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
+from stormkeeper.names import host_port
 from stormkeeper.nimbus.cleaning import Cleaner
 from stormkeeper.nimbus.conf_changes import ConfChanges
 from stormkeeper.nimbus.elector import Elector
@@ -257,7 +258,7 @@ def _run(
         elector.add_to_leader_lock_queue()
         _warn_of_openness(listener, address)
         announce(f"nimbus listening on {address}")
-        log.info("this Nimbus is %s:%d", nimbus_id.host, nimbus_id.port)
+        log.info("this Nimbus is %s", host_port(nimbus_id.host, nimbus_id.port))
         while not stop.wait(_LOOK_SECS):
             pass
         log.info("stopping: %d connections; asked by %s", server.open, stop.asked_by)

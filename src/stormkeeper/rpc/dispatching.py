@@ -36,6 +36,7 @@ from stormkeeper.errors import (
     StateUnavailableError,
     StormkeeperError,
 )
+from stormkeeper.names import host_port
 from stormkeeper.rpc.messages import (
     NO_ZOOKEEPER,
     FaultKind,
@@ -78,8 +79,7 @@ class Caller:
     user: str | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        origin = f"{host}:{self.port}"
+        origin = host_port(self.address, self.port)
         return origin if self.user is None else f"{origin} ('{self.user}')"
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import Address, hostname
 from stormkeeper.errors import ConfigError, EngineError
+from stormkeeper.names import bracketed
 from stormkeeper.worker.sizes import slot_cores
 
 _STANDALONE: Final = "spark://"
@@ -60,7 +61,7 @@ def defaults(conf: Conf, cores: int) -> dict[str, str]:
     of_supervisor = cores if capacity is None else int(capacity / 100)
     return {
         "spark.cores.max": str(slot_cores(conf, of_supervisor)),
-        "spark.driver.host": hostname(conf),
+        "spark.driver.host": bracketed(hostname(conf)),
         "spark.driver.bindAddress": "0.0.0.0",
     }
 

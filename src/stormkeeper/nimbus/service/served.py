@@ -21,6 +21,7 @@ from stormkeeper.errors import (
     RecordTooLargeError,
     StateError,
 )
+from stormkeeper.names import host_port
 from stormkeeper.nimbus.reign import Reign
 from stormkeeper.nimbus.service.given import Given
 from stormkeeper.nimbus.submitted import Submitted
@@ -74,7 +75,7 @@ class Served:
             leader = self._given.leadership.leader_address()
         except StateError:
             return "and no leader is known: ask again in a moment"
-        return f"current leader is {leader.host}:{leader.port}"
+        return f"current leader is {host_port(leader.host, leader.port)}"
 
     def _led(self, name: str) -> tuple[Reign, str, StormBase]:
         """Return what a leader writes with, and the topology of a name, which it commands.

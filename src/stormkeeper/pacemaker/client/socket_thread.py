@@ -25,6 +25,7 @@ from stormkeeper.errors import (
     StormkeeperError,
     UntrustedServerError,
 )
+from stormkeeper.names import host_port
 from stormkeeper.pacemaker.client.background import Background
 from stormkeeper.pacemaker.client.calls import Call, Compute, Connect, Drop, Reconnect, Send
 from stormkeeper.pacemaker.client.client_connection import Connection, in_words
@@ -442,7 +443,7 @@ class SocketThread:
 
     def _greet(self, made: socket.socket) -> None:
         """Begin to use a connection, with TLS if it is spoken."""
-        peer = f"{self._host}:{self._port}"
+        peer = host_port(self._host, self._port)
         stream = None if self._tls is None else TlsStream(self._tls(), self._host, peer)
         self._connection = connection = Connection(
             made, peer=peer, max_message_size=self._max_message_size, stream=stream

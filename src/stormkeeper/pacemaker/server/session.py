@@ -25,6 +25,7 @@ from typing import Final
 from stormkeeper.daemon.accepting import network_of
 from stormkeeper.daemon.line_budget import LineBudget
 from stormkeeper.errors import AuthenticationError, RemoteProtocolError
+from stormkeeper.names import host_port
 from stormkeeper.pacemaker.server.access import Authentication, Policy
 from stormkeeper.pacemaker.server.answering import Answerer, RequestRefusedError
 from stormkeeper.pacemaker.server.connections import tls
@@ -86,7 +87,7 @@ class Session:
     def __init__(self, sessions: "Sessions", address: str, port: int) -> None:
         self.address = address
         #: Where it comes from, with the port.
-        self.origin = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        self.origin = host_port(address, port)
         #: The client's name in the log: where it comes from and, when that is known, who it is.
         self.peer = self.origin
         #: Who it is, for the log; empty until it has authenticated.

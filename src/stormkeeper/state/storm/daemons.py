@@ -13,6 +13,7 @@ from typing import Final
 
 from stormkeeper import paths
 from stormkeeper.errors import SerializationError, StateClosedError, StateError
+from stormkeeper.names import host_port
 from stormkeeper.state.storage import ClusterState, ConnectionState, NodeData
 from stormkeeper.state.storm.codec import Codec, checked
 from stormkeeper.state.storm.records import RecordReader, SessionWriter
@@ -111,7 +112,7 @@ class NimbusPlace:
         self._callbacks = callbacks
         self._port = port
         self._of_host = paths.nimbus(host)
-        self._of_its_own = paths.nimbus(f"{host}:{port}")
+        self._of_its_own = paths.nimbus(host_port(host, port))
         self._lock = threading.Lock()
         self._data = b""
         # Whether it waits for a connection to look for a place; of the store's callbacks alone.

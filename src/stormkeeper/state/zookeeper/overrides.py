@@ -44,6 +44,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import SASL
 
 from stormkeeper.errors import AuthenticationError
+from stormkeeper.names import host_port
 from stormkeeper.sasl import Mechanism
 from stormkeeper.state.zookeeper.errors import Failure, failure_to_connect, failure_to_resolve
 from stormkeeper.state.zookeeper.handler import Call
@@ -188,7 +189,7 @@ class ServerConnection(ConnectionHandler):  # type: ignore[misc]
             self._on_refused(self.last_failure.reason)
             raise
         except Exception as error:
-            self.last_failure = self._failures[f"{host}:{port}"] = self._why(error)
+            self.last_failure = self._failures[host_port(host, port)] = self._why(error)
             if isinstance(error, self._ends):
                 raise
             raise ConnectionDropped("an answer cannot be read") from error
