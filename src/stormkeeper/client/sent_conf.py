@@ -1,8 +1,8 @@
 """The conf that a topology is submitted with; pure.
 
 It is what the topology brings along, under what the command line says with ``-c``. What the command
-line says of Nimbus itself is for the way there, and is not sent: a machine of the cluster may reach
-it otherwise.
+line says of the cluster's places is for the way there, and is not sent: a machine of the cluster
+may reach them otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from stormkeeper.conf import Conf, mistyped
 from stormkeeper.conf.access_control import of_topology
-from stormkeeper.conf.keys import is_secret, storm_keys
+from stormkeeper.conf.folders import is_relative
+from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
 from stormkeeper.errors import ConfigError
 from stormkeeper.topology import faults
 
@@ -39,11 +40,14 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
     ------
     ConfigError
         If a value is not what its key may be, may be a secret, or is a folder for checkpoints that
-        depends on where a worker is started.
+        depends on where a worker is started; or a key is the cluster's.
     """
-    given = {
-        key: conf[key] for key in conf if conf.is_override(key) and not key.startswith(OF_THE_WAY)
-    }
+    given = {key: conf[key] for key in conf if conf.is_override(key) and not _is_of_the_way(key)}
+    if foreign := sorted(OF_THE_CLUSTER.intersection(own)):
+        raise ConfigError(
+            f"the conf of the topology {name!r} has {', '.join(foreign)}, which only the cluster's"
+            " storm.yaml sets: leave it out"
+        )
     try:
         conf.with_values(own)
     except ConfigError as error:
@@ -53,7 +57,7 @@ def sent(own: Mapping[str, Any], conf: Conf, name: str) -> dict[str, Any]:
     if values.get("spark.remote") or values.get("spark.api.mode") == "connect":
         raise ConfigError(f"the conf of the topology {name!r}: {faults.CONNECT}")
     checkpoints = values.get(_CHECKPOINTS)
-    if isinstance(checkpoints, str) and _is_relative(checkpoints):
+    if isinstance(checkpoints, str) and is_relative(checkpoints):
         raise ConfigError(
             f"the conf of the topology {name!r}: {_CHECKPOINTS} is {checkpoints!r}, which every"
             " worker would look for in another folder: give a whole path, one below ~, or a URL"
@@ -93,9 +97,9 @@ def as_json(sent: Mapping[str, Any]) -> str:
     return json.dumps(sent)
 
 
-def _is_relative(folder: str) -> bool:
-    """Return whether a folder is neither a whole path, nor in a user's home, nor a URL."""
-    return ":" not in folder and not folder.startswith(("/", "~"))
+def _is_of_the_way(key: str) -> bool:
+    """Return whether a key of the command line says where the cluster is, and is not sent."""
+    return key.startswith(OF_THE_WAY) or key in OF_THE_CLUSTER
 
 
 def _holds_a_secret(key: str, value: Any) -> bool:

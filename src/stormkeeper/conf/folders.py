@@ -25,6 +25,11 @@ def folder(key: str, value: str) -> Path:
         ) from error
 
 
+def is_relative(value: str) -> bool:
+    """Return whether a folder is neither a whole path, nor in a user's home, nor a URL."""
+    return ":" not in value and not value.startswith(("/", "~"))
+
+
 def checkpoint_root(conf: Mapping[str, Any]) -> str:
     """Return the folder, or the URL, that all topologies' checkpoints are below.
 

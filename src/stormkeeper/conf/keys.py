@@ -33,6 +33,27 @@ _FREE_OF_SPARK = re.compile(
 #: How much a misspelt key of Spark's is like the one that is meant.
 _SPARK_LIKENESS = 0.9
 
+#: Keys that say where the servers of a cluster and the folders of a machine are. A topology has no
+#: say in them: its workers would look for the cluster elsewhere.
+OF_THE_CLUSTER = frozenset(
+    {
+        "blobstore.dir",
+        "nimbus.host",
+        "nimbus.seeds",
+        "nimbus.thrift.port",
+        "pacemaker.host",
+        "pacemaker.port",
+        "pacemaker.servers",
+        "storm.cluster.state.store",
+        "storm.local.dir",
+        "storm.log.dir",
+        "storm.zookeeper.port",
+        "storm.zookeeper.root",
+        "storm.zookeeper.servers",
+        "storm.zookeeper.ssl.enable",
+    }
+)
+
 #: Storm masks keys by such names in what it shows, Spark likewise (``spark.redaction.regex``).
 _SECRET = re.compile(r"passw(or)?d|payload|secret|token|credential|(access|private)[._]?key", re.I)
 

@@ -39,6 +39,32 @@ def test_what_is_sent_is_kept():
     assert read(**sent) == sent
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("storm.zookeeper.servers", ["elsewhere"]),
+        ("storm.local.dir", "/tmp/x"),
+        ("pacemaker.servers", ["elsewhere"]),
+        ("nimbus.seeds", ["elsewhere"]),
+        ("storm.zookeeper.root", "/other"),
+    ],
+)
+def test_what_is_the_clusters_is_refused(key, value):
+    assert f"the topology's conf has {key}, which only" in refusal(json.dumps({key: value}))
+    with pytest.raises(InvalidTopologyException, match="it is the cluster's"):
+        topology_conf.read_overrides(json.dumps({key: value}))
+
+
+@pytest.mark.parametrize("folder", ["../../x", "checkpoints", "./a", ""])
+def test_checkpoints_are_where_all_machines_look_for_them(folder):
+    assert "topology.checkpoint.dir" in refusal(json.dumps({"topology.checkpoint.dir": folder}))
+
+
+@pytest.mark.parametrize("folder", ["/a/b", "~/a", "s3a://bucket/a", None])
+def test_checkpoints_may_be_in_a_whole_path_or_url(folder):
+    read(**{"topology.checkpoint.dir": folder})
+
+
 def test_what_is_null_of_keys_that_are_read_is_not_set():
     assert read(**{"topology.workers": None, "own": None}) == {"own": None}
 

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from stormkeeper.conf.keys import is_secret, storm_keys
+from stormkeeper.conf.folders import is_relative
+from stormkeeper.conf.keys import OF_THE_CLUSTER, is_secret, storm_keys
 from stormkeeper.conf.kinds import Key
 from stormkeeper.conf.schema import SCHEMA
 from stormkeeper.errors import ConfigError
@@ -71,9 +72,21 @@ def read(text: str) -> dict[str, Any]:
     Raises
     ------
     InvalidTopologyException
-        It is none; a value is not what its key may be; or there is a secret in it.
+        It is none; a value is not what its key may be; a key is the cluster's; the folder of
+        checkpoints depends on where a worker is started; or there is a secret in it.
     """
     conf = _checked(_parsed(text))
+    if foreign := sorted(OF_THE_CLUSTER.intersection(conf)):
+        raise InvalidTopologyException(
+            f"the topology's conf has {', '.join(foreign)}, which only the cluster's storm.yaml"
+            " sets: leave it out"
+        )
+    folder = conf.get(checkpoints.DIR)
+    if folder is not None and is_relative(folder):
+        raise InvalidTopologyException(
+            f"the topology's conf: {checkpoints.DIR} is {folder!r}, which every worker would look"
+            " for in another folder: give a whole path, one below ~, or a URL"
+        )
     return _without_secrets({k: v for k, v in conf.items() if not _is_the_clusters(k)})
 
 
@@ -180,7 +193,11 @@ def _is_the_clusters(name: str) -> bool:
     """Return whether Storm's clients send it along, and a topology has no business with it."""
     if name.startswith(_TOPOLOGYS):
         return False
-    return name in _NOT_A_TOPOLOGYS or (is_secret(name) and name in storm_keys())
+    return (
+        name in _NOT_A_TOPOLOGYS
+        or name in OF_THE_CLUSTER
+        or (is_secret(name) and name in storm_keys())
+    )
 
 
 def _holds_a_secret(name: str, value: Any) -> bool:
