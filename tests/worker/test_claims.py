@@ -8,7 +8,7 @@ from stormkeeper.errors import ClaimedError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.plan import plan
-from stormkeeper.worker import batch_functions
+from stormkeeper.worker import callbacks
 from stormkeeper.worker.building import build
 from stormkeeper.worker.claims import Checkpoint, Claims
 from stormkeeper.worker.counting import TopologyCounts
@@ -196,7 +196,7 @@ def run(spark, tmp_path):
     )
 
     def admits(batch):
-        return claims.look(events.running_as(batch_functions.query_id(batch)).name)
+        return claims.look(events.running_as(callbacks.query_id(batch)).name)
 
     stopped = threading.Event()
     with BatchGate(admits).installed():

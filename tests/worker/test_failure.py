@@ -1,11 +1,17 @@
 import logging
+from pathlib import Path
 
 import pyspark
 import pytest
 
 from stormkeeper.daemon.logs import _LineFormatter
-from stormkeeper.errors import WorkerError
-from stormkeeper.worker.failure import first_lines, log_failure, readable, readable_text
+from stormkeeper.worker.failure import (
+    first_lines,
+    log_failure,
+    readable,
+    readable_text,
+    without_folder,
+)
 
 FROM_A_PYTHON_WORKER = """\
 Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost \
@@ -88,7 +94,7 @@ def test_a_syntax_error_shows_the_line():
 
 
 def test_the_log_has_one_line_and_the_rest_below_it(caplog):
-    log_failure(logging.getLogger("test"), WorkerError("the bolt 'b' failed:\nTraceback\n  line"))
+    log_failure(logging.getLogger("test"), "the bolt 'b' failed:\nTraceback\n  line")
     (record,) = caplog.records
     assert record.getMessage() == "the bolt 'b' failed:"
     lines = _LineFormatter("%(levelname)s %(message)s").format(record).splitlines()
@@ -156,3 +162,25 @@ def test_a_data_source_that_is_missing_gets_its_remedy():
     assert f"io.delta:delta-spark_{scala}:VERSION`, with the VERSION that is made for Spark" in said
     said = readable_text(DELTA.partition(": ")[2].replace("delta", "org.mine.Lake"))
     assert "GROUP:NAME:VERSION`, the package with 'org.mine.Lake' for Spark" in said
+
+
+def test_a_text_that_cannot_be_had_or_is_too_long_is_said_all_the_same():
+    class BadError(Exception):
+        def __str__(self):
+            raise KeyboardInterrupt
+
+    assert readable(BadError()) == (
+        "BadError: <its text cannot be had: KeyboardInterrupt in __str__>"
+    )
+    assert readable(ValueError("half \udcff")) == "ValueError: half \\udcff"
+    long = readable(ValueError("x" * 100_000))
+    assert len(long) < 4100
+    assert "... 96000 characters ..." in long
+
+
+def test_paths_of_a_laid_out_package_are_the_users():
+    package = Path("/var/storm/packages/wc-1-1")
+    text = f'{package}/code/daily.py failed:\n  File "{package}/py-files/single.py", line 2'
+    shown = 'daily.py failed:\n  File "py-files/single.py", line 2'
+    assert without_folder(text, package) == shown
+    assert without_folder(text, None) == text

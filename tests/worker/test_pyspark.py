@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from py4j.clientserver import ClientServerConnection
+from py4j.java_gateway import CallbackConnection
 from pyspark import SparkContext, java_gateway
 from pyspark.core import context
 from pyspark.sql import SparkSession
@@ -39,6 +41,8 @@ def parameters_of(function):
         (DataStreamWriter.option, ["self", "key", "value"]),
         (DataStreamWriter.options, ["self", "options"]),
         (DataStreamWriter.queryName, ["self", "queryName"]),
+        (ClientServerConnection._call_proxy, ["self", "obj_id", "input"]),
+        (CallbackConnection._call_proxy, ["self", "obj_id", "input"]),
         (StreamingQuery.awaitTermination, ["self", "timeout"]),
         (StreamingQueryManager.awaitAnyTermination, ["self", "timeout"]),
     ],

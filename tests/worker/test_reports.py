@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from stormkeeper.conf import defaults
-from stormkeeper.errors import WorkerError
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
@@ -68,7 +67,7 @@ def test_without_a_supervisor_nothing_is_asked_or_told(started, monkeypatch):
     monkeypatch.setattr(reports, "_connect", lambda _: pytest.fail("there is no need to"))
     alone = started(supervised=False)
     alone.wait_known(lambda: False)
-    alone.failed(WorkerError("x"))
+    alone.failed("x")
     alone.ended("q")
     alone.completed()
     assert alone.is_active
@@ -76,8 +75,8 @@ def test_without_a_supervisor_nothing_is_asked_or_told(started, monkeypatch):
 
 def test_an_error_is_told_of_its_component_or_else_of_all_sinks(storm, started):
     told = started(**{"storm.local.hostname": "machine-1"})
-    told.failed(WorkerError("the bolt 'split' failed:\nTraceback\nKeyError: 1", "split"))
-    told.failed(WorkerError("the script failed"))
+    told.failed("the bolt 'split' failed:\nTraceback\nKeyError: 1", "split")
+    told.failed("the script failed")
     error = storm.last_error(STORM, "split")
     assert error.error == "the bolt 'split' failed:\nTraceback\nKeyError: 1"
     assert (error.host, error.port) == ("machine-1", 6700)

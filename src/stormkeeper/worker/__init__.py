@@ -28,7 +28,7 @@
 ``file_sinks``        refuses a folder that another run has written to
 ``query_events``      what Spark reports of queries
 ``jvm_watch``         asks the JVM for a sign of life, and for the batches that run
-``batch_functions``   wraps all ``foreachBatch`` functions
+``callbacks``         what the JVM calls here: ``foreachBatch`` functions, and the answers
 ``batch_readings``    what these have read of a batch
 ``counting``          from rows on edges to what components did
 ``statistics``        counts over Storm's windows

@@ -100,7 +100,7 @@ def _call(component: Component, inputs: list[DataFrame], services: Mapping[str, 
     positional, keywords = component.arguments(inputs, services)
     try:
         return component.function(*positional, **keywords)
-    except (Exception, SystemExit) as error:  # exit code 0 would say that all is done
+    except BaseException as error:  # also SystemExit, whose exit code 0 would say that all is done
         raise WorkerError(
             f"the {component.kind} {component.id!r} failed:\n{readable(error)}", component.id
         ) from error

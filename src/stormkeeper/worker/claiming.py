@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from stormkeeper.errors import ClaimedError
-from stormkeeper.worker import batch_functions
+from stormkeeper.worker import callbacks
 from stormkeeper.worker.claims import Checkpoint, Claims
 from stormkeeper.worker.ending import CLAIMED, Ending
 from stormkeeper.worker.job import Job
@@ -87,7 +87,7 @@ class Claiming:
             if not self.claims.look_at_all():
                 self._ending.ask(CLAIMED)
             return not self.claims.lost
-        run = self._events.running_as(batch_functions.query_id(batch))
+        run = self._events.running_as(callbacks.query_id(batch))
         return run is None or run.name is None or self.claims.look(run.name)
 
     def watched(self, live: LiveQueries) -> AbstractContextManager[None]:

@@ -172,7 +172,7 @@ def _run(
     made: Sequence[Topology],
     root: Path | None,
 ) -> dict[str, Any]:
-    with scripts.explained(script):
+    with scripts.explained(script, NeedsSessionError, _QueryStartedError):
         try:
             return scripts.run(script, declared, root)
         except Exception as error:

@@ -18,6 +18,7 @@ import pyspark
 
 import stormkeeper
 from stormkeeper.topology import faults
+from stormkeeper.topology.package import manifest
 
 #: A Python traceback inside a longer text: its frames, and the exception's own lines.
 _TRACEBACK = re.compile(
@@ -54,6 +55,9 @@ _MACHINERY_ARCHIVES = ("pyspark.zip", "py4j-")
 _LONGEST_CHAIN = 20
 _LONGEST_LINE = 300
 
+#: Longest text that is shown of an exception, in characters.
+_CAUSE_CHARACTERS = 4000
+
 #: Longest message that is shown of an exception of Spark's, in lines.
 _SPARK_LINES = 6
 
@@ -73,17 +77,18 @@ def readable_text(text: str) -> str:
 
 
 def _readable(error: BaseException) -> str:
-    remote = python_traceback(str(error))
+    text = _text(error)
+    remote = python_traceback(text)
     if remote is not None:
         return _with_remedy(remote)
     frames = own_frames(error.__traceback__)
-    text = str(error)
     java = _CALL.sub("", text)
-    cause = f"{type(error).__name__}: {first_lines(text)}" if text else repr(error)
+    name = type(error).__name__
+    cause = f"{name}: {_shortened(first_lines(text))}" if text else f"{name}()"
     if java != text:
-        cause = first_lines(java)
+        cause = _shortened(first_lines(java))
     if isinstance(error, KeyError):
-        cause = f"KeyError: {error}"
+        cause = f"KeyError: {_shortened(text)}"
     cause = _with_remedy(cause)
     if isinstance(error, SyntaxError):
         return "".join(traceback.format_exception_only(error)).rstrip()
@@ -92,9 +97,9 @@ def _readable(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(frames) + cause
 
 
-def log_failure(log: logging.Logger, error: BaseException) -> None:
+def log_failure(log: logging.Logger, text: str) -> None:
     """Log an error: its first line as the message, further ones below it as they are."""
-    message, _, rest = str(error).partition("\n")
+    message, _, rest = text.partition("\n")
     log.handle(
         log.makeRecord(
             log.name, logging.ERROR, "", 0, message, (), None, None, None, sinfo=rest or None
@@ -117,8 +122,32 @@ def python_traceback(text: str) -> str | None:
     cause: str
     frames, cause = found[-1]
     own = [m.group() for m in _FRAME.finditer(frames) if not _is_machinery(m.group(1))]
-    cause = _SQLSTATE.sub("", cause.rstrip())
+    cause = _shortened(_SQLSTATE.sub("", cause.rstrip()))
     return "Traceback (most recent call last):\n" + "".join(own or [frames]) + cause
+
+
+def without_folder(text: str, package: Path | None) -> str:
+    """Return a text with the paths of a laid-out package as their user knows them."""
+    if package is None:
+        return text
+    return text.replace(f"{package / manifest.CODE}/", "").replace(f"{package}/", "")
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException as another:  # of code of the user
+        return f"<its text cannot be had: {type(another).__name__} in __str__>"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _shortened(text: str) -> str:
+    """Return a text without its middle where that is too long for a log or ZooKeeper."""
+    left_out = len(text) - _CAUSE_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = _CAUSE_CHARACTERS // 2
+    return f"{text[:half]}\n... {left_out} characters ...\n{text[-half:]}"
 
 
 def first_lines(text: str) -> str:
@@ -146,7 +175,7 @@ def _chain(error: BaseException) -> str:
     texts: list[str] = []
     following: BaseException | None = error
     while following is not None and len(texts) < _LONGEST_CHAIN:
-        texts.append(str(following))
+        texts.append(_text(following))
         following = following.__cause__ or following.__context__
     return "\n".join(texts)
 

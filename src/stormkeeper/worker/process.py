@@ -35,8 +35,8 @@ from stormkeeper.thrift.records import ClusterWorkerHeartbeat
 from stormkeeper.topology import faults
 from stormkeeper.topology.plan import Plan, plan
 from stormkeeper.topology.topology import Topology, spread
+from stormkeeper.worker import callbacks, settings
 from stormkeeper.worker import script as scripts
-from stormkeeper.worker import settings
 from stormkeeper.worker.alive import alive_file, say_end
 from stormkeeper.worker.beater import Beater
 from stormkeeper.worker.building import Built, build
@@ -54,7 +54,7 @@ from stormkeeper.worker.deadlines import (
     SCRIPT_SECS,
 )
 from stormkeeper.worker.ending import CLAIMED, INACTIVE, STOPPED, Ending
-from stormkeeper.worker.failure import log_failure, readable_text
+from stormkeeper.worker.failure import log_failure, readable_text, without_folder
 from stormkeeper.worker.file_sinks import FileSinks, Sink
 from stormkeeper.worker.heartbeat import heartbeat
 from stormkeeper.worker.job import Job
@@ -213,7 +213,7 @@ class Worker:
                 finally:
                     self._script_over.set()
         except ConfigError as error:
-            self._reports.failed(error)
+            self._reports.failed(str(error))
             raise
         except ClaimedError as error:
             log.warning("%s", error)
@@ -222,9 +222,7 @@ class Worker:
             if self._ending.is_asked:
                 log.debug("while stopping: %s", error)
                 return self._ending.code
-            failure = self._jvm_failure(error) or self._session.explained(error)
-            log_failure(log, failure)
-            self._reports.failed(failure)
+            self._failed(self._jvm_failure(error) or self._session.explained(error))
             return 1
         else:
             if self._ending.is_asked:
@@ -257,11 +255,10 @@ class Worker:
             silent_secs = self._jvm.look()
             lost = self._lost() if silent_secs < self._silence_secs else _silent(silent_secs)
             if lost is not None:
-                log_failure(log, lost)
                 self._ending.ask(1)  # so that no query counts as ended by itself
                 if silent_secs >= self._silence_secs:
                     engine.kill_jvm()
-                self._reports.failed(lost)
+                self._failed(lost)
                 self._leave(1)
         log.info("stopping")
         self._live.stop(self._countdown)
@@ -269,6 +266,12 @@ class Worker:
         if not self._script_over.wait(min(AFTER_SECS, self._countdown.left(SCRIPT_SECS))):
             log.warning("%s is still not over; leaving it", self._job.script)
             self._leave(self._ending.code)
+
+    def _failed(self, error: Exception) -> None:
+        package = self._job.package
+        text = without_folder(str(error), package.folder if package is not None else None)
+        log_failure(log, text)
+        self._reports.failed(text, error.component if isinstance(error, WorkerError) else None)
 
     def _lost(self) -> WorkerError | None:
         """Return why the script's main thread waits for what cannot come any more, if it does."""
@@ -305,6 +308,7 @@ class Worker:
 
     def _work(self) -> None:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(callbacks.answered())
             stack.enter_context(self._gate.installed())
             stack.enter_context(self._sinks.installed())
             stack.enter_context(self._events.readings.installed())

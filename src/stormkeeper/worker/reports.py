@@ -90,16 +90,15 @@ class Reports:
             if self._link.wait_known(_LOOK_SECS):
                 return
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, text: str, component: str | None = None) -> None:
         """Report what the worker ends with, of the component that it happened in.
 
         What is of no single one is reported of all sinks.
         """
         if self._link is None:
             return
-        own = error.component if isinstance(error, WorkerError) else None
-        for component in [own] if own is not None else self._job.reported:
-            self._report_error(self._link, component, str(error))
+        for reported in [component] if component is not None else self._job.reported:
+            self._report_error(self._link, reported, text)
         self._link.settle(REPORT_SECS)
 
     def noted(self, text: str) -> None:

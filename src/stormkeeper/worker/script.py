@@ -118,15 +118,22 @@ def run(
         exec(code, module.__dict__)
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise WorkerError(f"{script} exited with {end.code!r}") from end
+            raise WorkerError(f"{script}{line_of(end, script)}: exited with {end.code!r}") from end
     finally:
         on_declared.reset(token)
     return module.__dict__
 
 
 @contextlib.contextmanager
-def explained(script: Path) -> Iterator[None]:
+def explained(script: Path, *passed: type[BaseException]) -> Iterator[None]:
     """Turn what a script raises into errors that its author understands, with the line.
+
+    Parameters
+    ----------
+    script
+        The script.
+    passed
+        Exceptions that stay as they are.
 
     Raises
     ------
@@ -141,7 +148,9 @@ def explained(script: Path) -> Iterator[None]:
         raise TopologyError(f"{script}{line_of(error, script)}: {error}") from error
     except StormkeeperError:
         raise
-    except Exception as error:
+    except BaseException as error:  # also SystemExit, whose exit code 0 would say that all is done
+        if isinstance(error, passed):
+            raise
         raise WorkerError(f"{script} failed:\n{readable(error)}") from error
 
 

@@ -1,0 +1,90 @@
+"""What Spark's JVM calls in this process: wraps ``foreachBatch`` functions, and answers every call.
+
+py4j answers the JVM after an ``Exception`` only, and only in UTF-8. After ``sys.exit()`` in a
+``foreachBatch`` function, or after an exception whose text has half of a surrogate pair, its thread
+ended, and the JVM waited for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from py4j import protocol
+from py4j.clientserver import ClientServerConnection
+from py4j.java_gateway import CallbackConnection
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+#: What a user hands to ``foreachBatch``: called with the batch's DataFrame and its number.
+BatchFunction = Callable[[Any, int], Any]
+
+#: Characters of an answer's text that are kept at its beginning and at its end. Spark copies the
+#: text of an exception several times, into logs, events, and errors.
+_HEAD, _TAIL = 20_000, 4_000
+
+_ERROR = protocol.RETURN_MESSAGE + protocol.ERROR
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def query_id(batch: Any) -> str | None:
+    """Return Spark's id of the query that a batch is of; only in its ``foreachBatch`` function.
+
+    Spark has no public interface for this. The name is that of Spark 4.3.
+    """
+    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return None if found is None else str(found)
+
+
+@contextlib.contextmanager
+def wrapped(wrap: Callable[[BatchFunction], BatchFunction]) -> Iterator[None]:
+    """Have `wrap` applied to every function that is given to ``foreachBatch`` from now on."""
+    for_each_batch = DataStreamWriter.foreachBatch
+
+    def wrapping(writer: DataStreamWriter, func: Callable[[Any, int], None]) -> DataStreamWriter:
+        return for_each_batch(writer, wrap(func))
+
+    DataStreamWriter.foreachBatch = wrapping  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        DataStreamWriter.foreachBatch = for_each_batch  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def answered() -> Iterator[None]:
+    """Have every call of the JVM answered, whatever the called code raises."""
+    classes: tuple[Any, ...] = (ClientServerConnection, CallbackConnection)
+    before = [cls._call_proxy for cls in classes]
+    for cls, call in zip(classes, before, strict=True):
+        cls._call_proxy = _answering(call)
+    try:
+        yield
+    finally:
+        for cls, call in zip(classes, before, strict=True):
+            cls._call_proxy = call
+
+
+def _answering(call: Callable[[Any, str, Any], str]) -> Callable[[Any, str, Any], str]:
+    @functools.wraps(call)
+    def answer(connection: Any, object_id: str, stream: Any) -> str:
+        try:
+            message = call(connection, object_id, stream)
+        except BaseException as error:  # py4j itself answers after an Exception
+            text = "".join(traceback.format_exception(error))
+            message = _ERROR + protocol.get_command_part(text, connection.pool)
+        return sendable(message)
+
+    return answer
+
+
+def sendable(message: str) -> str:
+    """Return an answer as py4j can send it: a long error without its middle, all of it in UTF-8."""
+    if message.startswith(_ERROR) and len(message) > _HEAD + _TAIL:
+        # The text has its line breaks and backslashes escaped: no escape may be cut in two.
+        head, tail = message[:_HEAD].rstrip("\\"), message[-_TAIL:].lstrip("\\")
+        message = f"{head}\\n... {len(message) - _HEAD - _TAIL} characters ...\\n{tail}"
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", message)

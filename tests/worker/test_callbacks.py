@@ -1,0 +1,108 @@
+"""Every call of the JVM into this process is answered, whatever the called code does."""
+
+import re
+import sys
+
+import pytest
+from py4j import protocol
+from py4j.protocol import unescape_new_line
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from stormkeeper.worker import callbacks
+from stormkeeper.worker.callbacks import sendable
+from stormkeeper.worker.failure import readable
+from support.waiting import DEADLINE_SECS, until
+
+
+class WithoutTextError(Exception):
+    def __str__(self):
+        sys.exit("no text")
+        return ""
+
+    __repr__ = __str__
+
+
+class OwnError(BaseException):
+    """Of no class that code commonly catches."""
+
+
+#: What user code may raise, and what its user reads of it.
+RAISED = {
+    "exit": (SystemExit(3), r"SystemExit: 3"),
+    "interrupt": (KeyboardInterrupt(), r"KeyboardInterrupt"),
+    "generator": (GeneratorExit("gone"), r"GeneratorExit: gone"),
+    "own": (OwnError("mine"), r".*OwnError: mine"),
+    "surrogate": (ValueError("half \udcff"), r"ValueError: half \\udcff"),
+    "megabytes": (ValueError("x" * 3_000_000), r"ValueError: x+\n\.\.\. \d+ characters \.\.\.\nx+"),
+    "many lines": (ValueError("x\n" * 300_000), r"ValueError: [x\n]+\.\.\. \d+ characters [\s\S]*"),
+    "no text": (WithoutTextError(), r".*WithoutTextError: <exception str\(\) failed>"),
+}
+
+
+def sink(error):
+    def each(_, __):
+        raise error
+
+    return each
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path):
+    rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    with callbacks.answered():
+        queries = {
+            name: rates.writeStream.foreachBatch(sink(error))
+            .option("checkpointLocation", str(tmp_path / name))
+            .start()
+            for name, (error, _) in RAISED.items()
+        }
+        for name, query in queries.items():
+            with pytest.raises(StreamingQueryException) as failed:
+                assert query.awaitTermination(DEADLINE_SECS), f"{name}: no answer"
+            text = readable(failed.value)
+            assert re.search(rf'File "{__file__}", line \d+, in each\n', text), text[:1000]
+            assert re.fullmatch(RAISED[name][1], text[text.rindex("raise error\n") + 12 :]), name
+            assert len(text) < 6000
+            text.encode()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_listener_that_exits_holds_up_no_other_one(spark, tmp_path):
+    heard = []
+
+    class Exits(StreamingQueryListener):
+        def onQueryStarted(self, _):  # noqa: N802
+            sys.exit(0)
+
+        onQueryProgress = onQueryIdle = onQueryTerminated = onQueryStarted  # noqa: N815
+
+    class Hears(Exits):
+        def onQueryTerminated(self, event):  # noqa: N802
+            heard.append(event)
+
+    listeners = [Exits(), Hears()]
+    with callbacks.answered():
+        for listener in listeners:
+            spark.streams.addListener(listener)
+        rates = spark.readStream.format("rate").load().writeStream.format("noop")
+        query = rates.option("checkpointLocation", str(tmp_path / "c")).start()
+        until(lambda: query.lastProgress)
+        query.stop()
+        until(lambda: heard)
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+
+
+def test_no_answer_is_cut_within_an_escape():
+    for length in range(40):
+        text = "a" * length + "\\\n\r" * 20_000
+        message = protocol.RETURN_MESSAGE + protocol.ERROR + protocol.get_command_part(text, None)
+        sent = sendable(message)
+        assert len(sent) < 25_000
+        assert sent.endswith("\n")
+        unescaped = unescape_new_line(sent[3:-1])
+        assert text.startswith(unescaped.partition("...")[0].rstrip("\n")[:-1])
+    assert sendable(message[:200]) == message[:200]
