@@ -75,6 +75,13 @@ def test_a_name_that_is_taken_is_said_before_anything_is_sent(send, nimbus):
     assert nimbus.uploads == {}
 
 
+@pytest.mark.parametrize("name", ["a.b", " ", "a\u202eb"])
+def test_a_name_that_nimbus_refuses_is_not_called_taken(send, nimbus, name):
+    with pytest.raises((RefusedError, TopologyError), match=r"is not valid|is no name for a top"):
+        send(name=name)
+    assert nimbus.uploads == {}
+
+
 def test_a_fault_is_said_before_anything_is_sent(send, nimbus, script):
     script.write_text("def f(:\n")
     with pytest.raises(TopologyError, match=r"plain_job\.py, line 1"):

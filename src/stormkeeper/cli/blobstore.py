@@ -17,6 +17,7 @@ from stormkeeper.cli.effects import connected, json_option
 from stormkeeper.cli.groups import Group
 from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, load_conf
 from stormkeeper.errors import RefusedError
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.blobs import Blob
@@ -73,7 +74,7 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
                 try:
                     yield blobs.describe(connection, key)
                 except RefusedError as error:
-                    click.echo(f"storm: {error}", err=True)
+                    click.echo(f"storm: {printable(str(error))}", err=True)
                     missing.append(key)
 
         found = described() if keys else blobs.all_blobs(connection)
@@ -81,7 +82,7 @@ def list_blobs(keys: tuple[str, ...], as_json: bool) -> None:
             click.echo(json.dumps([asdict(blob) for blob in found]))
         else:
             for blob in found:
-                click.echo(f"{blob.key} {blob.version} [{', '.join(blob.acl)}]")
+                click.echo(printable(f"{blob.key} {blob.version} [{', '.join(blob.acl)}]"))
     exit_with(1 if missing else 0)
 
 

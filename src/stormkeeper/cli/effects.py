@@ -14,6 +14,7 @@ import click
 from stormkeeper.cli.durations import duration
 from stormkeeper.cli.options import Fault, conf_options, exit_with, faults, load_conf
 from stormkeeper.cli.progress import Progress, left
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
@@ -123,8 +124,6 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
     if seen is None:
         return
     if seen.has_failed:
-        from stormkeeper.names import printable
-
         text = "\n".join(printable(line) for line in seen.text.splitlines())
         raise NotYetFault(
             f"{name}: {text}\n\n{name} stays submitted, and its supervisor starts it again, if"
@@ -136,7 +135,8 @@ def end(name: str, seen: Seen | None, secs: float) -> None:
             f"{name}: after {secs:.0f} s, {seen.text}. Nimbus has taken the command, and goes on:"
             f" see `storm status {name}`, or wait longer with --timeout"
         )
-    click.echo(f"storm: {name}: {seen.text}", err=True)
+    text = printable(seen.text, keep="\n")
+    click.echo(f"storm: {name}: {text}", err=True)
 
 
 def as_values(seen: Seen | None) -> dict[str, Any]:

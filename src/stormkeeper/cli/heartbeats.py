@@ -31,6 +31,7 @@ from stormkeeper.errors import (
     SerializationError,
     StormkeeperError,
 )
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.conf import Address, Conf
@@ -316,7 +317,7 @@ def _print_servers(*, as_json: bool) -> None:
 
     if len(failures) < len(answers):
         for failure in failures:
-            click.echo(f"storm: warning: {failure}", err=True)
+            click.echo(f"storm: warning: {printable(str(failure))}", err=True)
     told: dict[str, dict[str, Any] | None] = {}
     for server, answer in answers.items():
         if isinstance(answer, StormkeeperError):

@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Collection
 
+from stormkeeper.names import printable
+
 
 class Listing:
     """Prints names, and what changes of them.
@@ -53,5 +55,5 @@ class Listing:
 
 def remark(text: str) -> None:
     """Print a remark with the time on stderr."""
-    sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {text}\n")
+    sys.stderr.write(f"storm: {time.strftime('%H:%M:%S')} {printable(text)}\n")
     sys.stderr.flush()

@@ -14,6 +14,7 @@ from stormkeeper.cli.effects import connected, json_option
 from stormkeeper.cli.listing import remark
 from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, until_interrupted
 from stormkeeper.errors import NotAliveError, RpcError
+from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
@@ -175,5 +176,6 @@ def _list_components(name: str, components: list[str], *, as_json: bool) -> None
         click.echo(json.dumps(components))
         return
     line = "-" * 18
+    components = [printable(component) for component in components]
     click.echo("\n".join([f"Available components for {name} :", line, *components, line]))
     click.echo("Please use -m to specify one component")

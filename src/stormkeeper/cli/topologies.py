@@ -166,7 +166,7 @@ def kill(
             effects.end(name, seen, secs)
         except NotYetFault as fault:
             late = fault
-            click.echo(f"storm: {fault.message}", err=True)
+            fault.show()
     if kills.refused and not (ignore_errors and kills.is_reached):
         exit_with(1)
     if late is not None:

@@ -17,7 +17,7 @@ from stormkeeper.errors import TopologyError
 from stormkeeper.topology.component import Component, Kind
 
 #: Names end up in znodes, in file names of checkpoints and in topology ids.
-TOPOLOGY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_TOPOLOGY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _COMPONENT_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 #: Storm's own components (``__acker``, ``__system``) begin so.
@@ -65,9 +65,9 @@ class Topology:
     """
 
     def __init__(self, name: str, conf: Mapping[str, Any] | None = None) -> None:
-        if not isinstance(name, str) or not TOPOLOGY_NAME.fullmatch(name):
+        if not isinstance(name, str) or not _TOPOLOGY_NAME.fullmatch(name):
             raise TopologyError(
-                f"{name!r} is no name for a topology: use letters, digits, and _ . - after the "
+                f"{name!r} is no name for a topology: use letters, digits, and _ - after the "
                 "first, as in Topology('word-count')"
             )
         if conf is not None and not isinstance(conf, Mapping):
