@@ -27,10 +27,11 @@ LONGEST_CALM_SECS: Final = 300.0
 APART_SECS: Final = (0.2, 5.0)
 
 #: What keeps a session for as long as its server promised.
-HARM: Final = (
-    *("stop", "stop briefly", "cut", "cut briefly", "lose", "late lock", "leave", "code"),
-    *("lose disk", "fill disk", "take disk away"),
-)
+HARM: Final = ("stop", "stop briefly", "cut", "cut briefly", "lose", "late lock", "leave", "code")
+
+#: What befalls a disk, and the share of it among all faults.
+DISK: Final = ("lose disk", "fill disk", "take disk away")
+DISK_SHARE: Final = 0.2
 
 #: What a server, or somebody by hand, does without a warning.
 FORCE: Final = ("expire", "delete lock", "revoke lock")
@@ -141,7 +142,7 @@ class Elections:
         leaders = self.leaders()
         whom = random.choice(leaders if leaders and random.random() < 0.6 else self._nimbuses)
         short, long = random.uniform(0.5, 6.0), SESSION_SECS * random.uniform(1.05, 2.0)
-        kind = random.choice(self._kinds)
+        kind = random.choice(DISK if random.random() < DISK_SHARE else self._kinds)
         self.seen[kind] += 1
         if kind == "stop":
             whom.stop(long)
@@ -168,7 +169,7 @@ class Elections:
             whom.lose_disk(None, None)
         elif kind in ("fill disk", "take disk away"):
             fault = "full" if kind == "fill disk" else "gone"
-            whom.lose_disk(fault, random.choice((short, long, 3 * long, None)))
+            whom.lose_disk(fault, random.choice((short, long, None)))
         elif kind == "expire":
             self._ensemble.expire(whom.session)
         else:

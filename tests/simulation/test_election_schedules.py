@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from simulation.elections import FORCE, HARM, Elections
+from simulation.elections import DISK, FORCE, HARM, Elections
 from stormkeeper.nimbus.election import Election
 from stormkeeper.nimbus.election_events import (
     ConnectionChanged,
@@ -50,6 +50,7 @@ def test_the_schedules_have_what_they_are_to_withstand():
         seen += ran(seed, force=True).seen
     for what in (
         *HARM,
+        *DISK,
         *FORCE,
         *("done", "NotLeaderError", "StateUnavailableError", "OutcomeUnknownError"),
         *("sessions lost", "arrived late", "refused to a zombie"),
