@@ -413,6 +413,22 @@ class TestClosing:
         one.storm.disconnect()
         other.reign()
 
+    def test_without_the_store_does_not_wait_for_calls_under_way(
+        self, memory, ensemble, nimbus, monkeypatch
+    ):
+        monkeypatch.setattr(elector, "CLOSE_SECS", 10 * DEADLINE_SECS)
+        over = threading.Event()
+        under_way = threading.Thread(target=over.wait)
+        under_way.start()
+        one = nimbus(memory)
+        one.lead()
+        ensemble.suspend(one.session)
+        one.elector._threads = (*one.elector._threads, under_way)
+        one.elector.close()
+        assert under_way.is_alive()
+        over.set()
+        under_way.join()
+
     @pytest.mark.parametrize("which", ["elected", "deposed"])
     def test_may_be_done_by_a_callback(self, memory, nimbus, monkeypatch, which):
         # It does not wait for itself.

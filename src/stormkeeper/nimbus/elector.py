@@ -53,6 +53,10 @@ BACKSTOP_SECS: Final = 5.0
 #: How long `Elector.close` waits for the lock to be given up and for `deposed` to return.
 CLOSE_SECS: Final = 10.0
 
+#: And for its threads where ZooKeeper is not reached: a call ends by its own deadline, and whatever
+#: it would write ends with the session.
+UNREACHED_SECS: Final = 1.0
+
 
 class Elector:
     """One Nimbus among those that would lead. Safe for many threads; `close` it.
@@ -230,8 +234,8 @@ class Elector:
     def close(self) -> None:
         """Leave the queue, call `deposed` if this Nimbus led, and end the threads.
 
-        It takes ten seconds at most. If the store is not reached by then, the lock goes with the
-        session: close that too. A callback may call this, and is not waited for then.
+        It takes ten seconds at most, and about one if the store is not reached: then the lock goes
+        with the session, so close that too. A callback may call this, and is not waited for then.
         """
         deadline = self._clock() + CLOSE_SECS
         self._handle(Withdraw())
@@ -242,10 +246,13 @@ class Elector:
             self._changed.notify_all()
         self._state.unregister(self._registration)
         self._state.remove_listener(self._on_connection)
+        is_reached = self._state.connection is ConnectionState.CONNECTED
+        if not is_reached:
+            deadline = min(deadline, self._clock() + UNREACHED_SECS)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - self._clock()))
-                if thread.is_alive():
+                if thread.is_alive() and is_reached:
                     log.warning("the thread %s still runs after the election was left", thread.name)
 
     def _is_left(self, is_own: bool) -> bool:

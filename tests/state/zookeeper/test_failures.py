@@ -17,6 +17,7 @@ from stormkeeper.state.storage import ConnectionState
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.watches import Watch, Watched
+from stormkeeper.state.zookeeper import connection
 from stormkeeper.state.zookeeper.connection import WINDOW
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import NimbusSummary, SupervisorInfo
@@ -132,6 +133,17 @@ class TestServerAway:
         waiting.join(DEADLINE_SECS)
         assert answers == [b"0"]
         state.close()
+
+    def test_a_session_that_no_server_can_end_is_left_soon(self, own_server, state, monkeypatch):
+        monkeypatch.setattr(connection, "CLOSE_SECS", 10 * DEADLINE_SECS)
+        own_server.stop()
+        until(lambda: state.connection is SUSPENDED)
+        over, client = threading.Event(), state._connection._client
+        stop = client.stop
+        monkeypatch.setattr(client, "stop", lambda: (over.wait(), stop()))
+        state.close()
+        assert not over.is_set()
+        over.set()
 
     def test_a_server_that_does_not_answer(self, own_server, state):
         state.set_data("/a", b"0")

@@ -70,6 +70,9 @@ T = TypeVar("T")
 #: How long `Connection.close` waits for the server to take leave, in seconds.
 CLOSE_SECS: Final = 10.0
 
+#: And where no server is reached, which then ends the session by its own clock.
+UNREACHED_CLOSE_SECS: Final = 1.0
+
 #: Waits between attempts to connect, in seconds: the first, and the longest.
 _RECONNECT_SECS: Final = (0.1, 1.0)
 
@@ -235,9 +238,10 @@ class Connection:
             self._closed = True
             self._changed.notify_all()
         # kazoo waits without a deadline for its thread, which may sit in a name look-up.
+        is_reached = self._state is ConnectionState.CONNECTED
         closer = threading.Thread(target=self._close_client, name="zookeeper close", daemon=True)
         closer.start()
-        closer.join(CLOSE_SECS)
+        closer.join(CLOSE_SECS if is_reached else UNREACHED_CLOSE_SECS)
         if closer.is_alive():
             log.warning(
                 "ZooKeeper did not take leave of session %s; its ephemeral nodes stay until it"
