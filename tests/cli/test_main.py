@@ -18,7 +18,7 @@ from support.command import HEAVY, STORM, imported_by
 COMMANDS = {
     *("pacemaker", "dev-zookeeper", "pipeline", "local", "heartbeats", "state"),
     *("version", "localconfvalue", "remoteconfvalue", "nimbus"),
-    *("logs", "monitor", "get-errors", "upload-credentials", "blobstore"),
+    *("logs", "monitor", "get-errors", "upload-credentials", "set_log_level", "blobstore"),
     *("submit", "jar", "list", "status", "kill", "activate", "deactivate", "rebalance"),
     *("supervisor", "kill_workers", "node-health-check"),
 }

@@ -8,7 +8,14 @@ from stormkeeper.errors import AccessDeniedError, StateUnavailableError
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.thrift.records import Credentials, StormBase, TopologyStatus
+from stormkeeper.thrift.records import (
+    Credentials,
+    LogConfig,
+    LogLevel,
+    LogLevelAction,
+    StormBase,
+    TopologyStatus,
+)
 from stormkeeper.worker import cluster_link
 from stormkeeper.worker.cluster_link import ClusterLink
 from support.leaders import lead
@@ -55,6 +62,24 @@ def test_it_follows_the_status(link, leader):
     for status in TopologyStatus:
         leader.activate_storm(STORM, base(status))
         until(lambda status=status: link.is_active == (status is TopologyStatus.ACTIVE))
+
+
+def test_new_log_levels_and_credentials_are_heard_of(connect, leader, caplog):
+    caplog.set_level("INFO")
+    heard = []
+    link = ClusterLink(connect, STORM, heard.append)
+    leader.activate_storm(STORM, base(TopologyStatus.ACTIVE))
+    leader.set_credentials(STORM, Credentials({"token": "secret1", "kept": "secret2"}))
+    link.start()
+    until(lambda: heard == [None])
+    config = LogConfig({"ROOT": LogLevel(LogLevelAction.UPDATE, "DEBUG")})
+    leader.set_topology_log_config(STORM, config)
+    until(lambda: heard[1:] and heard[-1].named_logger_level == config.named_logger_level)
+    leader.set_credentials(STORM, Credentials({"token": "secret3", "kept": "secret2"}))
+    until(lambda: "new credentials (token) count from the next start" in caplog.text)
+    assert link.credentials["token"] == "secret1"
+    assert "secret" not in caplog.text
+    link.close(DEADLINE_SECS)
 
 
 @pytest.mark.parametrize("where", ["connecting", "reporting"])

@@ -12,7 +12,14 @@ import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.state.storm import cluster
-from stormkeeper.thrift.records import Credentials, StormBase, TopologyStatus
+from stormkeeper.thrift.records import (
+    Credentials,
+    LogConfig,
+    LogLevel,
+    LogLevelAction,
+    StormBase,
+    TopologyStatus,
+)
 from stormkeeper.topology import Topology, description
 from stormkeeper.topology.package import writing
 from stormkeeper.topology.package.collecting import collect
@@ -220,6 +227,11 @@ def test_a_topology_runs_is_deactivated_goes_on_and_reports_its_error(
     worker.wait_for(r"^knows hunter2 hunter2$")
     worker.wait_for(r"^jars empty\.jar$")
     until(lambda: written(folder), START_SECS)
+    debug = LogLevel(LogLevelAction.UPDATE, "DEBUG")
+    leader.set_topology_log_config(STORM, LogConfig({"org.apache.spark.sql": debug}))
+    worker.wait_for(r" DEBUG org\.apache\.spark\.sql\.")
+    leader.set_topology_log_config(STORM, LogConfig({}))
+    worker.wait_for(r"log levels set for the topology: none any more$")
     family, commands = worker.family(), worker.command_lines()
     assert any("SparkSubmit" in command for command in commands)
     assert not [command for command in commands if SECRET in command]

@@ -40,13 +40,14 @@ _COMMANDS = {
     "pipeline": "stormkeeper.cli.daemons:pipeline",
     "rebalance": "stormkeeper.cli.topologies:rebalance",
     "remoteconfvalue": "stormkeeper.cli.inspect:remoteconfvalue",
+    "set_log_level": "stormkeeper.cli.settings:set_log_level",
     "simulate": "stormkeeper.cli.simulate:simulate",
     "state": "stormkeeper.cli.state:state",
     "stats": "stormkeeper.cli.stats.command:stats",
     "status": "stormkeeper.cli.topologies:status",
     "submit": "stormkeeper.cli.submit:submit",
     "supervisor": "stormkeeper.cli.supervisors:supervisor",
-    "upload-credentials": "stormkeeper.cli.credentials:upload_credentials",
+    "upload-credentials": "stormkeeper.cli.settings:upload_credentials",
     "version": "stormkeeper.cli.inspect:version",
 }
 

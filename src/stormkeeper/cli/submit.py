@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from stormkeeper.cli import effects, files
-from stormkeeper.cli.credentials import read
 from stormkeeper.cli.effects import interrupted_with, waiting, waiting_options
 from stormkeeper.cli.options import examples, faults, load_conf, settings
 from stormkeeper.cli.progress import Progress
+from stormkeeper.cli.settings import read
 
 if TYPE_CHECKING:
     from stormkeeper.client.packing import Given

@@ -36,6 +36,7 @@
 ``beater``            sends it
 ``alive``             a file that says to the supervisor that the worker gets on
 ``log_file``          keeps the worker's log small
+``log_levels``        log levels that are set while the worker runs
 ``cluster_link``      the session with the cluster's state
 ``reports``           what it is asked and told: status, errors, ends
 ``failure``           says what went wrong in a user's code

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from stormkeeper.errors import (
     StateClosedError,
@@ -19,12 +20,15 @@ from stormkeeper.errors import (
     StormkeeperError,
 )
 from stormkeeper.state.storm.cluster import StormClusterState
-from stormkeeper.thrift.records import StormBase, TopologyStatus
+from stormkeeper.state.storm.watching import Stream
+from stormkeeper.thrift.records import Credentials, LogConfig, StormBase, TopologyStatus
 
 log = logging.getLogger(__name__)
 
 #: Writes what is to be reported.
 Report = Callable[[StormClusterState], object]
+
+Value = TypeVar("Value")
 
 #: Wait after a failure before ZooKeeper is asked again.
 RETRY_SECS = 2.0
@@ -41,15 +45,27 @@ class ClusterLink:
         Begins a session; called again after it failed.
     storm_id
         The topology's id.
+    on_log_config
+        Called with the topology's log levels, at first and whenever they change.
     """
 
-    def __init__(self, connect: Callable[[], StormClusterState], storm_id: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], StormClusterState],
+        storm_id: str,
+        on_log_config: Callable[[LogConfig | None], None] = lambda _: None,
+    ) -> None:
         self._connect = connect
         self._storm_id = storm_id
+        self._on_log_config = on_log_config
+        #: What cannot be read, so that it is logged once.
+        self._unread: set[str] = set()
         self._status: TopologyStatus | None = None
         self._hints: dict[str, int] = {}
         #: The topology's credentials by name, as they were when its base was first read.
         self.credentials: Mapping[str, str] = {}
+        #: The same, as they were read last.
+        self._newest: Mapping[str, str] = {}
         self._known = threading.Event()
         self._changed = threading.Condition()
         self._reports: deque[Report] = deque()
@@ -111,12 +127,20 @@ class ClusterLink:
                 storm.disconnect()
 
     def _follow(self, storm: StormClusterState) -> None:
-        with storm.watch(lambda again: storm.storm_base(self._storm_id, again)) as bases:
+        storm_id = self._storm_id
+        with (
+            storm.watch(lambda again: storm.storm_base(storm_id, again)) as bases,
+            storm.watch(lambda again: storm.topology_log_config(storm_id, again)) as levels,
+            storm.watch(lambda again: storm.credentials(storm_id, again)) as credentials,
+        ):
             while not self._closing.is_set():
                 try:
                     self._write(storm)
                     if not self._known.is_set():
                         self._read_credentials(storm)
+                    else:
+                        self._hear("log levels", levels, self._on_log_config)
+                        self._hear("credentials", credentials, self._compare)
                     self._take(bases.next(_LOOK_SECS))
                 except TimeoutError:
                     continue
@@ -133,7 +157,35 @@ class ClusterLink:
         except StormkeeperError as error:
             log.warning("the topology's credentials cannot be read: %s", error)
         else:
-            self.credentials = dict(given.creds) if given is not None else {}
+            self.credentials = self._newest = dict(given.creds) if given is not None else {}
+
+    def _hear(
+        self, what: str, stream: Stream[Value | None], take: Callable[[Value | None], None]
+    ) -> None:
+        """Take what has changed; what cannot be read is not asked for again."""
+        if what in self._unread:
+            return
+        try:
+            take(stream.next(0))
+        except TimeoutError:
+            pass
+        except (StateUnavailableError, StateClosedError):
+            raise
+        except StormkeeperError as error:
+            log.warning("new %s of the topology cannot be read: %s", what, error)
+            self._unread.add(what)
+
+    def _compare(self, given: Credentials | None) -> None:
+        """Say which credentials are new: Spark keeps what it has read of them at its start."""
+        new = dict(given.creds) if given is not None else {}
+        names = {name for name, _ in new.items() ^ self._newest.items()}
+        self._newest = new
+        if names:
+            log.info(
+                "new credentials (%s) count from the next start of this worker: `storm rebalance`"
+                " starts it again",
+                ", ".join(sorted(names)),
+            )
 
     def _take(self, base: StormBase | None) -> None:
         if self._failing:

@@ -61,6 +61,7 @@ from stormkeeper.worker.job import Job
 from stormkeeper.worker.jvm_watch import JvmWatch
 from stormkeeper.worker.live_queries import LiveQueries
 from stormkeeper.worker.log_file import LogFile
+from stormkeeper.worker.log_levels import LogLevels
 from stormkeeper.worker.overrides import with_credentials
 from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.reports import Reports
@@ -176,7 +177,8 @@ class Worker:
         self._completed = False
         self._waits = False
         self._codec = Codec.from_conf(conf)
-        self._reports = Reports(conf, job, self._beat_of)
+        self._log_levels = LogLevels(lambda: self._session.started)
+        self._reports = Reports(conf, job, self._beat_of, self._log_levels.take)
         self._beater = Beater(
             lambda: factory.heartbeat_sender(conf),
             paths.workerbeat(job.storm_id, job.node, job.port),
@@ -481,6 +483,7 @@ class Worker:
                 self._jvm.close()
                 self._beater.close(min(BEAT_SECS, self._countdown.left(LAST_BEAT_SECS)))
                 self._reports.close()
+                self._log_levels.close()
                 self._session.end(min(JVM_SECS, self._countdown.left(END_SECS)))
                 self._log_file.close()
                 if self._alive is not None:

@@ -25,7 +25,7 @@ from stormkeeper.state.access import Role
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.errors import ErrorLimits
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat, LaunchClaim
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, LaunchClaim, LogConfig
 from stormkeeper.worker.cluster_link import ClusterLink
 from stormkeeper.worker.deadlines import CLOSE_SECS, REPORT_SECS, STATUS_SECS
 from stormkeeper.worker.job import Job
@@ -49,10 +49,16 @@ class Reports:
         Whose reports these are.
     beat_of
         Returns the heartbeat of a query's executors, by the query's id.
+    on_log_config
+        As of a `ClusterLink`.
     """
 
     def __init__(
-        self, conf: Conf, job: Job, beat_of: Callable[[str], ClusterWorkerHeartbeat]
+        self,
+        conf: Conf,
+        job: Job,
+        beat_of: Callable[[str], ClusterWorkerHeartbeat],
+        on_log_config: Callable[[LogConfig | None], None] = lambda _: None,
     ) -> None:
         self._job = job
         self._beat_of = beat_of
@@ -61,7 +67,7 @@ class Reports:
         self._has_end = conf["topology.restart"] != "always"
         self._link: ClusterLink | None = None
         if job.package is not None:
-            self._link = ClusterLink(lambda: _connect(conf), job.storm_id)
+            self._link = ClusterLink(lambda: _connect(conf), job.storm_id, on_log_config)
 
     @property
     def is_active(self) -> bool:

@@ -145,7 +145,7 @@ def test_a_nimbus_that_does_not_lead_says_of_no_topology_that_it_is_not_alive(
     assert other.call("getTopologySummaryByName", {"name": "runs"})["status"] == "ACTIVE"
 
 
-def test_credentials_log_levels_and_sampling_are_set(leading, client, other, tmp_path):
+def test_credentials_and_log_levels_are_set_sampling_is_not(leading, client, other, tmp_path):
     storm_id = submit(client, tmp_path, "set")
     client.call("uploadNewCredentials", {"name": "set", "creds": {"creds": [("a", SECRET)]}})
     credentials = leading.storm.credentials(storm_id)
@@ -169,21 +169,15 @@ def test_credentials_log_levels_and_sampling_are_set(leading, client, other, tmp
     until(lambda: other.call("getLogConfig", {"name": storm_id}) == {"named_logger_level": levels})
 
     def debug(**options):
-        arguments = {"name": "set", "samplingPercentage": 10.0, "enable": True, **options}
-        client.call("debug", arguments)
+        return {"name": "set", "samplingPercentage": 10.0, "enable": True, **options}
 
-    debug()
-    debug(component="words", samplingPercentage=20.0)
-    debug(component="words", enable=False)
-    found = client.call("getTopologyInfo", {"id": storm_id})["component_debug"]
-    assert sorted(found) == [
-        (storm_id, {"enable": True, "samplingpct": 10.0}),
-        ("words", {"enable": False, "samplingpct": 20.0}),
-    ]
-    arguments = {"name": "set", "enable": True, "samplingPercentage": 101.0}
-    assert "from 0 to 100" in refusal(client, "debug", arguments)
-    arguments = {"name": "set", "component": "x", "enable": True, "samplingPercentage": 1.0}
-    assert "set has no component x" in refusal(client, "debug", arguments)
+    assert "rows of a running query cannot be sampled" in refusal(client, "debug", debug())
+    client.call("debug", debug(enable=False))
+    assert client.call("getTopologyInfo", {"id": storm_id})["component_debug"] == []
+    assert "set has no component x" in refusal(client, "debug", debug(component="x"))
+    loud = [("ROOT", {"action": 2, "target_log_level": "loud"})]
+    asked = {"name": storm_id, "config": {"named_logger_level": loud}}
+    assert "'loud' is no log level for ROOT" in refusal(client, "setLogConfig", asked)
 
     request = {"id": storm_id, "profileRequest": REQUEST}
     assert "which no JVM profiler knows" in refusal(client, "setWorkerProfiler", request)

@@ -1,4 +1,4 @@
-"""What is set for a topology that runs: credentials, log levels, sampling.
+"""What is set for a topology that runs: credentials and log levels.
 
 A leader writes it. Log levels, and requests to profile a JVM, have methods that declare no
 exception: whatever is wrong is Thrift's own fault, with the reason as its text.
@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import copy
 import threading
+from typing import Final
 
-from stormkeeper.errors import CallerError, NoNodeError
+from stormkeeper.errors import CallerError
 from stormkeeper.nimbus.service.served import Served, told
 from stormkeeper.thrift.nimbus import AuthorizationException, NotAliveException
 from stormkeeper.thrift.records import (
     Credentials,
-    DebugOptions,
     LogConfig,
     LogLevel,
     LogLevelAction,
     ProfileAction,
     ProfileRequest,
-    StormBase,
 )
+
+#: The names of log levels, which are log4j's.
+LEVELS: Final = ("ALL", "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "OFF")
 
 
 class Settings(Served):
@@ -64,29 +66,16 @@ class Settings(Served):
     def debug(
         self, name: str, component: str | None, enable: bool, sampling_percentage: float, /
     ) -> None:
-        """Have rows of a component, or of a whole topology, be sampled, or no longer."""
-        reign, storm_id, base = self._led(name)
+        """Refuse to sample rows, as Spark would compute and read each batch twice for that."""
+        del sampling_percentage
+        _, _, base = self._led(name)
         if component and component not in (base.component_executors or {component}):
             raise CallerError(f"{name} has no component {component}")
-        if not 0 <= sampling_percentage <= 100:
+        if enable:
             raise CallerError(
-                f"a sampling percentage is from 0 to 100, not {sampling_percentage:g}"
+                "rows of a running query cannot be sampled: for that, Spark would read its sources"
+                " and call its functions twice; give the topology a sink that writes the rows"
             )
-        of = component or storm_id
-
-        def changed(base: StormBase) -> StormBase:
-            debugged = copy.copy(base)
-            known = dict(base.component_debug or {})
-            before = known.get(of)
-            kept = before.samplingpct if before is not None else None
-            known[of] = DebugOptions(enable, sampling_percentage if enable else kept)
-            debugged.component_debug = known
-            return debugged
-
-        try:
-            reign.leader.change_storm(storm_id, changed)
-        except NoNodeError as error:
-            raise NotAliveException(f"{name} is not alive") from error
 
     def setWorkerProfiler(self, storm_id: str, request: ProfileRequest, /) -> None:
         """Refuse to profile a worker."""
@@ -127,7 +116,7 @@ def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> Log
     Raises
     ------
     CallerError
-        A logger has no name.
+        A logger has no name, or a level is none.
     """
     levels: dict[str, LogLevel] = {}
     known = None if before is None else before.named_logger_level
@@ -138,6 +127,9 @@ def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> Log
         if not name:
             raise CallerError("Named loggers need a valid name. Use ROOT for the root logger")
         if level.action == LogLevelAction.UPDATE:
+            _check_level(name, level.target_log_level)
+            if level.reset_log_level is not None:
+                _check_level(name, level.reset_log_level)
             updated = copy.copy(level)
             secs = level.reset_log_level_timeout_secs or 0
             ends = int((now + secs) * 1000)
@@ -146,3 +138,8 @@ def log_levels(before: LogConfig | None, asked: LogConfig, *, now: float) -> Log
         elif level.action == LogLevelAction.REMOVE:
             levels.pop(name, None)
     return LogConfig(levels)
+
+
+def _check_level(name: str, level: str | None) -> None:
+    if level not in LEVELS:
+        raise CallerError(f"{level!r} is no log level for {name}: {', '.join(LEVELS)} are")

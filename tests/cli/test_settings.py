@@ -1,4 +1,4 @@
-"""``storm upload-credentials`` with a small Nimbus."""
+"""What is set for a topology that runs, with a small Nimbus."""
 
 import json
 
@@ -7,20 +7,34 @@ from click.testing import CliRunner
 
 from stormkeeper.cli.commands import storm as command
 from stormkeeper.thrift.nimbus import NotAliveException
+from stormkeeper.thrift.records import LogConfig, LogLevelAction
 from support.small_nimbus import SmallNimbus, serving
 
 
 class Keeping(SmallNimbus):
-    """Keeps the credentials of one topology."""
+    """Keeps the credentials and the log levels of one topology."""
 
     def __init__(self):
         super().__init__()
         self.given = None
+        self.levels = {}
+
+    def setLogConfig(self, storm_id, config):  # noqa: N802
+        assert storm_id == self.topologies["wc"].id
+        self.levels |= config.named_logger_level
+
+    def getLogConfig(self, _):  # noqa: N802
+        return LogConfig(self.levels)
 
     def uploadNewCredentials(self, name, credentials):  # noqa: N802
         if name != "wc":
             raise NotAliveException(f"{name} is not alive")
         self.given = (credentials.creds, credentials.topoOwner)
+
+
+def _command(arguments):
+    is_named = arguments and arguments[0] == "set_log_level"
+    return [*([] if is_named else ["upload-credentials"]), *map(str, arguments)]
 
 
 @pytest.fixture
@@ -35,7 +49,7 @@ def run(environ, nimbus):
         def invoke(*arguments, given=None):
             return CliRunner(env=environ).invoke(
                 command,
-                ["upload-credentials", *map(str, arguments), "-c", f"nimbus.seeds=[{seed}]"],
+                [*_command(arguments), "-c", f"nimbus.seeds=[{seed}]"],
                 input=given,
             )
 
@@ -53,7 +67,11 @@ def test_from_a_file(run, nimbus, tmp_path):
     file = tmp_path / "credentials"
     file.write_text("user=bob\npassword=hunter2\n")
     told = run("wc", "-f", file)
-    assert (told.exit_code, told.output) == (0, "Uploaded new creds to topology: wc\n")
+    assert (told.exit_code, told.output) == (
+        0,
+        "Uploaded new creds to topology: wc\nIts workers have them from their next start:"
+        " `storm rebalance wc -w 0` starts them again\n",
+    )
     assert nimbus.given == ({"user": "bob", "password": "hunter2"}, None)
 
 
@@ -77,3 +95,25 @@ def test_what_cannot_be_done_is_said(run, nimbus, arguments, given, code, said):
     told = run(*arguments, given=given)
     assert (told.exit_code, told.stderr) == (code, f"storm: {said}\n")
     assert nimbus.given is None
+
+
+def test_log_levels_are_set_removed_and_shown(run, nimbus):
+    nimbus.has("wc")
+    assert run("set_log_level", "wc").output == "no log level is set for wc\n"
+    told = run("set_log_level", "wc", "-l", "ROOT=debug:30", "-l", "a.b=WARN", "-r", "c")
+    assert told.exit_code == 0, told.output
+    root, other, removed = (nimbus.levels[name] for name in ("ROOT", "a.b", "c"))
+    assert (root.target_log_level, root.reset_log_level_timeout_secs) == ("DEBUG", 30)
+    assert (other.target_log_level, other.reset_log_level_timeout_secs) == ("WARN", None)
+    assert removed.action == LogLevelAction.REMOVE
+    root.reset_log_level_timeout_epoch = 2**62
+    del nimbus.levels["c"]
+    lines = run("set_log_level", "wc").output.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["ROOT=DEBUG", "a.b=WARN"]
+    root.reset_log_level_timeout_epoch = 1
+    assert run("set_log_level", "wc", "--json").output == (
+        '{"name": "wc", "levels": {"a.b": "WARN"}}\n'
+    )
+    told = run("set_log_level", "wc", "-l", "ROOT")
+    assert told.exit_code == 2
+    assert "'ROOT' is no LOGGER=LEVEL or LOGGER=LEVEL:SECS" in told.output

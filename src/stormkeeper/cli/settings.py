@@ -1,0 +1,186 @@
+"""What is set for a topology that runs: ``storm upload-credentials``, ``storm set_log_level``."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final, NamedTuple, TextIO
+
+import click
+
+from stormkeeper.cli.effects import connected, json_option, print_json
+from stormkeeper.cli.options import ConfigFault, conf_options, examples, faults
+from stormkeeper.errors import ConfigError
+
+#: ``LOGGER=LEVEL`` or ``LOGGER=LEVEL:SECS``.
+_SETTING: Final = re.compile(r"(?P<logger>[^=]+)=(?P<level>[A-Za-z]+)(:(?P<secs>[0-9]{1,9}))?")
+
+
+class Setting(NamedTuple):
+    """A level, and for how many seconds; None: until it is removed."""
+
+    level: str
+    secs: int | None
+
+
+@click.command(
+    "upload-credentials",
+    epilog=examples(
+        "storm upload-credentials word-count -f credentials.txt",
+        "gpg --decrypt credentials.gpg | storm upload-credentials word-count -f -",
+        "storm upload-credentials word-count -f credentials.txt -u bob",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "-f",
+    "--file",
+    metavar="FILE",
+    type=click.File(encoding="utf-8"),
+    help="Read them from FILE, or from standard input with -: a line KEY=VALUE for each, or one"
+    " JSON object.",
+)
+@click.option(
+    "-e",
+    "--credential",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="One of them; it wins over FILE. Repeatable. Whoever is on this machine can see it while"
+    " the command runs, and the shell remembers it: use -f for what is secret.",
+)
+@click.option("-u", "--user", metavar="USER", help="Whose topology it is, if it is not yours.")
+@json_option
+@conf_options
+def upload_credentials(
+    *, name: str, file: TextIO | None, pairs: tuple[str, ...], user: str | None, as_json: bool
+) -> None:
+    """Give topology NAME credentials, beside those that it has under other keys.
+
+    They are kept in ZooKeeper, where its workers may read them. A worker has them from its next
+    start, as Spark keeps what it has read: `storm rebalance NAME` starts all workers again. With
+    --json it prints the topology's name and the keys, and no value.
+
+    Exit code 1: there is no such topology, or Nimbus refused or was not reached. 2: wrong usage, or
+    what was given is not what it should be.
+    """
+    with faults():
+        credentials = _read(file, pairs)
+    with connected() as connection:
+        from stormkeeper.thrift.records import Credentials
+
+        connection.nimbus.uploadNewCredentials(name, Credentials(credentials, topoOwner=user))
+    if as_json:
+        print_json(name=name, keys=sorted(credentials))
+    else:
+        click.echo(f"Uploaded new creds to topology: {name}")
+        click.echo(
+            "Its workers have them from their next start:"
+            f" `storm rebalance {name} -w 0` starts them again"
+        )
+
+
+def _level(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Setting]:
+    found = {}
+    for text in given:
+        parsed = _SETTING.fullmatch(text)
+        if parsed is None:
+            raise click.BadParameter(f"{text!r} is no LOGGER=LEVEL or LOGGER=LEVEL:SECS")
+        secs = int(parsed["secs"]) if parsed["secs"] else None
+        found[parsed["logger"]] = Setting(parsed["level"].upper(), secs)
+    return found
+
+
+@click.command(
+    "set_log_level",
+    epilog=examples(
+        "storm set_log_level word-count -l ROOT=DEBUG:30",
+        "storm set_log_level word-count -l my_module=WARN -l org.apache.kafka=INFO",
+        "storm set_log_level word-count -r my_module",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "-l",
+    "--level",
+    "levels",
+    metavar="LOGGER=LEVEL[:SECS]",
+    multiple=True,
+    callback=_level,
+    help="Set the level of LOGGER, and of the loggers below it, for so many seconds; without SECS,"
+    " until it is removed. LEVEL is ALL, TRACE, DEBUG, INFO, WARN, ERROR, FATAL or OFF. ROOT is the"
+    " root logger. Repeatable.",
+)
+@click.option(
+    "-r", "--remove", "removed", metavar="LOGGER", multiple=True, help="Give LOGGER its level back."
+)
+@json_option
+@conf_options
+def set_log_level(
+    *, name: str, levels: dict[str, Setting], removed: tuple[str, ...], as_json: bool
+) -> None:
+    """Change log levels of the workers of topology NAME, which go on meanwhile.
+
+    A level counts for Python's loggers in each worker and for those of its Spark driver, within
+    seconds; not for executors on other machines. `storm logs` shows what is logged. Without -l and
+    -r, the command shows the levels that are set.
+
+    Exit code 1: there is no such topology, or Nimbus refused or was not reached. 2: wrong usage.
+    """
+    with connected() as connection:
+        from stormkeeper.thrift.records import LogConfig, LogLevel, LogLevelAction
+
+        storm_id = connection.nimbus.getTopologySummaryByName(name).id
+        asked = {
+            logger: LogLevel(LogLevelAction.UPDATE, each.level, each.secs)
+            for logger, each in levels.items()
+        }
+        asked |= {logger: LogLevel(LogLevelAction.REMOVE) for logger in removed}
+        if asked:
+            connection.nimbus.setLogConfig(storm_id, LogConfig(asked))
+        found = connection.nimbus.getLogConfig(storm_id).named_logger_level or {}
+    from stormkeeper.state.decoding import printable
+
+    now_ms = time.time() * 1000
+    left = {
+        logger: (each.target_log_level or "", each.reset_log_level_timeout_epoch)
+        for logger, each in sorted(found.items())
+        if (each.reset_log_level_timeout_epoch or now_ms + 1) > now_ms
+    }
+    if as_json:
+        print_json(name=name, levels={logger: level for logger, (level, _) in left.items()})
+        return
+    for logger, (level, ends_ms) in left.items():
+        ends = "" if ends_ms is None else f", for {max(1, round((ends_ms - now_ms) / 1000))} s"
+        click.echo(f"{printable(logger)}={printable(level)}{ends}")
+    if not left:
+        click.echo(f"no log level is set for {name}")
+
+
+def _read(file: TextIO | None, pairs: tuple[str, ...]) -> dict[str, str]:
+    from stormkeeper.client import credentials
+
+    given = {} if file is None else read(file)
+    given |= credentials.from_pairs(pairs)
+    if not given:
+        raise ConfigFault("no credentials are given: name a file with -f FILE")
+    return given
+
+
+def read(file: TextIO) -> dict[str, str]:
+    """Return the credentials that a file has.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or has what is none.
+    """
+    from stormkeeper.client import credentials
+
+    where = "standard input" if file.name == "<stdin>" else file.name
+    try:
+        return credentials.from_text(file.read(), where)
+    except UnicodeDecodeError:
+        raise ConfigError(f"{where} is not UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
