@@ -27,6 +27,7 @@ from stormkeeper.state.storm.leader import leading
 from stormkeeper.thrift.nimbus import StormTopology
 from stormkeeper.thrift.records import (
     ClusterWorkerHeartbeat,
+    NimbusSummary,
     RebalanceOptions,
     StormBase,
     SupervisorInfo,
@@ -232,6 +233,22 @@ def test_a_query_that_no_worker_has_claimed_moves_when_its_machine_is_gone(start
     until(lambda: [each.node for each in nimbus.launches()] == ["sup"])
     assert not nimbus.storm.begin_claim(ID, "counts", claim)
     assert nimbus.storm.begin_claim(ID, "counts", nimbus.assigned().claim)
+
+
+def test_it_warns_of_a_nimbus_of_storms_own_once(start, machine, memory, caplog):
+    java = StormClusterState(memory.open(), Codec())
+    java.add_nimbus_host(NimbusSummary("java.example", 6627, 1, False, "2.8.8"))
+    ours = NimbusSummary("ours.example", 6627, 1, False, "0.1.0", stormkeeper="0.1.0")
+    java.add_nimbus_host(ours)
+    nimbus = start()
+    machine()
+    for storm_id in (ID, OTHER):
+        nimbus.submit(storm_id)
+        until(lambda storm_id=storm_id: storm_id in nimbus.scheduler.sched_status())
+    assert [r.args for r in caplog.records if "is a Nimbus of Storm" in r.message] == [
+        ("java.example", "2.8.8")
+    ]
+    java.disconnect()
 
 
 def test_a_reign_that_goes_on_gives_no_claim_twice(start, machine):

@@ -11,6 +11,7 @@ import click
 from stormkeeper.cli.effects import connected, json_option, print_json
 from stormkeeper.cli.options import ConfigFault, conf_options, examples, faults
 from stormkeeper.errors import ConfigError
+from stormkeeper.names import printable
 
 #: ``LOGGER=LEVEL`` or ``LOGGER=LEVEL:SECS``.
 _SETTING: Final = re.compile(r"(?P<logger>[^=]+)=(?P<level>[A-Za-z]+)(:(?P<secs>[0-9]{1,9}))?")
@@ -139,8 +140,6 @@ def set_log_level(
         if asked:
             connection.nimbus.setLogConfig(storm_id, LogConfig(asked))
         found = connection.nimbus.getLogConfig(storm_id).named_logger_level or {}
-    from stormkeeper.state.decoding import printable
-
     now_ms = time.time() * 1000
     left = {
         logger: (each.target_log_level or "", each.reset_log_level_timeout_epoch)

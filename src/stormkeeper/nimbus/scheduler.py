@@ -101,6 +101,8 @@ class Scheduler:
         #: Whether somebody else may have written what was not read yet.
         self._is_unsure = True
         self._needs_values = False
+        #: The Nimbuses of Storm's own of which the log warns.
+        self._java: set[str] = set()
         self._round: _Round | None = None
 
     def begin(self, leader: LeaderClusterState) -> None:
@@ -153,6 +155,7 @@ class Scheduler:
         snapshot = self._snapshot(leader)
         if self._conf_changes.finish(leader, snapshot.bases):
             snapshot = self._snapshot(leader)
+        self._warn_of_java(snapshot)
         known = self._knowledge.of(snapshot, self._memory.texts)
         decision = decide(
             self._memory,
@@ -185,6 +188,17 @@ class Scheduler:
         if ageless and not was_needed:
             snapshot = read(values=True)
         return snapshot
+
+    def _warn_of_java(self, snapshot: ClusterSnapshot) -> None:
+        found = {name for name, each in snapshot.nimbuses.items() if each.stormkeeper is None}
+        for name in sorted(found - self._java):
+            log.warning(
+                "%s is a Nimbus of Storm %s: stop it, as it cannot run topologies of Stormkeeper"
+                " once it leads",
+                name,
+                snapshot.nimbuses[name].version,
+            )
+        self._java = found
 
     def _carry_out(
         self,

@@ -77,6 +77,11 @@ def test_where_a_topology_runs_and_how_it_does_is_told(leading, client, other, t
     )
     assert dict(page["id_to_spout_agg_stats"])["lines"]["common_stats"]["emitted"] == 40
     assert dict(page["id_to_bolt_agg_stats"])["words"]["last_error"]["error"] == "second"
+    none = [("cpu.pcore.percent", 0.0), ("offheap.memory.mb", 0.0), ("onheap.memory.mb", 0.0)]
+    stats = dict(page["id_to_bolt_agg_stats"])["words"]["common_stats"]
+    assert sorted(stats["resources_map"]) == none
+    assert page["requested_regular_on_heap_memory"] == page["requested_memonheap"] == 3 * 512
+    assert page["assigned_shared_off_heap_memory"] == 0.0
     assert json.loads(page["topology_conf"])["topology.name"] == "told"
     assert [one["num_executors"] for one in page["workers"]] == [3, 2]
 
@@ -84,6 +89,7 @@ def test_where_a_topology_runs_and_how_it_does_is_told(leading, client, other, t
     page = client.call("getComponentPageInfo", arguments)
     assert (page["component_type"], page["num_tasks"], page["topology_status"]) == (1, 2, "ACTIVE")
     assert [one["error"] for one in page["errors"]] == ["second", "first"]
+    assert sorted(page["resources_map"]) == none
     unknown = {**arguments, "component_id": "x"}
     assert "no component 'x'" in refusal(client, "getComponentPageInfo", unknown)
 
