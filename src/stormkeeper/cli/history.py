@@ -14,7 +14,6 @@ from stormkeeper.cli.columns import escaped
 from stormkeeper.cli.effects import json_option
 from stormkeeper.cli.freshness import remark_on_age
 from stormkeeper.cli.options import conf_options, examples, faults, load_conf
-from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -98,6 +97,8 @@ def _iso(value: datetime) -> str:
 
 def node_names(nodes: Iterable[str]) -> dict[str, str]:
     """Return what people call nodes, by the ids of their supervisors."""
+    from stormkeeper.conf.address import host_of_supervisor, supervisor_names
+
     return supervisor_names({node: host_of_supervisor(node) for node in nodes})
 
 
