@@ -261,12 +261,16 @@ def test_a_query_that_may_have_been_claimed_waits_for_its_machine(facts):
 
 
 def test_queries_on_storms_own_supervisors_move_at_once():
-    java = supervisor("a", is_ours=False, running=frozenset({6700}))
+    java = supervisor("a", slots=0, is_ours=False, running=frozenset({6700}))
     placed = launch("a:6700", "q")
     t = topology("t", launches=(placed,), homes={"q": "a"})
     assert places(carried_out(cluster(java, supervisor("b"), t, dead=[1]))) == {
         "t": {"b:6700": "q"}
     }
+    assert texts(carried_out(cluster(java, topology("t"))))["t"] == (
+        "Not enough slots: 1 slot is missing, and none is free: what runs on a.example is Storm's"
+        " own supervisor, for Java topologies only"
+    )
     gone_on = topology("t", homes={"q": "a"})
     assert places(carried_out(cluster(java, supervisor("b"), gone_on)))["t"] == {"b:6700": "q"}
 

@@ -118,7 +118,7 @@ def _left_out(placed: Placed, room: Room, cluster: Cluster) -> Iterable[str]:
             name = _host(node or "", topology, cluster)
             yield f"Waits for {name}, which takes no new work: {supervisor.refuses}"
         elif not slots:
-            yield f"Not enough slots: 1 slot is missing{where}, and none is free"
+            yield f"Not enough slots: 1 slot is missing{where}, and none is free{_java(cluster)}"
         else:
             missing = ceil(topology.memory_mb - memory_mb)
             yield (
@@ -126,6 +126,15 @@ def _left_out(placed: Placed, room: Room, cluster: Cluster) -> Iterable[str]:
                 f" {topology.memory_mb:.0f} MB, and beside a free slot there are at most"
                 f" {memory_mb:.0f} MB"
             )
+
+
+def _java(cluster: Cluster) -> str:
+    """Return why supervisors that are there have no slots, if some are Storm's own."""
+    hosts = sorted(each.host for each in cluster.supervisors.values() if not each.is_ours)
+    if not hosts:
+        return ""
+    named = " and ".join(hosts) if len(hosts) <= _NAMED else f"{len(hosts)} supervisors"
+    return f": what runs on {named} is Storm's own supervisor, for Java topologies only"
 
 
 def _slots(number: int) -> str:
