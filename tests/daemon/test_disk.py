@@ -5,7 +5,7 @@ import sys
 
 from stormkeeper.daemon.disk import find_fault
 from support.command import AS_ANY_USER, needs_any_user
-from support.disks import mounted, room_for
+from support.disks import mounted, read_only, room_for
 
 
 def test_a_folder_that_takes_files_has_no_fault(tmp_path):
@@ -42,14 +42,16 @@ def test_a_limit_on_the_size_of_files_is_a_fault(tmp_path):
 
 
 def test_a_full_and_a_read_only_disk_are_faults(tmp_path):
-    with mounted(tmp_path, "64k") as remount:
+    with mounted(tmp_path, "64k"):
         assert find_fault(tmp_path) is None
         (tmp_path / "ballast").write_bytes(b"\0" * 65536)
         assert "(No space left on device): make room" in (find_fault(tmp_path) or "")
+        assert find_fault(tmp_path, least_free_bytes=1, is_written=False) is not None
         (tmp_path / "ballast").unlink()
-        remount("ro")
-        assert "mount its disk for writing" in (find_fault(tmp_path) or "")
-        remount("rw")
+        with read_only(tmp_path):
+            for is_written in (True, False):
+                fault = find_fault(tmp_path, is_written=is_written)
+                assert "mount its disk for writing" in (fault or "")
         assert find_fault(tmp_path) is None
 
 

@@ -7,7 +7,7 @@ import pytest
 from stormkeeper.code.planning import Missing
 from stormkeeper.errors import StateUnavailableError
 from stormkeeper.nimbus.election_events import Checked
-from stormkeeper.nimbus.readiness import DiskWatch, Readiness, foreign_to
+from stormkeeper.nimbus.readiness import LOOKS_PER_WRITE, DiskWatch, Readiness, foreign_to
 from stormkeeper.paths import NimbusId
 from stormkeeper.state import locks
 from stormkeeper.state.storm.cluster import StormClusterState
@@ -113,39 +113,55 @@ def test_a_bad_disk_yields_to_a_good_one_that_queues(
 
 
 class TestTheDiskWatch:
-    def test_a_fault_is_told_after_each_probe_and_its_end_once(self):
-        faults, told = iter([None, "full", "full", None, None]), []
-        watch = DiskWatch(lambda: next(faults), told.append)
-        for _ in range(5):
-            watch.look()
+    def look(self, watch, faults):
+        """Let the disk have one fault after another, each until after the next write."""
+        for fault in faults:
+            watch._find_fault = lambda _, fault=fault: fault
+            for _ in range(LOOKS_PER_WRITE):
+                watch.look()
+
+    def test_a_fault_is_told_after_each_write_and_its_end_once(self):
+        told = []
+        self.look(DiskWatch(lambda _: None, told.append), [None, "full", "full", None, None])
         assert told == ["full", "full", None]
 
+    def test_a_look_finds_a_fault_and_only_a_write_its_end(self):
+        asked = []
+        watch = DiskWatch(lambda is_write: asked.append(is_write) or str(is_write), print)
+        watch.fault = "full"
+        for _ in range(2 * LOOKS_PER_WRITE):
+            watch.look()
+        assert asked == [True, True]
+        watch = DiskWatch(lambda is_write: None if is_write else "full", print)
+        watch.look()
+        assert watch.fault is None
+        watch.look()
+        assert watch.fault == "full"
+
     def test_what_could_not_be_published_is_published_later(self):
-        faults, told = iter(["full", None, None]), []
+        told = []
 
         def publish(fault):
             told.append(fault)
             if len(told) == 2:
                 raise StateUnavailableError("away")
 
-        watch = DiskWatch(lambda: next(faults), publish)
-        for _ in range(3):
-            watch.look()
+        self.look(DiskWatch(lambda _: None, publish), ["full", None, None])
         assert told == ["full", None, None]
 
     def test_a_write_that_hangs_is_a_fault_until_it_ends(self):
         goes_on = threading.Event()
-        watch = DiskWatch(lambda: goes_on.wait() and None, lambda _: None, hang_secs=0.01)
+        watch = DiskWatch(lambda _: goes_on.wait() and None, lambda _: None, hang_secs=0.01)
         watch.look()
         assert "a write has not ended" in watch.fault
         goes_on.set()
         until(lambda: watch.look() or watch.fault is None)
 
-    def test_it_probes_by_itself(self):
-        probes = []
-        watch = DiskWatch(lambda: probes.append(1), lambda _: None, period_secs=0.01)
+    def test_it_looks_by_itself(self):
+        looks = []
+        watch = DiskWatch(lambda _: looks.append(1), lambda _: None, period_secs=0.01)
         watch.start()
-        until(lambda: len(probes) > 2)
+        until(lambda: len(looks) > 2)
         watch.close()
 
 

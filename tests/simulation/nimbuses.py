@@ -35,7 +35,7 @@ from stormkeeper.nimbus.election_events import (
     Withdraw,
 )
 from stormkeeper.nimbus.queueing import Queueing
-from stormkeeper.nimbus.readiness import PROBE_SECS, DiskWatch
+from stormkeeper.nimbus.readiness import LOOK_SECS, DiskWatch
 from stormkeeper.nimbus.reigning import Reigning
 from stormkeeper.paths import NimbusId
 from stormkeeper.state.fences import FencedWriter
@@ -52,6 +52,17 @@ from support.nimbuses import Shelf
 SESSION_SECS: Final = 10.0
 
 MakeElection = Callable[[], Election]
+
+
+class _SimulatedWatch(DiskWatch):
+    """Looks at a shelf, without a thread."""
+
+    def __init__(self, shelf: Shelf, on_fault: Callable[[str | None], None]) -> None:
+        super().__init__(lambda _: None, on_fault)
+        self._shelf = shelf
+
+    def _result(self, is_write: bool) -> str | None:  # noqa: ARG002
+        return self._shelf.fault
 
 
 class SimulatedNimbus:
@@ -91,7 +102,7 @@ class SimulatedNimbus:
             nimbus=self.address,
             disk_fault=lambda: self._disk.fault,
         )
-        self._disk = DiskWatch(lambda: self.shelf.fault, self._on_disk_fault)
+        self._disk = _SimulatedWatch(self.shelf, self._on_disk_fault)
         self._is_registered = False
         self.session.register(self._on_event)
         self.session.add_listener(self._on_connection)
@@ -142,9 +153,10 @@ class SimulatedNimbus:
                 if not self._is_registered:
                     self._register(None)
                     self._is_registered = True
-                self.shelf.fetch(1.0)
+                if self._random.random() < 0.2:
+                    self.shelf.fetch(1.0)
             self._disk.look()
-        self._clock.after(PROBE_SECS, self._look_at_disk)
+        self._clock.after(LOOK_SECS, self._look_at_disk)
 
     def _on_disk_fault(self, fault: str | None) -> None:
         self._register(fault)

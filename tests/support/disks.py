@@ -2,7 +2,7 @@
 
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -10,24 +10,32 @@ import pytest
 
 
 @contextmanager
-def mounted(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
-    """Mount a disk of that size at a folder; yields what mounts it again with other options.
-
-    Skips the test where this process may not mount.
-    """
-
-    def mount(options: str) -> None:
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        subprocess.run(command, check=True, capture_output=True)
-
+def mounted(folder: Path, size: str) -> Iterator[None]:
+    """Mount a disk of that size at a folder; skips the test where this process may not mount."""
     try:
-        mount(f"size={size}")
+        _run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"mounting a disk needs root: {error}")
     try:
-        yield lambda options: mount(f"remount,{options}")
+        yield
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        _run("umount", "--lazy", folder)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Have a mounted disk be read-only, also to processes that have files of it open."""
+    # A second mount on top of the first: the first cannot change while files are written to.
+    _run("mount", "--bind", folder, folder)
+    try:
+        _run("mount", "-o", "remount,bind,ro", folder)
+        yield
+    finally:
+        _run("umount", "--lazy", folder)
+
+
+def _run(*command: str | Path) -> None:
+    subprocess.run(command, check=True, capture_output=True)
 
 
 @contextmanager

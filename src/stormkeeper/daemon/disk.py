@@ -26,7 +26,7 @@ _REMEDIES: Final = {
 }
 
 
-def find_fault(folder: Path, *, least_free_bytes: int = 0) -> str | None:
+def find_fault(folder: Path, *, least_free_bytes: int = 0, is_written: bool = True) -> str | None:
     """Return why a folder does not take files; None if it does.
 
     The folder is not created. The call takes as long as the disk does: a disk that hangs holds up
@@ -38,6 +38,9 @@ def find_fault(folder: Path, *, least_free_bytes: int = 0) -> str | None:
         An existing folder.
     least_free_bytes
         Bytes that have to be free for the user of this process.
+    is_written
+        False: write no probe file, and look only at what the system says of the folder. That is
+        cheap, and finds a disk that is full or read-only.
 
     Returns
     -------
@@ -45,7 +48,7 @@ def find_fault(folder: Path, *, least_free_bytes: int = 0) -> str | None:
         One line that names the folder, the cause and the remedy.
     """
     try:
-        _write_probe(folder)
+        (_write_probe if is_written else _look)(folder)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "check the folder and its disk")
@@ -56,6 +59,16 @@ def find_fault(folder: Path, *, least_free_bytes: int = 0) -> str | None:
             " MiB: make room on its disk"
         )
     return None
+
+
+def _look(folder: Path) -> None:
+    code = 0
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        code = errno.EROFS
+    elif not folder.is_dir():
+        code = errno.ENOTDIR
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 def _write_probe(folder: Path) -> None:

@@ -207,7 +207,7 @@ def _run(
             _register(storm, nimbus_id, started_at, fault)
             elector.recheck()
 
-        disk = DiskWatch(lambda: _find_disk_fault(code), on_disk_fault)
+        disk = DiskWatch(functools.partial(_find_disk_fault, code), on_disk_fault)
         elector = Elector(
             storm,
             nimbus_id,
@@ -340,10 +340,13 @@ def _register(
     storm.add_nimbus_host(summary)
 
 
-def _find_disk_fault(code: LocalCodeDistributor) -> str | None:
+def _find_disk_fault(code: LocalCodeDistributor, is_written: bool) -> str | None:
     """Return why a folder of this Nimbus takes no files; None if all do."""
     try:
-        faults = (find_fault(each, least_free_bytes=LEAST_FREE_BYTES) for each in code.folders())
+        faults = (
+            find_fault(each, least_free_bytes=LEAST_FREE_BYTES, is_written=is_written)
+            for each in code.folders()
+        )
         return next((fault for fault in faults if fault is not None), None)
     except BlobStorageError as error:
         return str(error)

@@ -28,8 +28,9 @@ from stormkeeper.thrift.records import StormBase
 
 log = logging.getLogger(__name__)
 
-#: Time between two probes of the disk, in seconds.
-PROBE_SECS: Final = 5.0
+#: Time between two looks at the disk, in seconds, and how many of them come to one that writes.
+LOOK_SECS: Final = 1.0
+LOOKS_PER_WRITE: Final = 5
 
 #: How long a probe may take before the disk counts as failing, in seconds.
 HANG_SECS: Final = 20.0
@@ -168,23 +169,25 @@ def foreign_to(bases: Mapping[str, StormBase]) -> frozenset[str]:
 
 
 class DiskWatch:
-    """Probes the disk of a Nimbus at intervals, on a thread of its own.
+    """Looks at the disk of a Nimbus at intervals, on a thread of its own.
 
     Parameters
     ----------
     find_fault
-        Writes to the disk; returns why that does not work, None if it does. It may hang.
+        Returns why the disk takes no files, None if it does. It is called with True where it is to
+        write to the disk, and may hang.
     on_fault
-        Called with the fault after each probe that finds one, and with None after the first probe
-        that finds none any more. If it raises `StateError`, it is called again after the next.
+        Called with the fault after the first look and each write that finds one, and with None
+        after the first that finds none any more. If it raises `StateError`, it is called again
+        after the next.
     """
 
     def __init__(
         self,
-        find_fault: Callable[[], str | None],
+        find_fault: Callable[[bool], str | None],
         on_fault: Callable[[str | None], None],
         *,
-        period_secs: float = PROBE_SECS,
+        period_secs: float = LOOK_SECS,
         hang_secs: float = HANG_SECS,
     ) -> None:
         self._find_fault = find_fault
@@ -194,22 +197,27 @@ class DiskWatch:
         #: Why the disk takes no files, in one line; None where it does.
         self.fault: str | None = None
         self._is_told = True
+        self._looks = 0
         self._probe: Future[str | None] | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nimbus disk", daemon=True)
 
     def start(self) -> None:
-        """Probe the disk, and go on with that in the thread."""
+        """Look at the disk, and go on with that in the thread."""
         self.look()
         self._thread.start()
 
     def close(self) -> None:
-        """End; a probe that hangs is not waited for."""
+        """End; a look that hangs is not waited for."""
         self._closing.set()
 
     def look(self) -> None:
-        """Probe the disk once, and tell what was found."""
-        fault = self._result()
+        """Look at the disk once, and tell what was found."""
+        is_write = self._looks % LOOKS_PER_WRITE == 0
+        self._looks += 1
+        if self.fault is not None and not is_write:
+            return  # only a write ends a fault
+        fault = self._result(is_write)
         if (fault is None) != (self.fault is None):
             self._is_told = False
             if fault is None:
@@ -226,10 +234,11 @@ class DiskWatch:
         else:
             self._is_told = True
 
-    def _result(self) -> str | None:
+    def _result(self, is_write: bool) -> str | None:
         if self._probe is None:
             self._probe = Future()
-            threading.Thread(target=self._do, args=[self._probe], daemon=True).start()
+            arguments = (self._probe, is_write)
+            threading.Thread(target=self._do, args=arguments, daemon=True).start()
         try:
             fault = self._probe.result(self._hang_secs)
         except TimeoutError:
@@ -239,9 +248,9 @@ class DiskWatch:
         self._probe = None
         return fault
 
-    def _do(self, probe: Future[str | None]) -> None:
+    def _do(self, probe: Future[str | None], is_write: bool) -> None:
         try:
-            probe.set_result(self._find_fault())
+            probe.set_result(self._find_fault(is_write))
         except BaseException as error:
             probe.set_exception(error)
 
