@@ -9,11 +9,22 @@ from stormkeeper.nimbus.knowing import Knowledge
 from stormkeeper.state.access import Role
 from stormkeeper.state.storm import cluster
 from stormkeeper.thrift.nimbus import SubmitOptions, TopologyInitialStatus
-from stormkeeper.thrift.records import Assignment, ClusterWorkerHeartbeat, Credentials
+from stormkeeper.thrift.records import (
+    Assignment,
+    ClusterWorkerHeartbeat,
+    Credentials,
+    LaunchClaim,
+    LogConfig,
+    LogLevel,
+    LogLevelAction,
+    WorkerLaunch,
+)
 from support.nimbus_service import nimbuses
 from support.secure_zookeeper import digest_conf, topology_conf
 
 pytestmark = pytest.mark.zookeeper
+
+UPDATE = LogLevelAction.UPDATE
 
 DAEMON, WORKER = "storm:very secret", "workers:hush"
 
@@ -45,13 +56,20 @@ def test_the_workers_of_a_topology_are_let_in_although_no_secret_is_in_its_conf(
     knowledge = Knowledge(nimbus.handler._given.submitted, nimbus.conf)
     saved = knowledge.of(nimbus.leader.snapshot(), {})[storm_id].conf
     assert own not in saved
-    nimbus.leader.set_assignment(storm_id, Assignment("/code"), saved)
+    claim = LaunchClaim(1, 2)
+    launch = WorkerLaunch("node", 6700, claim, ["q"], 0, 0, tells_claims=True)
+    nimbus.leader.set_assignment(storm_id, Assignment("/code", launches=[launch]), saved)
+    nimbus.handler.setLogConfig(storm_id, LogConfig({"ROOT": LogLevel(UPDATE, "DEBUG")}))
 
     worker = cluster.connect(configuration.defaults().with_values(conf), role=Role.WORKER)
     try:
         assert worker.assignment_info(storm_id).master_code_dir == "/code"
         assert worker.storm_base(storm_id).name == "wc"
         assert worker.credentials(storm_id).creds == {"key": "value"}
+        levels = worker.topology_log_config(storm_id).named_logger_level
+        assert levels["ROOT"].target_log_level == "DEBUG"
+        assert worker.begin_claim(storm_id, "q", claim)
+        assert nimbus.leader.snapshot().claimed == {storm_id: {"q"}}
         worker.set_worker_heartbeat(
             storm_id, "node", 6700, ClusterWorkerHeartbeat(storm_id, {}, 1, 1)
         )
