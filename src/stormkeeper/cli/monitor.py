@@ -6,10 +6,11 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from stormkeeper.cli.columns import line
 from stormkeeper.cli.effects import connected, json_option
 from stormkeeper.cli.listing import remark
 from stormkeeper.cli.options import Fault, conf_options, examples, exit_with, until_interrupted
@@ -18,8 +19,11 @@ from stormkeeper.names import printable
 
 if TYPE_CHECKING:
     from stormkeeper.client.connection import Connection
-    from stormkeeper.client.monitoring import Look
+    from stormkeeper.client.monitoring import Counting, Look, Row
     from stormkeeper.thrift.nimbus import NumErrorsChoice, TopologyInfo
+
+#: From this rate on, tuples a second are printed without a fraction.
+_WHOLE: Final = 10
 
 
 @click.command(
@@ -76,14 +80,16 @@ def get_errors(name: str, as_json: bool) -> None:
     show_default=True,
     help="Time from one row to the next.",
 )
-@click.option("-m", "--component", metavar="COMPONENT", help="Which; without it all are listed.")
+@click.option(
+    "-m", "--component", metavar="COMPONENT", help="Of this component alone; by default of all."
+)
 @click.option(
     "-s",
     "--stream",
     metavar="STREAM",
     default="default",
     show_default=True,
-    help="Which of the component's streams.",
+    help="Which of the components' streams.",
 )
 @click.option(
     "-w",
@@ -99,11 +105,12 @@ def get_errors(name: str, as_json: bool) -> None:
 def monitor(
     *, name: str, interval: int, component: str | None, stream: str, watched: str, as_json: bool
 ) -> None:
-    """Watch how much a component of topology NAME emits, until Ctrl-C.
+    """Watch how much the components of topology NAME emit, until Ctrl-C.
 
-    Prints rows with tabs as Storm does: topology, component, executors, stream, milliseconds since
-    the row before, tuples (rows of a batch) in them, thousands a second. The first row has what was
-    counted since the workers have started. With --json each row is an object. The counts are those
+    Prints a row for each component every SECS: the time, executors, stream, tuples (rows of a
+    batch) since the row before, and tuples a second. The first row of a component has what was
+    counted since its workers have started, and no rate. With --json each row is an object, with the
+    milliseconds since the row before and, as in Storm, tuples a millisecond. The counts are those
     of the workers' heartbeats, so they come in steps.
 
     While no Nimbus answers, stderr says so, and no row is printed.
@@ -115,37 +122,73 @@ def monitor(
         from stormkeeper.client import monitoring
         from stormkeeper.thrift.nimbus import NumErrorsChoice
 
-        if component is None:
+        def look() -> dict[str, Look]:
             info = _info(connection, name, NumErrorsChoice.NONE)
-            _list_components(name, monitoring.components(info), as_json=as_json)
-            return
-
-        def look() -> Look:
-            info = _info(connection, name, NumErrorsChoice.NONE)
-            return monitoring.look(info, component, stream, watched)
+            wanted = monitoring.components(info) if component is None else [component]
+            return {each: monitoring.look(info, each, stream, watched) for each in wanted}
 
         seen = look()
-        if seen.streams and stream not in seen.streams:
-            there = ", ".join(sorted(seen.streams))
-            raise Fault(f"{component} has {watched} nothing on a stream {stream}; it has {there}")
-        if not as_json:
-            columns = ["topology", "component", "parallelism", "stream", "time-diff ms", watched]
-            click.echo("\t".join([*columns, "throughput (Kt/s)"]))
-        counting = monitoring.Counting()
+        streams = sorted({one for each in seen.values() for one in each.streams})
+        if streams and stream not in streams:
+            what = component or "no component"
+            nothing = "nothing" if component else "anything"
+            raise Fault(
+                f"{what} has {watched} {nothing} on a stream {stream}; there are"
+                f" {', '.join(streams)}"
+            )
+        if not seen:
+            raise Fault(f"{name} runs nowhere now; `storm status {name}` says what it waits for")
+        rows = _Rows(name, stream, watched, [*seen], as_json=as_json)
+        countings: dict[str, Counting] = {}
         due = time.monotonic()
         while True:
-            row = counting.row(seen, round(time.monotonic() * 1000))
-            place = (name, component, row.executors, stream)
-            if as_json:
-                keys = ("topology", "component", "executors", "stream", "ms", watched, "per_ms")
-                values = (*place, row.ms, row.count, row.per_ms)
-                click.echo(json.dumps(dict(zip(keys, values, strict=True))))
-            else:
-                click.echo("\t".join(map(str, (*place, row.ms, row.count, row.per_ms))))
+            at_ms = round(time.monotonic() * 1000)
+            for each, its in seen.items():
+                counting = countings.setdefault(each, monitoring.Counting())
+                rows.show(each, counting.row(its, at_ms))
             now = time.monotonic()
             due = max(due + interval, now)
             time.sleep(due - now)
             seen = _looked_again(look, interval)
+
+
+class _Rows:
+    """Prints rows: for people in columns, else as JSON."""
+
+    def __init__(
+        self, topology: str, stream: str, watched: str, components: list[str], *, as_json: bool
+    ) -> None:
+        self._topology = topology
+        self._stream = stream
+        self._watched = watched
+        self._as_json = as_json
+        width = max(map(len, ("COMPONENT", *components)))
+        self._widths = (9, width + 1, 10, max(7, len(stream)) + 1, 15, 12)
+        if not as_json:
+            heads = ("TIME", "COMPONENT", "EXECUTORS", "STREAM", watched.upper(), "PER SECOND")
+            click.echo(line(heads, self._widths))
+
+    def show(self, component: str, row: Row) -> None:
+        """Print one."""
+        if self._as_json:
+            found = {
+                "topology": self._topology,
+                "component": component,
+                "executors": row.executors,
+                "stream": self._stream,
+                "ms": row.ms,
+                self._watched: row.count,
+                "per_ms": row.per_ms,
+            }
+            click.echo(json.dumps(found))
+            return
+        rate, count = 1000 * row.per_ms, f"{row.count:,}"
+        per_second = f"{rate:,.0f}" if rate >= _WHOLE else f"{rate:.1f}"
+        if not row.ms:
+            count, per_second = f"{count} so far", "-"
+        moment = time.strftime("%H:%M:%S")
+        cells = (moment, printable(component), str(row.executors), self._stream, count, per_second)
+        click.echo(line(cells, self._widths))
 
 
 def _info(connection: Connection, name: str, errors: NumErrorsChoice) -> TopologyInfo:
@@ -154,7 +197,7 @@ def _info(connection: Connection, name: str, errors: NumErrorsChoice) -> Topolog
     return connection.nimbus.getTopologyInfoByNameWithOpts(name, GetInfoOptions(errors))
 
 
-def _looked_again(look: Callable[[], Look], interval: int) -> Look:
+def _looked_again(look: Callable[[], dict[str, Look]], interval: int) -> dict[str, Look]:
     """Look until Nimbus answers, as another one may lead soon."""
     is_told = False
     while True:
@@ -169,13 +212,3 @@ def _looked_again(look: Callable[[], Look], interval: int) -> Look:
             if is_told:
                 remark("Nimbus answers again")
             return seen
-
-
-def _list_components(name: str, components: list[str], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(components))
-        return
-    line = "-" * 18
-    components = [printable(component) for component in components]
-    click.echo("\n".join([f"Available components for {name} :", line, *components, line]))
-    click.echo("Please use -m to specify one component")
