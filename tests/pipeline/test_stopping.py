@@ -3,13 +3,17 @@
 import os
 import signal
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from pyspark.errors import PySparkException
 
 from stormkeeper.conf import defaults
+from stormkeeper.errors import EngineError
 from stormkeeper.pipeline import process, queries
+from stormkeeper.pipeline.sight import Sight
 from support.pipelines import PipelineProcess
 from support.waiting import DEADLINE_SECS, until
 
@@ -141,3 +145,65 @@ def test_a_batch_that_fails_while_a_stop_waits_for_it_fails_the_pipeline(spark, 
     finally:
         release.set()
         query.stop()
+
+
+class _FakeQuery:
+    """A query that ends with an error, or runs on."""
+
+    status = {"isTriggerActive": False}  # noqa: RUF012
+
+    def __init__(self, name, error, *, has_batch=False):
+        self.name, self.error, self.isActive = name, error, error is None
+        self.lastProgress = {} if has_batch else None
+
+    def exception(self):
+        return self.error
+
+    def stop(self):
+        self.isActive = False
+
+
+class _FakeStop:
+    """Asks for a stop when nothing else is left to do."""
+
+    asked_by = "the test"
+
+    def __init__(self, runs_on):
+        self._runs_on = runs_on
+
+    @property
+    def stopped(self):
+        return self._runs_on()
+
+    def wait(self, _secs):
+        return self.stopped
+
+
+SLOW = PySparkException("org.apache.spark.SparkException: Python worker failed to connect back.")
+
+
+@pytest.mark.parametrize(
+    ("errors", "started"),
+    [
+        ([SLOW, None], 2),
+        ([SLOW] * 9, 4),
+        ([PySparkException("the disk is full"), None], 1),
+    ],
+)
+def test_a_query_whose_python_worker_was_slow_starts_again(tmp_path, errors, started):
+    """As workers do: another error is final, and so is the same one for the fourth time."""
+    begun, left = {"liveness": [], "statistics": []}, [*errors]
+
+    def start(_session, _stopped, names):
+        for name in names:
+            error = left.pop(0) if name == "statistics" else None
+            begun[name].append(_FakeQuery(name, error))
+            yield begun[name][-1]
+
+    conf = defaults().with_values({"pipeline.tables.dir": str(tmp_path)})
+    stop = _FakeStop(lambda: all(each and each[-1].isActive for each in begun.values()))
+    watch = SimpleNamespace(start=lambda _: None, ask_to_stop=lambda: None, stop=lambda: None)
+    failure = nullcontext() if errors[started - 1] is None else pytest.raises(EngineError)
+    with failure:
+        process._run(None, conf, start, watch, stop=stop, sight=Sight())
+    assert [len(each) for each in begun.values()] == [1, started]

@@ -38,7 +38,7 @@ def failing_topology(folder, messages):
 
 
 def test_python_worker_that_was_too_slow_is_tried_again(numbers, run_topology, monkeypatch, caplog):
-    monkeypatch.setattr("stormkeeper.worker.running._RETRY_SECS", 0.05)
+    monkeypatch.setattr("stormkeeper.daemon.spark._RETRY_SECS", 0.05)
     folder, values = numbers
     trouble = "Python worker failed to connect back."
     topology, written = failing_topology(folder, [trouble, trouble])
@@ -50,7 +50,7 @@ def test_python_worker_that_was_too_slow_is_tried_again(numbers, run_topology, m
 
 
 def test_there_is_an_end_to_trying(numbers, run_topology, monkeypatch):
-    monkeypatch.setattr("stormkeeper.worker.running._RETRY_SECS", 0.05)
+    monkeypatch.setattr("stormkeeper.daemon.spark._RETRY_SECS", 0.05)
     topology, written = failing_topology(numbers[0], ["Python worker failed to connect back."] * 9)
     with pytest.raises(WorkerError, match="the query 'out' failed"):
         run_topology(topology)

@@ -49,6 +49,19 @@ LOCAL_CHECKPOINTS = {
 #: The JVM sees for itself whether an archive fits it and its jars, and else does without.
 QUIET_ABOUT_CLASSES = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
+#: A new Python worker has 10 s to call Spark back. On a busy machine that may not be enough, though
+#: nothing is wrong with the query.
+_SLOW_PYTHON = (
+    "Python worker failed to connect back",
+    "Python worker did not connect back in time",
+)
+
+#: Starts of a query without a single batch between them.
+_STARTS = 4
+
+#: Wait before the second start; twice as long before each further one.
+_RETRY_SECS = 1.0
+
 #: The archive lies where it was made for. Else the JVM moves it to a random address, and so writes
 #: on its pages: 80 MiB that each JVM then has for itself, where all of a machine can share the
 #: file's. Descriptions of classes lie there, no code.
@@ -285,6 +298,31 @@ def reason(error: BaseException) -> str:
     ends = re.findall(rf"{trace}(?:py4j\.protocol\.Py4JJavaError: .*\n: )?(\S.*)", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (ends[-1] if ends else lines[0] if lines else type(error).__name__).strip()
+
+
+class Starts:
+    """The starts of a streaming query, which starts again if a Python worker was slow to start."""
+
+    def __init__(self) -> None:
+        self._count = 1
+
+    def next_pause(self, error: str, *, has_batch: bool) -> float | None:
+        """Return the seconds before the next start of a query that failed; None if it is final.
+
+        Parameters
+        ----------
+        error
+            The text of its exception.
+        has_batch
+            Whether a batch ended since the last start.
+        """
+        if has_batch:
+            self._count = 0
+        if not any(text in error for text in _SLOW_PYTHON) or self._count >= _STARTS:
+            return None
+        pause: float = _RETRY_SECS * 2 ** max(0, self._count - 1)
+        self._count += 1
+        return pause
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:

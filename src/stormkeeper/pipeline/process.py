@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Final
@@ -43,8 +43,8 @@ from stormkeeper.tables.store import TableStore
 
 log = logging.getLogger(__name__)
 
-#: Starts the queries in a session, one after another, until it is told that the process is to stop.
-Start = Callable[[SparkSession, Callable[[], bool]], Iterable[StreamingQuery]]
+#: Starts queries by their names in a session, one after another, until the process has to stop.
+Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[StreamingQuery]]
 
 #: How often the queries are looked at, in seconds.
 _POLL_SECS: Final = 0.2
@@ -171,12 +171,15 @@ def _held(conf: Conf, servers: list[str], sight: Sight) -> Iterator[tuple[Start,
     ):
         timeouts = Timeouts(conf)
 
-        def start(session: SparkSession, stopped: Callable[[], bool]) -> Iterator[StreamingQuery]:
+        def start(
+            session: SparkSession, stopped: Callable[[], bool], wanted: Collection[str]
+        ) -> Iterator[StreamingQuery]:
             return queries.start(
                 *(session, conf, servers, places, sight),
                 named=names.named,
                 timeouts=timeouts,
                 stopped=stopped,
+                names=wanted,
             )
 
         yield start, watch
@@ -338,12 +341,20 @@ def _run(
 ) -> None:
     announced = False
     running: list[StreamingQuery] = []
+    starts = {name: engine.Starts() for name in queries.NAMES}
     try:
         try:
-            for query in start(session, lambda: stop.stopped):
+            for query in start(session, lambda: stop.stopped, queries.NAMES):
                 running.append(query)  # so that those before one that does not start are stopped
             watch.start(session)
-            while all(query.isActive for query in running) and not stop.wait(_POLL_SECS):
+            while not stop.wait(_POLL_SECS):
+                failed = [query for query in running if not query.isActive]
+                if not all(_waits_for_next(query, starts, stop) for query in failed):
+                    break
+                for query in failed:
+                    again = start(session, lambda: stop.stopped, [query.name or ""])
+                    running.remove(query)
+                    running.extend(again)
                 sight.alive()
                 if not announced and all(query.lastProgress is not None for query in running):
                     announce(f"pipeline writing to {folders.of_tables(conf)}")
@@ -362,6 +373,21 @@ def _run(
         ) from error
     finally:
         watch.stop()
+
+
+def _waits_for_next(
+    query: StreamingQuery, starts: Mapping[str, engine.Starts], stop: StopSignals
+) -> bool:
+    """Wait until a query that failed may start again; return False if its end is final."""
+    error, name = query.exception(), query.name or ""
+    if error is None:
+        return False
+    pause = starts[name].next_pause(str(error), has_batch=query.lastProgress is not None)
+    if pause is None:
+        return False
+    log.warning("the query %s lost a Python worker that was slow to start; starting it again", name)
+    stop.wait(pause)
+    return True
 
 
 def _stop_between_batches(running: Iterable[StreamingQuery]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -160,10 +160,11 @@ def start(
     named: Named = lambda pulses: pulses,
     timeouts: Timeouts = dict,
     stopped: Callable[[], bool] = lambda: False,
+    names: Collection[str] = NAMES,
 ) -> Iterator[StreamingQuery]:
     """Start the queries that keep the tables, one after another, and tell `sight` of them.
 
-    Once it has `stopped`, no more are started.
+    Once it has `stopped`, no more are started. Only those with these `names` are started.
 
     Raises
     ------
@@ -186,7 +187,7 @@ def start(
         writer = written(rows, conf, name, keep).queryName(name)
         return writer.option("checkpointLocation", f"file://{checkpoint.absolute()}").start()
 
-    for name in NAMES:
+    for name in names:
         if stopped():
             return
         query = begin(name)

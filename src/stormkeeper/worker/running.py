@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
+from stormkeeper.daemon.spark import Starts
 from stormkeeper.errors import ClaimedError, WorkerError
 from stormkeeper.worker.building import Built
 from stormkeeper.worker.claims import Claims
@@ -19,16 +20,6 @@ from stormkeeper.worker.query_events import QueryEvents, Run
 from stormkeeper.worker.session import check_jvm
 
 log = logging.getLogger(__name__)
-
-#: A new Python worker has a short time to call Spark back. On a busy machine that may not be
-#: enough, though nothing is wrong with the query.
-_TRANSIENT = ("Python worker failed to connect back", "Python worker did not connect back in time")
-
-#: Starts of a query without a single batch between them.
-_STARTS = 4
-
-#: Wait before the second start; twice as long before each further one.
-_RETRY_SECS = 1.0
 
 #: How long the next query waits for this one's first batch. Several queries with Python workers
 #: that start at once bring about the transient failure.
@@ -44,7 +35,7 @@ class _Running:
     #: Spark's id of the run: the query itself would have to ask the JVM for it.
     run_id: str
     #: Starts since a batch was last seen.
-    starts: int
+    starts: Starts
 
 
 class TopologyRun:
@@ -102,7 +93,7 @@ class TopologyRun:
             except ClaimedError:  # the log has it
                 continue
             query = self._start(built)
-            running = _Running(built, query, str(query.runId), 1)
+            running = _Running(built, query, str(query.runId), Starts())
             self._running.append(running)
             log.info("the query %s runs", built.query.id)
             self._settle(running)
@@ -150,15 +141,13 @@ class TopologyRun:
             return
         if self._stopping():
             return
-        if run is not None and run.batches:
-            running.starts = 0
-        if not any(text in error for text in _TRANSIENT) or running.starts >= _STARTS:
+        pause = running.starts.next_pause(error, has_batch=run is not None and bool(run.batches))
+        if pause is None:
             raise WorkerError(f"the query {id_!r} failed:\n{readable_text(error)}", id_)
         log.warning(
             "the query %s lost a Python worker that was slow to start; starting it again", id_
         )
-        time.sleep(_RETRY_SECS * 2 ** max(0, running.starts - 1))
-        running.starts += 1
+        time.sleep(pause)
         running.query = self._start(running.built)
         running.run_id = str(running.query.runId)
         self._settle(running)
