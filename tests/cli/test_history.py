@@ -55,14 +55,11 @@ def written(tmp_path):
     return write
 
 
-def killed(tmp_path, ago):
-    """Have the tables say that the topology was killed, with the last pulse so long ago."""
-    at = datetime.now(UTC) - timedelta(seconds=ago)
-    row = {"storm_id": WC, "listed_at": at, "killed_at": at}
-    (spec,) = (one for one in rounds.specs(defaults()) if one.name == tables.KILLED_TOPOLOGIES)
+def said_by_nimbus(tmp_path, name, schema, **row):
+    """Have a table of what Nimbus says hold one row."""
+    (spec,) = (one for one in rounds.specs(defaults()) if one.name == name)
     with TableStore(tmp_path / tables.ALERTS, [spec], interval_secs=60) as store:
-        rows = pa.Table.from_pylist([row], schema=rounds.KILLED_TOPOLOGIES)
-        store.publish(Origin("q", 1), {tables.KILLED_TOPOLOGIES: rows})
+        store.publish(Origin("q", 1), {name: pa.Table.from_pylist([row], schema=schema)})
 
 
 def run(*arguments):
@@ -172,7 +169,9 @@ def test_workers_of_a_killed_topology_are_killed_and_not_dead(written, tmp_path)
         event(10, "gone"),
         event(280, "late", node="n-2"),
     )
-    killed(tmp_path, 300)
+    at = datetime.now(UTC) - timedelta(seconds=300)
+    row = {"storm_id": WC, "listed_at": at, "killed_at": at}
+    said_by_nimbus(tmp_path, tables.KILLED_TOPOLOGIES, rounds.KILLED_TOPOLOGIES, **row)
     told = run("wc", *where)
     assert [line.split("  ")[2:] for line in told.stdout.splitlines()] == [
         ["n-1:6700", "late: as told"],
@@ -182,7 +181,7 @@ def test_workers_of_a_killed_topology_are_killed_and_not_dead(written, tmp_path)
     ]
 
 
-def test_nodes_are_called_by_their_hosts(written):
+def test_nodes_are_called_by_their_hosts(written, tmp_path):
     ids = [f"{digit * 8}-0000-4000-8000-000000000000-n-7" for digit in "ab"]
     where = written(event(60, "late", node=ids[0]))
     assert "  n-7:6700  late" in run("n-7", *where).stdout
@@ -192,3 +191,7 @@ def test_nodes_are_called_by_their_hosts(written):
     assert "  n-7 (aaaaaaaa):6700  late" in told
     assert "  n-7 (bbbbbbbb):6700  late" in told
     assert run(ids[1], *where).stdout.count("\n") == 1
+    row = {"node": ids[0], "host": "m7", "listed_at": datetime.now(UTC)}
+    said_by_nimbus(tmp_path, tables.SUPERVISORS, rounds.SUPERVISORS, **row)
+    assert "  m7:6700  late" in run("m7", *where).stdout
+    assert "did you mean m7" in run("m77", *where).stderr

@@ -11,7 +11,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from stormkeeper.conf import defaults
 from stormkeeper.pacemaker.client import PacemakerClient
 from stormkeeper.pipeline import process, queries, rows, tables
-from stormkeeper.pipeline.analyses.rounds import ALERT_HISTORY, ALERTS, KILLED_TOPOLOGIES
+from stormkeeper.pipeline.analyses.rounds import (
+    ALERT_HISTORY,
+    ALERTS,
+    KILLED_TOPOLOGIES,
+    SUPERVISORS,
+)
 from stormkeeper.pipeline.current import WORKER_LIVENESS
 from stormkeeper.pipeline.events import WORKER_EVENTS
 from stormkeeper.pipeline.rejected import REJECTED
@@ -132,6 +137,7 @@ def test_every_option_key_and_column_is_described():
         # and those of alerts
         tables.ALERT_HISTORY: pa.schema([one for one in ALERT_HISTORY if one not in ALERTS]),
         tables.KILLED_TOPOLOGIES: KILLED_TOPOLOGIES,
+        tables.SUPERVISORS: SUPERVISORS,
         tables.ROLLUP_1M: ROLLUP,
     }
     alike = {tables.ROLLUP_10M, tables.ROLLUP_60M}  # as the first of them

@@ -69,7 +69,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         folder = folders.of_tables(conf)
         with Past(folder) as past:
             found, seen, is_old = list[dict[str, Any]](), None, False
-            nodes = happenings.nodes(past)
+            hosts = happenings.hosts(past)
             if past.has("alerts"):
                 found = happenings.alerts(past, ended=ended, severity=severity)
                 seen = past.written_at("alert_history")
@@ -83,7 +83,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
                 raise TableError(reason)
             remark(reason)
         elif not as_json:
-            click.echo("\n".join(_table(_named(found, nodes), datetime.now(UTC))))
+            click.echo("\n".join(_table(_named(found, hosts), datetime.now(UTC))))
         elif not follow:
             click.echo(_as_json(found))
         else:
@@ -91,7 +91,7 @@ def alerts(*, follow: bool, ended: bool, severity: str | None, as_json: bool) ->
         if follow:
             for change in _changes(folder, seen, is_old=is_old):
                 if severity in (None, change["severity"]) or change["change"] == "severity":
-                    line = _as_json(change) if as_json else _line(*_named([change], nodes))
+                    line = _as_json(change) if as_json else _line(*_named([change], hosts))
                     click.echo(line)
 
 
@@ -136,10 +136,10 @@ def _changes(folder: Path, seen: datetime | None, *, is_old: bool) -> Iterator[M
         yield from news
 
 
-def _named(found: Iterable[Mapping[str, Any]], nodes: Iterable[str]) -> list[dict[str, Any]]:
+def _named(found: Iterable[Mapping[str, Any]], hosts: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return alerts in whose texts nodes have the names that people call them."""
     rows = [dict(row) for row in found]
-    names = node_names({*nodes, *(row["node"] for row in rows if row["node"] is not None)})
+    names = node_names(hosts, (row["node"] for row in rows if row["node"] is not None))
     for row in rows:
         if row["node"] is not None:
             for column in ("subject", "evidence"):

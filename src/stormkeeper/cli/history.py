@@ -81,7 +81,7 @@ def history(subject: str, since: timedelta | None, lines: int, as_json: bool) ->
             found = happenings.events(past, subject, beginning, limit=lines)
             if not found:
                 happenings.check_known(past, subject)
-            names = node_names({*happenings.nodes(past), *(event["node"] for event in found)})
+            names = node_names(happenings.hosts(past), (event["node"] for event in found))
             remark_on_age(past, "worker_events")
     if as_json:
         click.echo(json.dumps(found, default=_iso))
@@ -95,11 +95,19 @@ def _iso(value: datetime) -> str:
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def node_names(nodes: Iterable[str]) -> dict[str, str]:
-    """Return what people call nodes, by the ids of their supervisors."""
+def node_names(hosts: Mapping[str, str], nodes: Iterable[str]) -> dict[str, str]:
+    """Return what people call nodes, by the ids of their supervisors.
+
+    Parameters
+    ----------
+    hosts
+        Those that are known, by the same ids.
+    nodes
+        Further ids.
+    """
     from stormkeeper.conf.address import host_of_supervisor, supervisor_names
 
-    return supervisor_names({node: host_of_supervisor(node) for node in nodes})
+    return supervisor_names({**{node: host_of_supervisor(node) for node in nodes}, **hosts})
 
 
 def _line(event: dict[str, Any], names: Mapping[str, str]) -> str:

@@ -10,8 +10,8 @@ from stormkeeper.errors import TableError
 from stormkeeper.history.asking import Past, names_of, of_topology
 from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
 
-#: The host in a supervisor's id, which is a UUID before it; the whole id where there is none.
-_HOST: Final = "regexp_replace(node, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)$', '\\2')"
+#: The address in a supervisor's id, behind a UUID; the whole id where there is none.
+_ADDRESS: Final = "regexp_replace(node, '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)$', '\\2')"
 
 #: Events that tell of a worker without pulses.
 _SILENCES: Final = ("late", "dead", "gone")
@@ -45,7 +45,9 @@ def events(
         since then are one, ``killed``.
     """
     tries = [of_topology(subject, is_id=is_id) for is_id in names_of(subject)]
-    of_host = f"(node = ? OR {_HOST} = ?)", [subject, subject]
+    named = [node for node, host in hosts(past).items() if host == subject]
+    marks = ", ".join("?" for _ in [subject, *named])
+    of_host = f"(node IN ({marks}) OR {_ADDRESS} = ?)", [subject, *named, subject]
     for which, values in [of_host, *tries]:
         only, times = "", []
         for sign, at in ((">=", since), ("<", until)):
@@ -92,25 +94,26 @@ def check_known(past: Past, subject: str) -> None:
         It is not; the error has those that may be meant.
     """
     of_each = [
-        f"SELECT DISTINCT unnest([{_HOST}, topology, storm_id, node]) AS name"
+        f"SELECT DISTINCT unnest([{_ADDRESS}, topology, storm_id, node]) AS name"
         f" FROM {past.table(name)}"
         for name in ("worker_liveness", "worker_events")
         if past.has(name)
     ]
     found = past.ask(f"{' UNION '.join(of_each)} ORDER BY name")
     names = [row["name"] for row in found if row["name"] is not None]
+    names += hosts(past).values()
     if not names:
         raise TableError(f"no worker is known yet: {NO_HEARTBEATS}")
     if subject not in names:
         raise TableError(f"nothing is known of {subject!r}; {meant(subject, names)}")
 
 
-def nodes(past: Past) -> list[str]:
-    """Return the nodes whose workers are known: the ids of their supervisors."""
-    if not past.has("worker_liveness"):
-        return []
-    rows = past.ask(f"SELECT DISTINCT node FROM {past.table('worker_liveness')}")
-    return [row["node"] for row in rows]
+def hosts(past: Past) -> dict[str, str]:
+    """Return the host of each supervisor that Nimbus has listed, by the supervisor's id."""
+    if not past.has("supervisors"):
+        return {}
+    rows = past.ask(f"SELECT node, host FROM {past.table('supervisors')}")
+    return {row["node"]: row["host"] for row in rows}
 
 
 def alerts(past: Past, *, ended: bool = False, severity: str | None = None) -> list[dict[str, Any]]:

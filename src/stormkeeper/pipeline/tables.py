@@ -10,6 +10,7 @@ STATISTICS: Final = "statistics"
 ALERTS: Final = "alerts"
 ALERT_HISTORY: Final = "alert_history"
 KILLED_TOPOLOGIES: Final = "killed_topologies"
+SUPERVISORS: Final = "supervisors"
 
 WORKER_LIVENESS: Final = "worker_liveness"
 WORKER_EVENTS: Final = "worker_events"
@@ -41,5 +42,5 @@ NAMES: Final = {
         *(WORKER_REPORTS, WORKER_STATS, EXECUTOR_STATS, COMPONENT_STATS, TOPOLOGY_STATS),
         *(ROLLUP_1M, ROLLUP_10M, ROLLUP_60M, REJECTED),
     ),
-    ALERTS: (ALERTS, ALERT_HISTORY, KILLED_TOPOLOGIES),
+    ALERTS: (ALERTS, ALERT_HISTORY, KILLED_TOPOLOGIES, SUPERVISORS),
 }

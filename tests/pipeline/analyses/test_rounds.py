@@ -19,6 +19,7 @@ from stormkeeper.pipeline.analyses.rounds import (
     following,
     has_to_ask,
     next_killed,
+    next_supervisors,
     without_killed,
 )
 from stormkeeper.tables.reading import Tables
@@ -248,19 +249,21 @@ def test_an_analysis_that_fails_leaves_the_others_and_its_own_alerts(small_queri
 
 
 def silence(*beating, silent=()):
-    return Silence(dict.fromkeys([*beating, *silent], NOW), beating)
+    return Silence(dict.fromkeys([*beating, *silent], NOW), beating, ["s-1"])
 
 
 def test_a_topology_is_killed_when_it_is_silent_and_not_listed():
     none = rounds.KILLED_TOPOLOGIES.empty_table()
     first = next_killed(none, silence("a", "b", "c"), {"a", "b"}, NOW, 3600)
     assert first["killed_at"].to_pylist() == [None] * 3
-    assert not has_to_ask(first, silence("a", "b", "c"))
-    assert has_to_ask(first, silence("a", silent="bc"))
-    assert has_to_ask(first, silence("a", "b", "c", "d"))
+    nodes = next_supervisors(rounds.SUPERVISORS.empty_table(), {"s-1": "m1"}, NOW, 3600)
+    assert not has_to_ask(first, nodes, silence("a", "b", "c"))
+    assert has_to_ask(first, nodes, silence("a", silent="bc"))
+    assert has_to_ask(first, nodes, silence("a", "b", "c", "d"))
+    assert has_to_ask(first, nodes, replace(silence("a", "b", "c"), nodes=["s-2"]))
     second = next_killed(first, silence("a", silent="bc"), {"a", "b"}, later(60), 3600)
     assert second["killed_at"].to_pylist() == [None, None, NOW]
-    assert not has_to_ask(second, silence("a", "b"))
+    assert not has_to_ask(second, nodes, silence("a", "b"))
     third = next_killed(second, silence("a"), {"a"}, later(7200), 3600)
     # Nothing is known of when its last pulse came, but for when it was listed.
     assert third["storm_id"].to_pylist() == ["a"]
@@ -282,3 +285,13 @@ def test_a_killed_topologys_alerts_end_with_it():
     left, ended = without_killed(pa.Table.from_pylist(rows, schema=ALERTS), {"b": later(60)})
     assert left["id"].to_pylist() == ["a", "c", "node"]
     assert [(one["id"], one["until"]) for one in ended.to_pylist()] == [("b", later(60))]
+
+
+def test_a_supervisor_is_known_for_a_while_after_it_was_listed():
+    first = next_supervisors(rounds.SUPERVISORS.empty_table(), {"s-1": "m1"}, NOW, 3600)
+    second = next_supervisors(first, {"s-2": "m2"}, later(60), 3600)
+    assert second.select(["node", "host"]).to_pylist() == [
+        {"node": "s-1", "host": "m1"},
+        {"node": "s-2", "host": "m2"},
+    ]
+    assert next_supervisors(second, {}, later(3630), 3600)["node"].to_pylist() == ["s-2"]

@@ -13,7 +13,7 @@ from stormkeeper.conf import defaults
 from stormkeeper.errors import RpcUnavailableError
 from stormkeeper.pipeline import tables
 from stormkeeper.pipeline.analyses import questions, watch
-from stormkeeper.pipeline.analyses.rounds import specs
+from stormkeeper.pipeline.analyses.rounds import Listed, specs
 from stormkeeper.pipeline.analyses.watch import Watch
 from stormkeeper.pipeline.sight import Sight
 from stormkeeper.tables.specs import TIME, TableSpec
@@ -34,7 +34,7 @@ LIVENESS = TableSpec(
 )
 
 
-def watch_of(folder, sight, listed=list, **conf):
+def watch_of(folder, sight, listed=lambda: Listed((), {}), **conf):
     conf = {**defaults(), "pipeline.tables.dir": str(folder), **conf}
     alerts = TableStore(folder / tables.ALERTS, specs(conf), interval_secs=1)
     return Watch(conf, alerts, sight, listed)
@@ -65,17 +65,19 @@ def test_which_topologies_were_killed_is_asked_of_nimbus(tmp_path):
         asked.append(there)
         if there is None:
             raise RpcUnavailableError("nothing listens there")
-        return there
+        return Listed(there, {"s-1": "m1"})
 
     one = watch_of(tmp_path, Sight(), listed)
-    pulse = {"storm_id": "wc-1-1", "last_seen": NOW, "status": "alive"}
+    pulse = {"storm_id": "wc-1-1", "node": "s-1", "last_seen": NOW, "status": "alive"}
     with store(tmp_path / tables.LIVENESS, LIVENESS) as written:
         for number, status in enumerate(["alive", "alive", "late", "dead", "dead"]):
             there = None if number == 2 else {"wc-1-1"} if number < 2 else set()
             rows = pa.Table.from_pylist([{**pulse, "status": status}], schema=LIVENESS.schema)
             written.publish(origin(number), {tables.WORKER_LIVENESS: rows})
-            known = one._killed(NOW)
-            one._store.publish(origin(number), {tables.KILLED_TOPOLOGIES: known})
+            known, supervisors = one._known(NOW)
+            found = {tables.KILLED_TOPOLOGIES: known, tables.SUPERVISORS: supervisors}
+            one._store.publish(origin(number), found)
+            assert supervisors["host"].to_pylist() == ["m1"]
             assert known["killed_at"].to_pylist() == [NOW if number > 2 else None]
     assert asked == [{"wc-1-1"}, None, set()]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,9 @@ KILLED_TOPOLOGIES: Final = pa.schema(
     [("storm_id", pa.string()), ("listed_at", TIME), ("killed_at", TIME)]
 )
 
+#: One row for each supervisor that Nimbus has listed.
+SUPERVISORS: Final = pa.schema([("node", pa.string()), ("host", pa.string()), ("listed_at", TIME)])
+
 #: How long an alert that has ended stays among the present ones, in seconds.
 ENDED_SECS: Final = 86_400.0
 
@@ -59,6 +62,7 @@ def specs(conf: Conf) -> list[TableSpec]:
         TableSpec(tables.ALERTS, ALERTS, "current"),
         TableSpec(tables.ALERT_HISTORY, ALERT_HISTORY, "log", time="at", retention=kept),
         TableSpec(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES, "current"),
+        TableSpec(tables.SUPERVISORS, SUPERVISORS, "current"),
     ]
 
 
@@ -191,6 +195,13 @@ def following(
     return pa.concat_tables([left, _cast(merged.toArrow())])
 
 
+class Listed(NamedTuple):
+    """What Nimbus lists: the ids of topologies, and the host of each supervisor, by its id."""
+
+    topologies: Collection[str]
+    hosts: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Silence:
     """The topologies whose workers have pulses, and which of them are silent.
@@ -201,10 +212,13 @@ class Silence:
         When a worker's last pulse came, by the topology's id.
     beating
         The topologies of which a worker is alive.
+    nodes
+        The supervisors of the workers.
     """
 
     last_seen: Mapping[str, datetime]
     beating: Collection[str]
+    nodes: Collection[str] = ()
 
     @classmethod
     def of(cls, liveness: pa.Table) -> Silence:
@@ -214,14 +228,17 @@ class Silence:
         last_seen = zip(
             latest["storm_id"].to_pylist(), latest["last_seen_max"].to_pylist(), strict=True
         )
-        return cls(dict(last_seen), frozenset(beating.unique().to_pylist()))
+        nodes = frozenset(liveness["node"].unique().to_pylist())
+        return cls(dict(last_seen), frozenset(beating.unique().to_pylist()), nodes)
 
 
-def has_to_ask(known: pa.Table, silence: Silence) -> bool:
-    """Return whether Nimbus has to be asked which topologies there are.
+def has_to_ask(known: pa.Table, supervisors: pa.Table, silence: Silence) -> bool:
+    """Return whether Nimbus has to be asked which topologies and supervisors there are.
 
-    That is so if a topology is new, or has not been killed and has no worker that beats.
+    That is so if one of them is new, or if a topology was not killed and no worker of it beats.
     """
+    if set(silence.nodes) - set(supervisors["node"].to_pylist()):
+        return True
     rows = known.to_pylist()
     ids = {row["storm_id"] for row in rows}
     left = {row["storm_id"] for row in rows if row["killed_at"] is None}
@@ -262,6 +279,17 @@ def next_killed(
         if killed_at is None or (now - killed_at).total_seconds() < kept_secs:
             rows.append(row)
     return pa.Table.from_pylist(rows, schema=KILLED_TOPOLOGIES)
+
+
+def next_supervisors(
+    known: pa.Table, listed: Mapping[str, str], now: datetime, kept_secs: float
+) -> pa.Table:
+    """Return the next table of supervisors; `kept_secs` is as of `next_killed`."""
+    rows = {row["node"]: row for row in known.to_pylist()}
+    for node, host in listed.items():
+        rows[node] = {"node": node, "host": host, "listed_at": now}
+    left = [row for row in rows.values() if (now - row["listed_at"]).total_seconds() < kept_secs]
+    return pa.Table.from_pylist(left, schema=SUPERVISORS)
 
 
 def without_killed(alerts_: pa.Table, killed: Mapping[str, datetime]) -> tuple[pa.Table, pa.Table]:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -23,12 +23,15 @@ from stormkeeper.pipeline.analyses.questions import chosen
 from stormkeeper.pipeline.analyses.rounds import (
     ALERTS,
     KILLED_TOPOLOGIES,
+    SUPERVISORS,
+    Listed,
     Rounds,
     Silence,
     changes,
     clear_secs,
     has_to_ask,
     next_killed,
+    next_supervisors,
 )
 from stormkeeper.pipeline.sight import ROUND, Sight
 from stormkeeper.rpc.leader import LeaderClient
@@ -76,7 +79,7 @@ class Watch:
     sight
         Is told of the alerts, and of failures.
     listed
-        Returns the ids of the topologies that there are; Nimbus is asked if it is left out.
+        Returns what Nimbus lists; it is asked if this is left out.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Watch:
         conf: Conf,
         store: TableStore,
         sight: Sight,
-        listed: Callable[[], Collection[str]] | None = None,
+        listed: Callable[[], Listed] | None = None,
     ) -> None:
         self._listed = partial(listed_by_nimbus, conf) if listed is None else listed
         self._conf = conf
@@ -151,7 +154,7 @@ class Watch:
     def _round(self, asking: Rounds) -> None:
         previous = self._previous()
         now = datetime.now(UTC)
-        known = self._killed(now)
+        known, supervisors = self._known(now)
         killed = {
             row["storm_id"]: row["killed_at"]
             for row in known.to_pylist()
@@ -166,33 +169,39 @@ class Watch:
             tables.ALERTS: found,
             tables.ALERT_HISTORY: news,
             tables.KILLED_TOPOLOGIES: known,
+            tables.SUPERVISORS: supervisors,
         }
         self._store.publish(Origin(_JOBS, number), published)
         self._sight.alerted(found, now.timestamp())
 
-    def _killed(self, now: datetime) -> pa.Table:
-        """Return which topologies were killed; as it was while Nimbus does not say."""
-        found = self._store.read(tables.KILLED_TOPOLOGIES)
-        known = KILLED_TOPOLOGIES.empty_table() if found is None else found
-        known = known.select(KILLED_TOPOLOGIES.names)
+    def _known(self, now: datetime) -> tuple[pa.Table, pa.Table]:
+        """Return which topologies were killed, and the supervisors; both stay without Nimbus."""
+        killed = self._read(tables.KILLED_TOPOLOGIES, KILLED_TOPOLOGIES)
+        supervisors = self._read(tables.SUPERVISORS, SUPERVISORS)
         liveness = self._look(tables.LIVENESS)
         if liveness is None:
-            return known
-        columns = ["storm_id", "status", "last_seen"]
+            return killed, supervisors
+        columns = ["storm_id", "node", "status", "last_seen"]
         silence = Silence.of(liveness.arrow(tables.WORKER_LIVENESS, columns=columns))
-        if not has_to_ask(known, silence):
-            return known
+        if not has_to_ask(killed, supervisors, silence):
+            return killed, supervisors
         try:
             listed = self._listed()
         except (StormkeeperError, AuthorizationException) as error:
             log.debug("which topologies were killed is not known: %s", error)
-            return known
+            return killed, supervisors
         kept_secs = 3600 * float(self._conf["pipeline.retention.events.hours"])
-        return next_killed(known, silence, listed, now, kept_secs)
+        return (
+            next_killed(killed, silence, listed.topologies, now, kept_secs),
+            next_supervisors(supervisors, listed.hosts, now, kept_secs),
+        )
+
+    def _read(self, name: str, schema: pa.Schema) -> pa.Table:
+        found = self._store.read(name)
+        return schema.empty_table() if found is None else found.select(schema.names)
 
     def _previous(self) -> pa.Table:
-        found = self._store.read(tables.ALERTS)
-        return ALERTS.empty_table() if found is None else found.select(ALERTS.names)
+        return self._read(tables.ALERTS, ALERTS)
 
     def _look(self, query: str) -> Tables | None:
         folder, _ = folders.of_query(self._conf, query)
@@ -233,8 +242,8 @@ class Watch:
         self._sight.failed(list(reasons))
 
 
-def listed_by_nimbus(conf: Conf) -> Collection[str]:
-    """Return the ids of the topologies that the leading Nimbus lists.
+def listed_by_nimbus(conf: Conf) -> Listed:
+    """Return the topologies and supervisors that the leading Nimbus lists.
 
     Raises
     ------
@@ -248,5 +257,8 @@ def listed_by_nimbus(conf: Conf) -> Collection[str]:
         timeout=_LIST_SECS,
         rounds=0,
     ) as client:
-        # Storm's first releases have no method that lists topologies alone.
-        return {each.id for each in client.nimbus.getClusterInfo().topologies}
+        cluster = client.nimbus.getClusterInfo()
+    return Listed(
+        {each.id for each in cluster.topologies},
+        {each.supervisor_id: each.host for each in cluster.supervisors},
+    )
