@@ -186,12 +186,12 @@ SLOW = PySparkException("org.apache.spark.SparkException: Python worker failed t
     ("errors", "started"),
     [
         ([SLOW, None], 2),
-        ([SLOW] * 9, 4),
+        ([SLOW] * 99, process._STARTS),
         ([PySparkException("the disk is full"), None], 1),
     ],
 )
 def test_a_query_whose_python_worker_was_slow_starts_again(tmp_path, errors, started):
-    """As workers do: another error is final, and so is the same one for the fourth time."""
+    """As workers do: another error is final, and so is the same one again and again."""
     begun, left = {"liveness": [], "statistics": []}, [*errors]
 
     def start(_session, _stopped, names):

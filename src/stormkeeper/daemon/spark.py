@@ -59,8 +59,9 @@ _SLOW_PYTHON = (
 #: Starts of a query without a single batch between them.
 _STARTS = 4
 
-#: Wait before the second start; twice as long before each further one.
+#: Wait before the second start; twice as long before each further one, to the longest wait.
 _RETRY_SECS = 1.0
+_LONGEST_RETRY_SECS = 30.0
 
 #: The archive lies where it was made for. Else the JVM moves it to a random address, and so writes
 #: on its pages: 80 MiB that each JVM then has for itself, where all of a machine can share the
@@ -301,9 +302,16 @@ def reason(error: BaseException) -> str:
 
 
 class Starts:
-    """The starts of a streaming query, which starts again if a Python worker was slow to start."""
+    """The starts of a streaming query, which starts again if a Python worker was slow to start.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most
+        How many there are without a batch between them.
+    """
+
+    def __init__(self, most: int = _STARTS) -> None:
+        self._most = most
         self._count = 1
 
     def next_pause(self, error: str, *, has_batch: bool) -> float | None:
@@ -318,9 +326,9 @@ class Starts:
         """
         if has_batch:
             self._count = 0
-        if not any(text in error for text in _SLOW_PYTHON) or self._count >= _STARTS:
+        if not any(text in error for text in _SLOW_PYTHON) or self._count >= self._most:
             return None
-        pause: float = _RETRY_SECS * 2 ** max(0, self._count - 1)
+        pause: float = min(_RETRY_SECS * 2 ** max(0, self._count - 1), _LONGEST_RETRY_SECS)
         self._count += 1
         return pause
 

@@ -49,6 +49,10 @@ Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[S
 #: How often the queries are looked at, in seconds.
 _POLL_SECS: Final = 0.2
 
+#: Starts of a query whose Python workers are slow to start. No supervisor starts the pipeline again,
+#: so these are more than a worker has.
+_STARTS: Final = 12
+
 #: How long running batches may go on after a stop is asked for, in seconds. One that is cut off is
 #: repeated at the next start. With what cutting both off may take (``stopTimeout`` below, for each)
 #: and Spark's end, it is less than what `storm local` gives the pipeline to end.
@@ -341,7 +345,7 @@ def _run(
 ) -> None:
     announced = False
     running: list[StreamingQuery] = []
-    starts = {name: engine.Starts() for name in queries.NAMES}
+    starts = {name: engine.Starts(_STARTS) for name in queries.NAMES}
     try:
         try:
             for query in start(session, lambda: stop.stopped, queries.NAMES):
