@@ -49,8 +49,8 @@ Start = Callable[[SparkSession, Callable[[], bool], Collection[str]], Iterable[S
 #: How often the queries are looked at, in seconds.
 _POLL_SECS: Final = 0.2
 
-#: Starts of a query whose Python workers are slow to start. No supervisor starts the pipeline again,
-#: so these are more than a worker has.
+#: Starts of a query whose Python workers are slow to start. They are more than a worker has, which
+#: its supervisor starts again.
 _STARTS: Final = 12
 
 #: How long running batches may go on after a stop is asked for, in seconds. One that is cut off is
