@@ -224,13 +224,15 @@ def test_a_seed_that_is_something_else_is_said_in_a_few_words(answer, says):
 
 
 def test_nimbuses_without_zookeeper_say_so_and_elect_nobody(cluster):
-    [member] = cluster(1)
-    member.leader = StateUnavailableError("see that a majority runs")
-    with client_of([member.seed]) as client, pytest.raises(LeaderNotFoundError) as error:
+    one, other = cluster(2)
+    one.leader = other.leader = StateUnavailableError("see that a majority runs")
+    dead = f"127.0.0.1:{closed_port()}"
+    seeds = [one.seed, dead, other.seed]
+    with client_of(seeds) as client, pytest.raises(LeaderNotFoundError) as error:
         client.nimbus.getClusterInfo()
     assert str(error.value) == (
-        f"no Nimbus of [{member.seed}] can answer: {member.seed}: getLeader: this server does not"
-        " reach ZooKeeper: see that a majority runs"
+        f"Nimbus at {one.seed}, {other.seed} does not reach ZooKeeper: see that a majority runs;"
+        f" {dead}: connection refused: nothing listens there"
     )
     assert not error.value.is_electing
 

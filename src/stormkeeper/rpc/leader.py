@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -238,7 +238,7 @@ class LeaderClient:
         seeds = ", ".join(seed for seed, _ in self._seeds)
         why = "; ".join(reasons.values()) or "there was no time to ask"
         if NO_ZOOKEEPER in why:
-            raise LeaderNotFoundError(f"no Nimbus of [{seeds}] can answer: {why}")
+            raise LeaderNotFoundError(_without_zookeeper(reasons))
         raise LeaderNotFoundError(
             f"Could not find leader nimbus from seed hosts [{seeds}]. Did you specify a valid list"
             f" of nimbus hosts for config nimbus.seeds? ({why})",
@@ -271,6 +271,14 @@ class LeaderClient:
 
     def _client_of(self, address: Address) -> Client:
         return Client(Nimbus, address, max_frame=self._max_frame, timeout=self._timeout)
+
+
+def _without_zookeeper(reasons: Mapping[str, str]) -> str:
+    """Return the reasons of all seeds, that of those without ZooKeeper once."""
+    without = [seed for seed, reason in reasons.items() if NO_ZOOKEEPER in reason]
+    remedy = reasons[without[0]].partition(f"{NO_ZOOKEEPER}: ")[2]
+    others = [f"; {reason}" for seed, reason in reasons.items() if seed not in without]
+    return f"Nimbus at {', '.join(without)} does not reach ZooKeeper: {remedy}{''.join(others)}"
 
 
 def _may_elect(error: BaseException) -> bool:

@@ -151,7 +151,7 @@ class Clusters(Viewing):
                 servers = ", ".join(self._given.conf["storm.zookeeper.servers"])
                 raise StateUnavailableError(
                     f"see that a majority of the servers runs ({servers};"
-                    " storm.zookeeper.servers of that Nimbus)"
+                    " storm.zookeeper.servers there)"
                 )
             time.sleep(_LOOK_SECS)
 
