@@ -6,6 +6,7 @@ from stormkeeper import conf
 from stormkeeper.code import keys, replication
 from stormkeeper.errors import StateClosedError
 from stormkeeper.state.storm.blobs import BlobEntry
+from stormkeeper.thrift.records import NimbusSummary
 from support.code import code_of
 from support.waiting import until
 
@@ -53,6 +54,20 @@ def test_the_wait_ends_when_the_other_nimbus_has_all(live):
     waiting.join(60)
     assert seen == [(2, 2)]
     assert seen[0].is_enough
+
+
+def test_a_nimbus_whose_disk_fails_is_not_waited_for(live):
+    one, two = live.start(1), live.start(2)
+    one.code.upload(WC, code_of(WC))
+    seen = []
+    waiting = threading.Thread(
+        target=lambda: seen.append(replication.wait(one.storm, WC, configured(None, 600)))
+    )
+    waiting.start()
+    assert replication.look(one.storm, WC, None) == (1, 2)
+    two.storm.add_nimbus_host(NimbusSummary(*two.id[:2], 0, False, "1", disk_fault="it is full"))
+    waiting.join(60)
+    assert seen == [(1, 1)]
 
 
 def test_one_nimbus_waits_for_nobody(live):

@@ -498,6 +498,14 @@ class TestALeaderThatChecksAgain:
         assert script.later(0.1) == [Check(None)]
         assert script.tell(Checked()) == [Look()]
 
+    def test_it_queues_again_once_its_disk_is_mended(self):
+        script = leading()
+        script.tell(Recheck())
+        script.tell(Checked(yields=True))
+        assert script.tell(Told(), Wrote()) == [Look()]
+        assert script.saw(BEHIND) == []
+        assert script.tell(Recheck()) == [Check(None)]
+
     @pytest.mark.parametrize("state", [leading, waiting])
     def test_a_check_that_fails_changes_nothing_and_is_made_again(self, state):
         script = state()

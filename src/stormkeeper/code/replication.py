@@ -18,8 +18,8 @@ from stormkeeper.state.storm.watching import Callback
 #: How many copies are wanted where nobody has said, and there are as many Nimbuses.
 COPIES: Final = 2
 
-#: How long one wait for a change lasts where the whole wait has no end, in seconds.
-_TURN_SECS: Final = 3600.0
+#: How long one wait for a change lasts, in seconds: no watch tells that a disk has failed.
+_TURN_SECS: Final = 2.0
 
 
 class Replication(NamedTuple):
@@ -48,7 +48,7 @@ def wanted(configured: int | None, nimbuses: int) -> int:
     configured
         ``topology.min.replication.count``; None: two where two Nimbuses are alive, else one.
     nimbuses
-        How many are alive.
+        How many are alive and can write to their disks.
     """
     return max(1, min(COPIES, nimbuses)) if configured is None else configured
 
@@ -58,7 +58,7 @@ def look(
 ) -> Replication:
     """Return how many copies there are, and are wanted; `callback` is told when that changes."""
     blobs = keys.of_topology(topology_id)
-    nimbuses = len(storm.nimbuses(callback))
+    nimbuses = sum(not each.disk_fault for each in storm.nimbuses(callback))
     if callback is not None:
         for key in blobs:
             storm.blobstore_info(key, callback)
@@ -102,7 +102,7 @@ def wait(
             if left <= 0:
                 break
             try:
-                seen = stream.next(left)
+                seen = stream.next(min(left, _TURN_SECS))
             except TimeoutError:
-                continue
+                seen = look(storm, topology_id, configured)
         return seen

@@ -144,6 +144,8 @@ class Election:
         #: Whether the last check may not hold any more, and whether one is repeated for that.
         self._is_doubted = False
         self._is_repeated = False
+        #: Whether the last check has left the lead to one that can write.
+        self._yielded = False
         self._to_fetch: frozenset[str] = frozenset()
         #: How often the code of each topology was fetched in vain.
         self._in_vain: Counter[str] = Counter()
@@ -194,7 +196,7 @@ class Election:
             case QueueChanged():
                 self._is_outdated = True
             case Recheck():
-                self._is_doubted = True
+                self._doubt()
             case Saw() | Wrote() | StoreFailed():
                 self._store_answered(event, now)
             case Checked() | CheckFailed() | Fetched() | Told() | NotTold():
@@ -247,6 +249,11 @@ class Election:
             self._first_since = now
         self._lease_until = seen.began_at + LEASE_SHARE * seen.timeout_secs
 
+    def _doubt(self) -> None:
+        self._is_doubted = True
+        if self._yielded:  # the disk may be mended
+            self._nimbus_pause.until = -NEVER
+
     def _nimbus_answered(self, answer: NimbusAnswer, now: float) -> None:
         asked, self._of_nimbus = self._of_nimbus, None
         match answer, asked:
@@ -278,6 +285,7 @@ class Election:
         lacking = found.lacking
         self._in_vain = Counter({each: self._in_vain[each] for each in lacking})
         self._to_fetch = frozenset(each for each in lacking if self._in_vain[each] < FETCHES)
+        self._yielded = found.yields and not found.foreign
         if found.foreign or found.yields:
             self._to_fetch = frozenset()
             pause = FOREIGN_PAUSE_SECS if found.foreign else DISK_PAUSE_SECS
