@@ -2,13 +2,17 @@
 
 import contextlib
 import resource
+import shutil
 import socket
+import threading
 import time
 import urllib.request
 
 import pytest
 from thrift.Thrift import TApplicationException
+from thrift.transport.TTransport import TTransportException
 
+from stormkeeper.code import keys
 from stormkeeper.conf.schema import PACEMAKER_STATE_STORES
 from stormkeeper.daemon.listening import listen
 from stormkeeper.nimbus import process
@@ -18,8 +22,9 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.zookeeper.state import ZooKeeperState
 from stormkeeper.thrift.records import SupervisorInfo
-from support.apache_thrift import ApacheClient
+from support.apache_thrift import ApacheClient, DeclaredError
 from support.daemon import DaemonProcess
+from support.disks import mounted, read_only
 from support.heartbeats import heartbeat, path
 from support.nimbus_service import describe, package, plain_topology
 from support.nimbuses import submit_by_java
@@ -247,6 +252,154 @@ def test_another_one_leads_when_the_leader_is_killed_and_keeps_its_word(start, s
     until(lambda: storm.storm_base(storm_id) is None)
     assert time.time() >= deadline
     assert storm.assignment_info(storm_id) is None
+
+
+class Submitter(threading.Thread):
+    """Submits and rebalances topologies, one after another, with whichever Nimbus leads."""
+
+    def __init__(self, ports, folder):
+        super().__init__(daemon=True)
+        self._ports, self._folder = ports, folder
+        self.is_stopped = threading.Event()
+        #: Held while something is submitted.
+        self.turn = threading.Lock()
+        self.storm_ids = []
+        #: The longest time in which nothing was taken, and what was said meanwhile.
+        self.longest = (0.0, [])
+        self.failure = None
+
+    def run(self):
+        while not self.is_stopped.wait(0.1) and self.failure is None:
+            name = f"t{len(self.storm_ids)}"
+            with self.turn:
+                self._persist(self._submit, name)
+                self._persist(self._rebalance, name)
+
+    def more(self):
+        """Wait until another topology is taken."""
+        before = len(self.storm_ids)
+        until(lambda: self.failure or len(self.storm_ids) > before + 1)
+        assert self.failure is None
+
+    def _persist(self, do, name):
+        began, said = time.monotonic(), []
+
+        def is_done():
+            try:
+                do(self._leader(), name)
+            except (TApplicationException, TTransportException, OSError, EOFError) as error:
+                said.append(str(error))
+                return False
+            return True
+
+        try:
+            until(is_done)
+        except BaseException as error:
+            self.failure = (error, do, said[-5:])
+        self.longest = max(self.longest, (time.monotonic() - began, said))
+
+    def _leader(self):
+        told = {leader_of(port) for port in self._ports}
+        if len(told) != 1 or told == {None}:
+            raise ConnectionRefusedError(f"{told} lead")
+        return told.pop()
+
+    def _submit(self, port, name):
+        with contextlib.suppress(DeclaredError):  # an earlier try has submitted it
+            submit(port, self._folder, name)
+        self.storm_ids.append(asked(port, "getTopologySummaryByName", {"name": name})["id"])
+
+    def _rebalance(self, port, name):
+        options = {"wait_secs": 0, "topology_conf_overrides": '{"stand.in": 1}'}
+        asked(port, "rebalance", {"name": name, "options": options})
+
+
+@contextlib.contextmanager
+def lost(folder):
+    """Lose all files that are on a disk; it is whole at once."""
+    for each in folder.iterdir():
+        shutil.rmtree(each)
+    yield
+
+
+@contextlib.contextmanager
+def full(folder):
+    """Have no room on a disk meanwhile."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", 0) as file:
+        while file.write(bytes(2**20)):
+            pass
+    yield
+    ballast.unlink()
+
+
+class ThreeNimbuses:
+    """Nimbuses with a disk each, and topologies that are submitted to them all the time."""
+
+    def __init__(self, stack, start, storm, folder):
+        self.storm = storm
+        #: The folder of the disk of each, by its port.
+        self.disks = {}
+        for number in range(3):
+            disk = folder / f"disk-{number}"
+            disk.mkdir()
+            stack.enter_context(mounted(disk, "96m"))
+            _, port = start(**{"storm.local.dir": str(disk), "nimbus.monitor.freq.secs": 2})
+            self.disks[port] = disk
+        until(lambda: self.leaders() <= self.disks.keys())
+        self.submitter = Submitter(self.disks, folder)
+        self.submitter.start()
+        stack.callback(self.submitter.join)
+        stack.callback(self.submitter.is_stopped.set)
+        self.submitter.more()
+
+    def leaders(self):
+        return {leader_of(port) for port in self.disks}
+
+    def await_code(self, ports):
+        """Wait until each of these has the code of all topologies that there are by now."""
+        ids = [*self.submitter.storm_ids]
+        blobs = [key for storm_id in ids for key in keys.of_topology(storm_id)]
+        names = {f"127.0.0.1:{port}:0" for port in ports}
+        until(lambda: all(names <= {*each.alive} for each in self.storm.blobs(blobs).values()))
+        assert len(self.storm.blobs(blobs)) == len(blobs)
+
+    def await_faults(self, ports):
+        """Wait until these, and no others, say that their disks take nothing."""
+        until(lambda: {each.port for each in self.storm.nimbuses() if each.disk_fault} == {*ports})
+
+    def harm(self, fault, *ports):
+        """Have a fault on some disks, and others lead and take submissions meanwhile."""
+        with contextlib.ExitStack() as faults:
+            with self.submitter.turn:  # what only one Nimbus has yet may be lost with its disk
+                self.await_code(self.disks)
+                for port in ports:
+                    faults.enter_context(fault(self.disks[port]))
+            if fault is not lost:
+                self.await_faults(ports)
+                others = self.disks.keys() - {*ports} or self.disks.keys()
+                until(lambda: self.leaders() <= others)
+            if len(ports) < len(self.disks):
+                self.submitter.more()
+        self.await_faults([])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_disks_of_nimbuses_are_lost_full_and_read_only(start, storm, tmp_path):
+    """No code is lost, and what one Nimbus refuses the next leader takes."""
+    with contextlib.ExitStack() as stack:
+        nimbuses = ThreeNimbuses(stack, start, storm, tmp_path)
+        one, two, three = nimbuses.disks
+        for fault in (lost, full, read_only):
+            for ports in ([one], [two, three]):
+                nimbuses.harm(fault, *ports)
+            one, two, three = two, three, one
+        nimbuses.submitter.is_stopped.set()
+        nimbuses.submitter.join()
+        assert nimbuses.submitter.failure is None
+        nimbuses.harm(read_only, one, two, three)
+        nimbuses.await_code(nimbuses.disks)
 
 
 def test_who_does_not_lead_names_the_one_that_does(start):
