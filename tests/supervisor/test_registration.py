@@ -69,6 +69,7 @@ def test_by_default_it_is_what_the_machine_has():
 
 def test_a_host_without_an_address_is_at_home():
     assert registration.address("localhost") == "127.0.0.1"
+    assert registration.address("::1") == "::1"
     assert registration.address("no-such-host.invalid") == "127.0.0.1"
 
 

@@ -91,10 +91,12 @@ class Facts:
 
 def address(host: str) -> str:
     """Return the address of this machine, for its id; that of the loopback where it has none."""
-    try:
-        return socket.gethostbyname(host)
-    except OSError:
-        return "127.0.0.1"
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            return str(socket.getaddrinfo(host, None, family)[0][4][0])
+        except (OSError, UnicodeError):
+            continue
+    return "127.0.0.1"
 
 
 def info(machine: Machine, facts: Facts, *, now: float, uptime_secs: float) -> SupervisorInfo:
