@@ -3,9 +3,11 @@
 import pytest
 
 from stormkeeper.cli import tables
-from stormkeeper.client.looking import Component, Topology, Worker
+from stormkeeper.client.looking import Component, Health, Query, Topology, Worker
+from stormkeeper.supervisor.slots import _how_it_ended
 from stormkeeper.thrift.nimbus import TopologySummary
-from stormkeeper.thrift.records import ErrorInfo
+from stormkeeper.thrift.records import CrashSeries, ErrorInfo, TopologyHealth
+from stormkeeper.topology.faults import crash
 
 
 def summary(name, **more):
@@ -39,6 +41,65 @@ def test_errors_are_shown_whole_the_newest_last():
 
 def test_no_topologies_in_storms_words():
     assert [*tables.of_topologies([])] == ["No topologies running."]
+
+
+def test_the_table_says_how_topologies_do():
+    health = TopologyHealth("crashing", "once, 5 s ago: no day", CrashSeries(1, 17, "no day"))
+    head, _, first, second = tables.of_topologies([summary("a", health=health), summary("b")])
+    assert head.endswith("Owner                Health")
+    assert first.index("crashing: once, 5 s ago: no day") == head.index("Health")
+    assert second.endswith(" -")
+    values = tables.as_values(summary("a", health=health))["health"]
+    assert (values["state"], values["crashes"], values["error"]) == ("crashing", 1, "no day")
+    assert tables.as_values(summary("b"))["health"] is None
+
+
+def shown(**more):
+    """Return the lines of a topology whose one worker has run for a minute."""
+    worker = {"host": "h", "port": 6700, "supervisor_id": "s", "supervisor": "h", "executors": 1}
+    topology = Topology(
+        id="wc-1-17",
+        name="wc",
+        status="ACTIVE",
+        sched_status="Fully Scheduled",
+        uptime_secs=90,
+        owner="",
+        replication_count=None,
+        components=more.pop("components", ()),
+        workers=(Worker(**worker, **{"uptime_secs": 60, **more.pop("worker", {})}),),
+        reporting_workers=1,
+        **more,
+    )
+    return [*tables.of_topology(topology, now=1_000.0)]
+
+
+def test_what_a_topology_and_its_queries_do():
+    lines = shown(
+        health=Health(state="stuck", text="its JVM has not answered for 40 s"),
+        worker={"uptime_secs": 0, "health": "stuck: its JVM has not answered for 40 s"},
+        queries=(
+            Query(name="a", last_batch=7, since_last_secs=3.2),
+            Query(name="b", running_batch=0, running_secs=61.0),
+        ),
+    )
+    assert "  health    stuck: its JVM has not answered for 40 s" in lines
+    assert "h:6700  1          stuck: its JVM has not answered for 40 s" in lines
+    assert lines[-3:] == [
+        "QUERY  LAST BATCH  RUNNING BATCH",
+        "a      7, 3 s ago  -",
+        "b      -           0, for 1 min 1 s",
+    ]
+
+
+@pytest.mark.parametrize(("uptime", "is_over"), [(60, True), (0, False), (200, False)])
+def test_an_end_that_nobody_saw_is_over_when_the_worker_runs(uptime, is_over):
+    error = crash(6700, 1, _how_it_ended(None))
+    kind = {"id": "q", "kind": "bolt", "executors": 1, "tasks": 1}
+    of_it = Component(**kind, error=error, error_time_secs=900)
+    lines = shown(components=(of_it,), worker={"uptime_secs": uptime})
+    assert any("exit code is not known" in line for line in lines) is not is_over
+    other = Component(**kind, error="ValueError: no day", error_time_secs=900)
+    assert shown(components=(other,))[-1] == "q, 1 min 40 s ago: ValueError: no day"
 
 
 def test_long_names_widen_their_column():

@@ -91,10 +91,13 @@ def test_a_script_that_ends_by_itself_and_one_that_crashes(cluster, tmp_path):
 
     told = storm("submit", str(script), "crashes", "--json", "--", "29-feb", check=False)
     assert told.returncode == 4, told.stderr
-    assert "storm: crashes: ValueError: no such day: 29-feb\nthe worker in slot " in told.stderr
+    assert "ValueError: no such day: 29-feb\nthe worker in slot " in told.stderr
     assert " crashed (1 in a row): it ended with exit code 1" in told.stderr
     assert "`storm kill crashes` ends it" in told.stderr
     assert json.loads(told.stdout)["done"] is False
+    [crashes] = [each for each in json.loads(storm("list", "--json").stdout) if each["health"]]
+    assert (crashes["name"], crashes["health"]["state"]) == ("crashes", "crashing")
+    assert "ValueError: no such day: 29-feb" in crashes["health"]["error"]
 
     found = json.loads(storm("status", "--json").stdout)
     assert [each["leader"] for each in found["nimbuses"]] == [True]

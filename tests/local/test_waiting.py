@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from stormkeeper.client.looking import Topology, Worker
+from stormkeeper.client.looking import Health, Topology, Worker
 from stormkeeper.local import waiting
 from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
 from stormkeeper.local.waiting import PIPELINE_AFTER_SECS, is_completed, is_pipeline_due, waits_for
@@ -17,7 +17,9 @@ def seen(components):
 
 
 def on(port):
-    return Worker(host="h", port=port, supervisor_id="local", executors=1, uptime_secs=1)
+    return Worker(
+        host="h", port=port, supervisor_id="local", supervisor="h", executors=1, uptime_secs=1
+    )
 
 
 FOUND = Topology(
@@ -60,6 +62,21 @@ def test_what_nimbus_waits_for_is_said_as_long_as_nobody_runs():
     asked = {"is_submitted": True, "told": told, "pipeline_starts": False}
     assert waits_for(NOBODY, **asked) == told.sched_status
     assert waits_for(STARTING, **asked) == waiting.SPARK_STARTS
+
+
+@pytest.mark.parametrize(
+    ("health", "said"),
+    [
+        (Health(state="starting", text="Spark starts, for 3 s"), ""),
+        (Health(state="running"), ""),
+        (Health(state="running", text="batch 3 of q has run for 25 s"), "batch 3 of q has run"),
+        (Health(state="stuck", text="no pulse for 40 s"), "stuck: no pulse for 40 s"),
+    ],
+)
+def test_what_hinders_a_topology_that_runs_is_said(health, said):
+    asked = {"is_submitted": True, "told": replace(FOUND, health=health), "pipeline_starts": False}
+    assert waits_for(COUNTED, **asked).startswith(said)
+    assert bool(waits_for(COUNTED, **asked)) is bool(said)
 
 
 def test_all_workers_that_it_has_must_be_completed_or_nimbus_must_say_so():

@@ -89,8 +89,8 @@ def told(
         ),
         (report("ending", reason="it was silent"), beat(DONE), "stuck: it is ended: it was silent"),
         (report("backing_off", count=1), None, f"crashing: once, 60 s ago: {ERROR}"),
-        (report("backing_off", count=4), beat(DONE), "crashing: 4 times in a row, since 60 s ago"),
-        (report("running", count=4), beat(DONE), "crashing: 4 times in a row, since 60 s ago: it"),
+        (report("backing_off", count=4), beat(DONE), "crashing: 4 times in a row in 60 s"),
+        (report("running", count=4), beat(DONE), "crashing: 4 times in a row in 60 s: it"),
         (report("running", count=1), beat(DONE), "running"),
         (report("running", count=1), beat(uptime=9), "crashing: once, 60 s ago"),
         (report("running", 31, count=1), beat(uptime=9), "starting: Spark"),
@@ -156,7 +156,7 @@ def test_a_topology_is_what_its_worst_worker_is():
     assert [one.state for one in found.values()] == ["running", "crashing", "crashing", "stuck"]
     one = health.of_topology(TopologyStatus.ACTIVE, "Fully Scheduled", found, {"s": "host"})
     assert one.state == "crashing"
-    assert one.text.startswith("host:6701: 2 times in a row, since 60 s ago: ")
+    assert one.text.startswith("host:6701: 2 times in a row in 60 s: ")
     assert "; host:6702: 3 times in a row" in one.text
     assert one.crashes.count == 3
     assert [each.query for each in one.queries] == ["out", "out"]
@@ -174,3 +174,6 @@ def test_the_error_of_the_worker_itself_takes_the_place_of_its_end():
     assert whole.text.startswith("once: ValueError: xxx")
     assert len(whole.crashes.error) == 160
     assert health.with_error(found, "") == found
+    nothing = CrashSeries(2, NOW, "")
+    forgotten = health.TopologyHealth("crashing", "2 times in a row in 60 s", nothing)
+    assert health.with_error(forgotten, "no day").text == "2 times in a row in 60 s: no day"

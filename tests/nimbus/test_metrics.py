@@ -1,13 +1,16 @@
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stormkeeper.nimbus import metrics
 from stormkeeper.nimbus.metrics import PREFIX, pages
 from stormkeeper.nimbus.sight import Seen
 from stormkeeper.state.storage import ConnectionState
 from support.rpc import Handler, served
+from support.waiting import DEADLINE_SECS, until
 
 NOW = 1000.0
 PAGE = Path(__file__).parents[2] / "docs" / "nimbus.md"
@@ -28,7 +31,11 @@ def ask():
     with served(Handler()) as (server, _):
 
         def ask(path, seen, connection=ConnectionState.CONNECTED, **disk):
-            made = pages(lambda: seen, server, lambda: connection, 10.0, lambda: NOW, **disk)
+            made = pages(
+                *(lambda: seen, server, lambda: connection, 10.0, lambda: NOW),
+                healths=lambda: {"running": 2, "crashing": 1},
+                **disk,
+            )
             page = made[path]("")
             return page.status, page.body.decode()
 
@@ -48,6 +55,7 @@ def test_a_leader_says_what_it_sees(ask):
     assert found[f"{PREFIX}leads",] == 1
     assert found[f"{PREFIX}free_slots",] == 1
     assert found[f"{PREFIX}topologies", "active"] == 3
+    assert found[f"{PREFIX}topology_health", "crashing"] == 1
     assert found[f"{PREFIX}workers", "unproven"] == 1
     assert found[f"{PREFIX}workers", "dead"] == 0
     assert found[f"{PREFIX}unread_pacemakers",] == 1
@@ -57,6 +65,22 @@ def test_who_stands_by_says_nothing_of_the_cluster(ask):
     found = samples(ask("/metrics", Seen())[1])
     assert found[f"{PREFIX}leads",] == 0
     assert (f"{PREFIX}supervisors",) not in found
+    assert (f"{PREFIX}topology_health", "running") not in found
+
+
+def test_a_scrape_waits_for_no_store_that_is_silent():
+    answers = threading.Event()
+    reads = iter([{"running": 1}, {"running": 2}])
+
+    def read():
+        answers.wait(DEADLINE_SECS)
+        return next(reads)
+
+    kept = metrics._Kept(read)
+    assert kept() == {}
+    answers.set()
+    until(lambda: kept() == {"running": 1})
+    assert kept() == {"running": 1}  # it was read a moment ago
 
 
 def test_ready_is_who_reaches_zookeeper(ask):

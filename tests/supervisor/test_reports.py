@@ -65,7 +65,7 @@ def test_a_worker_may_fail_in_the_second_of_its_start(storm):
 
 
 def test_the_exception_stands_first(storm):
-    cause = "Traceback (most recent call last):\n  …\nValueError: no day"
+    cause = "/a/long/path.py failed:\nTraceback (most recent call last):\n  …\nValueError: no day"
     storm.report_error("wc-1-1", "out", cause, host="a.example", port=6700)
     assert crashed(storm, began=1.0) == {"out": f"ValueError: no day\n{CRASH}:\n{cause}"}
     # The next crash in this second has the worker's error for its cause, not this report.

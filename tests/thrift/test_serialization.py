@@ -14,6 +14,7 @@ from stormkeeper.thrift.compression import decompress
 from stormkeeper.thrift.serialization import (
     Compression,
     Release,
+    activity_of,
     deserialize,
     heartbeat_release,
     serialize,
@@ -249,3 +250,23 @@ def test_damage_is_survived(name):
 def test_noise_is_survived(cls, data):
     with contextlib.suppress(SerializationError):
         assert isinstance(deserialize(cls, data), cls)
+
+
+@given(any_record(records.ClusterWorkerHeartbeat), st.sampled_from(Release))
+def test_what_a_heartbeat_says_beside_its_statistics(beat, release):
+    found = activity_of(serialize(beat, Compression.GZIP, release=release))
+    for name in vars(found):
+        assert getattr(found, name) == getattr(beat, name)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data + b"\0"])
+def test_only_a_whole_heartbeat_says_anything(damage):
+    query = records.QueryActivity("q", 7, 3, 8, 1)
+    beat = records.ClusterWorkerHeartbeat("wc-1-1", {}, 17, 9, queries=[query])
+    plain = decompress(serialize(beat))
+    assert activity_of(plain).queries == [query]
+    if damage(plain) < plain:
+        with pytest.raises(SerializationError):
+            activity_of(damage(plain))
+    else:  # what follows a record is ignored, as everywhere
+        assert activity_of(damage(plain)).queries == [query]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from types import TracebackType
 from typing import Self, TextIO
 
+from stormkeeper.client.waiting import says_more
 from stormkeeper.names import printable
 
-#: What changes by itself: no line of its own for that.
-_DURATION = re.compile(r"\b\d+ (?:s|min|h|d)\b")
 #: Goes to the line's beginning and wipes it.
 _WIPE = "\r\x1b[K"
 
@@ -62,7 +60,7 @@ class Progress:
             width = shutil.get_terminal_size().columns - 1
             self._stream.write(_WIPE + (line if len(line) <= width else f"{line[: width - 1]}…"))
             self._stream.flush()
-        elif _DURATION.sub("", text) != _DURATION.sub("", self._text):
+        elif says_more(text, self._text):
             self._stream.write(f"storm: {text}\n")
             self._stream.flush()
         self._text = text

@@ -146,9 +146,9 @@ def submit(
     All is checked on this machine before anything is sent, with file and line in what is wrong. -c
     sets keys of the topology's conf; what -c says of nimbus.*, storm.nimbus.* and storm.thrift.*
     is for the way to Nimbus, and is not sent. A key that is much like a known one, or begins with
-    topology., and is unknown gets a warning. Then it waits until all of
-    its workers run, and says what they wait for. If one of them crashes, it says how, and waits no
-    more. Ctrl-C ends only the waiting.
+    topology., and is unknown gets a warning. Then it waits until the first batch of each query has
+    ended, and says what it waits for; a query whose source has no data counts after 10 s. If a
+    worker crashes, it says how, and waits no more. Ctrl-C ends only the waiting.
 
     Exit code 0: it runs, or --no-wait. 1: it has a fault, or Nimbus refused it or was not reached.
     2: wrong usage or configuration. 4: it is submitted, and does not run yet, or has crashed. 69:

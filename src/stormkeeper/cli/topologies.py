@@ -50,8 +50,9 @@ def list_all(as_json: bool) -> None:
     """List the topologies of the cluster.
 
     Prints a table as Storm does, or `No topologies running.`. The table says of a topology its
-    status, tasks, workers, seconds since it was submitted, id, and whose it is. The status is
-    ACTIVE, INACTIVE, REBALANCING, KILLED, or COMPLETED where all queries have ended by themselves.
+    status, tasks, workers, seconds since it was submitted, id, whose it is, and its health. The
+    status is ACTIVE, INACTIVE, REBALANCING, KILLED, or COMPLETED where all queries have ended by
+    themselves. Health is running, starting, waiting, stuck, crashing or failed, and why.
 
     Exit code 1: Nimbus was not reached.
     """

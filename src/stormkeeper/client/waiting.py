@@ -6,6 +6,7 @@ done all the same.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,21 @@ from stormkeeper.errors import RpcError
 
 #: Seconds between two looks.
 PERIOD_SECS: Final = 0.5
+
+
+#: A length of time in a text: it changes by itself.
+_DURATION: Final = re.compile(r"\b\d+ (?:s|min|h|d)\b")
+
+
+def says_more(text: str, before: str) -> bool:
+    """Return whether a text says more than the one before it, but for times that have passed.
+
+    Examples
+    --------
+    >>> says_more("it starts, for 3 s", "it starts, for 2 s"), says_more("it runs", "it starts")
+    (False, True)
+    """
+    return _DURATION.sub("", text) != _DURATION.sub("", before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from stormkeeper.client.waiting import says_more
 from stormkeeper.local.ledger import Counts, Snapshot, WorkerSeen
 from stormkeeper.paths import WorkerId
 
@@ -138,7 +139,7 @@ class LineView:
         for line in picture.output[-unseen:] if unseen > 0 else ():
             self._print(f"  | {line}")
         self._shown = picture.output_count
-        if picture.waits_for != self._waits_for:
+        if says_more(picture.waits_for, self._waits_for):
             self._waits_for = picture.waits_for
             if picture.waits_for:
                 self._print(f"{picture.up_secs:4.0f} s  waiting: {picture.waits_for}")

@@ -32,6 +32,14 @@ def is_pipeline_due(snapshot: Snapshot, up_secs: float) -> bool:
     return has_counted(snapshot) or up_secs >= PIPELINE_AFTER_SECS
 
 
+def _unwell(told: Topology | None) -> str:
+    """Return what is wrong with a topology that has workers; empty: nothing, or it starts."""
+    health = None if told is None else told.health
+    if health is None or health.state in ("running", "starting"):
+        return "" if health is None or health.state == "starting" else health.text
+    return str(health)
+
+
 def is_completed(snapshot: Snapshot, told: Topology | None) -> bool:
     """Return whether all queries of a topology have ended by themselves.
 
@@ -67,6 +75,9 @@ def waits_for(
     """
     if not is_submitted:
         return SUBMITS
+    unwell = _unwell(told)
+    if unwell and snapshot.workers:
+        return unwell
     if not snapshot.workers:
         status = "" if told is None else told.sched_status
         return status if status and not status.startswith(_PLACED) else WORKER_STARTS

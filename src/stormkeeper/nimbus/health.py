@@ -195,7 +195,8 @@ def with_error(health: TopologyHealth, error: str) -> TopologyHealth:
         return health
     line = shortened(error)
     crashes = CrashSeries(health.crashes.count, health.crashes.since_secs, line)
-    text = health.text.replace(health.crashes.error, line) if health.crashes.error else health.text
+    was, text = shortened(health.crashes.error), health.text
+    text = text.replace(was, line) if was else f"{text}: {line}"
     return TopologyHealth(health.state, text, crashes, health.queries)
 
 
@@ -240,9 +241,10 @@ def _of_word(
 
 def _crashed(crashes: CrashSeries, now: float) -> str:
     since, error = ago(now - crashes.since_secs), shortened(crashes.error)
+    often = f"{crashes.count} times in a row in {since}"
     if crashes.count == 1:
-        return f"once, {since} ago: {error}"
-    return f"{crashes.count} times in a row, since {since} ago: {error}"
+        often = f"once, {since} ago"
+    return f"{often}: {error}" if error else often  # a supervisor forgets it with its restart
 
 
 def _report(launch: WorkerLaunch, supervisor: SupervisorInfo | None) -> SlotReport | None:

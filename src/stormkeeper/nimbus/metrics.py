@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -12,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from stormkeeper.daemon.http import Page
 from stormkeeper.daemon.process_metrics import ProcessMetrics
+from stormkeeper.errors import StormkeeperError
 from stormkeeper.heartbeats.liveness import Status
 from stormkeeper.nimbus.sight import Seen
 from stormkeeper.rpc.serving import Server
@@ -25,6 +30,13 @@ PREFIX: Final = "stormkeeper_nimbus_"
 _PERIODS: Final = 6
 _LEAST_SECS: Final = 60.0
 
+#: The least time between two reads of the health of topologies, and the longest that a scrape waits
+#: for one, in seconds. Of 4,000 workers a read takes some tenths of a second.
+HEALTH_SECS: Final = 10.0
+_SCRAPE_SECS: Final = 1.0
+
+log = logging.getLogger(__name__)
+
 
 def pages(
     seen: Callable[[], Seen],
@@ -35,6 +47,7 @@ def pages(
     *,
     disk_fault: Callable[[], str | None] = lambda: None,
     lost_blobs: Callable[[], int] = lambda: 0,
+    healths: Callable[[], Mapping[str, int]] = dict,
 ) -> dict[str, Callable[[str], Page]]:
     """Return the pages of a Nimbus, by path.
 
@@ -58,9 +71,13 @@ def pages(
         Returns why its disk takes no files; None where it does.
     lost_blobs
         Returns how many blobs were lost on its disk since its start.
+    healths
+        Reads how many topologies are in each state of health; asked while this Nimbus leads, at
+        most every `HEALTH_SECS`.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_NimbusMetrics(seen, server, connection, disk_fault, lost_blobs))
+    registry.register(_HealthMetrics(seen, _Kept(healths)))
     registry.register(ProcessMetrics())
 
     def metrics(accept: str) -> Page:
@@ -90,6 +107,40 @@ def unhealthy(seen: Seen, period_secs: float, now: float) -> str | None:
     if ago > max(_LEAST_SECS, _PERIODS * period_secs):
         return f"it leads, and has last looked at the cluster {ago:.0f} s ago"
     return None
+
+
+class _Kept:
+    """Reads counts on a thread of its own, and keeps the newest ones.
+
+    A scrape waits for a second at most: ZooKeeper or a Pacemaker may not answer.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._counts: Mapping[str, int] = {}
+        self._read_at = -inf
+        self._thread: threading.Thread | None = None
+
+    def __call__(self) -> Mapping[str, int]:
+        """Return the newest counts; none where the last read has failed."""
+        with self._lock:
+            is_reading = self._thread is not None and self._thread.is_alive()
+            if not is_reading and time.monotonic() - self._read_at >= HEALTH_SECS:
+                self._thread = threading.Thread(target=self._run, name="nimbus health", daemon=True)
+                self._thread.start()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_SCRAPE_SECS)
+        return self._counts
+
+    def _run(self) -> None:
+        try:
+            self._counts = self._read()
+        except StormkeeperError as error:
+            log.debug("the health of topologies cannot be read: %s", error)
+            self._counts = {}
+        self._read_at = time.monotonic()
 
 
 class _NimbusMetrics(Collector):
@@ -131,6 +182,25 @@ class _NimbusMetrics(Collector):
         if seen.epoch is not None:
             yield from _of_leader(seen)
         yield from _of_service(self._server)
+
+
+class _HealthMetrics(Collector):
+    def __init__(self, seen: Callable[[], Seen], healths: _Kept) -> None:
+        self._seen = seen
+        self._healths = healths
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        if self._seen().epoch is None:
+            return
+        family = GaugeMetricFamily(
+            f"{PREFIX}topology_health", "Topologies, by their health.", labels=["health"]
+        )
+        for state, count in self._healths().items():
+            family.add_metric([state], count)
+        yield family
 
 
 def _of_leader(seen: Seen) -> Iterator[Metric]:

@@ -244,9 +244,16 @@ def _run(
             removed=history.ids,
             clock=clock,
         )
-        server = Server(Nimbus, Handler(given), Limits.of(conf), name="nimbus")
+        server = Server(Nimbus, handler := Handler(given), Limits.of(conf), name="nimbus")
         made = functools.partial(
-            _pages, server=server, sight=sight, storm=storm, times=times, disk=disk, code=code
+            _pages,
+            server=server,
+            sight=sight,
+            storm=storm,
+            times=times,
+            disk=disk,
+            code=code,
+            handler=handler,
         )
         running.enter_context(_observed(conf, made))
         server.start(listener)
@@ -307,6 +314,7 @@ def _pages(
     times: Times,
     disk: DiskWatch,
     code: LocalCodeDistributor,
+    handler: Handler,
 ) -> Pages:
     # 5 MB, for who asks for them.
     from stormkeeper.nimbus.metrics import pages  # noqa: PLC0415
@@ -319,6 +327,7 @@ def _pages(
         time.monotonic,
         disk_fault=lambda: disk.fault,
         lost_blobs=lambda: code.store.losses,
+        healths=handler.healths,
     )
 
 

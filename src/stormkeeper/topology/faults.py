@@ -92,7 +92,8 @@ def crash_with_cause(line: str, cause: str) -> str:
     cause
         What the worker itself has reported.
     """
-    first = newest_line(cause)
+    lines = [each.strip() for each in cause.splitlines() if each.strip()] or [""]
+    first = lines[-1 if any(each.startswith(_TRACEBACK) for each in lines) else 0]
     return f"{first}\n{line}" if first == cause.strip() else f"{first}\n{line}:\n{cause}"
 
 

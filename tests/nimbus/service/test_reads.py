@@ -8,7 +8,18 @@ import pytest
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.thrift.records import Assignment, NodeInfo, StormBase, TopologyStatus
+from stormkeeper.thrift.records import (
+    Assignment,
+    CrashSeries,
+    LaunchClaim,
+    NodeInfo,
+    SlotReport,
+    StormBase,
+    SupervisorInfo,
+    TopologyStatus,
+    WorkerLaunch,
+)
+from stormkeeper.topology.faults import crash, crash_with_cause
 from support.nimbus_service import nimbuses
 
 MANY = 100
@@ -74,3 +85,28 @@ def test_no_read_is_made_for_each_topology(nimbus, counted, method, arguments):
         activate(nimbus, number)
     assert len(nimbus.handler.getTopologySummaries()) == MANY
     assert asked() == of_one
+
+
+def test_a_topology_that_crashes_is_told_with_its_error(nimbus):
+    activate(nimbus, 0)
+    storm_id, claim = "wc0-0-1700000000", LaunchClaim(7, 1)
+    launch = WorkerLaunch("sup", 6700, claim, ["out"], 1_700_000_000, 512.0)
+    nimbus.leader.set_assignment(storm_id, Assignment("x", {"sup": "h"}, launches=[launch]))
+    ended = "it ended with exit code 1"
+    series = CrashSeries(3, 1_700_000_000, ended)
+    report = SlotReport(claim, "backing_off", 1_700_000_000, series)
+    nimbus.storm.supervisor_heartbeat("sup", SupervisorInfo(1, "h", slots={6700: report}))
+    nimbus.told = {storm_id: "Fully Scheduled"}
+    found = nimbus.handler.getTopologySummaryByName("wc0")
+    assert (found.health.state, found.health.crashes) == ("crashing", series)
+    assert found.sched_status.startswith("Fully Scheduled; crashing: 3 times in a row in ")
+
+    cause = "Traceback (most recent call last):\n  …\nValueError: no day"
+    text = crash_with_cause(crash(6700, 3, ended), cause)
+    nimbus.storm.report_error(storm_id, "out", text, host="h", port=6700)
+    [listed] = nimbus.handler.getTopologySummaries()
+    assert listed.health.text.endswith(": ValueError: no day")
+    page = nimbus.handler.getTopologyPageInfo(storm_id, "600", True)
+    assert page.health.crashes.error == "ValueError: no day"
+    assert nimbus.handler.healths()["crashing"] == 1
+    assert nimbus.handler.healths()["running"] == 0

@@ -16,6 +16,7 @@ from stormkeeper.errors import (
     StateError,
     StateUnavailableError,
 )
+from stormkeeper.nimbus import health
 from stormkeeper.nimbus.service import pages, summaries
 from stormkeeper.nimbus.service.given import Given
 from stormkeeper.nimbus.service.sharing import SharedRead
@@ -85,6 +86,10 @@ class Clusters(Viewing):
 
     def _read_topologies(self) -> list[TopologySummary]:
         return [summaries.topology_summary(view) for view in self._all()]
+
+    def healths(self) -> dict[str, int]:
+        """Return how many topologies are in each state of health; no method of Storm's."""
+        return health.counts(view.health for view in self._all())
 
     def getTopologySummaryByName(self, name: str, /) -> TopologySummary:
         """Return the topology of a name."""
