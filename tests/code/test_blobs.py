@@ -1,5 +1,7 @@
+import errno
 import hashlib
 import logging
+import os
 
 import pytest
 
@@ -172,3 +174,39 @@ def test_a_disk_that_is_full_at_the_end_leaves_the_blob_as_it_was(store):
     assert read(store, "a") == b"old"
     assert files(store.folder / "data") == names(b"old")
     assert files(store.folder / "keys") == {"a.json"}
+
+
+def break_reads(monkeypatch, code):
+    """Have the system refuse to read files, with an errno."""
+
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(hashlib, "file_digest", refuse)
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+
+
+def test_a_file_that_cannot_be_read_is_not_there_and_stays(store, monkeypatch, caplog):
+    put(store, "a", b"bytes")
+    with monkeypatch.context() as broken:
+        break_reads(broken, errno.EIO)
+        assert store.scrub() == ["a"]
+    assert "the blob a is lost" in caplog.text
+    assert "cannot be read (Input/output error)" in caplog.text
+    assert store.get("a") is None
+    assert store.put("a", record(b"bytes"), None, expected=None)
+    assert store.scrub() == []
+
+
+def test_a_process_with_too_many_files_loses_nothing(store, monkeypatch):
+    put(store, "a", b"bytes")
+    with monkeypatch.context() as broken:
+        break_reads(broken, errno.EMFILE)
+        assert store.scrub() == []
+    assert read(store, "a") == b"bytes"
+
+
+def test_bytes_that_were_replaced_meanwhile_stay(store):
+    put(store, "a", b"bytes")
+    assert store.drop_damaged(record(b"bytes")) == []
+    assert read(store, "a") == b"bytes"

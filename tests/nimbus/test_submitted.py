@@ -86,6 +86,18 @@ def test_code_that_is_damaged_is_said_to_be_so(store, tmp_path, part):
         SubmittedCode(store.store).get(WC)
 
 
+def test_bytes_that_the_disk_has_changed_count_as_lost(store, tmp_path):
+    told = []
+    store.sync.on_loss = lambda: told.append(True)
+    store.upload(WC, parts(tmp_path))
+    key = keys.of_topology(WC)[2]
+    path = store.store.folder / "data" / store.store.get(key).sha256
+    path.write_bytes(bytes(path.stat().st_size))
+    assert SubmittedCode(store.store).get(WC) is None
+    assert store.store.get(key) is None
+    assert told
+
+
 def test_nobody_lists_more_tasks_than_there_is_memory_for_of_a_package(store, tmp_path):
     wide = {"a": ((), 1), "b": (("a",), MOST_TASKS)}
     store.upload(WC, parts(tmp_path, wide))

@@ -15,6 +15,7 @@ fetched, which a later process goes on with.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -41,6 +42,9 @@ _JSON: Final = ".json"
 
 #: The share of the time that `BlobStore.scrub` reads; it rests for the remainder.
 SCRUB_SHARE: Final = 0.02
+
+#: Errors of a read that say nothing of the file: the process has too many open, or no memory.
+_OF_THE_PROCESS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 #: In place of a record: whichever there is.
 _ANY: Final[Any] = object()
@@ -178,16 +182,27 @@ class BlobStore:
             except OSError as error:
                 log.warning("%s cannot be read: %s", self._path(record.sha256), error)
             if digest.hexdigest() != record.sha256:
-                damaged += self.discard_damaged(record.sha256)
+                damaged += self.drop_damaged(record)
         return damaged
 
-    def discard_damaged(self, sha256: str) -> list[str]:
-        """Drop the blobs that have the bytes with that checksum, as these have changed."""
+    def drop_damaged(self, record: BlobRecord) -> list[str]:
+        """Drop the blobs that have the bytes of a record, if these are wrong or cannot be read.
+
+        Returns the keys of the blobs. Wrong bytes are deleted; those that cannot be read stay, as
+        a later read may succeed.
+        """
+        why, path = "its bytes have changed", self._path(record.sha256)
         with self._lock:
-            lost = self._drop({sha256})
-            with suppress(OSError):
-                self._path(sha256).unlink(missing_ok=True)
-        self._report(lost, "its bytes have changed")
+            try:
+                if self._is_whole(Content(record.sha256, record.size)):
+                    return []
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno in _OF_THE_PROCESS:
+                    return []
+                why = f"its bytes cannot be read ({error.strerror or error})"
+            lost = self._drop({record.sha256})
+        self._report(lost, why)
         if lost:
             self.on_loss()
         return lost

@@ -116,7 +116,7 @@ def _copy(store: BlobStore, key: str, path: Path) -> None:
         raise
     if draft.content().sha256 != record.sha256:
         draft.discard()
-        store.discard_damaged(record.sha256)
+        store.drop_damaged(record)
         raise BlobStorageError(
             f"{key} was damaged in {store.folder}, and is fetched again: try again in a moment"
         )

@@ -190,7 +190,13 @@ class SubmittedCode:
         with file:
             if record.size > _LARGEST:
                 raise SerializationError(f"{key} has {record.size:,} bytes")
-            return decompress(file.read(), _LARGEST)
+            try:
+                return decompress(file.read(), _LARGEST)
+            except (OSError, SerializationError):
+                # Bytes that the disk has lost are fetched again, from another Nimbus.
+                if self._store.drop_damaged(record):
+                    raise BlobNotFoundError(f"{key} was damaged, and is fetched again") from None
+                raise
 
 
 class _Read(NamedTuple):
