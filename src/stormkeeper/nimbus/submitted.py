@@ -159,7 +159,11 @@ class SubmittedCode:
             found, cost = self._submitted(*blobs)
         except BlobNotFoundError:  # deleted just now
             return None
-        except SerializationError as error:
+        except (SerializationError, OSError) as error:
+            # What the disk has changed or does not give is fetched again, from another Nimbus.
+            records = [self._store.get(key) for key in blobs]
+            if any(self._store.drop_damaged(record) for record in records if record):
+                return None
             raise CodeError(f"the code of {storm_id} is damaged: {error}") from error
         with self._lock:
             self._read[storm_id] = _Read(state, found, cost)
@@ -190,13 +194,7 @@ class SubmittedCode:
         with file:
             if record.size > _LARGEST:
                 raise SerializationError(f"{key} has {record.size:,} bytes")
-            try:
-                return decompress(file.read(), _LARGEST)
-            except (OSError, SerializationError):
-                # Bytes that the disk has lost are fetched again, from another Nimbus.
-                if self._store.drop_damaged(record):
-                    raise BlobNotFoundError(f"{key} was damaged, and is fetched again") from None
-                raise
+            return decompress(file.read(), _LARGEST)
 
 
 class _Read(NamedTuple):
