@@ -7,6 +7,7 @@ import pytest
 from py4j import protocol
 from py4j.protocol import unescape_new_line
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from stormkeeper.worker import callbacks
@@ -66,6 +67,23 @@ def test_whatever_a_batch_function_raises_is_answered_and_named(spark, tmp_path)
             assert re.fullmatch(RAISED[name][1], text[text.rindex("raise error\n") + 12 :]), name
             assert len(text) < 6000
             text.encode()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_what_a_python_worker_raises_is_named_too(spark, tmp_path):
+    @F.udf("long")
+    def raising(_):
+        raise ValueError("half \udcff")
+
+    rates = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    writer = rates.select(raising("value")).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(StreamingQueryException) as failed:
+        assert query.awaitTermination(DEADLINE_SECS), "no answer"
+    assert readable(failed.value).endswith(
+        'in raising\n    raise ValueError("half \\udcff")\nValueError: half \\udcff'
+    )
 
 
 @pytest.mark.spark

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from py4j.clientserver import ClientServerConnection
 from py4j.java_gateway import CallbackConnection
-from pyspark import SparkContext, java_gateway
+from pyspark import SparkContext, java_gateway, util
 from pyspark.core import context
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
@@ -41,6 +41,7 @@ def parameters_of(function):
         (DataStreamWriter.option, ["self", "key", "value"]),
         (DataStreamWriter.options, ["self", "options"]),
         (DataStreamWriter.queryName, ["self", "queryName"]),
+        (util.handle_worker_exception, ["e", "outfile", "hide_traceback"]),
         (ClientServerConnection._call_proxy, ["self", "obj_id", "input"]),
         (CallbackConnection._call_proxy, ["self", "obj_id", "input"]),
         (StreamingQuery.awaitTermination, ["self", "timeout"]),

@@ -26,7 +26,7 @@ from stormkeeper.conf import Conf
 from stormkeeper.daemon import spark as engine
 from stormkeeper.errors import EngineError, WorkerError
 from stormkeeper.topology import faults
-from stormkeeper.worker import code_archive, executors, remote
+from stormkeeper.worker import code_archive, executors, remote, udf_daemon
 from stormkeeper.worker.settings import spark_values, warn_of_own_checkpoints
 from stormkeeper.worker.sizes import slot_share
 from stormkeeper.worker.unpacked import Unpacked
@@ -126,6 +126,8 @@ class WorkerSession:
                 self._say_master(asked or {})
                 if self._is_remote:
                     self._prepare_remote()
+                else:  # executors on other machines may not have this program
+                    self._given.setdefault("spark.python.daemon.module", udf_daemon.__name__)
                 self._starting = True
                 log_size = _log_size()
                 try:
