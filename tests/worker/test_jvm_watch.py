@@ -107,3 +107,14 @@ def test_queries_of_one_name_are_told_apart(watch, world):
     world.runs = [Run(f"r{n}", f"q{n}", None) for n in range(3)]
     names = [activity.query for activity in activities(watch, lambda _: "script")]
     assert names == ["script", "script-2", "script-3"]
+
+
+def test_a_query_whose_end_no_event_tells_is_found(watch, world):
+    world.runs = [Run("r1", "q1", "totals"), Run("r2", "q2", "other")]
+    answered(world, {"r1": None, "r2": (7, 0)})
+    world.now += 29.0
+    assert watch.unheard(30.0) is None
+    world.now += 1.0
+    assert watch.unheard(30.0) is world.runs[0]
+    del world.runs[0]  # the event came
+    assert watch.unheard(30.0) is None

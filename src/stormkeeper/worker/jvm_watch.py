@@ -31,6 +31,11 @@ _PERIOD_SECS = 2.0
 _LOOK_SECS = 1.0
 
 
+#: By the id of a run: the start and the batch of the trigger that runs; None: the JVM has ended the
+#: run. A run that waits for its trigger is not there.
+States = dict[str, tuple[int, int] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """A query's trigger that runs: Spark's number for it, its batch, and when it was first seen."""
@@ -50,7 +55,7 @@ class JvmWatch:
     said_secs
         How long the JVM may take for an answer before the silence is told.
     ask
-        Calls the JVM; returns what `_running` returns.
+        Calls the JVM; returns what `_states` returns.
     clock
         Seconds of a monotonic clock.
     """
@@ -59,18 +64,20 @@ class JvmWatch:
         self,
         events: QueryEvents,
         said_secs: float,
-        ask: Callable[[QueryEvents], dict[str, tuple[int, int]]] | None = None,
+        ask: Callable[[QueryEvents], States] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._events = events
         self._said_secs = said_secs
-        self._ask = ask or _running
+        self._ask = ask or _states
         self._clock = clock
         self._lock = threading.Lock()
         self._is_asking = False
         self._looked = clock()
         self._silence = 0.0
         self._triggers: dict[str, Trigger] = {}
+        #: When each run was first seen to have ended in the JVM, by the run's id.
+        self._ended: dict[str, float] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="worker-jvm", daemon=True)
 
@@ -97,6 +104,12 @@ class JvmWatch:
         with self._lock:
             return int(self._silence * 1000) if self._silence >= self._said_secs else None
 
+    def unheard(self, secs: float) -> Run | None:
+        """Return a run that the JVM ended so long ago, and of whose end no event has come."""
+        with self._lock:
+            late = {run for run, since in self._ended.items() if self._clock() - since >= secs}
+        return next((run for run in self._events.running() if run.run_id in late), None)
+
     def activities(self, name: Callable[[Run], str | None]) -> list[QueryActivity]:
         """Return what each query does that runs and has a name."""
         with self._lock:
@@ -116,33 +129,37 @@ class JvmWatch:
             with self._lock:
                 self._is_asking = True
             try:
-                running = self._ask(self._events)
+                states = self._ask(self._events)
                 failing = False
             except (Py4JError, PySparkException, OSError) as error:
-                running = {}  # it is an answer; the worker sees for itself when the JVM has ended
+                states = {}  # it is an answer; the worker sees for itself when the JVM has ended
                 if not failing:
                     log.debug("the JVM does not say what its queries do: %s", error)
                 failing = True
             except Exception:
-                running = {}
+                states = {}
                 if not failing:
                     log.exception("the JVM cannot be asked what its queries do")
                 failing = True
-            self._answered(running)
+            self._answered(states)
 
-    def _answered(self, running: dict[str, tuple[int, int]]) -> None:
+    def _answered(self, states: States) -> None:
         with self._lock:
             self._is_asking, self._silence = False, 0.0
-            now, before = self._clock(), self._triggers
-            self._triggers = {}
-            for run_id, (started, batch) in running.items():
+            now, before, ended = self._clock(), self._triggers, self._ended
+            self._triggers, self._ended = {}, {}
+            for run_id, state in states.items():
+                if state is None:
+                    self._ended[run_id] = ended.get(run_id, now)
+                    continue
+                started, batch = state
                 known = before.get(run_id)
                 seen = known.seen if known is not None and known.started == started else now
                 self._triggers[run_id] = Trigger(started, batch, seen)
 
 
-def _running(events: QueryEvents) -> dict[str, tuple[int, int]]:
-    """Return the start and the batch of each trigger that runs, by the id of the run.
+def _states(events: QueryEvents) -> States:
+    """Ask the JVM for the states of all runs.
 
     Spark has no public interface for the number of a batch that runs. The names are those of
     Spark 4.3.
@@ -151,25 +168,25 @@ def _running(events: QueryEvents) -> dict[str, tuple[int, int]]:
     if gateway is None:
         return {}
     gateway.jvm.System.nanoTime()  # a sign of life, also where no query runs
-    runs = events.running()
-    found: dict[str, tuple[int, int]] = {}
-    for session in events.sessions if runs else ():
-        if session.sparkContext._jsc is not None:
-            found |= _running_in(session, runs)
-    return found
-
-
-def _running_in(session: SparkSession, runs: Iterable[Run]) -> dict[str, tuple[int, int]]:
-    streams: Any = session._jsparkSession.streams()
-    found = {}
-    for run in runs:
-        query = streams.get(run.query_id)
+    sessions = [each for each in events.sessions if each.sparkContext._jsc is not None]
+    found: States = {}
+    for run in events.running() if sessions else ():
+        query = _query(sessions, run.query_id)
         if query is None:
+            found[run.run_id] = None
             continue
         context = query.streamingQuery().getLatestExecutionContext()
         if context is not None and context.currentStatus().isTriggerActive():
             found[run.run_id] = (context.currentTriggerStartTimestamp(), context.batchId())
     return found
+
+
+def _query(sessions: Iterable[SparkSession], query_id: str) -> Any:
+    for session in sessions:
+        query = session._jsparkSession.streams().get(query_id)
+        if query is not None:
+            return query
+    return None
 
 
 def _activity(query: str, run: Run, trigger: Trigger | None, now: float) -> QueryActivity:

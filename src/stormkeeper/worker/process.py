@@ -281,6 +281,13 @@ class Worker:
             self._session.check_executors()
         except WorkerError as error:
             return error
+        unheard = self._jvm.unheard(self._silence_secs)
+        if unheard is not None:
+            return WorkerError(
+                f"Spark has ended the query {self._name_of(unheard)!r}, and has not said so for"
+                f" {self._silence_secs:g} s: a StreamingQueryListener of the topology holds up"
+                " Spark's events"
+            )
         session = self._session.session
         if session is None or session.sparkContext._jsc is None:
             return None
