@@ -88,7 +88,12 @@ def test_from_standard_input_and_the_command_line(run, nimbus):
         (["wc", "-f", "-"], "hunter2", 2, "line 1 of standard input is no KEY=VALUE"),
         (["wc", "-f", "-"], b"\xff\xfe", 2, "standard input is not UTF-8"),
         (["wc", "-e", "hunter2"], None, 2, "credential 1 of the command line is no KEY=VALUE"),
-        (["cw", "-e", "a=b"], None, 1, "cw is not alive; `storm list` names those that are"),
+        (
+            ["cw", "-e", "a=b"],
+            None,
+            1,
+            "there is no topology cw; `storm list` names those that are",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(run, nimbus, arguments, given, code, said):

@@ -41,6 +41,16 @@ def test_errors_are_shown_whole_the_newest_last():
 
 def test_no_topologies_in_storms_words():
     assert [*tables.of_topologies([])] == ["No topologies running."]
+    assert [*tables.fitting([], 20)] == ["No topologies running."]
+
+
+def test_a_terminal_that_is_too_narrow_gets_a_narrower_table():
+    found = [summary("word-count"), summary("y" * 60)]
+    assert [*tables.fitting(found, 1_000)] == [*tables.of_topologies(found)]
+    lines = [*tables.fitting(found, 60)]
+    assert lines[0].split()[0] == "NAME"
+    assert [len(each) <= 60 for each in lines] == [True] * 3
+    assert lines[2].endswith("…")
 
 
 def test_the_table_says_how_topologies_do():

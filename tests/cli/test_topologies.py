@@ -141,7 +141,7 @@ def test_a_cluster_without_supervisors_says_what_is_missing(run):
 def test_what_is_not_there_is_said(run, name):
     told = run(name, "wc")
     assert told.exit_code == 1
-    assert told.stderr == "storm: wc is not alive; `storm list` names those that are\n"
+    assert told.stderr == "storm: there is no topology wc; `storm list` names those that are\n"
     assert told.stdout == ""
 
 
@@ -171,7 +171,7 @@ def test_kill_of_several_goes_on_after_an_error(run, nimbus, option, exit_code):
         as_json = "--json" in option
         told = run("kill", "a", "b", "c", *option)
         assert told.exit_code == exit_code, told.output
-        assert "storm: b is not alive; `storm list` names those that are\n" in told.stderr
+        assert "storm: there is no topology b; `storm list` names those that are\n" in told.stderr
         assert nimbus.topologies == {}
         if as_json:
             answers = [(each["name"], each["done"]) for each in json.loads(told.stdout)]

@@ -36,7 +36,7 @@ def test_one_is_killed_and_gone_in_time(connected, nimbus, wait):
 
 
 def test_what_is_not_there_is_not_killed(connected):
-    with pytest.raises(NotAliveError, match="wc is not alive"):
+    with pytest.raises(NotAliveError, match="there is no topology wc"):
         acting.kill(connected, "wc", None)
 
 

@@ -99,7 +99,7 @@ def test_an_election_without_an_end_is_not(cluster, monkeypatch):
             ("killTopology", "wc"),
             NotAliveException("wc is not alive"),
             NotAliveError,
-            "wc is not alive; `storm list`",
+            "there is no topology wc; `storm list`",
         ),
         (
             ("submitTopology", "wc", None, "{}", StormTopology({}, {}, {})),

@@ -67,6 +67,28 @@ def of_topologies(found: Sequence[TopologySummary]) -> Iterator[str]:
         yield line(row, widths)
 
 
+def fitting(found: Sequence[TopologySummary], width: int) -> Iterator[str]:
+    """Yield Storm's table if a terminal of this width shows it, else a narrower one."""
+    lines = [*of_topologies(found)]
+    if not found or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    rows = [("NAME", "STATUS", "WORKERS", "UPTIME", "HEALTH")]
+    for each in found:
+        health = health_of(each.health)
+        rows.append(
+            (
+                printable(each.name),
+                shown_status(each.status, each.sched_status),
+                str(each.num_workers),
+                duration(each.uptime_secs),
+                "-" if health is None else printable(str(health)),
+            )
+        )
+    for text in aligned(rows):
+        yield text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def as_values(each: TopologySummary) -> dict[str, Any]:
     """Return a topology of the table as an object for JSON."""
     health = health_of(each.health)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 _SOON = 60.0
 _PLACED = 180.0
 
+#: The width of what is no terminal, in characters.
+_ANY_WIDTH = 1_000_000
+
 _wait_option = click.option(
     "-w",
     "--wait",
@@ -53,6 +58,7 @@ def list_all(as_json: bool) -> None:
     status, tasks, workers, seconds since it was submitted, id, whose it is, and its health. The
     status is ACTIVE, INACTIVE, REBALANCING, KILLED, or COMPLETED where all queries have ended by
     themselves. Health is running, starting, waiting, stuck, crashing or failed, and why.
+    On a terminal that is too narrow for it, a narrower table has the columns that matter most.
 
     Exit code 1: Nimbus was not reached.
     """
@@ -64,7 +70,8 @@ def list_all(as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps([tables.as_values(each) for each in found]))
         else:
-            click.echo("\n".join(tables.of_topologies(found)))
+            columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else _ANY_WIDTH
+            click.echo("\n".join(tables.fitting(found, columns)))
 
 
 @click.command(

@@ -187,7 +187,10 @@ class Connection:
         try:
             return call()
         except NotAliveException as error:
-            raise NotAliveError(f"{error}; `storm list` names those that are") from error
+            name = str(error).removesuffix(" is not alive")  # Storm's words
+            raise NotAliveError(
+                f"there is no topology {name}; `storm list` names those that are"
+            ) from error
         except LeaderNotFoundError as error:
             raise LeaderNotFoundError(_with_remedy(error), is_electing=error.is_electing) from error
         except RpcRefusedError as error:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from stormkeeper.errors import TableError
-from stormkeeper.history.asking import Past, names_of, of_topology
+from stormkeeper.history.asking import Past, is_id, names_of, of_topology
 from stormkeeper.history.suggesting import NO_HEARTBEATS, meant
 
 #: The address in a supervisor's id, behind a UUID; the whole id where there is none.
@@ -94,18 +94,21 @@ def check_known(past: Past, subject: str) -> None:
         It is not; the error has those that may be meant.
     """
     of_each = [
-        f"SELECT DISTINCT unnest([{_ADDRESS}, topology, storm_id, node]) AS name"
-        f" FROM {past.table(name)}"
+        f"SELECT DISTINCT node, {_ADDRESS} AS address, topology, storm_id FROM {past.table(name)}"
         for name in ("worker_liveness", "worker_events")
         if past.has(name)
     ]
-    found = past.ask(f"{' UNION '.join(of_each)} ORDER BY name")
-    names = [row["name"] for row in found if row["name"] is not None]
-    names += hosts(past).values()
-    if not names:
+    found = past.ask(" UNION ".join(of_each))
+    if not found:
         raise TableError(f"no worker is known yet: {NO_HEARTBEATS}")
+    if any(subject in row.values() for row in found):
+        return
+    named = hosts(past)
+    names = {named.get(row["node"]) or row["address"] for row in found}
+    names |= {row["storm_id" if is_id(subject) else "topology"] for row in found}
     if subject not in names:
-        raise TableError(f"nothing is known of {subject!r}; {meant(subject, names)}")
+        there = sorted(name for name in names if name is not None)
+        raise TableError(f"nothing is known of {subject!r}; {meant(subject, there)}")
 
 
 def hosts(past: Past) -> dict[str, str]:
