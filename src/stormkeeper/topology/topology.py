@@ -38,7 +38,7 @@ class Topology:
     Parameters
     ----------
     name
-        Letters, digits, and ``_ . -`` after the first.
+        Letters, digits, and ``_ -`` after the first.
     conf
         Configuration that the topology brings along: its own keys, Storm's, and ``spark.*``. What
         the command line says (``-c key=value``) wins over it.
