@@ -26,8 +26,8 @@ UNAVAILABLE = 69
 
 PROJECT = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["project"]
 
-#: Nothing of ours imports it: PySpark does, for data sources in Python.
-PYSPARKS_OWN = {"pandas"}
+#: Nothing of ours imports these: PySpark does, for data sources in Python and transformWithState.
+PYSPARKS_OWN = {"pandas", "protobuf"}
 
 #: Of Spark's extra, and used by the base where it is installed.
 WELCOME = {"zlib-ng"}
