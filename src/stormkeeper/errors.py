@@ -251,6 +251,10 @@ class ClaimedError(WorkerError):
     """A later launch has claimed a query, so that this worker does not run it."""
 
 
+class OccupiedError(ClaimedError):
+    """Another topology has claimed the checkpoint of a query."""
+
+
 class SupervisorError(StormkeeperError):
     """A supervisor cannot use its folders, or cannot start or end a worker."""
 

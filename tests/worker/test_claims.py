@@ -4,13 +4,14 @@ import threading
 
 import pytest
 
-from stormkeeper.errors import ClaimedError, WorkerError
+from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology import Topology
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.plan import plan
 from stormkeeper.worker import callbacks
+from stormkeeper.worker import claims as claims_module
 from stormkeeper.worker.building import build
-from stormkeeper.worker.claims import Checkpoint, Claims
+from stormkeeper.worker.claims import Checkpoint, Claims, Owner
 from stormkeeper.worker.counting import TopologyCounts
 from stormkeeper.worker.query_events import QueryEvents
 from stormkeeper.worker.running import TopologyRun
@@ -234,3 +235,48 @@ def test_a_query_that_runs_elsewhere_is_not_started_and_the_other_one_is(run):
     until(lambda: len(batches["two"]) >= 2, 120)
     assert batches["one"] == []
     assert claims.lost == {"one": THIRD}
+
+
+def owner(topology):
+    who = {"query": "script", "host": "a", "port": 6700, "pid": 1, "cluster": "zk"}
+    return Owner(topology=topology, since=1_700_000_000.0, **who)
+
+
+@pytest.fixture
+def script(checkpoint, monkeypatch):
+    """Makes the claims of a script of a topology; those in `script.gone` are gone."""
+    monkeypatch.setattr(claims_module, "SETTLE_SECS", 0.0)
+
+    def make(claim, topology):
+        who = {"owner": lambda: owner(topology), "is_gone": lambda one: one.topology in make.gone}
+        return Claims({"script": claim}, lambda _: checkpoint, **who)
+
+    make.gone = []
+    return make
+
+
+def test_another_topology_is_waited_for_until_it_is_gone(script):
+    first, second = script(FIRST, "first-1-1"), script(SECOND, "second-2-1")
+    first.take("place", FIRST)
+    second.take("place", SECOND)
+    assert not first.look("place")
+    assert first.occupied == {"place": owner("second-2-1")}
+    assert second.look("place")
+    again = script(FIRST, "first-1-1")
+    said = r"place belongs to the topology second-2-1 at a:6700 since 2023-11-14 22:13:20 UTC"
+    with pytest.raises(OccupiedError, match=said):
+        again.take("place", FIRST)
+    script.gone.append("second-2-1")
+    again.take("place", FIRST)
+    assert again.look("place")
+    # A worker of the other one that still runs stops.
+    assert not second.look("place")
+
+
+def test_a_later_launch_of_the_same_topology_is_not_waited_for(script):
+    script(SECOND, "first-1-1").take("place", SECOND)
+    earlier = script(FIRST, "first-1-1")
+    with pytest.raises(ClaimedError) as lost:
+        earlier.take("place", FIRST)
+    assert not isinstance(lost.value, OccupiedError)
+    assert earlier.occupied == {}

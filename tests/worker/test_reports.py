@@ -2,18 +2,20 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stormkeeper.conf import defaults
 from stormkeeper.state.memory.ensemble import MemoryEnsemble
 from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
-from stormkeeper.thrift.records import ClusterWorkerHeartbeat
+from stormkeeper.thrift.records import ClusterWorkerHeartbeat, StormBase, TopologyStatus
 from stormkeeper.topology.claims import Claim
 from stormkeeper.topology.package.unpacking import unpack
 from stormkeeper.worker import reports, unpacked
 from stormkeeper.worker.job import Job
 from stormkeeper.worker.reports import Reports
+from support.leaders import lead
 from support.packages import of_folder, packed, tree
 
 STORM = "job-1-1"
@@ -95,3 +97,17 @@ def test_what_is_run_again_whenever_it_ends_has_no_end(storm, started):
     told.ended("one")
     told.completed()
     assert storm.ended_queries(STORM) == frozenset()
+
+
+def test_whether_the_owner_of_a_checkpoint_is_gone(storm, started):
+    leader = lead(storm)
+    reports = started()
+    reports.wait_known(lambda: False)
+    other = msgspec.structs.replace(reports.owner, topology="other-2-1")
+    assert reports.is_gone(other)
+    leader.activate_storm("other-2-1", StormBase("other", TopologyStatus.ACTIVE, 1))
+    assert not reports.is_gone(other)
+    elsewhere = msgspec.structs.replace(other, cluster="another")
+    assert not reports.is_gone(elsewhere)  # it is this very process
+    assert reports.is_gone(msgspec.structs.replace(elsewhere, since=1.0))
+    assert not reports.is_gone(msgspec.structs.replace(elsewhere, since=1.0, host="far"))

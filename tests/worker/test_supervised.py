@@ -78,7 +78,7 @@ def start(zookeeper_settings, tmp_path):
     (tmp_path / "worker").mkdir()
     overrides = tmp_path / "overrides.json"
 
-    def worker(claim, **values):
+    def worker(claim, storm_id=STORM, **values):
         overrides.touch(mode=0o600)
         overrides.write_text(json.dumps(values))
         options = ["--root", str(tmp_path / "package"), "--overrides", str(overrides)]
@@ -92,7 +92,7 @@ def start(zookeeper_settings, tmp_path):
         }
         folder = tmp_path / "worker"
         process = WorkerProcess(
-            Path("code/daily.py"), conf, folder, options=options, storm_id=STORM
+            Path("code/daily.py"), conf, folder, options=options, storm_id=storm_id
         )
         return stack.enter_context(process)
 
@@ -327,6 +327,35 @@ def test_a_plain_script_is_ended_and_run_again_and_completed_and_claimed(
     worker = start("daily=7-1-0")
     assert worker.ended(START_SECS) == CLAIMED, worker.text
     assert "the launch 7-1-1 has claimed it" in worker.text
+
+
+@pytest.mark.slow
+def test_of_two_scripts_on_one_checkpoint_the_older_one_waits(
+    start, storm, leader, set_status, folder
+):
+    script = SCRIPT.replace(
+        "lines.writeStream", 'lines.writeStream.option("checkpointLocation", folder + "/mine")'
+    )
+    package(folder, {"daily.py": script, "writing.py": WRITE}, arguments=(str(folder),))
+    other = "other-2-1700000000"
+    set_status(TopologyStatus.ACTIVE)
+    leader.activate_storm(other, StormBase("other", TopologyStatus.ACTIVE, 1))
+    older = start("daily=7-1-0")
+    until(lambda: written(folder), START_SECS)
+    newer = start("daily=7-2-0", storm_id=other)
+    until(lambda: f"/mine is taken from the topology {STORM} at " in newer.text, START_SECS)
+    assert older.ended(START_SECS) == INACTIVE, older.text
+
+    older = start("daily=7-1-1")
+    until(lambda: beat(storm).waiting, START_SECS)
+    assert f"{folder}/mine belongs to the topology {other} at" in beat(storm).waiting
+    assert f"belongs to the topology {other}" in storm.last_error(STORM, "daily").error
+    newer.send(signal.SIGTERM)
+    assert newer.ended() == STOPPED, newer.text
+    leader.remove_storm(other)
+    add(folder, "6", "7")
+    until(lambda: written(folder) == Counter(map(str, range(8))), START_SECS)
+    until(lambda: not beat(storm).waiting)
 
 
 def test_a_worker_of_an_inactive_topology_waits_and_says_that_it_is_there(

@@ -10,8 +10,10 @@ A batch that is already running cannot be stopped from outside. Spark refuses it
 newer launch has written the log of offsets in the meantime. What the batch has written to its sink
 by then stays: sinks are made for a batch that is done twice.
 
-A claim is an empty file whose name says all. So nothing can be half written, and no two launches
-write the same file.
+A claim is a file whose name says all that decides. So nothing of that can be half written, and no
+two launches write the same file. In the file is the owner: the topology and the worker that have
+made the claim. A plain script names its checkpoints itself, so two topologies may have the same
+one: of these the older one waits until the other one is gone.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from stormkeeper.errors import ClaimedError, WorkerError
+from stormkeeper.errors import ClaimedError, OccupiedError, WorkerError
 from stormkeeper.topology.claims import Claim
 from stormkeeper.worker.failure import readable
 
@@ -38,8 +43,39 @@ _FOLDER = "claims"
 #: How often a worker looks for newer claims.
 LOOK_SECS = 1.0
 
+#: How long a worker whose claim was removed may take to see that.
+SETTLE_SECS = 3 * LOOK_SECS
+
 #: What is raised where a checkpoint cannot be read or written, or the JVM has ended.
 _UNREADABLE = (Py4JError, PySparkException, OSError)
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has made a claim.
+
+    Parameters
+    ----------
+    topology, query
+        The topology's id, and the id that the query has in the cluster.
+    host, port, pid
+        The worker: its machine, the port of its slot, and its process there.
+    cluster
+        Where the state of its cluster is.
+    since
+        When it made the claim, in seconds since 1970.
+    """
+
+    topology: str
+    query: str
+    host: str
+    port: int
+    pid: int
+    cluster: str
+    since: float
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"the topology {self.topology} at {self.host}:{self.port} since {since}"
 
 
 class Checkpoint:
@@ -56,6 +92,7 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         context: Any = spark.sparkContext
         self._path = context._jvm.org.apache.hadoop.fs.Path
+        self._files_to_bytes = context._jvm.org.apache.commons.io.IOUtils.toByteArray
         self._folder = self._path(f"{location.rstrip('/')}/{_FOLDER}")
         self._files = self._folder.getFileSystem(context._jsc.hadoopConfiguration())
 
@@ -76,14 +113,40 @@ class Checkpoint:
         found = self.claims()
         return found[-1] if found and found[-1] > claim else None
 
-    def take(self, claim: Claim) -> Claim | None:
+    def lost_to(self, claim: Claim) -> Claim | None:
+        """Return the claim that has taken the place of `claim`, if one has."""
+        found = self.claims()
+        return found[-1] if found and (found[-1] > claim or claim not in found) else None
+
+    def owner(self, claim: Claim) -> Owner | None:
+        """Return who has made a claim; None where that is not known."""
+        try:
+            stream = self._files.open(self._file(claim))
+            try:
+                data = bytes(self._files_to_bytes(stream))
+            finally:
+                stream.close()
+            return msgspec.json.decode(data, type=Owner)
+        except (*_UNREADABLE, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def remove(self, claim: Claim) -> None:
+        """Remove a claim."""
+        self._files.delete(self._file(claim), False)
+
+    def take(self, claim: Claim, owner: Owner | None = None) -> Claim | None:
         """Write `claim`, unless there is a greater one: return that.
 
         The claims below it are removed: whoever made them sees this one.
         """
         newer = self.newer(claim)
         if newer is None:
-            self._files.create(self._file(claim), True).close()
+            stream = self._files.create(self._file(claim), True)
+            try:
+                if owner is not None:
+                    stream.write(bytearray(msgspec.json.encode(owner)))
+            finally:
+                stream.close()
             # Another launch may have claimed it between the two; of both, the greater one goes on.
             newer = self.newer(claim)
         if newer is None:
@@ -99,8 +162,8 @@ class Checkpoint:
 class Claims:
     """The claims of a worker's queries.
 
-    A plain script, which is one query to the cluster, may have several, and says itself where their
-    checkpoints are: these are claimed by their places, all with the claim of the script.
+    A plain script is one query to the cluster, and may have several checkpoints. These are claimed
+    by their places, all with the claim of the script.
 
     Parameters
     ----------
@@ -111,6 +174,10 @@ class Claims:
     begin
         Called before a checkpoint is claimed that no launch has claimed before. It raises
         `ClaimedError` if this launch must not claim it any more.
+    owner
+        Returns the owner that is written with a claim; None: none is.
+    is_gone
+        Returns whether the topology of an owner is known to be gone.
     """
 
     def __init__(
@@ -118,13 +185,19 @@ class Claims:
         claims: Mapping[str, Claim],
         checkpoint: Callable[[str], Checkpoint],
         begin: Callable[[str], None] = lambda _: None,
+        owner: Callable[[], Owner | None] = lambda: None,
+        is_gone: Callable[[Owner], bool] = lambda _: False,
     ) -> None:
+        self._owner = owner
+        self._is_gone = is_gone
         self._claims = claims
         self._checkpoint = checkpoint
         self._begin = begin
         self._taken: dict[str, tuple[Checkpoint, Claim]] = {}
         #: The greater claim of each query that was lost to one.
         self.lost: dict[str, Claim] = {}
+        #: Of these the owner, where it is another topology.
+        self.occupied: dict[str, Owner] = {}
         self._lock = threading.Lock()
 
     def take(self, query: str, claim: Claim | None = None) -> None:
@@ -132,19 +205,23 @@ class Claims:
 
         Raises
         ------
+        OccupiedError
+            Another topology has claimed it later, and is not known to be gone.
         ClaimedError
-            A later launch has claimed it.
+            A later launch of this topology has claimed it.
         WorkerError
             The checkpoint could not be read or written.
         """
         claim = self._claims.get(query, claim)
         if claim is None:
             return
+        owner = self._owner()
         try:
             checkpoint = self._checkpoint(query)
             if not checkpoint.claims():
                 self._begin_first(query, claim)
-            newer = checkpoint.take(claim)
+            self._free(query, checkpoint, claim, owner)
+            newer = checkpoint.take(claim, owner)
         except _UNREADABLE as error:
             raise WorkerError(
                 f"the query {query!r} could not be claimed in its checkpoint:\n{readable(error)}"
@@ -156,6 +233,27 @@ class Claims:
                 f" is {claim}"
             )
         self._taken[query] = checkpoint, claim
+
+    def _free(self, query: str, checkpoint: Checkpoint, claim: Claim, owner: Owner | None) -> None:
+        """Remove the claims of topologies that are gone; raise for one that is not."""
+        if owner is None:
+            return
+        for each in checkpoint.claims():
+            other = checkpoint.owner(each)
+            if other is None or other.topology == owner.topology:
+                continue
+            if self._is_gone(other):
+                checkpoint.remove(each)
+                # A worker of that topology that still runs sees that its claim is gone.
+                time.sleep(SETTLE_SECS)
+            elif each > claim:
+                raise OccupiedError(
+                    f"the checkpoint {query} belongs to {other}, which has claimed it later. Of two"
+                    " topologies on one checkpoint the older one waits until the other one is"
+                    " killed: give each a checkpoint of its own"
+                )
+            else:
+                log.warning("the checkpoint %s is taken from %s, which waits now", query, other)
 
     def _begin_first(self, query: str, claim: Claim) -> None:
         try:
@@ -172,12 +270,15 @@ class Claims:
             return query not in self.lost
         checkpoint, claim = taken
         try:
-            newer = checkpoint.newer(claim)
+            newer = checkpoint.lost_to(claim)
         except _UNREADABLE as error:
             # Spark cannot go on without the checkpoint either, and says why.
             log.debug("the claims of %s could not be read: %s", query, error)
             return True
         if newer is not None:
+            owner, other = self._owner(), checkpoint.owner(newer)
+            if owner is not None and other is not None and other.topology != owner.topology:
+                self.occupied[query] = other
             self._lose(query, newer)
         return newer is None
 

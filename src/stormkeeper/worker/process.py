@@ -151,8 +151,14 @@ class Worker:
             package=job.package,
             cancelled=lambda: self._ending.is_asked,
         )
+        self._log_levels = LogLevels(lambda: self._session.started)
+        self._reports = Reports(conf, job, self._beat_of, self._log_levels.take)
         self._claiming = Claiming(
-            job, self._checkpoint, self._events, self._ending, self._begin_claim
+            *(job, self._checkpoint, self._events, self._ending),
+            begin=self._begin_claim,
+            owner=lambda: self._reports.owner,
+            is_gone=self._reports.is_gone,
+            note=self._reports.noted,
         )
         self._gate = BatchGate(self._claiming.admits)
         self._live = LiveQueries(self._events, self._gate, lambda: self._ending.is_asked)
@@ -177,8 +183,6 @@ class Worker:
         self._completed = False
         self._waits = False
         self._codec = Codec.from_conf(conf)
-        self._log_levels = LogLevels(lambda: self._session.started)
-        self._reports = Reports(conf, job, self._beat_of, self._log_levels.take)
         self._beater = Beater(
             lambda: factory.heartbeat_sender(conf),
             paths.workerbeat(job.storm_id, job.node, job.port),
@@ -474,7 +478,7 @@ class Worker:
             inactive=self._waits,
             queries=self._jvm.activities(self._name_of) if query is None else (),
             jvm_silent_ms=self._jvm.silent_ms if query is None else None,
-            waiting=self._session.waiting,
+            waiting=self._session.waiting or self._claiming.waiting,
         )
 
     def _name_of(self, run: Run) -> str | None:

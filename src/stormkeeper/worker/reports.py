@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import queue
 import time
 from collections.abc import Callable, Mapping
+
+import psutil
 
 from stormkeeper.conf import Conf
 from stormkeeper.conf.address import hostname
@@ -26,6 +29,7 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.state.storm.errors import ErrorLimits
 from stormkeeper.thrift.records import ClusterWorkerHeartbeat, LaunchClaim, LogConfig
+from stormkeeper.worker.claims import Owner
 from stormkeeper.worker.cluster_link import ClusterLink
 from stormkeeper.worker.deadlines import CLOSE_SECS, REPORT_SECS, STATUS_SECS
 from stormkeeper.worker.job import Job
@@ -33,6 +37,9 @@ from stormkeeper.worker.job import Job
 log = logging.getLogger(__name__)
 
 _LOOK_SECS = 0.1
+
+#: By how much the time of a process's start may be off.
+_CLOCK_SECS = 2.0
 
 #: Wait for ZooKeeper before the log says that a query waits for it.
 _PATIENCE_SECS = 5.0
@@ -63,6 +70,9 @@ class Reports:
         self._job = job
         self._beat_of = beat_of
         self._host = hostname(conf)
+        servers = ",".join(map(str, conf["storm.zookeeper.servers"]))
+        port, root = conf["storm.zookeeper.port"], conf["storm.zookeeper.root"]
+        self._cluster = f"{servers}:{port}{root}"
         # What is run again whenever it has ended has no end.
         self._has_end = conf["topology.restart"] != "always"
         self._link: ClusterLink | None = None
@@ -112,6 +122,43 @@ class Reports:
         if self._link is not None:
             for component in self._job.reported:
                 self._report_error(self._link, component, text)
+
+    @property
+    def owner(self) -> Owner:
+        """Who makes the claims of a script's checkpoints."""
+        return Owner(
+            topology=self._job.storm_id,
+            query=self._job.script_id or "",
+            host=self._host,
+            port=self._job.port,
+            pid=os.getpid(),
+            cluster=self._cluster,
+            since=time.time(),
+        )
+
+    def is_gone(self, owner: Owner) -> bool:
+        """Return whether the topology of an owner is known to be gone, or to have ended.
+
+        Of an owner in another cluster it is known if its process was on this machine.
+        """
+        if owner.cluster != self._cluster:
+            return owner.host == self._host and not _is_running(owner)
+        answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+        def look(storm: StormClusterState) -> None:
+            gone = False
+            with contextlib.suppress(StormkeeperError):
+                gone = storm.storm_base(owner.topology) is None
+                gone = gone or owner.query in storm.ended_queries(owner.topology)
+            answers.put(gone)
+
+        if self._link is None:
+            return False
+        self._link.report(look)
+        try:
+            return answers.get(timeout=REPORT_SECS)
+        except queue.Empty:
+            return False
 
     def begin_claim(self, query: str, stopping: Callable[[], bool]) -> None:
         """Tell the cluster that this launch claims a query's checkpoint, as the first launch.
@@ -183,6 +230,16 @@ class Reports:
                 job.storm_id, component, text, host=host, port=job.port
             )
         )
+
+
+def _is_running(owner: Owner) -> bool:
+    """Return whether the process of an owner on this machine runs, and is not a later one."""
+    try:
+        return psutil.Process(owner.pid).create_time() <= owner.since + _CLOCK_SECS
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def _connect(conf: Conf) -> StormClusterState:
