@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 
 from stormkeeper.code import keys
@@ -70,6 +72,29 @@ def test_a_part_is_changed_for_all_and_what_stays_is_left_alone(cluster, one):
         assert file.read() == code_of(WC)["stormconf.ser"] + b" and more"
     assert (record.version, record.born) == (before[2].version + 1, before[2].born)
     assert [two.code.store.get(key) for key in (jar, code)] == before[:2]
+
+
+@pytest.mark.parametrize("more", [b"", b" and more"])
+def test_a_change_that_was_lost_with_its_disk_is_made_again(cluster, one, more):
+    two = cluster.start(2)
+    one.code.upload(WC, code_of(WC))
+    activate(one, WC)
+    two.code.sync.run_once()
+    one.code.change(WC, "stormconf.ser", lambda data: data + b" and more")
+    with pytest.raises(BlobNotFoundError, match="not here yet"):
+        two.code.change(WC, "stormconf.ser", lambda data: data + more, is_repeated=True)
+    shutil.rmtree(one.folder)
+    one.code.sync.run_once()
+    with pytest.raises(BlobNotFoundError, match="not here yet"):
+        two.code.change(WC, "stormconf.ser", lambda data: data + more)
+    two.code.change(WC, "stormconf.ser", lambda data: data + more, is_repeated=True)
+    one.code.sync._woken.clear()
+    one.code.sync.run_once()
+    for nimbus in (one, two):
+        assert nimbus.code.sync.missing() == {}
+        record, file = nimbus.code.store.open(f"{WC}-stormconf.ser")
+        with file:
+            assert (record.version, file.read()) == (3, b"{}" + more)
 
 
 def test_of_two_who_change_a_part_the_second_learns_of_the_first(cluster, one):

@@ -172,7 +172,14 @@ class LocalCodeDistributor(CodeDistributor):
                     self._delete(self._storm, key)
             raise
 
-    def change(self, topology_id: str, part: str, change: Callable[[bytes], bytes]) -> None:
+    def change(
+        self,
+        topology_id: str,
+        part: str,
+        change: Callable[[bytes], bytes],
+        *,
+        is_repeated: bool = False,
+    ) -> None:
         """Have a part of a topology's code be what `change` makes of its bytes.
 
         The next version is copied by the other Nimbuses as any is. A part that stays as it is gets
@@ -186,6 +193,9 @@ class LocalCodeDistributor(CodeDistributor):
             One of `stormkeeper.code.keys.PARTS`.
         change
             Takes all bytes of the part. What it raises is raised, and nothing is changed.
+        is_repeated
+            Whether an earlier try may have made the newest version. If no Nimbus alive has that
+            one any more, as after a lost disk, the version that is here is changed.
 
         Raises
         ------
@@ -198,13 +208,15 @@ class LocalCodeDistributor(CodeDistributor):
         """
         key = f"{topology_id}-{part}"
         base, known = self.publisher.base(key), self.publisher.known(key)
+        entry = self._storm.blobs([key]).get(key)
+        is_lost = is_repeated and entry is not None and not entry.alive
         record, file = self.store.open(key)
         with file, storing(self.store.folder, f"read {key}"):
             data = file.read()
-        if record != known:
+        if record != known and not is_lost:
             raise BlobNotFoundError(f"the blob {key} is not here yet: try again in a moment")
         changed = change(data)
-        if changed != data:
+        if changed != data or record != known:
             self._publish(key, changed, base, settable=record.settable)
 
     def download(self, topology_id: str, folder: Path) -> list[Path]:

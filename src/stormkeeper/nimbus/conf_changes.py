@@ -30,7 +30,14 @@ _CONF: Final = keys.PARTS[2]
 class Code(Protocol):
     """Where the code of topologies is; a `stormkeeper.code.distributor.LocalCodeDistributor`."""
 
-    def change(self, topology_id: str, part: str, change: Callable[[bytes], bytes]) -> None:
+    def change(
+        self,
+        topology_id: str,
+        part: str,
+        change: Callable[[bytes], bytes],
+        *,
+        is_repeated: bool = False,
+    ) -> None:
         """Have a part of a topology's code be what `change` makes of its bytes."""
         ...
 
@@ -60,7 +67,9 @@ class ConfChanges:
             with self._lock:
                 self._under_way.discard(storm_id)
 
-    def save(self, storm_id: str, overrides: Mapping[str, Any]) -> None:
+    def save(
+        self, storm_id: str, overrides: Mapping[str, Any], *, is_repeated: bool = False
+    ) -> None:
         """Save a topology's conf with other values.
 
         Raises
@@ -74,7 +83,7 @@ class ConfChanges:
             conf = {**saved, **overrides}
             return data if conf == saved else encode_conf(conf)
 
-        self._code.change(storm_id, _CONF, changed)
+        self._code.change(storm_id, _CONF, changed, is_repeated=is_repeated)
         log.info("%s: its conf is changed in %s", storm_id, ", ".join(sorted(overrides)))
 
     def finish(self, leader: LeaderClusterState, bases: Mapping[str, StormBase]) -> bool:
@@ -98,7 +107,7 @@ class ConfChanges:
             if overrides is None or is_others:
                 continue
             try:
-                self.save(storm_id, json.loads(overrides))
+                self.save(storm_id, json.loads(overrides), is_repeated=True)
             except CodeError as error:
                 log.warning("%s: its conf cannot be changed yet: %s", storm_id, error)
                 continue
