@@ -35,8 +35,8 @@ RAISED = {
     "generator": (GeneratorExit("gone"), r"GeneratorExit: gone"),
     "own": (OwnError("mine"), r".*OwnError: mine"),
     "surrogate": (ValueError("half \udcff"), r"ValueError: half \\udcff"),
-    "megabytes": (ValueError("x" * 3_000_000), r"ValueError: x+\n\.\.\. \d+ characters \.\.\.\nx+"),
-    "many lines": (ValueError("x\n" * 300_000), r"ValueError: [x\n]+\.\.\. \d+ characters [\s\S]*"),
+    "megabytes": (ValueError("x" * 3_000_000), r"ValueError: x+ \.\.\. \d+ characters \.\.\. x+"),
+    "many lines": (ValueError("x\n" * 300_000), r"ValueError: [x\n]+ \.\.\. \d+ c[\s\S]*"),
     "no text": (WithoutTextError(), r".*WithoutTextError: <exception str\(\) failed>"),
 }
 
@@ -122,5 +122,5 @@ def test_no_answer_is_cut_within_an_escape():
         assert len(sent) < 25_000
         assert sent.endswith("\n")
         unescaped = unescape_new_line(sent[3:-1])
-        assert text.startswith(unescaped.partition("...")[0].rstrip("\n")[:-1])
+        assert text.startswith(unescaped.partition(" ...")[0].rstrip("\n")[:-1])
     assert sendable(message[:200]) == message[:200]

@@ -86,5 +86,5 @@ def sendable(message: str) -> str:
     if message.startswith(_ERROR) and len(message) > _HEAD + _TAIL:
         # The text has its line breaks and backslashes escaped: no escape may be cut in two.
         head, tail = message[:_HEAD].rstrip("\\"), message[-_TAIL:].lstrip("\\")
-        message = f"{head}\\n... {len(message) - _HEAD - _TAIL} characters ...\\n{tail}"
+        message = f"{head} ... {len(message) - _HEAD - _TAIL} characters ... {tail}"
     return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", message)

@@ -147,7 +147,7 @@ def _shortened(text: str) -> str:
     if left_out <= 0:
         return text
     half = _CAUSE_CHARACTERS // 2
-    return f"{text[:half]}\n... {left_out} characters ...\n{text[-half:]}"
+    return f"{text[:half]} ... {left_out} characters ... {text[-half:]}"
 
 
 def first_lines(text: str) -> str:
