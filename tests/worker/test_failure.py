@@ -184,3 +184,13 @@ def test_paths_of_a_laid_out_package_are_the_users():
     shown = 'daily.py failed:\n  File "py-files/single.py", line 2'
     assert without_folder(text, package) == shown
     assert without_folder(text, None) == text
+
+
+def test_an_exception_of_java_in_a_batch_function_is_named_by_java():
+    text = (
+        "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call"
+        ' last):\n  File "/home/me/topology.py", line 7, in write\n    batch.count()\n'
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o79.count.\n"
+        ": org.apache.spark.SparkException: Job aborted\n\tat org.apache.spark.Some.call(x.scala)\n"
+    )
+    assert readable_text(text).endswith("count()\norg.apache.spark.SparkException: Job aborted")

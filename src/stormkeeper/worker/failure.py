@@ -40,7 +40,7 @@ _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file 
 _SOURCE = re.compile(r"(Failed to find (?:the )?data source: (\S+))\. [^\n]*")
 
 #: What py4j puts before an exception of the JVM.
-_CALL = re.compile(r"\AAn error occurred while calling \S+\n: ")
+_CALL = re.compile(r"\A(?:py4j\.protocol\.Py4JJavaError: )?An error occurred while calling \S+\n: ")
 
 #: Whose frames are machinery, by the folder of their files.
 _MACHINERY = (
@@ -122,7 +122,7 @@ def python_traceback(text: str) -> str | None:
     cause: str
     frames, cause = found[-1]
     own = [m.group() for m in _FRAME.finditer(frames) if not _is_machinery(m.group(1))]
-    cause = _shortened(_SQLSTATE.sub("", cause.rstrip()))
+    cause = _shortened(_SQLSTATE.sub("", _CALL.sub("", cause.rstrip())))
     return "Traceback (most recent call last):\n" + "".join(own or [frames]) + cause
 
 
