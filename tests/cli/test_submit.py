@@ -35,7 +35,8 @@ def nimbus():
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "plain_job.py"
-    path.write_text(STREAMING)
+    named = '.option("checkpointLocation", "/shared/plain").start()'
+    path.write_text(STREAMING.replace(".start()", named))
     return path
 
 
