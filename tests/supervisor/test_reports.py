@@ -10,7 +10,7 @@ from stormkeeper.state.storm.cluster import StormClusterState
 from stormkeeper.state.storm.codec import Codec
 from stormkeeper.supervisor.records import SlotAssignment
 from stormkeeper.supervisor.reports import Reports, last_lines
-from stormkeeper.topology.faults import crash
+from stormkeeper.topology.faults import crash, crash_with_cause
 
 WORK = SlotAssignment("wc-1-1", {"out": "1-1-0", "totals": "1-1-0"})
 
@@ -68,6 +68,8 @@ def test_the_exception_stands_first(storm):
     cause = "/a/long/path.py failed:\nTraceback (most recent call last):\n  …\nValueError: no day"
     storm.report_error("wc-1-1", "out", cause, host="a.example", port=6700)
     assert crashed(storm, began=1.0) == {"out": f"ValueError: no day\n{CRASH}:\n{cause}"}
+    lines = "the query 'out' failed:\njava.lang.OutOfMemoryError: Java heap space"
+    assert crash_with_cause(CRASH, lines).startswith(lines.replace("\n", " ") + f"\n{CRASH}:\n")
     # The next crash in this second has the worker's error for its cause, not this report.
     assert crashed(storm, began=1.0) == {"out": f"ValueError: no day\n{CRASH}:\n{cause}"}
 

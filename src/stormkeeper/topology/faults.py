@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -93,7 +94,8 @@ def crash_with_cause(line: str, cause: str) -> str:
         What the worker itself has reported.
     """
     lines = [each.strip() for each in cause.splitlines() if each.strip()] or [""]
-    first = lines[-1 if any(each.startswith(_TRACEBACK) for each in lines) else 0]
+    has_trace = any(each.startswith(_TRACEBACK) for each in lines)
+    first = lines[-1] if has_trace else _first(lines)
     return f"{first}\n{line}" if first == cause.strip() else f"{first}\n{line}:\n{cause}"
 
 
@@ -113,8 +115,13 @@ def newest_line(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     traces = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
     if not traces or is_crash(error):
-        return lines[0] if lines else ""
+        return _first(lines) if lines else ""
     return " ".join([*lines[: min(traces[0], 1)], lines[-1]])
+
+
+def _first(lines: Sequence[str]) -> str:
+    """Return the first line, with the next one where the first only announces it."""
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])
 
 
 def frame_unread(bolt: str) -> str:
